@@ -1,0 +1,512 @@
+//! A real `redis-server` or `valkey-server` for one test.
+//!
+//! Written here because the crates that offer it do not serve. `redis-server-wrapper` 0.5 daemonizes
+//! the server, talks to it by running `redis-cli`, sleeps half a second in every stop and then kills
+//! whatever listens on the port. `redis-test` 1.0 runs one binary per test process, named by the
+//! environment, does not wait until it answers, and cannot restart it on its port.
+//!
+//! A server is a child process, known by its pid and by nothing else. A second child, the
+//! reaper, holds the end of a pipe and kills that pid when the test process is gone, whichever way
+//! it went; so a server in a `static`, or one of a test that was killed, does not stay behind.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use tempfile::TempDir;
+
+use crate::wait::wait_until;
+
+/// How long a server may take until it answers; it takes some 20 ms on an idle machine.
+const START_DEADLINE: Duration = Duration::from_secs(20);
+
+/// How long an assertion waits for an answer. A frozen server never gives one.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How many free ports are tried. Another process must win the race for every one of them to fail.
+const PORTS_TRIED: usize = 20;
+
+const LOG: &str = "server.log";
+
+/// Which server to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flavor {
+    /// `redis-server`
+    Redis,
+    /// `valkey-server`
+    Valkey,
+}
+
+impl Flavor {
+    /// Finds the server: the environment variable `LEASEHOLD_REDIS_SERVER` or
+    /// `LEASEHOLD_VALKEY_SERVER`, then `PATH`, then (Valkey) `target/valkey/valkey-server` of this
+    /// workspace.
+    ///
+    /// What a variable names is taken as it is, so that a wrong one is noticed.
+    pub fn binary(self) -> Option<PathBuf> {
+        let named = std::env::var_os(self.variable()).filter(|path| !path.is_empty());
+        named
+            .map(PathBuf::from)
+            .or_else(|| self.in_path())
+            .or_else(|| self.in_workspace())
+    }
+
+    /// The flavors that can be started here.
+    pub fn available() -> Vec<Flavor> {
+        [Flavor::Redis, Flavor::Valkey]
+            .into_iter()
+            .filter(|flavor| flavor.binary().is_some())
+            .collect()
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Flavor::Redis => "redis-server",
+            Flavor::Valkey => "valkey-server",
+        }
+    }
+
+    fn variable(self) -> &'static str {
+        match self {
+            Flavor::Redis => "LEASEHOLD_REDIS_SERVER",
+            Flavor::Valkey => "LEASEHOLD_VALKEY_SERVER",
+        }
+    }
+
+    fn in_path(self) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path)
+            .map(|dir| dir.join(self.program()))
+            .find(|file| file.is_file())
+    }
+
+    fn in_workspace(self) -> Option<PathBuf> {
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+        let file = target.join("valkey/valkey-server");
+        (self == Flavor::Valkey && file.is_file()).then_some(file)
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Flavor::Redis => "run `scripts/test`, or `apt-get install redis-server`",
+            Flavor::Valkey => "run `scripts/test`, which fetches one",
+        }
+    }
+}
+
+impl fmt::Display for Flavor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flavor::Redis => "redis",
+            Flavor::Valkey => "valkey",
+        })
+    }
+}
+
+/// A running server: on 127.0.0.1, in a directory of its own, keeping nothing on disk.
+///
+/// Dropping it kills the process and removes the directory.
+#[derive(Debug)]
+pub struct Server {
+    flavor: Flavor,
+    args: Vec<String>,
+    port: u16,
+    dir: TempDir,
+    process: Process,
+    /// Kept open between assertions, so that these do not count connections.
+    assertions: Mutex<Option<Assertions>>,
+}
+
+impl Server {
+    /// Starts a server and blocks until it answers.
+    ///
+    /// # Panics
+    /// When there is no such server here, or it does not come up; the message says what to do.
+    #[track_caller]
+    pub fn start(flavor: Flavor) -> Server {
+        Server::start_with(flavor, &[])
+    }
+
+    /// Starts a server with further arguments, such as `["--requirepass", "secret"]`.
+    ///
+    /// Relative paths, such as that of `--unixsocket`, are below [`dir`](Server::dir). The port,
+    /// the address and the log are the kit's and stay so.
+    ///
+    /// # Panics
+    /// As [`start`](Server::start).
+    #[track_caller]
+    pub fn start_with(flavor: Flavor, args: &[&str]) -> Server {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        let dir = tempfile::Builder::new()
+            .prefix("leasehold-testkit-")
+            .tempdir()
+            .expect("a temporary directory for the server");
+        for _ in 0..PORTS_TRIED {
+            let port = free_port();
+            match launch(flavor, &args, port, dir.path()) {
+                Launch::Up(process) => {
+                    let assertions = Mutex::new(None);
+                    return Server {
+                        flavor,
+                        args,
+                        port,
+                        dir,
+                        process,
+                        assertions,
+                    };
+                }
+                Launch::PortTaken => {}
+            }
+        }
+        panic!("{PORTS_TRIED} free ports in a row were taken before {flavor} could listen on them");
+    }
+
+    /// Which server this is.
+    pub fn flavor(&self) -> Flavor {
+        self.flavor
+    }
+
+    /// `redis://127.0.0.1:PORT/`, with the password when the server was started with one.
+    pub fn url(&self) -> String {
+        match self.password() {
+            Some(password) => format!("redis://:{password}@{}/", self.addr()),
+            None => format!("redis://{}/", self.addr()),
+        }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process. A [`restart`](Server::restart) changes it.
+    pub fn pid(&self) -> u32 {
+        self.process.server.id()
+    }
+
+    /// The directory it runs in.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What it has written to its log, all its starts together.
+    pub fn log(&self) -> String {
+        read_log(self.dir.path())
+    }
+
+    /// Stops the process from running (`SIGSTOP`) and returns once it has stopped. Its sockets stay
+    /// open and the kernel goes on taking connections and bytes for it.
+    pub fn freeze(&self) {
+        let pid = self.process.pid();
+        kill_process(pid, Signal::STOP).expect("the server is there to be frozen");
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("the server has stopped");
+    }
+
+    /// Lets a frozen process run again (`SIGCONT`). It then does all it was asked meanwhile.
+    pub fn thaw(&self) {
+        kill_process(self.process.pid(), Signal::CONT).expect("the server is there to be thawed");
+    }
+
+    /// Kills the process (`SIGKILL`), frozen or not, and returns once it is gone.
+    pub fn kill(&mut self) {
+        self.process.end();
+        *self
+            .assertions
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Kills the process if it runs, and starts another on the same port, with the same arguments.
+    ///
+    /// It starts empty, unless the arguments asked for persistence.
+    ///
+    /// # Panics
+    /// As [`start`](Server::start), or when another process has taken the port meanwhile.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.kill();
+        match launch(self.flavor, &self.args, self.port, self.dir.path()) {
+            Launch::Up(process) => self.process = process,
+            Launch::PortTaken => panic!(
+                "port {} was taken while {} was down",
+                self.port, self.flavor
+            ),
+        }
+    }
+
+    /// A plain connection, straight to the server, for assertions.
+    #[track_caller]
+    pub fn connection(&self) -> redis::Connection {
+        self.try_connection()
+            .unwrap_or_else(|error| panic!("no connection to {}: {error}", self.addr()))
+    }
+
+    /// Runs one command and returns its reply, for assertions.
+    ///
+    /// ```
+    /// # use leasehold_testkit::{Flavor, Server};
+    /// # if Flavor::Redis.binary().is_none() { return }
+    /// let server = Server::start(Flavor::Redis);
+    /// assert_eq!(server.cli(&["SET", "invoice:42", "ours"]), redis::Value::Okay);
+    /// assert_eq!(server.cli(&["EXISTS", "invoice:42"]), redis::Value::Int(1));
+    /// ```
+    ///
+    /// # Panics
+    /// When the reply is an error, or none comes.
+    #[track_caller]
+    pub fn cli(&self, command: &[&str]) -> redis::Value {
+        self.try_cli(command)
+            .unwrap_or_else(|error| panic!("{command:?} failed: {error}"))
+    }
+
+    /// [`cli`](Server::cli) that hands out the error.
+    pub fn try_cli(&self, command: &[&str]) -> redis::RedisResult<redis::Value> {
+        let mut slot = self
+            .assertions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Taken out, and put back only when it still works.
+        let mut assertions = match slot.take() {
+            Some(assertions) => assertions,
+            None => Assertions(self.try_connection()?),
+        };
+        let (program, args) = command.split_first().expect("a command has a name");
+        let reply = redis::cmd(program).arg(args).query(&mut assertions.0);
+        if reply
+            .as_ref()
+            .map_or_else(|error| !error.is_unrecoverable_error(), |_| true)
+        {
+            *slot = Some(assertions);
+        }
+        reply
+    }
+
+    /// How many commands the server has processed since it started, the kit's own included: this
+    /// call adds one, which the next call reports.
+    pub fn commands_processed(&self) -> u64 {
+        let info = self.info("stats");
+        let count = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_commands_processed:"));
+        count
+            .and_then(|count| count.parse().ok())
+            .expect("INFO stats counts commands")
+    }
+
+    /// How often each command was called since the server started, the ones a script called
+    /// included. Names are in lower case, a subcommand is `client|setinfo`; the kit's own are
+    /// `ping` (once) and `info`.
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        let info = self.info("commandstats");
+        info.lines()
+            .filter_map(|line| {
+                let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+                let calls = fields.split(',').next()?.parse().ok()?;
+                Some((name.to_owned(), calls))
+            })
+            .collect()
+    }
+
+    fn info(&self, section: &str) -> String {
+        match self.cli(&["INFO", section]) {
+            redis::Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            redis::Value::VerbatimString { text, .. } | redis::Value::SimpleString(text) => text,
+            other => panic!("INFO {section} answered {other:?}"),
+        }
+    }
+
+    fn try_connection(&self) -> redis::RedisResult<redis::Connection> {
+        use redis::IntoConnectionInfo as _;
+        let info = self.url().into_connection_info()?;
+        // Without the greeting that names the library, which would be among the calls.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let client = redis::Client::open(info.set_redis_settings(settings))?;
+        let connection = client.get_connection_with_timeout(ANSWER_DEADLINE)?;
+        connection.set_read_timeout(Some(ANSWER_DEADLINE))?;
+        connection.set_write_timeout(Some(ANSWER_DEADLINE))?;
+        Ok(connection)
+    }
+
+    fn password(&self) -> Option<&str> {
+        let flag = self.args.iter().position(|arg| arg == "--requirepass")?;
+        self.args.get(flag + 1).map(String::as_str)
+    }
+}
+
+/// A connection is no [`fmt::Debug`].
+struct Assertions(redis::Connection);
+
+impl fmt::Debug for Assertions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+/// The server's process and its reaper. Both are ours until they are waited for, so neither pid can
+/// mean another process.
+#[derive(Debug)]
+struct Process {
+    server: Child,
+    reaper: Option<Child>,
+}
+
+impl Process {
+    fn start(binary: &Path, args: &[OsString], dir: &Path) -> io::Result<Process> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(dir.join(LOG))?;
+        let server = Command::new(binary)
+            .args(args)
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stderr(log.try_clone()?)
+            .stdout(log)
+            .spawn()?;
+        let mut process = Process {
+            server,
+            reaper: None,
+        };
+        process.reaper = Some(
+            Command::new("/bin/sh")
+                .args([
+                    "-c",
+                    r#"read -r _; kill -KILL "$1"; rm -r -- "$2""#,
+                    "leasehold-testkit-reaper",
+                ])
+                .arg(process.server.id().to_string())
+                .arg(dir)
+                // Ctrl-C is for the test, not for who cleans up after it.
+                .process_group(0)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?,
+        );
+        Ok(process)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.server)
+    }
+
+    /// Kills both and waits for both; the reaper first, as it must not outlive what it names.
+    fn end(&mut self) {
+        for child in self.reaper.iter_mut().chain([&mut self.server]) {
+            // It may be gone already, which is what we want.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+enum Launch {
+    Up(Process),
+    PortTaken,
+}
+
+#[track_caller]
+fn launch(flavor: Flavor, args: &[String], port: u16, dir: &Path) -> Launch {
+    let Some(binary) = flavor.binary() else {
+        panic!(
+            "no {} in PATH and no {} in the environment: {}",
+            flavor.program(),
+            flavor.variable(),
+            flavor.remedy()
+        );
+    };
+    let ours = ["--save", "", "--appendonly", "no"].map(str::to_owned);
+    let fixed = [
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        &port.to_string(),
+        "--daemonize",
+        "no",
+        "--logfile",
+        "",
+    ]
+    .map(str::to_owned);
+    let args: Vec<OsString> = ours
+        .iter()
+        .chain(args)
+        .chain(&fixed)
+        .map(|arg| OsString::from(arg.as_str()))
+        .collect();
+
+    // A log of an earlier start has said that it is ready, too.
+    let said_before = read_log(dir).len();
+    let mut process = Process::start(&binary, &args, dir)
+        .unwrap_or_else(|error| panic!("could not run {}: {error}", binary.display()));
+    let started = Instant::now();
+    let mut exited = None;
+    wait_until(
+        START_DEADLINE + ANSWER_DEADLINE,
+        "the server was up or gone",
+        || {
+            exited = process.server.try_wait().expect("the server is our child");
+            // Another server on this port would answer as well; the log is the word of this one.
+            let up = || {
+                read_log(dir)[said_before..].contains("Ready to accept connections")
+                    && answers(port)
+            };
+            exited.is_some() || up() || started.elapsed() > START_DEADLINE
+        },
+    );
+    let log = read_log(dir).split_off(said_before);
+    match exited {
+        None if started.elapsed() <= START_DEADLINE => Launch::Up(process),
+        None => panic!(
+            "{} did not answer within {START_DEADLINE:?}; its log:\n{log}",
+            binary.display()
+        ),
+        Some(_) if log.contains("Address already in use") => Launch::PortTaken,
+        Some(status) => panic!("{} ended with {status}; its log:\n{log}", binary.display()),
+    }
+}
+
+fn read_log(dir: &Path) -> String {
+    let bytes = fs::read(dir.join(LOG)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Asks for a `PONG`. A server that wants a password first answers, too.
+fn answers(port: u16) -> bool {
+    let ask = || -> io::Result<bool> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut reply = [0; 7];
+        stream.read_exact(&mut reply)?;
+        Ok(&reply == b"+PONG\r\n" || &reply == b"-NOAUTH")
+    };
+    ask().unwrap_or(false)
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
+}
