@@ -1,2 +1,67 @@
-//! The `leasehold` command.
-fn main() {}
+//! The `leasehold` command: run a command under a distributed lock, see who holds what.
+//!
+//! Reading order: [`args`] is what can be typed, [`cmd`] has one file per command, [`exit`] the exit codes.
+//! `leasehold run` is [`supervise`] (holds the lock, forwards signals) and [`guardian`], a second process
+//! that starts the command and ends it in time, whatever becomes of the first.
+
+mod args;
+mod clock;
+mod cmd;
+mod exit;
+mod guardian;
+mod output;
+mod supervise;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use clap::Parser;
+use exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    // Our own helper processes: not for people, so not in the help, and not slowed down by its parser.
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == guardian::WORD => return guardian::main(words),
+        Some(word) if word == cmd::demo::HOST_WORD => return cmd::demo::host_main(),
+        _ => {}
+    }
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    match run(&args.command) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            output::failure(&failure, args.command.json());
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::internal("start", &error))?;
+    runtime.block_on(async {
+        match command {
+            Command::Demo(args) => cmd::demo::run(args).await,
+            Command::Run(args) => cmd::run::run(args).await,
+            Command::Status(args) => cmd::status::run(args).await,
+            Command::Unlock(args) => cmd::unlock::run(args).await,
+        }
+    })
+}
+
+/// Help and version go to stdout and are no mistake; everything else is.
+fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    if error.use_stderr() {
+        anstream::eprint!("{}", output::redact(&text.ansi().to_string()));
+        Exit::Usage.into()
+    } else {
+        anstream::print!("{}", text.ansi());
+        Exit::Done.into()
+    }
+}

@@ -1,0 +1,6 @@
+//! One file per command.
+
+pub(crate) mod demo;
+pub(crate) mod run;
+pub(crate) mod status;
+pub(crate) mod unlock;

@@ -1,0 +1,370 @@
+//! The timeline, as lines of text: pure, so that it can be looked at in a test.
+//!
+//! 80 columns: a margin, the worker, the chart, and a note.
+
+use std::{fmt::Write, time::Duration};
+
+use anstyle::{AnsiColor, Color, Style};
+
+use super::{
+    record::{End, Hold, Record, What},
+    story::{self, Part, Place, Role},
+    verdict::{Check, Verdict},
+};
+use crate::output::human;
+
+const LABEL: usize = 12;
+const CHART: usize = 54;
+
+/// One colour per process; they read on dark and on light ground.
+const COLOURS: [AnsiColor; 3] = [AnsiColor::Cyan, AnsiColor::Magenta, AnsiColor::Yellow];
+const DIM: Style = Style::new().dimmed();
+const BOLD: Style = Style::new().bold();
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// What a worker was doing in one column of the chart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cell {
+    Away,
+    Waits,
+    Holds,
+    Renewed,
+    /// Got it from a worker of the same process above or below.
+    HandedDown,
+    HandedUp,
+    Lost,
+    /// Nobody works, but the name is still taken.
+    RunsOut,
+}
+
+impl Cell {
+    fn glyph(self) -> char {
+        match self {
+            Cell::Away => ' ',
+            Cell::Waits => '·',
+            Cell::Holds => '▇',
+            Cell::Renewed => '┃',
+            Cell::HandedDown => '↓',
+            Cell::HandedUp => '↑',
+            Cell::Lost => '✗',
+            Cell::RunsOut => '░',
+        }
+    }
+
+    fn style(self, host: usize) -> Style {
+        let colour = Style::new().fg_color(Some(Color::Ansi(COLOURS[host % COLOURS.len()])));
+        match self {
+            Cell::Away => Style::new(),
+            Cell::Waits => DIM,
+            Cell::Holds => colour,
+            Cell::Renewed | Cell::HandedDown | Cell::HandedUp => BOLD,
+            Cell::Lost => BAD,
+            Cell::RunsOut => BAD.dimmed(),
+        }
+    }
+}
+
+/// The head of the whole: what is shown, and what the signs mean.
+pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
+    let sign = |cell: Cell, means: &str| format!("{} {means}", cell.glyph());
+    let signs = [
+        sign(Cell::Holds, "holds"),
+        sign(Cell::Waits, "waits"),
+        sign(Cell::Renewed, "renewed"),
+        format!("{} {}", "↓↑", "handed over"),
+        sign(Cell::Lost, "lost"),
+        sign(Cell::RunsOut, "lease runs out"),
+    ];
+    let mut lines = vec![
+        String::new(),
+        format!(" {BOLD}leasehold demo{BOLD:#}  {DIM}{on} · seed {seed}{DIM:#}"),
+        format!(" {DIM}{}{DIM:#}", signs.join("   ")),
+    ];
+    if broken {
+        lines.push(format!(" {BAD}--broken: nobody asks for the lock{BAD:#}"));
+    }
+    lines
+}
+
+/// One act as it stands at `now`.
+pub(super) fn act(record: &Record, now: Duration) -> Vec<String> {
+    let act = &record.act;
+    let scale = Scale::new(record.started, act.about.max(now.saturating_sub(record.started)));
+    let mut lines = vec![
+        String::new(),
+        format!(" {BOLD}{}  {}{BOLD:#}", act.number, act.title),
+    ];
+    for text in act.says {
+        lines.push(format!("    {DIM}{text}{DIM:#}"));
+    }
+    let holds = record.holds();
+    for (place, part) in act.places() {
+        let mut line = label(place, part);
+        let cells = cells(record, &holds, place, now, &scale);
+        paint(&mut line, &cells, place.host);
+        let _ = write!(line, " {}", note(record, &holds, place, part));
+        lines.push(line.trim_end().to_owned());
+    }
+    lines.push(format!("{:LABEL$}{DIM}{}{DIM:#}", "", scale.axis()));
+    lines
+}
+
+fn label(place: Place, part: &Part) -> String {
+    let style = Cell::Holds.style(place.host);
+    let text = format!("p{} {}", place.host + 1, part.name);
+    format!("  {style}{text:<width$}{style:#}", width = LABEL - 2)
+}
+
+fn paint(line: &mut String, cells: &[Cell], host: usize) {
+    for run in cells.chunk_by(|a, b| a == b) {
+        let style = run[0].style(host);
+        let glyphs: String = run.iter().map(|cell| cell.glyph()).collect();
+        let _ = write!(line, "{style}{glyphs}{style:#}");
+    }
+}
+
+/// What a row comes to.
+fn note(record: &Record, holds: &[Hold], place: Place, part: &Part) -> String {
+    let mut mine = holds.iter().filter(|hold| hold.place == place);
+    if let Role::Buyer = part.role {
+        let sold = record
+            .happenings
+            .iter()
+            .filter(|it| it.what == What::Sold)
+            .filter(|it| (it.host, it.part) == (place.host, Some(place.part)))
+            .count();
+        return format!("{sold} sold");
+    }
+    if let Some((heir, after)) = record.heir()
+        && heir == place
+    {
+        return format!("after {}", human(after));
+    }
+    let Some(hold) = mine.next() else {
+        return String::new();
+    };
+    match (hold.end, hold.renewals.len()) {
+        (End::Killed, _) => format!("{BAD}killed{BAD:#}"),
+        (End::Lost, _) => format!("{BAD}lost{BAD:#}"),
+        (_, 0) => String::new(),
+        (_, 1) => "1 renewal".to_owned(),
+        (_, n) => format!("{n} renewals"),
+    }
+}
+
+fn cells(
+    record: &Record,
+    holds: &[Hold],
+    place: Place,
+    now: Duration,
+    scale: &Scale,
+) -> Vec<Cell> {
+    let mut cells = vec![Cell::Away; CHART];
+    for (from, to) in record.waits(place, now) {
+        cells[scale.columns(from, to)].fill(Cell::Waits);
+    }
+    for (number, hold) in holds.iter().enumerate() {
+        if hold.place != place {
+            continue;
+        }
+        let columns = scale.columns(hold.from, hold.to.unwrap_or(now));
+        cells[columns.clone()].fill(Cell::Holds);
+        for renewal in &hold.renewals {
+            set(&mut cells, scale.column(*renewal), Cell::Renewed);
+        }
+        if hold.handed_over {
+            let above = number
+                .checked_sub(1)
+                .is_none_or(|before| holds[before].place.part < place.part);
+            let arrow = if above {
+                Cell::HandedDown
+            } else {
+                Cell::HandedUp
+            };
+            set(&mut cells, columns.start, arrow);
+        }
+        if let (End::Killed | End::Lost, Some(to)) = (hold.end, hold.to) {
+            if hold.end == End::Killed {
+                let next = holds.iter().map(|hold| hold.from).find(|from| *from >= to);
+                let taken = scale.columns(to, next.unwrap_or(now));
+                cells[taken].fill(Cell::RunsOut);
+            }
+            set(&mut cells, scale.column(to), Cell::Lost);
+        }
+    }
+    cells
+}
+
+fn set(cells: &mut [Cell], column: usize, cell: Cell) {
+    if let Some(place) = cells.get_mut(column) {
+        *place = cell;
+    }
+}
+
+/// From time to columns.
+struct Scale {
+    start: Duration,
+    length: Duration,
+}
+
+impl Scale {
+    fn new(start: Duration, length: Duration) -> Self {
+        Scale {
+            start,
+            length: length.max(Duration::from_millis(1)),
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a column is a small number"
+    )]
+    fn column(&self, at: Duration) -> usize {
+        let part = at.saturating_sub(self.start).as_secs_f64() / self.length.as_secs_f64();
+        (part * CHART as f64) as usize
+    }
+
+    /// A column belongs to who is there in its middle, so that neighbours do not seem to overlap. Nothing
+    /// is too short to be seen.
+    fn columns(&self, from: Duration, to: Duration) -> std::ops::Range<usize> {
+        let half = self.length / u32::try_from(2 * CHART).unwrap_or(u32::MAX);
+        let first = self.column(from + half).min(CHART);
+        let last = self.column(to + half).min(CHART);
+        if first == last && first < CHART && to > from {
+            first..last + 1
+        } else {
+            first..last
+        }
+    }
+
+    fn axis(&self) -> String {
+        let mut axis = vec![' '; CHART];
+        let every = if self.length > Duration::from_secs(12) { 5 } else { 1 };
+        for second in (0..).step_by(every) {
+            let column = self.column(self.start + Duration::from_secs(second));
+            let text = format!("{second} s");
+            if column + text.len() > CHART {
+                break;
+            }
+            for (offset, glyph) in text.chars().enumerate() {
+                axis[column + offset] = glyph;
+            }
+        }
+        axis.iter().collect::<String>().trim_end().to_owned()
+    }
+}
+
+/// The end of the whole.
+pub(super) fn verdict(verdict: &Verdict) -> Vec<String> {
+    let mut lines = vec![String::new(), format!(" {BOLD}Check{BOLD:#}")];
+    lines.extend(verdict.checks.iter().map(check));
+    let counts = verdict.counts;
+    lines.push(String::new());
+    lines.push(format!(
+        "  {} acquisitions · {} hand-overs in memory · {} renewals · {} lost · {} sold",
+        counts.acquisitions, counts.hand_overs, counts.renewals, counts.lost, counts.sold
+    ));
+    lines.push(if verdict.ok {
+        format!("  {GOOD}passed{GOOD:#}")
+    } else {
+        format!("  {BAD}FAILED{BAD:#}")
+    });
+    lines
+}
+
+fn check(check: &Check) -> String {
+    let (style, sign) = if check.ok { (GOOD, '✓') } else { (BAD, '✗') };
+    format!(
+        "  {style}{sign}{style:#} {:<27}{DIM}{}{DIM:#}",
+        check.what, check.detail
+    )
+}
+
+/// How long a lease of the demo is, for whoever reads the picture.
+pub(super) fn lease() -> String {
+    format!("leases of {}", human(story::LEASE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::record::tests::{ms, record},
+        *,
+    };
+
+    /// The rows of an act, without colours.
+    fn rows(record: &Record, now: u64) -> Vec<String> {
+        let plain = |line: &String| anstream::adapter::strip_str(line).to_string();
+        let lines: Vec<String> = act(record, ms(100_000 + now)).iter().map(plain).collect();
+        lines[4..].to_vec()
+    }
+
+    fn story() -> Record {
+        record(&[
+            (0, 0, What::Asked),
+            (0, 0, What::Entered),
+            (300, 1, What::Asked),
+            (500, 0, What::Renewed),
+            (1_000, 0, What::Renewed),
+            (1_200, 0, What::Killed),
+            (2_000, 1, What::Entered),
+            (2_500, 1, What::Left),
+            (2_500, 2, What::HandedOver),
+            (2_500, 2, What::Entered),
+            (3_000, 2, What::Left),
+        ])
+    }
+
+    #[test]
+    fn the_timeline_shows_holds_waits_renewals_and_the_loss() {
+        assert_eq!(
+            rows(&story(), 4_500),
+            [
+                "  p1 slow   ▇▇▇▇▇▇┃▇▇▇▇▇┃▇✗░░░░░░░░░                               killed",
+                "  p2 next       ····················▇▇▇▇▇▇                         after 800 ms",
+                "  p3 last                                 ↓▇▇▇▇▇",
+                "            0 s         1 s         2 s         3 s         4 s",
+            ]
+        );
+    }
+
+    #[test]
+    fn while_it_runs_the_picture_ends_at_now() {
+        let [first, second, ..] = &rows(&record(&[(0, 0, What::Entered), (100, 1, What::Asked)]), 500)[..]
+        else {
+            panic!("rows")
+        };
+        assert_eq!(first, "  p1 slow   ▇▇▇▇▇▇");
+        assert_eq!(second, "  p2 next    ·····");
+    }
+
+    #[test]
+    fn neighbours_do_not_seem_to_overlap() {
+        let rows = rows(&story(), 4_500);
+        for column in LABEL..LABEL + CHART {
+            let holders = rows[..3]
+                .iter()
+                .filter(|row| matches!(row.chars().nth(column), Some('▇' | '┃' | '↓')))
+                .count();
+            assert!(holders <= 1, "column {column}");
+        }
+    }
+
+    #[test]
+    fn everything_fits_eighty_columns() {
+        let mut lines = head("in memory, 3 clients as processes", u64::MAX, true);
+        for now in [0, 700, 4_500, 60_000] {
+            lines.extend(act(&story(), ms(100_000 + now)));
+        }
+        for act_ in story::acts() {
+            lines.extend(act(&Record::new(act_, ms(0)), ms(100)));
+        }
+        for line in lines {
+            let plain = anstream::adapter::strip_str(&line).to_string();
+            assert!(plain.chars().count() <= 80, "{plain}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Puts the picture on the terminal: redrawn in place while an act runs, or once at its end.
+
+use std::io::{self, IsTerminal, Write};
+
+pub(super) struct Screen {
+    live: bool,
+    quiet: bool,
+    /// How many lines of the running act are on the terminal.
+    drawn: usize,
+}
+
+impl Screen {
+    /// Quiet draws nothing at all.
+    pub(super) fn new(quiet: bool) -> Self {
+        let colour = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
+        Screen {
+            live: io::stdout().is_terminal() && colour,
+            quiet,
+            drawn: 0,
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.live && !self.quiet
+    }
+
+    /// Lines that stay.
+    pub(super) fn print(&mut self, lines: &[String]) {
+        self.draw(lines);
+        self.drawn = 0;
+    }
+
+    /// Lines that the next ones replace.
+    pub(super) fn sketch(&mut self, lines: &[String]) {
+        if self.is_live() {
+            self.draw(lines);
+            self.drawn = lines.len();
+        }
+    }
+
+    fn draw(&self, lines: &[String]) {
+        if self.quiet {
+            return;
+        }
+        let mut text = String::new();
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
+        for line in lines {
+            text.push_str(line);
+            // What a longer line left behind.
+            text.push_str(if self.live { "\x1b[K\n" } else { "\n" });
+        }
+        let mut out = anstream::stdout().lock();
+        // Whoever closed the pipe does not want to see more; the verdict is in the exit status.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+}

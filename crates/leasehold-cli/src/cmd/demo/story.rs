@@ -1,0 +1,129 @@
+//! The three acts: who plays, on which lock, and what they do.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How many tickets there are to sell in the first act.
+pub(super) const STOCK: i64 = 20;
+
+/// Short, so that renewals and the end of a lease can be watched.
+pub(super) const LEASE: Duration = Duration::from_secs(1);
+
+/// One scene around one lock.
+#[derive(Debug)]
+pub(super) struct Act {
+    pub(super) number: usize,
+    pub(super) title: &'static str,
+    pub(super) says: [&'static str; 2],
+    /// The last part of the lock's name.
+    pub(super) lock: &'static str,
+    /// The workers, by process.
+    pub(super) cast: Vec<Vec<Part>>,
+    /// Kill the first process so long after it got the lock.
+    pub(super) kill_after: Option<Duration>,
+    /// How long it takes, roughly: the length of the time axis.
+    pub(super) about: Duration,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) role: Role,
+}
+
+/// What a worker does with the lock.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Role {
+    /// Sells tickets until there are none.
+    Buyer,
+    /// Comes this late, then holds it this long, once.
+    Holder { after: Duration, hold: Duration },
+}
+
+/// A worker's place: the process, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) host: usize,
+    pub(super) part: usize,
+}
+
+impl Act {
+    /// All workers, in the order they are drawn.
+    pub(super) fn places(&self) -> impl Iterator<Item = (Place, &Part)> {
+        self.cast.iter().enumerate().flat_map(|(host, parts)| {
+            let place = move |(part, worker)| (Place { host, part }, worker);
+            parts.iter().enumerate().map(place)
+        })
+    }
+}
+
+pub(super) fn acts() -> [Act; 3] {
+    [
+        Act {
+            number: 1,
+            title: "Many buyers, one stock of 20 tickets",
+            says: [
+                "Each sale reads the stock, takes its time, and writes it back less one.",
+                "Nothing but the lock keeps two sales from reading the same number.",
+            ],
+            lock: "tickets",
+            cast: [["ada", "ben"], ["cyd", "dan"], ["eve", "fay"]]
+                .iter()
+                .map(|pair| pair.iter().map(|name| part(name, Role::Buyer)).collect())
+                .collect(),
+            kill_after: None,
+            about: Duration::from_millis(3_500),
+        },
+        Act {
+            number: 2,
+            title: "A slow job on a short lease",
+            says: [
+                "The job takes 3.5 s, its lease lasts 1 s. The watchdog renews it three times",
+                "a second while the job is at work; the others stay out until it is released.",
+            ],
+            lock: "report",
+            cast: vec![
+                vec![holder("slow", 0, 3_500)],
+                vec![holder("next", 300, 400)],
+                vec![holder("last", 600, 400)],
+            ],
+            kill_after: None,
+            about: Duration::from_millis(4_500),
+        },
+        Act {
+            number: 3,
+            title: "A crash while holding",
+            says: [
+                "The holder is killed: it releases nothing and renews no more. The name stays",
+                "taken until the lease runs out, then the next in line has it.",
+            ],
+            lock: "payout",
+            cast: vec![
+                vec![holder("doomed", 0, 60_000)],
+                vec![holder("heir", 200, 500)],
+                vec![holder("last", 400, 400)],
+            ],
+            kill_after: Some(Duration::from_millis(1_150)),
+            about: Duration::from_millis(3_200),
+        },
+    ]
+}
+
+fn part(name: &str, role: Role) -> Part {
+    Part {
+        name: name.to_owned(),
+        role,
+    }
+}
+
+fn holder(name: &str, after_ms: u64, hold_ms: u64) -> Part {
+    part(
+        name,
+        Role::Holder {
+            after: Duration::from_millis(after_ms),
+            hold: Duration::from_millis(hold_ms),
+        },
+    )
+}

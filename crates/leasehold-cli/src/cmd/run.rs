@@ -1,0 +1,242 @@
+//! `leasehold run`: hold a lock while a command runs.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Guard, Mutex, Released, Shutdown, Status};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::{
+    args::Run,
+    exit::{Exit, Failure},
+    guardian::wire::Ended,
+    output::{self, human, remark},
+    supervise::{
+        self, Hold, Outcome,
+        link::Link,
+        signals::{self, Signals},
+    },
+};
+
+/// After so long a wait, say what we wait for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long to try to give back what may have been acquired while we were told to end.
+const WITHDRAWAL: Duration = Duration::from_millis(500);
+
+pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
+    let grace = args
+        .grace()
+        .map_err(|message| Failure::new(Exit::Usage, message))?;
+    let url = args.server.url();
+    refuse_memory(&url)?;
+
+    // First, so that it is up by the time the server has answered.
+    let link = Link::start(&args.name, &args.command)
+        .map_err(|error| Failure::internal("start the guardian process", &error))?;
+    let mut signals =
+        Signals::listen().map_err(|error| Failure::internal("listen for signals", &error))?;
+
+    let asked = Instant::now();
+    let (client, guard) = match acquire(args, &url, &mut signals).await? {
+        Acquired::Guard(client, guard) => (client, guard),
+        Acquired::Not(exit) => return Ok(exit),
+    };
+    let waited = asked.elapsed();
+
+    let hold = Hold {
+        guard: &guard,
+        lease: args.lease,
+        grace,
+        json: args.json,
+    };
+    let started = Instant::now();
+    let outcome = supervise::supervise(hold, link, client.events(), &mut signals).await;
+    let held = started.elapsed();
+    let remaining = guard.remaining();
+    let released = guard.release().await;
+
+    let outcome = outcome?;
+    let lost = outcome.lost || matches!(released, Ok(Released::WasLost(_)));
+    if let Err(unreleased) = &released {
+        remark_unless(
+            args.json,
+            &format!(
+                "{:?} could not be released: {}; it frees itself within {}",
+                args.name,
+                unreleased.error,
+                human(remaining)
+            ),
+        );
+    }
+    if lost && !outcome.lost {
+        remark_unless(
+            args.json,
+            &format!("{:?} was taken away while the command ran, which ended by itself", args.name),
+        );
+    }
+    let exit = if lost { Exit::Lost } else { status(outcome.how) };
+    if args.json {
+        report(args, exit, &outcome, waited, held, released.is_ok());
+    }
+    Ok(exit)
+}
+
+/// A lock in the memory of one process excludes nobody, so it can only be a mistake.
+fn refuse_memory(url: &str) -> Result<(), Failure> {
+    if url.starts_with("memory:") {
+        return Err(Failure::new(
+            Exit::Usage,
+            "memory: lives in one process and would exclude nobody; give the --url of a server",
+        ));
+    }
+    Ok(())
+}
+
+enum Acquired {
+    Guard(Client, Guard),
+    Not(Exit),
+}
+
+/// Connects and acquires, unless a signal comes first.
+async fn acquire(args: &Run, url: &str, signals: &mut Signals) -> Result<Acquired, Failure> {
+    let client = tokio::select! {
+        client = Client::connect(url) => client?,
+        exit = told_to_end(signals) => return Ok(Acquired::Not(exit)),
+    };
+    let mutex = client.mutex(args.name.as_str()).watchdog(args.lease);
+    let guard = tokio::select! {
+        guard = lock(args, &mutex) => guard?,
+        exit = told_to_end(signals) => {
+            let grace = WITHDRAWAL;
+            client.shutdown(Shutdown::ReleaseAll { grace }).await;
+            return Ok(Acquired::Not(exit));
+        }
+    };
+    match guard {
+        Some(guard) => Ok(Acquired::Guard(client, guard)),
+        None => Ok(Acquired::Not(held(args, &mutex).await)),
+    }
+}
+
+async fn lock(args: &Run, mutex: &Mutex) -> Result<Option<Guard>, leasehold::Error> {
+    let wait = if args.skip_if_held {
+        Some(Duration::ZERO)
+    } else {
+        args.wait
+    };
+    let attempt = async {
+        match wait {
+            None => mutex.lock().await.map(Some),
+            Some(Duration::ZERO) => mutex.try_lock().await,
+            Some(wait) => mutex.try_lock_for(wait).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        guard = attempt => guard,
+        never = say_what_we_wait_for(args, mutex) => match never {},
+    }
+}
+
+async fn say_what_we_wait_for(args: &Run, mutex: &Mutex) -> std::convert::Infallible {
+    if !args.json {
+        tokio::time::sleep(PATIENCE).await;
+        let whom = mutex.status().await.map(|status| holder(&status));
+        remark(&format!(
+            "waiting for {:?}{}",
+            args.name,
+            whom.unwrap_or_default()
+        ));
+    }
+    std::future::pending().await
+}
+
+/// `, held by host:pid for 12 s`, as far as it is known.
+fn holder(status: &Status) -> String {
+    let Some(holder) = &status.holder else {
+        return String::new();
+    };
+    let who = holder.label.as_ref().unwrap_or(&holder.owner);
+    let since = holder.since.and_then(|since| since.elapsed().ok());
+    let since = since.map_or(String::new(), |since| format!(" for {}", human(since)));
+    format!(", held by {who}{since}")
+}
+
+/// The name is somebody else's.
+async fn held(args: &Run, mutex: &Mutex) -> Exit {
+    let exit = if args.skip_if_held {
+        Exit::Done
+    } else {
+        Exit::Busy
+    };
+    if args.json {
+        let outcome = if args.skip_if_held { "skipped" } else { "busy" };
+        eprintln!(
+            "{}",
+            json!({ "name": args.name, "outcome": outcome, "exit": exit.code() })
+        );
+        return exit;
+    }
+    // A second question only to be helpful; without an answer the message is shorter.
+    let whom = mutex.status().await.map(|status| holder(&status));
+    let whom = whom.unwrap_or_default();
+    let name = &args.name;
+    remark(&match args.wait {
+        _ if args.skip_if_held => format!("{name:?} is taken{whom}: skipped the command"),
+        None | Some(Duration::ZERO) => format!("{name:?} is taken{whom}"),
+        Some(wait) => format!("{name:?} was not free within {}{whom}", human(wait)),
+    });
+    exit
+}
+
+/// A signal that would have ended us, had we not listened.
+async fn told_to_end(signals: &mut Signals) -> Exit {
+    loop {
+        match signals.next().await {
+            Signal::TSTP => supervise::stop_ourselves(),
+            signal if signals::is_deadly(signal) => return Exit::by_signal(signal.as_raw()),
+            _ => {}
+        }
+    }
+}
+
+fn status(how: Ended) -> Exit {
+    match how {
+        Ended::Exited(code) => Exit::Of(u8::try_from(code).unwrap_or(u8::MAX)),
+        Ended::Signaled(signal) => Exit::by_signal(signal),
+    }
+}
+
+fn remark_unless(json: bool, message: &str) {
+    if !json {
+        remark(message);
+    }
+}
+
+fn report(
+    args: &Run,
+    exit: Exit,
+    outcome: &Outcome,
+    waited: Duration,
+    held: Duration,
+    released: bool,
+) {
+    let command = match outcome.how {
+        Ended::Exited(code) => json!({ "exited": code }),
+        Ended::Signaled(signal) => json!({ "signaled": signal }),
+    };
+    eprintln!(
+        "{}",
+        json!({
+            "name": args.name,
+            "outcome": if exit == Exit::Lost { "lost" } else { "ran" },
+            "command": command,
+            "exit": exit.code(),
+            "waited_ms": output::millis(waited),
+            "held_ms": output::millis(held),
+            "renewals": outcome.renewals,
+            "released": released,
+        })
+    );
+}

@@ -1,0 +1,48 @@
+//! `leasehold unlock --force`: take a name away from its holder.
+
+use leasehold::Client;
+use serde_json::json;
+
+use super::status::document;
+use crate::{
+    args::Unlock,
+    exit::{Exit, Failure},
+    output,
+};
+
+pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
+    if !args.force {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "unlock takes {name:?} away from a holder who may still be working, so that two may work at \
+                 once; see who it is with `leasehold status`, then say --force if you mean it",
+                name = args.name
+            ),
+        ));
+    }
+    let client = Client::connect(&args.server.url()).await?;
+    let before = client.status(&args.name).await?;
+    let unlocked = client.force_unlock(&args.name).await?;
+    if args.json {
+        output::answer(&json!({
+            "name": args.name,
+            "unlocked": unlocked,
+            "before": document(&before),
+        }));
+        return Ok(Exit::Done);
+    }
+    let name = &args.name;
+    let whose = before
+        .holder
+        .map(|holder| holder.label.unwrap_or(holder.owner));
+    anstream::println!(
+        "{}",
+        match (unlocked, whose) {
+            (true, Some(whose)) => format!("{name} was taken away from {whose} and is free"),
+            (true, None) => format!("{name} was taken away and is free"),
+            (false, _) => format!("{name} was free already"),
+        }
+    );
+    Ok(Exit::Done)
+}

@@ -1,0 +1,151 @@
+//! What supervisor and guardian tell each other: one JSON document per line, over a pair of sockets.
+//!
+//! The first byte from the supervisor carries its standard input along, because the guardian's own is this
+//! connection.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::keeper::{Terms, Why};
+
+/// From the supervisor. The end of the stream is an order, too: nobody renews any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// The lock is held: start CMD.
+    Start { terms: Terms, valid_until_ms: u64 },
+    /// The lease was renewed and lasts until then.
+    Until(Duration),
+    /// The lease was taken away.
+    Gone,
+}
+
+/// From the guardian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// CMD runs, and leads the process group of this number.
+    Started(i32),
+    /// CMD could not be started; this is the error number.
+    CannotStart(i32),
+    /// CMD was not started, because the lease was about to end.
+    TooLate,
+    /// CMD was stopped by this signal (Ctrl-Z and the like) and can be continued.
+    Stopped(i32),
+    /// The group was told to end.
+    Ending(Why),
+    /// The group runs as another user and cannot be ended.
+    OutOfReach,
+    /// CMD has ended, and nothing is left of its group. If it was ended by us, this is why.
+    Ended { how: Ended, why: Option<Why> },
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ended {
+    Exited(i32),
+    Signaled(i32),
+}
+
+/// One line.
+pub(crate) fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Puts lines together from whatever pieces arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Vec<u8>);
+
+impl Lines {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, if it has arrived.
+    pub(crate) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        let Some(end) = self.0.iter().position(|byte| *byte == b'\n') else {
+            return Ok(None);
+        };
+        let message = serde_json::from_slice(&self.0[..end])?;
+        self.0.drain(..=end);
+        Ok(Some(message))
+    }
+}
+
+/// Hands over our standard input.
+pub(crate) fn send_stdin(to: &UnixStream) -> io::Result<()> {
+    let stdin = [rustix::stdio::stdin()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&stdin));
+    sendmsg(to, &[IoSlice::new(b"\n")], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+/// Receives the supervisor's standard input, or `None` if there is no supervisor any more.
+pub(crate) fn receive_stdin(from: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut pieces = [IoSliceMut::new(&mut byte)];
+    recvmsg(from.as_fd(), &mut pieces, &mut control, RecvFlags::empty())?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    // Whatever CMD starts must not inherit a second copy.
+    if let Some(fd) = &fd {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_being_cut_into_pieces() {
+        let orders = [
+            Order::Start {
+                terms: Terms {
+                    until: Duration::from_millis(1_234_567),
+                    grace: Duration::from_secs(5),
+                    margin: Duration::from_millis(250),
+                },
+                valid_until_ms: 1_700_000_000_000,
+            },
+            Order::Until(Duration::new(7, 89)),
+            Order::Gone,
+        ];
+        let mut lines = Lines::default();
+        let mut arrived = Vec::new();
+        for byte in orders.iter().flat_map(|order| line(order).unwrap()) {
+            lines.push(&[byte]);
+            arrived.extend(lines.next::<Order>().unwrap());
+        }
+        assert_eq!(arrived, orders);
+    }
+
+    #[test]
+    fn standard_input_arrives_before_the_first_order() {
+        let (supervisor, guardian) = UnixStream::pair().unwrap();
+        send_stdin(&supervisor).unwrap();
+        assert!(receive_stdin(&guardian).unwrap().is_some());
+        drop(supervisor);
+        assert!(receive_stdin(&guardian).unwrap().is_none());
+    }
+}

@@ -1,0 +1,119 @@
+//! What goes to the terminal: words on stderr, answers on stdout, and never a password.
+
+use std::{borrow::Cow, time::Duration};
+
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// A remark of ours, beside whatever CMD writes.
+pub(crate) fn remark(message: &str) {
+    anstream::eprintln!("leasehold: {}", redact(message));
+}
+
+/// A failure, for eyes or as one line of JSON.
+pub(crate) fn failure(failure: &Failure, json: bool) {
+    if json {
+        let document = serde_json::json!({
+            "error": redact(&failure.message),
+            "exit": failure.exit.code(),
+        });
+        eprintln!("{document}");
+    } else {
+        remark(&failure.message);
+    }
+}
+
+/// The answer of a command as JSON, on stdout.
+pub(crate) fn answer(document: &impl Serialize) {
+    match serde_json::to_string_pretty(document) {
+        Ok(text) => anstream::println!("{text}"),
+        Err(error) => remark(&format!("could not write the answer as JSON: {error}")),
+    }
+}
+
+/// Takes user names and passwords out of every URL in a text.
+///
+/// The library keeps secrets out of its errors; this covers what the user typed where it does not belong,
+/// which clap would quote back.
+pub(crate) fn redact(text: &str) -> Cow<'_, str> {
+    let mut clean = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("://").map(|at| at + "://".len()) {
+        let end = rest[start..]
+            .find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '\'' | '"' | '`'))
+            .map_or(rest.len(), |length| start + length);
+        clean.push_str(&rest[..start]);
+        match rest[start..end].rfind('@') {
+            Some(at) => {
+                clean.push_str("***");
+                clean.push_str(&rest[start + at..end]);
+            }
+            None => clean.push_str(&rest[start..end]),
+        }
+        rest = &rest[end..];
+    }
+    if clean.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    clean.push_str(rest);
+    Cow::Owned(clean)
+}
+
+/// A duration for eyes: two units at most, no finer than a tenth of a second once it takes seconds.
+pub(crate) fn human(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let (seconds, tenths) = (ms / 1000, ms % 1000 / 100);
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..60 if tenths == 0 => format!("{seconds} s"),
+        1..60 => format!("{seconds}.{tenths} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// Whole milliseconds, as JSON carries them.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_in_urls_are_hidden_wherever_they_stand() {
+        for (text, clean) in [
+            ("no url here", "no url here"),
+            ("redis://127.0.0.1/", "redis://127.0.0.1/"),
+            (
+                "cannot reach redis://ada:s3cret@db:6379/0, sorry",
+                "cannot reach redis://***@db:6379/0, sorry",
+            ),
+            (
+                "'redis://:p@ss@db' and rediss://:x@y/",
+                "'redis://***@db' and rediss://***@y/",
+            ),
+            ("mail ada@example.org about redis://db", "mail ada@example.org about redis://db"),
+        ] {
+            assert_eq!(redact(text), clean);
+        }
+    }
+
+    #[test]
+    fn durations_read_well() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (850, "850 ms"),
+            (1_000, "1 s"),
+            (21_340, "21.3 s"),
+            (130_000, "2 min 10 s"),
+            (7_260_000, "2 h 1 min"),
+            (90_000_000, "1 d 1 h"),
+        ] {
+            assert_eq!(human(Duration::from_millis(ms)), text);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Stands between the lock and CMD while CMD runs: passes deadlines to the guardian and signals to CMD.
+//!
+//! The guardian ends CMD when a deadline passes; this side only tells it what it learns from the server. When
+//! the guard says that the lease is lost, this side kills as well: two processes have to fail before CMD can
+//! go on without the lock.
+
+pub(crate) mod link;
+pub(crate) mod signals;
+mod terminal;
+
+use std::{
+    io,
+    time::{Duration, SystemTime},
+};
+
+use leasehold::{Event, EventKind, Guard, LostReason};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process_group, test_kill_process_group},
+};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+use self::{link::Link, signals::Signals, terminal::Terminal};
+pub(crate) use self::terminal::stop_ourselves;
+use crate::{
+    clock,
+    exit::{Exit, Failure},
+    guardian::{
+        keeper::{Terms, Why},
+        wire::{Ended, Order, Report},
+    },
+    output::{self, human, remark},
+};
+
+/// How long before the end of the lease CMD is killed: a twentieth of it, but enough for the kernel to do it
+/// on a busy machine, and no more than that.
+const MARGIN_MIN: Duration = Duration::from_millis(20);
+const MARGIN_MAX: Duration = Duration::from_millis(250);
+
+/// How long to look for what a guardian that died itself has left behind.
+const SEARCH: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What became of CMD.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) how: Ended,
+    /// CMD was stopped, because the lock was about to be lost or was lost.
+    pub(crate) lost: bool,
+    pub(crate) renewals: u64,
+}
+
+/// What there is to know about the hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hold<'a> {
+    pub(crate) guard: &'a Guard,
+    pub(crate) lease: Duration,
+    pub(crate) grace: Duration,
+    /// Remarks are for eyes; a JSON reader gets the summary.
+    pub(crate) json: bool,
+}
+
+impl Hold<'_> {
+    /// The end of the lease on [`clock`], as of now.
+    fn until(&self) -> Duration {
+        // In this order: a pause between the two makes the lease look shorter, not longer.
+        let now = clock::now();
+        now + self.guard.remaining()
+    }
+
+    fn order(&self) -> Order {
+        let valid_until = SystemTime::now() + self.guard.remaining();
+        let since_1970 = valid_until.duration_since(SystemTime::UNIX_EPOCH);
+        Order::Start {
+            terms: Terms {
+                until: self.until(),
+                grace: self.grace,
+                margin: (self.lease / 20).clamp(MARGIN_MIN, MARGIN_MAX),
+            },
+            valid_until_ms: output::millis(since_1970.unwrap_or_default()),
+        }
+    }
+
+    fn remark(&self, message: &str) {
+        if !self.json {
+            remark(message);
+        }
+    }
+}
+
+/// Runs CMD under the guard until nothing is left of it.
+pub(crate) async fn supervise(
+    hold: Hold<'_>,
+    mut link: Link,
+    mut events: Receiver<Event>,
+    signals: &mut Signals,
+) -> Result<Outcome, Failure> {
+    tell(&mut link, hold.order()).await?;
+    let mut job = Job::new();
+    let mut renewals = 0;
+    let mut lost = None;
+    let how = loop {
+        tokio::select! {
+            report = link.report() => match report.map_err(|error| Failure::internal("understand the guardian", &error))? {
+                Some(Report::Ended { how, why }) => {
+                    let lease = matches!(why, Some(Why::LeaseEnds | Why::LeaseGone));
+                    break Outcome { how, lost: lease || lost.is_some(), renewals };
+                }
+                Some(report) => job.hear(report, &hold)?,
+                None => return Err(job.without_guardian(&hold).await),
+            },
+            signal = signals.next() => job.pass_on(signal),
+            event = events.recv() => if is_renewal(&event, hold.guard) {
+                renewals += 1;
+                tell(&mut link, Order::Until(hold.until())).await?;
+            },
+            reason = hold.guard.lost(), if lost.is_none() => {
+                lost = Some(reason);
+                tell(&mut link, Order::Gone).await?;
+                job.lost(reason, &hold);
+            }
+        }
+    };
+    job.over(how.how);
+    Ok(how)
+}
+
+async fn tell(link: &mut Link, order: Order) -> Result<(), Failure> {
+    match link.tell(order).await {
+        // A guardian that ended has reported first, and that report is still to be read.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| Failure::internal("reach the guardian", &error)),
+    }
+}
+
+fn is_renewal(event: &Result<Event, RecvError>, guard: &Guard) -> bool {
+    match event {
+        Ok(event) => event.kind == EventKind::Renewed && *event.name == *guard.name(),
+        // Some were missed; looking at the guard is never wrong.
+        Err(RecvError::Lagged(_)) => true,
+        Err(RecvError::Closed) => false,
+    }
+}
+
+/// CMD, once it runs.
+struct Job {
+    group: Option<Pid>,
+    terminal: Option<Terminal>,
+    /// Came before CMD did.
+    early: Vec<Signal>,
+}
+
+impl Job {
+    fn new() -> Self {
+        Job {
+            group: None,
+            terminal: Terminal::open(),
+            early: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, report: Report, hold: &Hold<'_>) -> Result<(), Failure> {
+        match report {
+            Report::Started(pid) => self.started(pid),
+            Report::CannotStart(code) => {
+                let error = io::Error::from_raw_os_error(code);
+                let message = format!("cannot run the command: {error}");
+                return Err(Failure::new(Exit::cannot_start(&error), message));
+            }
+            Report::TooLate => {
+                return Err(Failure::new(
+                    Exit::Lost,
+                    "the lease was about to end before the command could be started; \
+                     was this process stopped?",
+                ));
+            }
+            Report::Stopped(signal) => self.stopped(signal),
+            Report::Ending(Why::LeaseEnds) => hold.remark(&format!(
+                "{} ends in {} and could not be renewed: stopping the command",
+                name(hold.guard),
+                human(hold.guard.remaining()),
+            )),
+            Report::Ending(Why::Leftovers) => hold.remark(
+                "the command has ended and left processes behind: stopping them before the release",
+            ),
+            Report::OutOfReach => hold.remark(
+                "the command runs as another user and cannot be stopped: \
+                 it goes on, and must not rely on the lock any more",
+            ),
+            Report::Ending(_) | Report::Ended { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn started(&mut self, pid: i32) {
+        self.group = Pid::from_raw(pid);
+        if let (Some(terminal), Some(group)) = (&self.terminal, self.group) {
+            terminal.lend(group);
+        }
+        for signal in std::mem::take(&mut self.early) {
+            self.pass_on(signal);
+        }
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        let Some(group) = self.group else {
+            self.early.push(signal);
+            return;
+        };
+        if let (Signal::CONT, Some(terminal)) = (signal, &self.terminal) {
+            terminal.lend(group);
+        }
+        send(group, signal);
+    }
+
+    /// CMD was stopped. With a terminal, the shell that started us waits for us to stop, too.
+    fn stopped(&self, signal: i32) {
+        let (Some(terminal), Some(group)) = (&self.terminal, self.group) else {
+            return;
+        };
+        if signal == Signal::TSTP.as_raw() {
+            terminal.take_back(group);
+            stop_ourselves();
+        } else if signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw() {
+            if terminal.is_with(group) {
+                // It touched the terminal a moment before we could lend it.
+                send(group, Signal::CONT);
+            } else {
+                stop_ourselves();
+            }
+        }
+    }
+
+    fn lost(&self, reason: LostReason, hold: &Hold<'_>) {
+        if let Some(group) = self.group {
+            send(group, Signal::KILL);
+        }
+        hold.remark(&format!("{} is lost, {reason}: killed the command", name(hold.guard)));
+    }
+
+    fn over(&self, how: Ended) {
+        let (Some(terminal), Some(group)) = (&self.terminal, self.group) else {
+            return;
+        };
+        terminal.take_back(group);
+        if matches!(how, Ended::Signaled(_)) {
+            terminal.restore();
+        }
+    }
+
+    /// The guardian is dead, so nobody could end CMD in time: end it now.
+    async fn without_guardian(&self, hold: &Hold<'_>) -> Failure {
+        if let Some(group) = self.group {
+            send(group, Signal::KILL);
+            let give_up = hold.until().min(clock::now() + SEARCH);
+            while test_kill_process_group(group) != Err(Errno::SRCH) && clock::now() < give_up {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            self.over(Ended::Signaled(Signal::KILL.as_raw()));
+        }
+        Failure::new(
+            Exit::Internal,
+            "the guardian process was killed, and the command with it: without a guardian it could \
+             outlive the lock",
+        )
+    }
+}
+
+/// A group that is gone needs no signals.
+fn send(group: Pid, signal: Signal) {
+    let _ = kill_process_group(group, signal);
+}
+
+fn name(guard: &Guard) -> String {
+    format!("the lease on {:?}", guard.name())
+}

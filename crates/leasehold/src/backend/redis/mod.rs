@@ -1,0 +1,56 @@
+//! Leases on a Redis or Valkey server. The only files that name the redis crate are in this folder.
+//!
+//! Commands and subscriptions travel on connections of their own ("lanes", D10): an unsubscription that the
+//! server sends unasked must never be taken for the answer to a command.
+
+mod commands;
+mod mutex;
+mod script;
+mod subscriptions;
+mod target;
+
+use std::{fmt, sync::Arc};
+
+pub(crate) use target::{Login, Target};
+
+use crate::{config::Config, error::Error, wakeup::WakeUps};
+use commands::Commands;
+use subscriptions::Subscriptions;
+
+/// One client of a server.
+pub(crate) struct Redis {
+    client: Arc<str>,
+    commands: Arc<Commands>,
+    subscriptions: Subscriptions,
+    shown: String,
+}
+
+impl Redis {
+    pub(crate) async fn connect(
+        target: Target,
+        client: &Arc<str>,
+        label: &str,
+        config: &Config,
+        wake_ups: Arc<WakeUps>,
+    ) -> Result<Redis, Error> {
+        let shown = target.to_string();
+        let target = Arc::new(target);
+        let connection_name = format!("{CONNECTION_NAME}:{client}:{label}");
+        let commands = Commands::connect(Arc::clone(&target), connection_name, config).await?;
+        Ok(Redis {
+            client: Arc::clone(client),
+            commands: Arc::new(commands),
+            subscriptions: Subscriptions::new(target, client, config, wake_ups),
+            shown,
+        })
+    }
+}
+
+/// How our connections are called in `CLIENT LIST`: this, the client's uuid, its label.
+const CONNECTION_NAME: &str = "leasehold";
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}

@@ -1,0 +1,264 @@
+//! The steps of the mutex as script calls. The order of keys and arguments is that of each script's header.
+
+use std::{fmt::Write as _, sync::Arc, time::Duration};
+
+use redis::Value;
+
+use super::{
+    CONNECTION_NAME, Redis,
+    script::{Call, Lazy, Script, unexpected},
+};
+use crate::{
+    backend::{
+        Abandon, Acquire, Acquired, Backend, Failure, Inspection, Line, Release, Released, Renew,
+        Renewal, Reply,
+    },
+    name::Name,
+    owner::LeaseId,
+};
+
+static ACQUIRE: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/acquire.lua")));
+static RELEASE: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/release.lua")));
+static ABANDON: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/abandon.lua")));
+static RENEW: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/renew.lua")));
+static COUNT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/count.lua")));
+static FORCE_UNLOCK: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/force_unlock.lua")));
+static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/inspect.lua")));
+
+impl Redis {
+    /// The field in the hash.
+    fn owner(&self, lease: LeaseId) -> String {
+        let mut owner = String::with_capacity(self.client.len() + 21);
+        owner.push_str(&self.client);
+        // Writing to a string does not fail.
+        let _ = write!(owner, ":{lease}");
+        owner
+    }
+
+    /// The entry in the queue; empty: not in line.
+    fn place(&self, lease: LeaseId, line: Option<Line>) -> String {
+        line.map_or_else(String::new, |line| {
+            format!("{} {}", self.owner(lease), line.lease_ms)
+        })
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        call: Call,
+        read: impl FnOnce(&Value) -> Option<T> + Send + 'static,
+    ) -> Reply<T> {
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move {
+            let reply = commands.call(call).await?;
+            read(&reply).ok_or_else(|| Failure::Rejected(Arc::new(unexpected(&reply))))
+        })
+    }
+}
+
+impl Backend for Redis {
+    fn acquire(&self, step: Acquire) -> Reply<Acquired> {
+        let call = Call::new(&ACQUIRE, 3)
+            .arg(step.name.as_str())
+            .arg(step.name.gone_key(step.lease))
+            .arg(step.name.queue_key())
+            .arg(self.owner(step.lease))
+            .arg(step.lease_ms)
+            .arg(self.place(step.lease, step.line))
+            .arg(step.line.map_or(0, |line| line.keep_ms));
+        self.call(call, |reply| match pair(reply)? {
+            (1, _) => Some(Acquired::Granted),
+            (0, ttl) => Some(Acquired::Held { ttl: millis(ttl) }),
+            (2, _) => Some(Acquired::Abandoned),
+            _ => None,
+        })
+    }
+
+    fn release(&self, step: Release) -> Reply<Released> {
+        let next = step.next;
+        let line = next.and_then(|next| next.line);
+        let call = Call::new(&RELEASE, 3)
+            .arg(step.name.as_str())
+            .arg(step.name.queue_key())
+            .arg(step.name.gone_key(step.lease))
+            .arg(self.owner(step.lease))
+            .arg(step.name.channel())
+            .arg(step.name.grant_channel(""))
+            .arg(step.tombstone_ms.unwrap_or(0))
+            .arg(u8::from(step.listening))
+            .arg(next.map_or_else(String::new, |next| self.owner(next.lease)))
+            .arg(next.filter(|next| next.keep).map_or(0, |next| next.lease_ms))
+            .arg(next.map_or_else(String::new, |next| self.place(next.lease, line)))
+            .arg(line.map_or(0, |line| line.keep_ms));
+        self.call(call, |reply| match pair(reply)? {
+            (1, others) => Some(Released::Freed {
+                others: u64::try_from(others).unwrap_or(0),
+            }),
+            (2, _) => Some(Released::Granted),
+            (3, _) => Some(Released::Kept),
+            (0, _) => Some(Released::NotOurs),
+            _ => None,
+        })
+    }
+
+    fn abandon(&self, step: Abandon) -> Reply<()> {
+        let call = Call::new(&ABANDON, 3)
+            .arg(step.name.as_str())
+            .arg(step.name.queue_key())
+            .arg(step.name.gone_key(step.lease))
+            .arg(self.owner(step.lease))
+            .arg(step.name.channel())
+            .arg(step.tombstone_ms)
+            .arg(self.place(step.lease, step.line));
+        self.call(call, |reply| int(reply).map(drop))
+    }
+
+    fn renew(&self, batch: Vec<Renew>) -> Reply<Vec<Renewal>> {
+        let asked = batch.len();
+        let mut call = Call::new(&RENEW, asked);
+        for renew in &batch {
+            call = call.arg(renew.name.as_str());
+        }
+        for renew in &batch {
+            call = call.arg(self.owner(renew.lease)).arg(renew.lease_ms);
+        }
+        self.call(call, move |reply| {
+            let Value::Array(answers) = reply else {
+                return None;
+            };
+            let answers: Vec<Renewal> = answers.iter().map(renewal).collect::<Option<_>>()?;
+            (answers.len() == asked).then_some(answers)
+        })
+    }
+
+    fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool> {
+        let call = Call::new(&COUNT, 1)
+            .arg(name.as_str())
+            .arg(self.owner(lease))
+            .arg(holds);
+        self.call(call, |reply| int(reply).map(|written| written == 1))
+    }
+
+    fn inspect(&self, name: Name) -> Reply<Inspection> {
+        let call = Call::new(&INSPECT, 1)
+            .arg(name.as_str())
+            .arg(name.channel());
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move {
+            let reply = commands.call(call).await?;
+            let mut found = inspection(&reply)
+                .ok_or_else(|| Failure::Rejected(Arc::new(unexpected(&reply))))?;
+            if let Some((owner, _)) = found.owners.first() {
+                let client = owner.split(':').next().unwrap_or_default();
+                let mut list = redis::cmd("CLIENT");
+                list.arg("LIST").arg("TYPE").arg("NORMAL");
+                // A name without a label is still an answer.
+                if let Ok(reply) = commands.command(&list).await {
+                    found.label = label(&text(&reply).unwrap_or_default(), client);
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn force_unlock(&self, name: Name) -> Reply<bool> {
+        let call = Call::new(&FORCE_UNLOCK, 1)
+            .arg(name.as_str())
+            .arg(name.channel());
+        self.call(call, |reply| int(reply).map(|freed| freed == 1))
+    }
+
+    fn listen(&self, name: Name) -> Reply<()> {
+        self.subscriptions.listen(name)
+    }
+
+    fn unlisten(&self, name: &Name) {
+        self.subscriptions.unlisten(name);
+    }
+}
+
+fn int(reply: &Value) -> Option<i64> {
+    match reply {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn pair(reply: &Value) -> Option<(i64, i64)> {
+    match reply {
+        Value::Array(values) => match values.as_slice() {
+            [first, second] => Some((int(first)?, int(second)?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn text(reply: &Value) -> Option<String> {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// A time to live as `PTTL` gives it; a negative one is none.
+fn millis(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().map(Duration::from_millis)
+}
+
+fn renewal(answer: &Value) -> Option<Renewal> {
+    match int(answer)? {
+        1 => Some(Renewal::Extended),
+        0 => Some(Renewal::Lost),
+        -1 => Some(Renewal::Unknown),
+        _ => None,
+    }
+}
+
+fn inspection(reply: &Value) -> Option<Inspection> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [ttl, listeners, owners] = values.as_slice() else {
+        return None;
+    };
+    let Value::Array(owners) = owners else {
+        return None;
+    };
+    let owners = owners.chunks_exact(2).filter_map(|pair| {
+        let [owner, holds] = pair else { return None };
+        // A field that counts nothing is none of an RLock's (a read-write lock's `mode`).
+        Some((text(owner)?, text(holds)?.parse().ok()?))
+    });
+    Some(Inspection {
+        owners: owners.collect(),
+        ttl: millis(int(ttl)?),
+        listeners: u64::try_from(int(listeners)?).unwrap_or(0),
+        label: None,
+    })
+}
+
+/// What the client of this uuid calls itself, from the answer to `CLIENT LIST`.
+fn label(list: &str, client: &str) -> Option<String> {
+    let prefix = format!(" name={CONNECTION_NAME}:{client}:");
+    let (_, rest) = list.split_once(&prefix)?;
+    rest.split([' ', '\n']).next().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_is_found_in_the_client_list() {
+        let list = "id=3 addr=1.2.3.4:5 name=other db=0\nid=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 db=0\n";
+        assert_eq!(label(list, "ab-1").as_deref(), Some("host:42"));
+        assert_eq!(label(list, "ab-2"), None);
+    }
+
+    #[test]
+    fn a_key_without_an_end_has_no_duration() {
+        assert_eq!(millis(-1), None);
+        assert_eq!(millis(0), Some(Duration::ZERO));
+    }
+}

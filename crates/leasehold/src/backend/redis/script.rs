@@ -1,0 +1,78 @@
+//! Sends a script: by its hash, and with its text to a server that does not know it (yet, or any more).
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
+
+/// A `.lua` file and its hash.
+pub(super) struct Script {
+    text: &'static str,
+    hash: String,
+}
+
+impl Script {
+    pub(super) fn new(text: &'static str) -> Script {
+        let hash = redis::Script::new(text).get_hash().to_owned();
+        Script { text, hash }
+    }
+}
+
+/// A script of the server's files, made when it is first used.
+pub(super) type Lazy = LazyLock<Script>;
+
+/// One call of a script. Keys first, then arguments, in the order of the script's header.
+pub(super) struct Call {
+    script: &'static Script,
+    by_hash: Cmd,
+    /// The same arguments again, for `EVAL`; only filled in when the server asks for it.
+    keys: usize,
+}
+
+impl Call {
+    pub(super) fn new(script: &'static Script, keys: usize) -> Call {
+        let mut by_hash = Cmd::with_capacity(16, 512);
+        by_hash.arg("EVALSHA").arg(&script.hash).arg(keys);
+        Call {
+            script,
+            by_hash,
+            keys,
+        }
+    }
+
+    /// The next key or argument.
+    pub(super) fn arg(mut self, arg: impl ToRedisArgs) -> Call {
+        self.by_hash.arg(arg);
+        self
+    }
+
+    pub(super) fn by_hash(&self) -> &Cmd {
+        &self.by_hash
+    }
+
+    /// The same call with the text of the script, which the server keeps from then on.
+    pub(super) fn by_text(&self) -> Cmd {
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(self.script.text).arg(self.keys);
+        for arg in self.by_hash.args_iter().skip(3) {
+            if let redis::Arg::Simple(arg) = arg {
+                command.arg(arg);
+            }
+        }
+        command
+    }
+}
+
+/// Whether the server does not know the script.
+pub(super) fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// A reply that no script of ours gives.
+pub(super) fn unexpected(reply: &Value) -> RedisError {
+    let reply = format!("{reply:?}");
+    RedisError::from((
+        ErrorKind::UnexpectedReturnType,
+        "not an answer of this script",
+        reply,
+    ))
+}

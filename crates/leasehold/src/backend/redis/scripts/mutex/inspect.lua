@@ -1,0 +1,14 @@
+-- mutex/inspect.lua: read who holds the name.
+--
+-- KEYS[1] name     hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
+-- ARGV[1] channel  bytes  where Redisson's waiters listen, and ours
+--
+-- Returns {ttl_ms, subscribers, {owner, holds, ...}}; ttl_ms -1: without an end, -2: free;
+--         subscribers -1: PUBSUB is not permitted
+-- Retry   safe: it only reads.
+local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
+return {
+  redis.call('PTTL', KEYS[1]),
+  heard.err and -1 or heard[2],
+  redis.call('HGETALL', KEYS[1]),
+}

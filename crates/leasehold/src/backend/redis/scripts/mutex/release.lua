@@ -1,0 +1,74 @@
+-- mutex/release.lua: give the name back, to the next client in line if there is one.
+--
+-- KEYS[1] name       hash    <owner> -> hold count; its TTL is the lease (Redisson RLock)
+-- KEYS[2] queue      list    "<owner> <lease_ms>" of the clients in line, next first
+-- KEYS[3] gone       string  tombstone of this lease
+-- ARGV[1] owner      bytes   <client uuid>:<lease id>
+-- ARGV[2] channel    bytes   where Redisson's waiters listen, and ours
+-- ARGV[3] grants     bytes   prefix of the channels on which our clients hear that it is their turn
+-- ARGV[4] gone_ms    integer leave a tombstone for so long; 0: leave none
+-- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
+-- ARGV[6] next       bytes   owner under which this client goes on; empty: it does not
+-- ARGV[7] next_ms    integer its lease; 0: do not keep the name, even if nobody else waits
+-- ARGV[8] place      bytes   our entry for the queue, if others wait; empty: do not get in line
+-- ARGV[9] keep_ms    integer how long the queue outlives its last visitor
+--
+-- Returns {1, others}  freed; so many other clients were told
+--         {2, 0}       given to the next client in line
+--         {3, 0}       nobody else waits: ours under `next`, for next_ms from now
+--         {0, 0}       it was not ours
+-- Retry   safe: a second copy finds the owner gone. It answers 3 while `next` holds the name, else 0.
+if ARGV[4] ~= '0' then
+  redis.call('SET', KEYS[3], '1', 'PX', ARGV[4])
+end
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  if ARGV[6] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[6]) == 1 then
+    return { 3, 0 }
+  end
+  return { 0, 0 }
+end
+
+local waiting = redis.call('LLEN', KEYS[2])
+if waiting == 0 and ARGV[6] == '' then
+  -- Nobody of ours waits anywhere: Redisson's unlock, to the letter.
+  redis.call('DEL', KEYS[1])
+  return { 1, redis.call('PUBLISH', ARGV[2], '0') - ARGV[5] }
+end
+
+-- Where PUBSUB is not permitted, somebody might be waiting.
+local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[2])
+local others = heard.err and 1 or heard[2] - ARGV[5]
+if waiting == 0 and others <= 0 and ARGV[7] ~= '0' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('HSET', KEYS[1], ARGV[6], 1)
+  redis.call('PEXPIRE', KEYS[1], ARGV[7])
+  return { 3, 0 }
+end
+
+local granted = false
+if others <= waiting then
+  -- Everybody who waits is in our line. (If not, Redisson waits too, and all race for the name.)
+  local place = redis.call('LPOP', KEYS[2])
+  while place and not granted do
+    local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+)$')
+    -- Nobody hears it: that client is gone.
+    if owner and redis.call('PUBLISH', ARGV[3] .. client, owner) > 0 then
+      redis.call('DEL', KEYS[1])
+      redis.call('HSET', KEYS[1], owner, 1)
+      redis.call('PEXPIRE', KEYS[1], lease_ms)
+      granted = true
+    else
+      place = redis.call('LPOP', KEYS[2])
+    end
+  end
+end
+if ARGV[8] ~= '' and (granted or others > 0) then
+  redis.call('RPUSH', KEYS[2], ARGV[8])
+  redis.call('PEXPIRE', KEYS[2], ARGV[9])
+end
+if granted then
+  return { 2, 0 }
+end
+redis.call('DEL', KEYS[1])
+redis.call('PUBLISH', ARGV[2], '0')
+return { 1, others }

@@ -1,0 +1,188 @@
+//! Settings: defaults with their units and reasons, and the checks that bind them to each other.
+
+use std::time::Duration;
+
+use crate::error::{Error, Invalid};
+
+/// How long a name outlives a holder that stops renewing it, unless the client or the mutex says otherwise.
+///
+/// Longer rides out longer pauses, shorter frees the name sooner after a crash. Redisson's `lockWatchdogTimeout`.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+
+/// A waiter that hears nothing asks again after this long: wake-ups are hints, and hints get lost.
+pub const POLL_EVERY_DEFAULT: Duration = Duration::from_secs(10);
+
+/// How long to try to connect.
+pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How long a command may go unanswered.
+pub const OPERATION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
+
+/// Below this a lease cannot be written: Redis counts in milliseconds, and `PEXPIRE 0` deletes the key.
+pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
+
+/// Above this a lease is a mistake, and twenty-four million times that would overflow the server's clock.
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A lease must survive two lost renewals.
+pub(crate) const RENEWALS_PER_LEASE: u32 = 3;
+
+/// Local waiters are warned about after this long behind a hold of their own process.
+pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);
+
+/// Passing a lease to the next waiter of this process without asking the server.
+///
+/// The budget bounds how long other processes may have to wait for this one: after `max_in_row` hand-offs or
+/// `max_time`, whichever comes first, the name goes back to the server, which gives it to the next process in
+/// line, or lets this one go on if nobody else waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handoff {
+    pub(crate) max_in_row: u32,
+    pub(crate) max_time: Duration,
+}
+
+impl Handoff {
+    /// At most `max_in_row` hand-offs, for at most `max_time`. Zero of either means [`off`](Handoff::off).
+    pub const fn new(max_in_row: u32, max_time: Duration) -> Handoff {
+        Handoff {
+            max_in_row,
+            max_time,
+        }
+    }
+
+    /// Each release goes to the server.
+    pub const fn off() -> Handoff {
+        Handoff::new(0, Duration::ZERO)
+    }
+
+    pub(crate) fn is_on(self) -> bool {
+        self.max_in_row > 0 && !self.max_time.is_zero()
+    }
+}
+
+impl Default for Handoff {
+    /// 64 in a row, 20 ms in all: short critical sections share one round trip among 64 holders, long ones
+    /// make no other process wait longer than one of them and 20 ms.
+    fn default() -> Self {
+        Handoff::new(64, Duration::from_millis(20))
+    }
+}
+
+/// What a client is made with, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) lease: Duration,
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) poll_every: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) operation_timeout: Duration,
+    pub(crate) handoff: Handoff,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            lease: LEASE_DEFAULT,
+            renew_every: None,
+            poll_every: POLL_EVERY_DEFAULT,
+            connect_timeout: CONNECT_TIMEOUT_DEFAULT,
+            operation_timeout: OPERATION_TIMEOUT_DEFAULT,
+            handoff: Handoff::default(),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check_lease("lease", self.lease)?;
+        if let Some(every) = self.renew_every {
+            check_renewal(every, self.lease)?;
+        }
+        for (what, value) in [
+            ("poll_every", self.poll_every),
+            ("connect_timeout", self.connect_timeout),
+            ("operation_timeout", self.operation_timeout),
+        ] {
+            if value < LEASE_MIN {
+                return Err(Invalid::new(what, format!("{value:?}"), "at least 1ms")
+                    .remedy("leave it out for the default")
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// How often a lease of this length is renewed.
+    pub(crate) fn renew_every(&self, lease: Duration) -> Duration {
+        let third = lease / RENEWALS_PER_LEASE;
+        self.renew_every.map_or(third, |every| every.min(third))
+    }
+}
+
+/// A lease between 1 ms and a year, cut to whole milliseconds as the server counts it.
+pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duration, Error> {
+    if lease < LEASE_MIN {
+        return Err(Invalid::new(what, format!("{lease:?}"), "at least 1ms")
+            .remedy("a watchdog lease needs no length: leave it out for 30s, renewed while the guard lives")
+            .into());
+    }
+    if lease > LEASE_MAX {
+        return Err(Invalid::new(what, format!("{lease:?}"), "at most 366 days")
+            .remedy("take a watchdog lease, which lasts as long as the guard lives")
+            .into());
+    }
+    Ok(Duration::from_millis(millis(lease)))
+}
+
+fn check_renewal(every: Duration, lease: Duration) -> Result<(), Error> {
+    if every < LEASE_MIN || every * RENEWALS_PER_LEASE > lease {
+        return Err(Invalid::new(
+            "renew_every",
+            format!("{every:?}"),
+            format!(
+                "between 1ms and a third of the lease, {:?} for a lease of {lease:?}",
+                lease / RENEWALS_PER_LEASE
+            ),
+        )
+        .remedy("renew more often, or take a longer lease, so that two lost renewals cost nothing")
+        .into());
+    }
+    Ok(())
+}
+
+/// Whole milliseconds, as they go over the wire.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_interval_over_a_third_of_the_lease_is_refused_with_both_values() {
+        let config = Config {
+            lease: Duration::from_secs(9),
+            renew_every: Some(Duration::from_secs(4)),
+            ..Config::default()
+        };
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("4s") && error.contains("9s") && error.contains("3s"), "{error}");
+    }
+
+    #[test]
+    fn leases_outside_a_millisecond_and_a_year_are_refused() {
+        for (lease, limit) in [
+            (Duration::ZERO, "at least 1ms"),
+            (Duration::from_micros(999), "at least 1ms"),
+            (Duration::MAX, "at most 366 days"),
+        ] {
+            let error = check_lease("lease", lease).unwrap_err().to_string();
+            assert!(error.contains(limit) && error.contains(&format!("{lease:?}")), "{error}");
+        }
+        assert_eq!(
+            check_lease("lease", Duration::from_micros(1_999)).unwrap(),
+            Duration::from_millis(1)
+        );
+    }
+}

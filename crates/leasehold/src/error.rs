@@ -1,0 +1,241 @@
+//! What can go wrong, what the server may hold then, and what to do next.
+
+use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Duration};
+
+/// Why something could not be done.
+///
+/// "Held by someone else" is no error: `try_lock` and `try_lock_for` answer `None`.
+/// The message says what was refused or failed and what to do; [`source`](StdError::source) is the cause.
+///
+/// | variant | the server holds | next |
+/// |---|---|---|
+/// | [`Invalid`](Error::Invalid) | nothing of ours; nothing was sent | correct the value |
+/// | [`NotSent`](Error::NotSent) | what it held before | try again when the server is back |
+/// | [`Rejected`](Error::Rejected) | what it held before | repair what it complains of |
+/// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` | wait that long, or try again at once: our own late request is refused by then |
+/// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
+/// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
+/// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
+/// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The input is no good; nothing was sent.
+    Invalid(Invalid),
+    /// The request did not leave this process. The server is as it was.
+    NotSent {
+        /// What we were about to do, and to which name.
+        doing: Box<str>,
+        /// Why it could not be sent.
+        source: Cause,
+    },
+    /// The server answered, and said no. It is as it was.
+    Rejected {
+        /// What we asked for.
+        doing: Box<str>,
+        /// What the server said.
+        source: Cause,
+    },
+    /// The request was sent and no answer came: it may have been carried out.
+    Ambiguous {
+        /// What we asked for.
+        doing: Box<str>,
+        /// How long at most the server may still hold a lease for us, counted from this error.
+        free_within: Duration,
+        /// Why there is no answer.
+        source: Cause,
+    },
+    /// The owner holds the name already, and the mutex was told to refuse re-entry.
+    Reentered {
+        /// The name.
+        name: Arc<str>,
+        /// Where the hold was taken.
+        held_at: &'static Location<'static>,
+    },
+    /// The lease is lost; the guard is worth nothing any more.
+    Lost {
+        /// The name.
+        name: Arc<str>,
+        /// How it was lost.
+        reason: LostReason,
+    },
+    /// Less of the lease is left than was asked for.
+    TooShort {
+        /// The name.
+        name: Arc<str>,
+        /// What is left.
+        left: Duration,
+        /// What was asked for.
+        wanted: Duration,
+    },
+    /// The client was shut down.
+    Closed,
+}
+
+/// The kinds of [`Error`], for `match` and for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is the variant of Error of the same name")]
+pub enum ErrorKind {
+    Invalid,
+    NotSent,
+    Rejected,
+    Ambiguous,
+    Reentered,
+    Lost,
+    TooShort,
+    Closed,
+}
+
+/// The cause of an error, shared by all who waited for the same answer.
+pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
+
+/// How a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Its time ran out: a fixed lease ended, or no renewal got through in time.
+    Expired,
+    /// The server says that the name is not ours: it was unlocked by force, evicted, flushed, or forgotten in a failover.
+    Replaced,
+    /// It was held for as long as `max_hold` allows.
+    MaxHold,
+    /// The client was shut down.
+    ClientShutdown,
+    /// Its release was sent and never confirmed: the name may be free.
+    Unconfirmed,
+}
+
+/// Input that was refused before anything was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Invalid {
+    /// What was refused, such as `lease`.
+    pub what: &'static str,
+    /// The value that came in. Never a secret.
+    pub value: Box<str>,
+    /// The limit it breaks.
+    pub limit: Box<str>,
+    /// What to do instead.
+    pub remedy: Box<str>,
+}
+
+impl Invalid {
+    pub(crate) fn new(
+        what: &'static str,
+        value: impl Into<Box<str>>,
+        limit: impl Into<Box<str>>,
+    ) -> Self {
+        Invalid {
+            what,
+            value: value.into(),
+            limit: limit.into(),
+            remedy: "".into(),
+        }
+    }
+
+    pub(crate) fn remedy(mut self, remedy: impl Into<Box<str>>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+}
+
+impl Error {
+    /// Which of its variants it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Invalid(_) => ErrorKind::Invalid,
+            Error::NotSent { .. } => ErrorKind::NotSent,
+            Error::Rejected { .. } => ErrorKind::Rejected,
+            Error::Ambiguous { .. } => ErrorKind::Ambiguous,
+            Error::Reentered { .. } => ErrorKind::Reentered,
+            Error::Lost { .. } => ErrorKind::Lost,
+            Error::TooShort { .. } => ErrorKind::TooShort,
+            Error::Closed => ErrorKind::Closed,
+        }
+    }
+
+    /// Whether the server could not be reached or did not answer: trying again later may help.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self.kind(), ErrorKind::NotSent | ErrorKind::Ambiguous)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Invalid(invalid) => invalid.fmt(f),
+            Error::NotSent { doing, source } => {
+                write!(f, "could not {doing}: {source}; nothing was sent, try again when the server is reachable")
+            }
+            Error::Rejected { doing, source } => {
+                write!(f, "could not {doing}: {source}")
+            }
+            Error::Ambiguous {
+                doing,
+                free_within,
+                source,
+            } => write!(
+                f,
+                "sent, but no answer to: {doing}: {source}; the server is free of it within {free_within:?}"
+            ),
+            Error::Reentered { name, held_at } => write!(
+                f,
+                "{name:?} is held by this owner already, since {held_at}; pass that guard on, or allow re-entry with reentrant(true)"
+            ),
+            Error::Lost { name, reason } => write!(f, "the lease on {name:?} is lost: {reason}"),
+            Error::TooShort { name, left, wanted } => write!(
+                f,
+                "the lease on {name:?} lasts {left:?} more, {wanted:?} were asked for"
+            ),
+            Error::Closed => f.write_str("the client was shut down; connect a new one"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Error::NotSent { source, .. }
+            | Error::Rejected { source, .. }
+            | Error::Ambiguous { source, .. } => Some(&**source),
+            _ => None,
+        }
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Error::Invalid(invalid)
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Invalid {
+            what,
+            value,
+            limit,
+            remedy,
+        } = self;
+        write!(f, "{what} is {value}, but must be {limit}")?;
+        if !remedy.is_empty() {
+            write!(f, "; {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Invalid {}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LostReason::Expired => "its time ran out before a renewal got through",
+            LostReason::Replaced => "the server says it is not ours any more",
+            LostReason::MaxHold => "it was held as long as max_hold allows",
+            LostReason::ClientShutdown => "the client was shut down",
+            LostReason::Unconfirmed => "its release was sent and never confirmed",
+        })
+    }
+}

@@ -1,0 +1,439 @@
+//! The proof of a hold.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error, LostReason,
+    backend::{Renew, Renewal},
+    config::{check_lease, millis},
+    error::Invalid,
+    events::EventKind,
+    hold::{Hold, Left},
+    lease::{self, End, Standing},
+    queue::{self, Gone},
+};
+
+/// A hold on a name, for as long as it lasts.
+///
+/// While the guard lives the watchdog renews its lease (unless the lease is fixed). The guard knows at any
+/// moment whether the hold can still be relied on, and it knows before the server can give the name to
+/// anybody else, whatever the network does: [`is_valid`](Guard::is_valid) costs one atomic load and a look
+/// at the clock, [`lost`](Guard::lost) is a future for `select!`, and [`run`](Guard::run) stops work at that moment.
+///
+/// Give it back with [`release`](Guard::release) to learn what became of it, or drop it: the name is passed on
+/// in the background, from any thread, with or without a runtime. A guard that is forgotten (`mem::forget`, a
+/// cycle of `Arc`s) is renewed as long as the process lives; [`max_hold`](crate::Mutex::max_hold) bounds that.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Released};
+///
+/// let client = Client::connect("memory:").await?;
+/// let guard = client.mutex("order:42").lock().await?;
+/// assert!(guard.is_valid());
+/// let answer = guard.run(async { 6 * 7 }).await?;
+/// assert_eq!(answer, 42);
+/// assert_eq!(guard.release().await.unwrap(), Released::Released);
+/// # Ok(()) }
+/// ```
+#[must_use = "the name is released as soon as the guard is dropped"]
+pub struct Guard {
+    hold: Arc<Hold>,
+    /// Its entry is counted on the server; one made by [`reenter`](Guard::reenter) is counted in memory only.
+    counted: bool,
+    /// Not given up yet.
+    live: bool,
+}
+
+/// What became of a hold that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// We held the name until now and hold it no more. It is free, or the next in line has it.
+    Released,
+    /// Other guards of the same owner still hold it.
+    StillHeld {
+        /// How many.
+        holds: u32,
+    },
+    /// It was lost before. Somebody else may have been at work meanwhile.
+    WasLost(LostReason),
+}
+
+/// A release that could not be brought to the server, with the guard.
+///
+/// If the request never left ([`Error::NotSent`]) the guard is as good as before. If it was sent and not
+/// answered ([`Error::Ambiguous`]) the guard is lost ([`LostReason::Unconfirmed`]). Either way
+/// [`release`](Guard::release) may be tried again, and dropping the guard tries in the background.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ReleaseError {
+    /// The guard.
+    pub guard: Guard,
+    /// What went wrong.
+    pub error: Error,
+}
+
+impl fmt::Display for ReleaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for ReleaseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl From<ReleaseError> for Error {
+    /// Drops the guard, which goes on trying in the background.
+    fn from(failed: ReleaseError) -> Self {
+        failed.error
+    }
+}
+
+/// What is left of a guard after [`Guard::detach`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Detached {
+    /// The name.
+    pub name: Arc<str>,
+    /// The owner field that holds it on the server.
+    pub owner: String,
+    /// How long it can still be relied on.
+    pub remaining: Duration,
+}
+
+impl Guard {
+    /// A guard of a holder whose entry is counted on the server.
+    pub(crate) fn new(hold: Arc<Hold>) -> Guard {
+        Guard {
+            hold,
+            counted: true,
+            live: true,
+        }
+    }
+
+    /// The hold without the guard: its drop does nothing any more.
+    pub(crate) fn defuse(mut self) -> Arc<Hold> {
+        self.live = false;
+        Arc::clone(&self.hold)
+    }
+
+    /// The name that is held.
+    pub fn name(&self) -> &str {
+        self.hold.queue.name.as_str()
+    }
+
+    /// The field that stands for this hold in the hash on the server: `<client uuid>:<lease id>`.
+    pub fn owner(&self) -> String {
+        format!("{}:{}", self.hold.core.uuid, self.hold.lease())
+    }
+
+    /// Whether the hold can be relied on now. Once `false`, `false` for ever.
+    ///
+    /// One atomic load and a look at the clock; no I/O. True means that the server gives the name to nobody
+    /// else before [`valid_until`](Guard::valid_until), unless it forgets the key (see `docs/guarantees.md`).
+    pub fn is_valid(&self) -> bool {
+        self.hold.standing().is_ok()
+    }
+
+    /// How long the hold can be relied on if no renewal follows; zero if it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.hold.standing().unwrap_or(Duration::ZERO)
+    }
+
+    /// Until when the hold can be relied on if no renewal follows.
+    ///
+    /// An [`Instant`] stands still while the machine sleeps, so it is a deadline for timers and requests, not
+    /// proof: after a pause, ask [`is_valid`](Guard::is_valid).
+    pub fn valid_until(&self) -> Instant {
+        Instant::now() + self.remaining()
+    }
+
+    /// Checks that at least `min` of the lease is left, before a step that must not be interrupted.
+    ///
+    /// # Errors
+    /// [`Error::TooShort`] with what is left, [`Error::Lost`] if it is over.
+    pub fn ensure(&self, min: Duration) -> Result<(), Error> {
+        let left = self.check()?;
+        if left < min {
+            return Err(Error::TooShort {
+                name: self.hold.queue.name.shared(),
+                left,
+                wanted: min,
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits until the hold is lost, and says how.
+    ///
+    /// Comes before the server can give the name to anybody else: at the latest at
+    /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Made for `select!`.
+    pub async fn lost(&self) -> LostReason {
+        loop {
+            let mut over = pin!(self.hold.over.notified());
+            over.as_mut().enable();
+            match self.hold.standing() {
+                Ok(_) => over.await,
+                Err(End::Lost(reason)) => return reason,
+                // Only while another task is inside `release`, which takes the guard: nobody is left to ask.
+                Err(End::Released) => return LostReason::Unconfirmed,
+            }
+        }
+    }
+
+    /// Waits until no more than `left` of the lease remains, that is, until renewals have failed for so long;
+    /// or until the hold is lost.
+    ///
+    /// For those who need time to stop: `at_risk(Duration::from_secs(5))` comes five seconds before
+    /// [`lost`](Guard::lost). A `left` longer than what a healthy lease has between two renewals (two thirds
+    /// of it) comes at once.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Made for `select!`.
+    pub async fn at_risk(&self, left: Duration) {
+        loop {
+            let remaining = self.remaining();
+            if remaining <= left {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(remaining.saturating_sub(left)) => {}
+                _ = self.lost() => return,
+            }
+        }
+    }
+
+    /// Runs `work`, and drops it the moment the hold is lost.
+    ///
+    /// The answer of work that ends just as the lease does is not thrown away: if the hold was valid when it
+    /// ended, it is returned.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: `work` was dropped at its last `.await`. What it had begun there may still take
+    /// effect elsewhere; only a fencing token stops that.
+    ///
+    /// # Cancel safety
+    /// As cancel safe as `work`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use std::{future::pending, time::Duration};
+    /// use leasehold::{Client, ErrorKind};
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let mutex = client.mutex("order:42").lease(Duration::from_millis(50)); // fixed, not renewed
+    /// let guard = mutex.lock().await?;
+    /// let error = guard.run(pending::<()>()).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Lost);
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        self.check()?;
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(self.lost_error(reason)),
+            output = work => {
+                self.check()?;
+                Ok(output)
+            }
+        }
+    }
+
+    /// Asks the server whether the name is still ours, and how long.
+    ///
+    /// [`is_valid`](Guard::is_valid) is all that a healthy server needs. This finds what only the server
+    /// knows: a name unlocked by force, evicted, or forgotten in a failover. If it is gone, the guard is lost.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is not ours; a server error if there is no answer, which changes nothing.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. It only reads.
+    pub async fn verify(&self) -> Result<Duration, Error> {
+        self.check()?;
+        let hold = &self.hold;
+        let owner = self.owner();
+        let name = hold.queue.name.clone();
+        let found = hold.core.backend.inspect(name).await.map_err(|failure| {
+            failure.into_error(format!("verify {:?}", self.name()), Duration::ZERO)
+        })?;
+        if !found.owners.iter().any(|(field, _)| *field == owner) {
+            hold.lose(LostReason::Replaced);
+        }
+        let left = self.check()?;
+        Ok(found.ttl.unwrap_or(left))
+    }
+
+    /// Makes a fixed lease end `lease` from now, be that later or sooner than before.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`]: the lease is out of bounds, or is renewed by the watchdog and needs no extension.
+    /// - [`Error::Lost`]: it is over; the server may have given the name away.
+    /// - [`Error::Ambiguous`]: no answer. The guard relies on the shorter of the two leases.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the guard with the shorter of the two leases; the server may hold the longer.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let lease = check_lease("lease", lease)?;
+        if !self.hold.spec().is_fixed() {
+            return Err(Invalid::new("extend", "asked of a watchdog lease", "asked of a fixed lease")
+                .remedy("the watchdog renews this one already; take mutex.lease(d) for a fixed one")
+                .into());
+        }
+        self.check()?;
+        let hold = &self.hold;
+        let sent = hold.core.clock.now();
+        let until = lease::valid_until(sent, lease);
+        // Until the answer is here, the server may have set the new end or not: believe in the earlier one.
+        if let Standing::Valid(before) = hold.term.look(sent) {
+            hold.term.set(before.min(until), sent);
+        }
+        let renew = Renew {
+            name: hold.queue.name.clone(),
+            lease: hold.lease(),
+            lease_ms: millis(lease),
+        };
+        let answer = hold.core.backend.renew(vec![renew]).await;
+        match answer.map(|answers| answers.first().copied()) {
+            Ok(Some(Renewal::Extended)) => {
+                hold.term.set(until, hold.core.clock.now());
+                hold.core.watchdog.watch(hold, until);
+                let events = &hold.core.events;
+                events.tell(&hold.queue.name, hold.lease(), EventKind::Renewed);
+            }
+            Ok(_) => hold.lose(LostReason::Replaced),
+            Err(failure) => {
+                let doing = format!("extend the lease on {:?}", self.name());
+                return Err(failure.into_error(doing, self.remaining().max(lease)));
+            }
+        }
+        self.check().map(drop)
+    }
+
+    /// Enters again: a second guard on the same hold, counted in memory.
+    ///
+    /// The name is free when the last of them is gone. For nested code that can be handed a guard; see
+    /// [`Owner`](crate::Owner) for code that cannot.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the hold is over; [`Error::Reentered`] if the mutex was told to refuse re-entry.
+    pub fn reenter(&self) -> Result<Guard, Error> {
+        self.check()?;
+        let spec = self.hold.spec();
+        if !spec.reentrant {
+            return Err(Error::Reentered {
+                name: self.hold.queue.name.shared(),
+                held_at: spec.place,
+            });
+        }
+        // A live guard is counted, so the count is not zero.
+        self.hold.enter();
+        let mut guard = Guard::new(Arc::clone(&self.hold));
+        guard.counted = false;
+        Ok(guard)
+    }
+
+    /// Gives the name back, and tells what became of it.
+    ///
+    /// If the server does not answer, the request is repeated under the same lease id, which cannot do harm,
+    /// until the operation timeout is over.
+    ///
+    /// # Errors
+    /// [`ReleaseError`], with the guard.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: once called, the release is carried out in the background whether or not anybody waits.
+    ///
+    /// # Source
+    /// Redisson `RedissonLock#unlockInnerAsync`. Where we differ: a release repeated after a lost reply says
+    /// "released" without a latch key, because a lease id is never used again.
+    pub async fn release(self) -> Result<Released, ReleaseError> {
+        match self.let_go() {
+            Gone::Done(released) => Ok(released),
+            Gone::ToServer(hold, work) => {
+                let core = Arc::clone(&hold.core);
+                // Should nobody wait any more, the guard of a failed release tries again on its drop.
+                let work = async move {
+                    work.await.map_err(|error| ReleaseError {
+                        guard: Guard::new(hold),
+                        error,
+                    })
+                };
+                core.finish(work).await
+            }
+        }
+    }
+
+    /// Leaves the name held on the server, for nobody: it is not renewed any more and frees itself when its
+    /// lease ends.
+    ///
+    /// For at-most-once-per-interval work: hold a fixed lease of the interval, and detach it.
+    pub fn detach(self) -> Detached {
+        let detached = Detached {
+            name: self.hold.queue.name.shared(),
+            owner: self.owner(),
+            remaining: self.remaining(),
+        };
+        let hold = self.defuse();
+        if hold.leave(true) == Left::Nobody {
+            hold.forsake();
+        }
+        detached
+    }
+
+    fn check(&self) -> Result<Duration, Error> {
+        self.hold.standing().map_err(|end| match end {
+            End::Lost(reason) => self.lost_error(reason),
+            End::Released => self.lost_error(LostReason::Unconfirmed),
+        })
+    }
+
+    fn lost_error(&self, reason: LostReason) -> Error {
+        Error::Lost {
+            name: self.hold.queue.name.shared(),
+            reason,
+        }
+    }
+
+    /// The end of a guard, by release or by drop.
+    fn let_go(self) -> Gone {
+        let counted = self.counted;
+        queue::let_go(self.defuse(), counted)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.live {
+            return;
+        }
+        if let Gone::ToServer(hold, work) = queue::let_go(Arc::clone(&self.hold), self.counted) {
+            hold.core.spawn(queue::release_at_last(Arc::clone(&hold), work));
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.name())
+            .field("owner", &self.owner())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}

@@ -1,0 +1,221 @@
+//! The time arithmetic of a lease. No clock and no I/O: whoever asks brings the instant.
+//!
+//! Invariants, cited by number elsewhere:
+//!
+//! - **L1** A lease is counted from *before* the request was sent, so it ends here before it ends on the server,
+//!   whatever the network did to the reply.
+//! - **L2** It ends earlier still, by the [`margin`], to cover clocks that do not run at the same speed.
+//! - **L3** An end is final. Once anybody has seen a [`Term`] as over, no renewal brings it back.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{LostReason, clock::Tick};
+
+/// How long before the server's end we stop believing in a lease: 1 % of it and 2 ms, as in Redlock.
+///
+/// The percent covers two quartz clocks at their worst a hundred times over; the 2 ms cover the server's
+/// millisecond resolution.
+pub(crate) fn margin(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// Until when the holder may rely on a lease of this length, requested at `sent` (L1, L2).
+pub(crate) fn valid_until(sent: Tick, lease: Duration) -> Tick {
+    sent.after(lease.saturating_sub(margin(lease)))
+}
+
+/// For how long at most the server may still hold a lease of this length, if it was asked for by now.
+pub(crate) fn free_within(lease: Duration) -> Duration {
+    lease + margin(lease)
+}
+
+/// Until when a hold lasts, or how it ended: one atomic number, so that looking costs one load.
+#[derive(Debug)]
+pub(crate) struct Term(AtomicU64);
+
+/// What a look at a [`Term`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It lasts until then.
+    Valid(Tick),
+    /// It ran out, and this look is the first to notice: whoever gets this tells the others.
+    JustExpired,
+    /// It is over.
+    Ended(End),
+}
+
+/// How a [`Term`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Released,
+    Lost(LostReason),
+}
+
+impl End {
+    const fn code(self) -> u64 {
+        match self {
+            End::Released => 0,
+            End::Lost(LostReason::Expired) => 1,
+            End::Lost(LostReason::Replaced) => 2,
+            End::Lost(LostReason::MaxHold) => 3,
+            End::Lost(LostReason::ClientShutdown) => 4,
+            End::Lost(LostReason::Unconfirmed) => 5,
+        }
+    }
+
+    const fn from_code(code: u64) -> Option<End> {
+        match code {
+            0 => Some(End::Released),
+            1 => Some(End::Lost(LostReason::Expired)),
+            2 => Some(End::Lost(LostReason::Replaced)),
+            3 => Some(End::Lost(LostReason::MaxHold)),
+            4 => Some(End::Lost(LostReason::ClientShutdown)),
+            5 => Some(End::Lost(LostReason::Unconfirmed)),
+            _ => None,
+        }
+    }
+}
+
+impl Term {
+    pub(crate) fn until(until: Tick) -> Self {
+        Term(AtomicU64::new(until.nanos()))
+    }
+
+    /// Looks, and ends the term if it has run out (L3: the look itself makes it final).
+    pub(crate) fn look(&self, now: Tick) -> Standing {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            if let Some(end) = End::from_code(seen) {
+                return Standing::Ended(end);
+            }
+            if now.nanos() < seen {
+                return Standing::Valid(Tick::from_nanos(seen));
+            }
+            match self.swap(seen, End::Lost(LostReason::Expired).code()) {
+                Ok(()) => return Standing::JustExpired,
+                Err(newer) => seen = newer,
+            }
+        }
+    }
+
+    /// Moves the end out to `until`, unless it is later already (answers may overtake each other) or the term is
+    /// over by `now` (L3).
+    pub(crate) fn prolong(&self, until: Tick, now: Tick) -> Standing {
+        self.set_with(now, |seen| seen.max(until))
+    }
+
+    /// Moves the end to `until`, be it earlier or later, unless the term is over by `now` (L3).
+    pub(crate) fn set(&self, until: Tick, now: Tick) -> Standing {
+        self.set_with(now, |_| until)
+    }
+
+    fn set_with(&self, now: Tick, until: impl Fn(Tick) -> Tick) -> Standing {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            if let Some(end) = End::from_code(seen) {
+                return Standing::Ended(end);
+            }
+            if now.nanos() >= seen {
+                match self.swap(seen, End::Lost(LostReason::Expired).code()) {
+                    Ok(()) => return Standing::JustExpired,
+                    Err(newer) => seen = newer,
+                }
+                continue;
+            }
+            let until = until(Tick::from_nanos(seen));
+            match self.swap(seen, until.nanos()) {
+                Ok(()) => return Standing::Valid(until),
+                Err(newer) => seen = newer,
+            }
+        }
+    }
+
+    /// Whether somebody has seen it end. Does not look at the clock.
+    pub(crate) fn is_over(&self) -> bool {
+        End::from_code(self.0.load(Ordering::Acquire)).is_some()
+    }
+
+    /// Ends the term. `true` if this call ended it, `false` if it was over before.
+    pub(crate) fn end(&self, end: End) -> bool {
+        let mut seen = self.0.load(Ordering::Acquire);
+        loop {
+            if End::from_code(seen).is_some() {
+                return false;
+            }
+            match self.swap(seen, end.code()) {
+                Ok(()) => return true,
+                Err(newer) => seen = newer,
+            }
+        }
+    }
+
+    /// Starts anew after a release that the server answered with "kept" (see [`crate::queue`]). There is no
+    /// guard at that moment that could mistake the new term for its own.
+    pub(crate) fn restart(&self, until: Tick) {
+        self.0.store(until.nanos(), Ordering::Release);
+    }
+
+    fn swap(&self, from: u64, to: u64) -> Result<(), u64> {
+        self.0
+            .compare_exchange_weak(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Tick {
+        Tick::from_nanos(1_000_000_000).after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_lease_ends_here_before_it_ends_on_the_server() {
+        let lease = Duration::from_secs(30);
+        let sent = at(0);
+        assert_eq!(valid_until(sent, lease), at(30_000 - 302));
+        assert!(free_within(lease) > lease);
+    }
+
+    #[test]
+    fn a_lease_shorter_than_its_margin_is_never_valid() {
+        let term = Term::until(valid_until(at(0), 2 * MS));
+        assert_eq!(term.look(at(0)), Standing::JustExpired);
+    }
+
+    #[test]
+    fn an_expired_term_is_not_brought_back_by_a_late_renewal() {
+        let term = Term::until(at(10));
+        assert_eq!(term.look(at(9)), Standing::Valid(at(10)));
+        assert_eq!(term.prolong(at(50), at(10)), Standing::JustExpired);
+        let expired = Standing::Ended(End::Lost(LostReason::Expired));
+        assert_eq!(term.prolong(at(50), at(9)), expired);
+        assert_eq!(term.look(at(9)), expired);
+    }
+
+    #[test]
+    fn the_first_end_counts() {
+        let term = Term::until(at(10));
+        assert!(term.end(End::Lost(LostReason::Replaced)));
+        assert!(!term.end(End::Released));
+        assert_eq!(
+            term.look(at(0)),
+            Standing::Ended(End::Lost(LostReason::Replaced))
+        );
+    }
+
+    #[test]
+    fn every_end_survives_its_code() {
+        for code in 0..8 {
+            if let Some(end) = End::from_code(code) {
+                assert_eq!(end.code(), code);
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The re-entrant mutual exclusion lock.
+//!
+//! Promise: at any moment at most one guard per name is valid, among all processes on this server, Redisson's
+//! `RLock` included. Keys: `docs/keys.md`. Source: Redisson `RedissonLock`.
+
+use std::{fmt, future::Future, panic::Location, sync::Arc, time::Duration};
+
+use crate::{
+    Error, Guard, Owner, Status,
+    client::Core,
+    config::{Handoff, check_lease},
+    error::Invalid,
+    name::Name,
+    owner::{self, OwnerId},
+    queue::{self, Patience, Spec},
+};
+
+/// A re-entrant mutual exclusion lock on a name, shared with Redisson's `RLock` of the same name.
+///
+/// A handle: cheap to clone, no I/O until it is locked. Each `lock()` is a new owner unless it says otherwise
+/// ([`owned_by`](Mutex::owned_by)), so that two tasks, or two branches of a `join!`, exclude each other.
+///
+/// | wait | method |
+/// |---|---|
+/// | as long as it takes | [`lock`](Mutex::lock) |
+/// | not at all | [`try_lock`](Mutex::try_lock) |
+/// | so long | [`try_lock_for`](Mutex::try_lock_for) |
+///
+/// Waiters of one process are served first come first served. So are processes that run this library; a
+/// newcomer may be faster than all when a holder has died, and Redisson's waiters race for the name as they do
+/// among themselves.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use std::time::Duration;
+/// use leasehold::Client;
+///
+/// let client = Client::connect("memory:").await?;
+/// let mutex = client.mutex("order:42");
+/// let guard = mutex.lock().await?;
+/// assert!(mutex.try_lock().await?.is_none());
+/// assert!(mutex.try_lock_for(Duration::from_millis(10)).await?.is_none());
+/// drop(guard); // or guard.release().await?, which tells what became of it
+/// assert!(mutex.try_lock().await?.is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Mutex {
+    core: Arc<Core>,
+    name: Result<Name, Error>,
+    /// As it was given, for `name()`.
+    given: Arc<str>,
+    lease: Duration,
+    fixed: bool,
+    max_hold: Option<Duration>,
+    handoff: Handoff,
+    reentrant: bool,
+    owner: Option<OwnerId>,
+}
+
+impl Mutex {
+    pub(crate) fn new(core: Arc<Core>, name: &str) -> Mutex {
+        let name_ = Name::new(name);
+        let given = match &name_ {
+            Ok(name) => name.shared(),
+            Err(_) => name.into(),
+        };
+        Mutex {
+            lease: core.config.lease,
+            handoff: core.config.handoff,
+            core,
+            name: name_,
+            given,
+            fixed: false,
+            max_hold: None,
+            reentrant: true,
+            owner: None,
+        }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.given
+    }
+
+    /// The same lock with a fixed lease: it ends after `lease`, and nobody renews it.
+    ///
+    /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`] moves the end.
+    pub fn lease(&self, lease: Duration) -> Mutex {
+        Mutex {
+            lease,
+            fixed: true,
+            ..self.clone()
+        }
+    }
+
+    /// The same lock with a renewed lease of this length instead of the client's.
+    ///
+    /// It is how long the name stays taken after a crash. 1 ms to 366 days, in whole milliseconds.
+    pub fn watchdog(&self, lease: Duration) -> Mutex {
+        Mutex {
+            lease,
+            fixed: false,
+            ..self.clone()
+        }
+    }
+
+    /// The same lock with an end to its renewals: no holder keeps it longer than this.
+    ///
+    /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold). Against stuck holders
+    /// and forgotten guards. Turns hand-off off.
+    pub fn max_hold(&self, most: Duration) -> Mutex {
+        Mutex {
+            max_hold: Some(most),
+            ..self.clone()
+        }
+    }
+
+    /// The same lock, which refuses re-entry with [`Error::Reentered`] if `false`.
+    ///
+    /// Redisson's `RNonReentrantLock`. Default: `true`.
+    pub fn reentrant(&self, reentrant: bool) -> Mutex {
+        Mutex {
+            reentrant,
+            ..self.clone()
+        }
+    }
+
+    /// The same lock with another budget for passing the lease on in memory.
+    pub fn handoff(&self, handoff: Handoff) -> Mutex {
+        Mutex {
+            handoff,
+            ..self.clone()
+        }
+    }
+
+    /// The same lock, taken by this owner, who may enter it again.
+    ///
+    /// The nested guard shares the lease of the outer one, whatever lease it asks for, and the hold count is
+    /// written to the server as Redisson does.
+    pub fn owned_by(&self, owner: &Owner) -> Mutex {
+        Mutex {
+            owner: Some(owner.id()),
+            ..self.clone()
+        }
+    }
+
+    /// Waits for the lock, as long as it takes, and returns the guard that holds it.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`]: the name or a setting is no good; nothing was sent.
+    /// - [`Error::NotSent`], [`Error::Ambiguous`]: the server was not reachable, or did not answer for a whole
+    ///   lease. What it may still hold is given up under way.
+    /// - [`Error::Rejected`]: the server refuses, for instance because another type stands under the name.
+    /// - [`Error::Reentered`]: the owner holds it, and re-entry is off.
+    /// - [`Error::Closed`]: the client was shut down.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Dropping the future gives up the place in line; a request under way is seen to its end in
+    /// the background and what it brings is released.
+    ///
+    /// # Source
+    /// Redisson `RLock#lock()`. Where we differ: waiters stand in line in memory, and processes on the server.
+    #[track_caller]
+    pub fn lock(&self) -> impl Future<Output = Result<Guard, Error>> + Send + 'static {
+        let asked = self.ask(Patience::Forever);
+        async move {
+            // Who waits for ever is never told "busy".
+            asked.await?.ok_or(Error::Closed)
+        }
+    }
+
+    /// Takes the lock if it is free now; `None` if somebody holds it.
+    ///
+    /// Waits for the server's answer, and for an attempt or a release of this process under way, but for no
+    /// holder.
+    ///
+    /// # Errors
+    /// As [`lock`](Mutex::lock), but a silent server is given the operation timeout only.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Mutex::lock).
+    ///
+    /// # Source
+    /// Redisson `RLock#tryLock()`.
+    #[track_caller]
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static {
+        self.ask(Patience::Once)
+    }
+
+    /// Waits for the lock, at most for `wait`; `None` if somebody held it all the time.
+    ///
+    /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](Mutex::try_lock).
+    ///
+    /// # Errors
+    /// As [`lock`](Mutex::lock), but a server that does not answer is an error when `wait` is over.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Mutex::lock).
+    ///
+    /// # Source
+    /// Redisson `RLock#tryLock(long, TimeUnit)`.
+    #[track_caller]
+    pub fn try_lock_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static {
+        self.ask(if wait.is_zero() {
+            Patience::Once
+        } else {
+            Patience::For(wait)
+        })
+    }
+
+    /// Who holds it: see [`Client::status`](crate::Client::status).
+    pub async fn status(&self) -> Result<Status, Error> {
+        self.core.status(self.name.as_ref().map_err(Error::clone)?).await
+    }
+
+    /// Frees it, whoever holds it: see [`Client::force_unlock`](crate::Client::force_unlock).
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        self.core
+            .force_unlock(self.name.as_ref().map_err(Error::clone)?)
+            .await
+    }
+
+    /// Not an `async fn`, so that the place in the user's code is known.
+    #[track_caller]
+    fn ask(
+        &self,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
+        let spec = self.spec(Location::caller());
+        let core = Arc::clone(&self.core);
+        let name = self.name.clone();
+        async move {
+            let mut spec = spec?;
+            // Only now, since the scope is where the future runs, not where it was made.
+            spec.owner = spec.owner.or_else(owner::scoped);
+            queue::acquire(&core, &name?, spec, patience).await
+        }
+    }
+
+    fn spec(&self, place: &'static Location<'static>) -> Result<Spec, Error> {
+        let mut lease = check_lease("lease", self.lease)?;
+        if let Some(most) = self.max_hold {
+            lease = lease.min(check_lease("max_hold", most)?);
+        }
+        let renew_every = if self.fixed {
+            Duration::ZERO
+        } else {
+            self.core.config.renew_every(lease)
+        };
+        if !self.fixed && renew_every < Duration::from_millis(1) {
+            let value = format!("{lease:?}");
+            return Err(Invalid::new("watchdog lease", value, "at least 3ms")
+                .remedy("take a longer one, or a fixed one with lease(d)")
+                .into());
+        }
+        Ok(Spec {
+            lease,
+            renew_every,
+            max_hold: self.max_hold,
+            handoff: self.handoff,
+            owner: self.owner,
+            reentrant: self.reentrant,
+            place,
+        })
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex")
+            .field("name", &self.given)
+            .field("lease", &self.lease)
+            .field("fixed", &self.fixed)
+            .finish_non_exhaustive()
+    }
+}

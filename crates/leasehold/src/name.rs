@@ -1,0 +1,148 @@
+//! Names, and the keys and channels that follow from them.
+//!
+//! Redisson's keys are derived by one odd rule, which we follow to the letter: if the name contains a `{`
+//! anywhere it is used as it is, else it is wrapped in braces. See `docs/keys.md`.
+
+use std::{fmt, sync::Arc};
+
+use crate::error::{Error, Invalid};
+
+/// The longest name, in bytes. Each command repeats it up to four times.
+pub(crate) const NAME_MAX: usize = 1024;
+
+/// A name that has been checked.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Name(Arc<str>);
+
+impl Name {
+    /// Checks a name: not empty, at most 1024 bytes, and braces that keep all its keys in one cluster slot.
+    pub(crate) fn new(name: &str) -> Result<Name, Error> {
+        if name.is_empty() {
+            return Err(Invalid::new("name", "\"\" (empty)", "at least 1 byte")
+                .remedy("name the thing you lock, such as \"order:42\"")
+                .into());
+        }
+        if name.len() > NAME_MAX {
+            return Err(
+                Invalid::new("name", format!("{} bytes", name.len()), "at most 1024 bytes")
+                    .remedy("lock a shorter name, such as a hash of the long one")
+                    .into(),
+            );
+        }
+        if !one_slot(name) {
+            return Err(Invalid::new(
+                "name",
+                format!("{name:?}"),
+                "braces only as one hash tag with something inside, such as \"order:{42}\"",
+            )
+            .remedy("close the brace or leave it out; else the keys of the lock fall into different cluster slots")
+            .into());
+        }
+        Ok(Name(name.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn shared(&self) -> Arc<str> {
+        Arc::clone(&self.0)
+    }
+
+    /// Where Redisson publishes that the name is free.
+    pub(crate) fn channel(&self) -> String {
+        self.prefixed("redisson_lock__channel")
+    }
+
+    /// Our clients that wait for the name, in order.
+    pub(crate) fn queue_key(&self) -> String {
+        self.own("queue")
+    }
+
+    /// Marks a lease that was given up on, so that a late copy of its request changes nothing.
+    pub(crate) fn gone_key(&self, lease: impl fmt::Display) -> String {
+        self.own(&format!("gone:{lease}"))
+    }
+
+    /// The inbox of one waiting client; `client` is empty for the prefix of all of them.
+    pub(crate) fn grant_channel(&self, client: &str) -> String {
+        self.own(&format!("grant:{client}"))
+    }
+
+    fn prefixed(&self, prefix: &str) -> String {
+        if self.0.contains('{') {
+            format!("{prefix}:{}", self.0)
+        } else {
+            format!("{prefix}:{{{}}}", self.0)
+        }
+    }
+
+    fn own(&self, suffix: &str) -> String {
+        let mut key = self.prefixed("leasehold");
+        key.push(':');
+        key.push_str(suffix);
+        key
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Whether the name itself and the name in braces hash to the same cluster slot.
+fn one_slot(name: &str) -> bool {
+    match (name.find('{'), name.find('}')) {
+        (None, None) => true,
+        // The tag is what stands between the first `{` and the first `}` after it; it must not be empty.
+        (Some(open), Some(close)) => close > open + 1,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> Name {
+        Name::new(name).unwrap()
+    }
+
+    #[test]
+    fn keys_are_redissons_and_ours_share_their_slot() {
+        assert_eq!(name("myLock").channel(), "redisson_lock__channel:{myLock}");
+        assert_eq!(name("myLock").queue_key(), "leasehold:{myLock}:queue");
+        assert_eq!(
+            name("order:{42}:lock").channel(),
+            "redisson_lock__channel:order:{42}:lock"
+        );
+        assert_eq!(
+            name("order:{42}:lock").gone_key(7),
+            "leasehold:order:{42}:lock:gone:7"
+        );
+    }
+
+    #[test]
+    fn names_that_would_split_a_slot_are_refused() {
+        for bad in ["a{b", "a}b", "{}x", "}a{b}", "{"] {
+            let error = Name::new(bad).unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("slot"), "{error}");
+        }
+    }
+
+    #[test]
+    fn empty_and_overlong_names_are_refused_with_the_limit() {
+        let empty = Name::new("").unwrap_err().to_string();
+        assert!(empty.contains("at least 1 byte"), "{empty}");
+        let long = Name::new(&"x".repeat(1025)).unwrap_err().to_string();
+        assert!(long.contains("1025 bytes") && long.contains("at most 1024"), "{long}");
+        assert!(Name::new(&"x".repeat(1024)).is_ok());
+    }
+}

@@ -1,0 +1,181 @@
+//! Who holds a lease.
+//!
+//! The field in Redisson's hash is `<client uuid>:<number>`. The number is ours to choose, and it is one per
+//! lease: never a thread, never a task, since the branches of one `join!` share both.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// One lease, unique within its client. Never used again after its release.
+///
+/// The upper bits are the wall-clock milliseconds of its making, so that anybody who reads the hash can tell
+/// since when the name is held without a key that says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LeaseId(u64);
+
+/// 2^20 leases a millisecond before the numbers run ahead of the clock; they stay unique even then.
+const SEQUENCE_BITS: u32 = 20;
+
+impl LeaseId {
+    /// A lease id later than every earlier one of this process.
+    pub(crate) fn next() -> LeaseId {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let clock = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
+            << SEQUENCE_BITS;
+        let bump = |last: u64| Some(clock.max(last + 1));
+        let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, bump);
+        LeaseId(clock.max(last.unwrap_or(0) + 1))
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+
+    /// When the lease was made, by the wall clock of its client.
+    ///
+    /// `None` for a number that is no lease of ours: Redisson writes thread ids, which are small, or whatever
+    /// number its user passed.
+    pub(crate) fn made_at(self) -> Option<SystemTime> {
+        const YEAR_2025: u64 = 1_735_689_600_000;
+        const YEAR_2100: u64 = 4_102_444_800_000;
+        let millis = self.0 >> SEQUENCE_BITS;
+        (YEAR_2025..YEAR_2100)
+            .contains(&millis)
+            .then(|| UNIX_EPOCH + Duration::from_millis(millis))
+    }
+}
+
+impl From<u64> for LeaseId {
+    fn from(number: u64) -> Self {
+        LeaseId(number)
+    }
+}
+
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A new client's uuid (version 4), the first half of each of its owner fields.
+pub(crate) fn client_uuid() -> String {
+    let mut bytes = [0_u8; 16];
+    if getrandom::fill(&mut bytes).is_err() {
+        // No entropy from the system: the hasher's keys, the time and the pid still make it unique.
+        bytes = fastrand::Rng::new().u128(..).to_ne_bytes();
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let n = u128::from_be_bytes(bytes);
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        n >> 96,
+        (n >> 80) & 0xffff,
+        (n >> 64) & 0xffff,
+        (n >> 48) & 0xffff,
+        n & 0xffff_ffff_ffff
+    )
+}
+
+/// Somebody who may enter the same lock again.
+///
+/// Each `lock()` is a new owner, so locking twice waits for the first. Code that must enter a lock it may
+/// already hold says who it is: [`Mutex::owned_by`](crate::Mutex::owned_by), or [`Owner::scope`] around code
+/// that cannot be handed a value. Clones are the same owner.
+///
+/// An owner is one flow of control. Two branches of a `join!` that share an owner share its locks: both are
+/// inside at once.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Owner, Released};
+///
+/// let client = Client::connect("memory:").await?;
+/// let owner = Owner::new();
+/// let mutex = client.mutex("order:42").owned_by(&owner);
+/// let outer = mutex.lock().await?;
+/// let inner = mutex.lock().await?; // enters again
+/// assert_eq!(client.status("order:42").await?.holder.unwrap().holds, 2);
+/// assert_eq!(inner.release().await.unwrap(), Released::StillHeld { holds: 1 });
+/// assert_eq!(outer.release().await.unwrap(), Released::Released);
+/// # Ok(()) }
+/// ```
+///
+/// # Source
+/// Redisson's `RLock` counts holds of a thread; a thread is no owner in async code (redisson#6878).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(OwnerId);
+
+/// What an [`Owner`] is within its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnerId(u64);
+
+tokio::task_local! {
+    static SCOPE: OwnerId;
+}
+
+impl Owner {
+    /// A new owner, different from all others of this process.
+    #[allow(clippy::new_without_default, reason = "a default is no identity")]
+    pub fn new() -> Owner {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Owner(OwnerId(NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// Runs `future` as this owner: every lock taken inside without an owner of its own is taken by this one.
+    ///
+    /// Tasks spawned inside are not included. Branches of a `join!` inside are, and share what they lock.
+    ///
+    /// # Cancel safety
+    /// As cancel safe as `future`.
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        SCOPE.scope(self.0, future).await
+    }
+
+    pub(crate) fn id(&self) -> OwnerId {
+        self.0
+    }
+}
+
+/// The owner whose [`Owner::scope`] we are in.
+pub(crate) fn scoped() -> Option<OwnerId> {
+    SCOPE.try_with(|owner| *owner).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_ids_grow_and_tell_when_they_were_made() {
+        let before = SystemTime::now();
+        let (first, second) = (LeaseId::next(), LeaseId::next());
+        assert!(second > first);
+        let made = second.made_at().expect("a lease id of ours has a time");
+        let millisecond = Duration::from_millis(1);
+        assert!(made + millisecond >= before && made <= SystemTime::now() + millisecond);
+        assert_eq!(LeaseId::from(42).made_at(), None, "a Java thread id");
+    }
+
+    #[test]
+    fn a_client_uuid_has_redissons_shape() {
+        let uuid = client_uuid();
+        let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(groups, [8, 4, 4, 4, 12]);
+        assert_eq!(&uuid[14..15], "4");
+        assert_ne!(uuid, client_uuid());
+    }
+
+    #[test]
+    fn the_owner_field_stays_in_the_listpack() {
+        // A hash with a field over 64 bytes costs the server twice the memory (performance.md).
+        assert!(client_uuid().len() + 1 + LeaseId::next().to_string().len() <= 64);
+    }
+}

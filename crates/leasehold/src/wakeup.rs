@@ -1,0 +1,25 @@
+//! Carries wake-ups from the backend to the queues.
+//!
+//! A wake-up is a hint: it may be lost, late, or for a lease that is no more. Nothing is granted by it that
+//! the server did not grant, and nobody depends on it for longer than the poll interval.
+
+use std::sync::{OnceLock, Weak};
+
+use crate::{backend::WakeUp, client::Core, name::Name};
+
+/// What a backend calls when it hears something. Exists before the client does, hence the cell.
+#[derive(Debug, Default)]
+pub(crate) struct WakeUps(OnceLock<Weak<Core>>);
+
+impl WakeUps {
+    pub(crate) fn connect(&self, core: Weak<Core>) {
+        // A second client for the same backend would be a bug of ours; the first one stays.
+        let _ = self.0.set(core);
+    }
+
+    pub(crate) fn tell(&self, name: &Name, wake_up: WakeUp) {
+        if let Some(core) = self.0.get().and_then(Weak::upgrade) {
+            core.queues.wake(&core, name, wake_up);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Renews what is due, and tells who has lost.
+//!
+//! One task per client, no task and no timer per lease. Every hold is on the list as long as it lasts, at
+//! the instant somebody must look at it again: the next renewal, or its end. A hold on its way to the server
+//! for a renewal stays on the list, at the time of the next try, so that its loss is told in time whatever
+//! becomes of that renewal (D9).
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{
+    backend::{Failure, Renewal},
+    client::Core,
+    clock::Tick,
+    hold::{Hold, Look},
+};
+
+/// Names per renewal script. More wins nothing and holds other commands up (performance.md).
+const BATCH: usize = 100;
+
+/// Renewal scripts under way at once: 4 × 100 names keep the server busy for under a millisecond.
+const BATCHES_AT_ONCE: usize = 4;
+
+/// Renewals are brought forward by up to this part of their interval, to go out together.
+pub(crate) const GATHER: u32 = 20;
+
+/// Where a hold is on the list. Written under the list's lock only; zero: nowhere.
+#[derive(Debug, Default)]
+pub(crate) struct WatchedAt(AtomicU64);
+
+impl WatchedAt {
+    fn replace(&self, at: Option<Tick>) -> Option<Tick> {
+        let new = at.map_or(0, Tick::nanos);
+        let old = self.0.swap(new, Ordering::Relaxed);
+        (old != 0).then(|| Tick::from_nanos(old))
+    }
+}
+
+/// The list of holds, by the instant at which to look at them.
+#[derive(Debug, Default)]
+pub(crate) struct Watchdog {
+    list: Mutex<BTreeMap<Key, Arc<Hold>>>,
+    /// Until when the task sleeps, so that only an earlier entry needs to wake it.
+    asleep_until: AtomicU64,
+    earlier: Notify,
+    closed: AtomicBool,
+}
+
+/// When to look, and at which hold (its address: unique while it is on the list).
+type Key = (Tick, usize);
+
+fn key(at: Tick, hold: &Arc<Hold>) -> Key {
+    (at, Arc::as_ptr(hold).addr())
+}
+
+impl Watchdog {
+    /// Puts a hold on the list, or moves it. The hold remembers where it is.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>, at: Tick) {
+        let mut list = self.list.lock();
+        if let Some(old) = hold.watched_at.replace(None) {
+            list.remove(&key(old, hold));
+        }
+        // A hold is ended first and then forgotten, so one that ended meanwhile cannot slip back in here.
+        if hold.is_over() {
+            return;
+        }
+        hold.watched_at.replace(Some(at));
+        list.insert(key(at, hold), Arc::clone(hold));
+        drop(list);
+        if at.nanos() < self.asleep_until.load(Ordering::Relaxed) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Takes a hold off the list: after this it is renewed no more.
+    pub(crate) fn forget(&self, hold: &Arc<Hold>) {
+        let mut list = self.list.lock();
+        if let Some(at) = hold.watched_at.replace(None) {
+            list.remove(&key(at, hold));
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.lock().len()
+    }
+
+    /// All holds there are.
+    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
+        self.list.lock().values().cloned().collect()
+    }
+
+    /// Takes what is due by `until` off the list.
+    fn due(&self, until: Tick) -> Vec<(Tick, Arc<Hold>)> {
+        let mut list = self.list.lock();
+        let later = list.split_off(&(until, usize::MAX));
+        let due = std::mem::replace(&mut *list, later);
+        due.into_iter()
+            .map(|((at, _), hold)| {
+                hold.watched_at.replace(None);
+                (at, hold)
+            })
+            .collect()
+    }
+
+    fn next(&self) -> Tick {
+        self.list
+            .lock()
+            .first_key_value()
+            .map_or(Tick::MAX, |((at, _), _)| *at)
+    }
+
+    /// Ends the task.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.earlier.notify_one();
+    }
+}
+
+/// The task. Ends when the client does.
+pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
+    let lanes = Arc::new(Semaphore::new(BATCHES_AT_ONCE));
+    loop {
+        if watchdog.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(strong) = core.upgrade() else { return };
+        let clock = strong.clock;
+        let now = clock.now();
+        let gather = strong.config.renew_every(strong.config.lease) / GATHER;
+        look_after(&strong, &watchdog, &lanes, now, gather);
+        drop(strong);
+
+        let next = watchdog.next();
+        watchdog
+            .asleep_until
+            .store(next.nanos(), Ordering::Relaxed);
+        // Somebody may have come in between the two lines above.
+        let next = next.min(watchdog.next());
+        if next == Tick::MAX {
+            watchdog.earlier.notified().await;
+        } else {
+            let pause = next.since(clock.now());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = watchdog.earlier.notified() => {}
+            }
+        }
+        watchdog.asleep_until.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Looks at everything that is due: tells losses, starts renewals. Waits for nothing.
+fn look_after(
+    core: &Arc<Core>,
+    watchdog: &Arc<Watchdog>,
+    lanes: &Arc<Semaphore>,
+    now: Tick,
+    gather: Duration,
+) {
+    if watchdog.next() > now {
+        return;
+    }
+    let mut batch = Vec::new();
+    for (at, hold) in watchdog.due(now.after(gather)) {
+        if at.since(now) > hold.renew_every() / GATHER {
+            watchdog.watch(&hold, at); // a short lease: not due yet by its own measure
+            continue;
+        }
+        match hold.look(now) {
+            Look::Renew { renew, again_at } => {
+                watchdog.watch(&hold, again_at);
+                batch.push((hold, renew));
+                if batch.len() == BATCH {
+                    spawn_renewal(core, lanes, std::mem::take(&mut batch));
+                }
+            }
+            Look::Later(at) => watchdog.watch(&hold, at),
+            Look::Over => {}
+        }
+    }
+    if !batch.is_empty() {
+        spawn_renewal(core, lanes, batch);
+    }
+}
+
+type Batch = Vec<(Arc<Hold>, crate::backend::Renew)>;
+
+fn spawn_renewal(core: &Arc<Core>, lanes: &Arc<Semaphore>, batch: Batch) {
+    let lanes = Arc::clone(lanes);
+    let strong = Arc::clone(core);
+    core.spawn(async move {
+        let Ok(_lane) = lanes.acquire().await else {
+            return;
+        };
+        renew(&strong, batch).await;
+    });
+}
+
+/// Sends one batch and passes the answers on.
+async fn renew(core: &Core, mut batch: Batch) {
+    // Between gathering and sending, some were released or handed on under a new id.
+    batch.retain(|(hold, renew)| hold.holds_lease(renew.lease));
+    let Some(patience) = batch.iter().map(|(hold, _)| hold.renewal_patience()).min() else {
+        return;
+    };
+    let sent = core.clock.now();
+    let entries = batch.iter().map(|(_, renew)| renew.clone()).collect();
+    let answer = match tokio::time::timeout(patience, core.backend.renew(entries)).await {
+        Ok(answer) => answer,
+        Err(elapsed) => Err(Failure::Ambiguous(Arc::new(elapsed))),
+    };
+    match answer {
+        Ok(renewals) => {
+            for ((hold, renew), renewal) in batch.into_iter().zip(renewals) {
+                hold.renewed(&renew, renewal, sent);
+            }
+        }
+        Err(Failure::NotSent(cause) | Failure::Rejected(cause) | Failure::Ambiguous(cause)) => {
+            tracing::warn!(
+                names = batch.len(),
+                cause = &*cause as &dyn std::error::Error,
+                "leases not renewed, trying again until they end"
+            );
+            for (hold, renew) in batch {
+                hold.renewed(&renew, Renewal::Unknown, sent);
+            }
+        }
+    }
+}
