@@ -9,6 +9,8 @@ use crate::exit;
 /// How long CMD has between SIGTERM and SIGKILL when `--grace` is left out, if the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
 
+const URL: &str =
+    "Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 
 /// Distributed locks on Redis and Valkey: run a command under one, see who holds what.
@@ -63,8 +65,7 @@ who it is. A crashed holder loses the name by itself when its lease ends.";
 /// Which server.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct Server {
-    /// Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help = URL)]
     url: Option<String>,
 }
 
@@ -266,7 +267,11 @@ mod tests {
 
     #[test]
     fn a_lease_of_nothing_is_refused_with_a_way_out() {
-        for (flag, word) in [("--lease=0s", "zero"), ("--lease=-5s", "negative"), ("--lease=soon", "30s")] {
+        for (flag, word) in [
+            ("--lease=0s", "zero"),
+            ("--lease=-5s", "negative"),
+            ("--lease=soon", "30s"),
+        ] {
             let error = run(&[flag]).unwrap_err();
             assert!(error.contains(word), "{error}");
         }
@@ -274,7 +279,10 @@ mod tests {
 
     #[test]
     fn a_grace_that_renewals_cannot_keep_clear_of_is_refused_with_both_values() {
-        let error = run(&["--lease=4s", "--grace=3s"]).unwrap().grace().unwrap_err();
+        let error = run(&["--lease=4s", "--grace=3s"])
+            .unwrap()
+            .grace()
+            .unwrap_err();
         assert!(error.contains("4s") && error.contains("3s"), "{error}");
     }
 

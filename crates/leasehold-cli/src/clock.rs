@@ -125,7 +125,10 @@ mod tests {
     fn the_alarm_rings_at_its_time_and_not_before() {
         let (quiet, _other) = UnixStream::pair().unwrap();
         let at = now() + Duration::from_millis(20);
-        let ready = Alarm::new().unwrap().wait([Some(quiet.as_fd())], Some(at)).unwrap();
+        let ready = Alarm::new()
+            .unwrap()
+            .wait([Some(quiet.as_fd())], Some(at))
+            .unwrap();
         assert_eq!(ready, [false]);
         assert!(now() >= at);
     }
@@ -134,7 +137,12 @@ mod tests {
     fn an_alarm_in_the_past_rings_at_once() {
         let (quiet, _other) = UnixStream::pair().unwrap();
         let alarm = Alarm::new().unwrap();
-        assert_eq!(alarm.wait([Some(quiet.as_fd())], Some(Duration::ZERO)).unwrap(), [false]);
+        assert_eq!(
+            alarm
+                .wait([Some(quiet.as_fd())], Some(Duration::ZERO))
+                .unwrap(),
+            [false]
+        );
     }
 
     #[test]
@@ -142,7 +150,10 @@ mod tests {
         let (ended, _) = UnixStream::pair().unwrap();
         let alarm = Alarm::new().unwrap();
         let at = Some(now() + Duration::from_millis(5));
-        assert_eq!(alarm.wait([None, Some(ended.as_fd())], at).unwrap(), [false, true]);
+        assert_eq!(
+            alarm.wait([None, Some(ended.as_fd())], at).unwrap(),
+            [false, true]
+        );
         assert_eq!(alarm.wait([None, None], at).unwrap(), [false, false]);
     }
 
@@ -152,8 +163,18 @@ mod tests {
         let (b, to_b) = UnixStream::pair().unwrap();
         let alarm = Alarm::new().unwrap();
         to_a.write_all(b"x").unwrap();
-        assert_eq!(alarm.wait([Some(a.as_fd()), Some(b.as_fd())], None).unwrap(), [true, false]);
+        assert_eq!(
+            alarm
+                .wait([Some(a.as_fd()), Some(b.as_fd())], None)
+                .unwrap(),
+            [true, false]
+        );
         drop(to_b);
-        assert_eq!(alarm.wait([Some(a.as_fd()), Some(b.as_fd())], None).unwrap(), [true, true]);
+        assert_eq!(
+            alarm
+                .wait([Some(a.as_fd()), Some(b.as_fd())], None)
+                .unwrap(),
+            [true, true]
+        );
     }
 }

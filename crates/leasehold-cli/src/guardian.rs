@@ -280,7 +280,10 @@ fn collect(command: Pid, mut tell: UnixStream) {
         } else {
             continue;
         };
-        if wire::line(&change).and_then(|line| tell.write_all(&line)).is_err() {
+        if wire::line(&change)
+            .and_then(|line| tell.write_all(&line))
+            .is_err()
+        {
             return;
         }
     }

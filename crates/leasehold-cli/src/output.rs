@@ -96,7 +96,10 @@ mod tests {
                 "'redis://:p@ss@db' and rediss://:x@y/",
                 "'redis://***@db' and rediss://***@y/",
             ),
-            ("mail ada@example.org about redis://db", "mail ada@example.org about redis://db"),
+            (
+                "mail ada@example.org about redis://db",
+                "mail ada@example.org about redis://db",
+            ),
         ] {
             assert_eq!(redact(text), clean);
         }

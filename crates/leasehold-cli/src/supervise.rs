@@ -20,8 +20,8 @@ use rustix::{
 };
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use self::{link::Link, signals::Signals, terminal::Terminal};
 pub(crate) use self::terminal::stop_ourselves;
+use self::{link::Link, signals::Signals, terminal::Terminal};
 use crate::{
     clock,
     exit::{Exit, Failure},
@@ -222,7 +222,7 @@ impl Job {
             terminal.take_back(group);
             stop_ourselves();
         } else if signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw() {
-            if terminal.is_with(group) {
+            if terminal::is_with(group) {
                 // It touched the terminal a moment before we could lend it.
                 send(group, Signal::CONT);
             } else {
@@ -235,7 +235,10 @@ impl Job {
         if let Some(group) = self.group {
             send(group, Signal::KILL);
         }
-        hold.remark(&format!("{} is lost, {reason}: killed the command", name(hold.guard)));
+        hold.remark(&format!(
+            "{} is lost, {reason}: killed the command",
+            name(hold.guard)
+        ));
     }
 
     fn over(&self, how: Ended) {

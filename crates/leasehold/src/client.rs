@@ -337,9 +337,13 @@ impl ClientBuilder {
         } else {
             let label = self.label.unwrap_or_else(default_label);
             if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Invalid::new("label", format!("{label:?}"), "printable ASCII without spaces")
-                    .remedy("the server refuses other connection names")
-                    .into());
+                return Err(Invalid::new(
+                    "label",
+                    format!("{label:?}"),
+                    "printable ASCII without spaces",
+                )
+                .remedy("the server refuses other connection names")
+                .into());
             }
             let target = redis::Target::parse(url, &self.login)?;
             let backend =
@@ -438,9 +442,8 @@ impl Core {
 
     pub(crate) async fn status(&self, name: &Name) -> Result<Status, Error> {
         let found = self.backend.inspect(name.clone()).await;
-        let found = found.map_err(|failure| {
-            failure.into_error(format!("look at {name:?}"), Duration::ZERO)
-        })?;
+        let found = found
+            .map_err(|failure| failure.into_error(format!("look at {name:?}"), Duration::ZERO))?;
         let holder = found.owners.into_iter().next().map(|(owner, holds)| {
             let (client, number) = owner.split_once(':').unwrap_or((&owner, ""));
             let number = number.parse::<u64>().ok().map(LeaseId::from);
@@ -550,4 +553,3 @@ impl<T: Send + 'static> Drop for Finish<T> {
         }
     }
 }
-

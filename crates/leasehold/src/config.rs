@@ -167,7 +167,10 @@ mod tests {
             ..Config::default()
         };
         let error = config.check().unwrap_err().to_string();
-        assert!(error.contains("4s") && error.contains("9s") && error.contains("3s"), "{error}");
+        assert!(
+            error.contains("4s") && error.contains("9s") && error.contains("3s"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -178,7 +181,10 @@ mod tests {
             (Duration::MAX, "at most 366 days"),
         ] {
             let error = check_lease("lease", lease).unwrap_err().to_string();
-            assert!(error.contains(limit) && error.contains(&format!("{lease:?}")), "{error}");
+            assert!(
+                error.contains(limit) && error.contains(&format!("{lease:?}")),
+                "{error}"
+            );
         }
         assert_eq!(
             check_lease("lease", Duration::from_micros(1_999)).unwrap(),

@@ -166,7 +166,10 @@ impl fmt::Display for Error {
         match self {
             Error::Invalid(invalid) => invalid.fmt(f),
             Error::NotSent { doing, source } => {
-                write!(f, "could not {doing}: {source}; nothing was sent, try again when the server is reachable")
+                write!(
+                    f,
+                    "could not {doing}: {source}; nothing was sent, try again when the server is reachable"
+                )
             }
             Error::Rejected { doing, source } => {
                 write!(f, "could not {doing}: {source}")

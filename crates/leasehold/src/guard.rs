@@ -291,9 +291,13 @@ impl Guard {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = check_lease("lease", lease)?;
         if !self.hold.spec().is_fixed() {
-            return Err(Invalid::new("extend", "asked of a watchdog lease", "asked of a fixed lease")
-                .remedy("the watchdog renews this one already; take mutex.lease(d) for a fixed one")
-                .into());
+            return Err(Invalid::new(
+                "extend",
+                "asked of a watchdog lease",
+                "asked of a fixed lease",
+            )
+            .remedy("the watchdog renews this one already; take mutex.lease(d) for a fixed one")
+            .into());
         }
         self.check()?;
         let hold = &self.hold;
@@ -423,7 +427,8 @@ impl Drop for Guard {
             return;
         }
         if let Gone::ToServer(hold, work) = queue::let_go(Arc::clone(&self.hold), self.counted) {
-            hold.core.spawn(queue::release_at_last(Arc::clone(&hold), work));
+            hold.core
+                .spawn(queue::release_at_last(Arc::clone(&hold), work));
         }
     }
 }

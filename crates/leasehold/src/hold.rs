@@ -289,12 +289,7 @@ impl Hold {
     }
 
     /// The answer to a renewal that was sent at `sent`.
-    pub(crate) fn renewed(
-        self: &Arc<Self>,
-        renew: &backend::Renew,
-        renewal: Renewal,
-        sent: Tick,
-    ) {
+    pub(crate) fn renewed(self: &Arc<Self>, renew: &backend::Renew, renewal: Renewal, sent: Tick) {
         let now = self.core.clock.now();
         let state = self.state.lock();
         if state.lease != renew.lease {
@@ -341,7 +336,7 @@ impl State {
         let at = if self.spec.is_fixed() {
             lease::valid_until(sent, self.spec.lease)
         } else {
-            sent.after(every - every.mul_f64(fastrand::f64() / 10.0))
+            sent.after(every.mul_f64(1.0 - fastrand::f64() / 10.0))
         };
         self.cap().map_or(at, |cap| at.min(cap))
     }

@@ -23,11 +23,13 @@ impl Name {
                 .into());
         }
         if name.len() > NAME_MAX {
-            return Err(
-                Invalid::new("name", format!("{} bytes", name.len()), "at most 1024 bytes")
-                    .remedy("lock a shorter name, such as a hash of the long one")
-                    .into(),
-            );
+            return Err(Invalid::new(
+                "name",
+                format!("{} bytes", name.len()),
+                "at most 1024 bytes",
+            )
+            .remedy("lock a shorter name, such as a hash of the long one")
+            .into());
         }
         if !one_slot(name) {
             return Err(Invalid::new(
@@ -142,7 +144,10 @@ mod tests {
         let empty = Name::new("").unwrap_err().to_string();
         assert!(empty.contains("at least 1 byte"), "{empty}");
         let long = Name::new(&"x".repeat(1025)).unwrap_err().to_string();
-        assert!(long.contains("1025 bytes") && long.contains("at most 1024"), "{long}");
+        assert!(
+            long.contains("1025 bytes") && long.contains("at most 1024"),
+            "{long}"
+        );
         assert!(Name::new(&"x".repeat(1024)).is_ok());
     }
 }

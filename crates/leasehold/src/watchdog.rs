@@ -140,9 +140,7 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
         drop(strong);
 
         let next = watchdog.next();
-        watchdog
-            .asleep_until
-            .store(next.nanos(), Ordering::Relaxed);
+        watchdog.asleep_until.store(next.nanos(), Ordering::Relaxed);
         // Somebody may have come in between the two lines above.
         let next = next.min(watchdog.next());
         if next == Tick::MAX {

@@ -22,13 +22,26 @@ async fn a_held_name_is_refused_and_a_released_one_is_granted() {
         let (a, b) = (world.client().await, world.client().await);
         let guard = a.mutex("name").lock().await.unwrap();
         assert!(guard.is_valid());
-        assert!(a.mutex("name").try_lock().await.unwrap().is_none(), "{}", world.name());
-        assert!(b.mutex("name").try_lock().await.unwrap().is_none(), "{}", world.name());
+        assert!(
+            a.mutex("name").try_lock().await.unwrap().is_none(),
+            "{}",
+            world.name()
+        );
+        assert!(
+            b.mutex("name").try_lock().await.unwrap().is_none(),
+            "{}",
+            world.name()
+        );
         let wait = Duration::from_millis(50);
         assert!(b.mutex("name").try_lock_for(wait).await.unwrap().is_none());
         assert!(b.mutex("other").try_lock().await.unwrap().is_some());
         assert_eq!(guard.release().await.unwrap(), Released::Released);
-        let guard = b.mutex("name").try_lock().await.unwrap().expect("it is free");
+        let guard = b
+            .mutex("name")
+            .try_lock()
+            .await
+            .unwrap()
+            .expect("it is free");
         drop(guard);
         // A drop is on its way; the next of the same client waits for it.
         assert!(b.mutex("name").try_lock().await.unwrap().is_some());
@@ -62,13 +75,23 @@ async fn a_waiter_of_another_client_gets_the_name_when_it_is_released() {
 async fn wait_until_listening(client: &Client, clients: u64) {
     let deadline = tokio::time::Instant::now() + SOON;
     while client.status("name").await.unwrap().waiting_clients != clients {
-        assert!(tokio::time::Instant::now() < deadline, "{clients} clients never listened");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{clients} clients never listened"
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 /// Read, pause, write: loses updates unless the lock excludes.
-async fn contend(world: &World, clients: usize, tasks: usize, rounds: u64, handoff: Handoff, lock: bool) -> u64 {
+async fn contend(
+    world: &World,
+    clients: usize,
+    tasks: usize,
+    rounds: u64,
+    handoff: Handoff,
+    lock: bool,
+) -> u64 {
     let counter = Arc::new(AtomicU64::new(0));
     let mut running = Vec::new();
     for _ in 0..clients {
@@ -137,7 +160,12 @@ async fn waiters_of_one_process_are_served_in_order() {
             for task in tasks {
                 task.await.unwrap();
             }
-            assert_eq!(*order.lock(), (0..20).collect::<Vec<_>>(), "{} {handoff:?}", world.name());
+            assert_eq!(
+                *order.lock(),
+                (0..20).collect::<Vec<_>>(),
+                "{} {handoff:?}",
+                world.name()
+            );
         }
     }
 }
@@ -148,16 +176,32 @@ async fn an_owner_enters_again_and_the_server_counts() {
         let client = world.client().await;
         let owner = Owner::new();
         let mutex = client.mutex("name").owned_by(&owner);
-        let holds = || async { client.status("name").await.unwrap().holder.map_or(0, |h| h.holds) };
+        let holds = || async {
+            client
+                .status("name")
+                .await
+                .unwrap()
+                .holder
+                .map_or(0, |h| h.holds)
+        };
         let outer = mutex.lock().await.unwrap();
         assert_eq!(holds().await, 1);
         let inner = mutex.lock().await.unwrap();
         assert_eq!(holds().await, 2);
         let memory = inner.reenter().unwrap();
         assert_eq!(holds().await, 2, "reenter counts in memory");
-        assert!(client.mutex("name").try_lock().await.unwrap().is_none(), "another owner");
-        assert_eq!(outer.release().await.unwrap(), Released::StillHeld { holds: 2 });
-        assert_eq!(inner.release().await.unwrap(), Released::StillHeld { holds: 1 });
+        assert!(
+            client.mutex("name").try_lock().await.unwrap().is_none(),
+            "another owner"
+        );
+        assert_eq!(
+            outer.release().await.unwrap(),
+            Released::StillHeld { holds: 2 }
+        );
+        assert_eq!(
+            inner.release().await.unwrap(),
+            Released::StillHeld { holds: 1 }
+        );
         assert!(memory.is_valid());
         assert_eq!(memory.release().await.unwrap(), Released::Released);
         assert_eq!(holds().await, 0);
@@ -174,7 +218,12 @@ async fn a_scope_is_an_owner_and_refused_re_entry_says_where() {
             .scope(async {
                 let outer = client.mutex("name").lock().await.unwrap();
                 let inner = client.mutex("name").lock().await.unwrap();
-                let refused = client.mutex("name").reentrant(false).lock().await.unwrap_err();
+                let refused = client
+                    .mutex("name")
+                    .reentrant(false)
+                    .lock()
+                    .await
+                    .unwrap_err();
                 assert_eq!(refused.kind(), ErrorKind::Reentered);
                 assert!(refused.to_string().contains("tests/mutex.rs"), "{refused}");
                 drop((inner, outer));
@@ -204,11 +253,19 @@ async fn a_watchdog_lease_outlives_itself_and_a_fixed_one_does_not() {
     for world in World::all() {
         let client = world.client().await;
         let lease = Duration::from_millis(300);
-        let renewed = client.mutex("renewed").watchdog(lease).lock().await.unwrap();
+        let renewed = client
+            .mutex("renewed")
+            .watchdog(lease)
+            .lock()
+            .await
+            .unwrap();
         let fixed = client.mutex("fixed").lease(lease).lock().await.unwrap();
         assert_eq!(fixed.lost().await, LostReason::Expired);
         assert!(!fixed.is_valid() && renewed.is_valid());
-        assert_eq!(fixed.release().await.unwrap(), Released::WasLost(LostReason::Expired));
+        assert_eq!(
+            fixed.release().await.unwrap(),
+            Released::WasLost(LostReason::Expired)
+        );
         tokio::time::sleep(4 * lease).await; // the time itself is what is tested
         assert!(renewed.is_valid());
         assert_eq!(renewed.release().await.unwrap(), Released::Released);
@@ -220,16 +277,28 @@ async fn max_hold_ends_a_renewed_lease() {
     for world in World::all() {
         let client = world.client().await;
         let most = Duration::from_millis(500);
-        let mutex = client.mutex("name").watchdog(Duration::from_millis(200)).max_hold(most);
+        let mutex = client
+            .mutex("name")
+            .watchdog(Duration::from_millis(200))
+            .max_hold(most);
         let began = std::time::Instant::now();
         let guard = mutex.lock().await.unwrap();
         assert_eq!(guard.lost().await, LostReason::MaxHold);
         let held = began.elapsed();
-        assert!(held >= most - Duration::from_millis(10) && held < most * 2, "{held:?}");
+        assert!(
+            held + Duration::from_millis(10) >= most && held < most * 2,
+            "{held:?}"
+        );
         let next = client.mutex("name").try_lock_for(SOON).await.unwrap();
         assert!(next.is_some());
-        assert_eq!(guard.release().await.unwrap(), Released::WasLost(LostReason::MaxHold));
-        assert!(next.unwrap().is_valid(), "the stale guard's release does not touch the successor");
+        assert_eq!(
+            guard.release().await.unwrap(),
+            Released::WasLost(LostReason::MaxHold)
+        );
+        assert!(
+            next.unwrap().is_valid(),
+            "the stale guard's release does not touch the successor"
+        );
     }
 }
 
@@ -237,7 +306,12 @@ async fn max_hold_ends_a_renewed_lease() {
 async fn a_fixed_lease_is_extended_and_shortened() {
     for world in World::all() {
         let client = world.client().await;
-        let guard = client.mutex("name").lease(Duration::from_millis(500)).lock().await.unwrap();
+        let guard = client
+            .mutex("name")
+            .lease(Duration::from_millis(500))
+            .lock()
+            .await
+            .unwrap();
         guard.extend(Duration::from_secs(20)).await.unwrap();
         assert!(guard.remaining() > Duration::from_secs(15));
         guard.extend(Duration::from_millis(300)).await.unwrap();
@@ -260,7 +334,10 @@ async fn force_unlock_is_noticed_by_verify() {
         let next = b.mutex("name").try_lock().await.unwrap().expect("free");
         assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(guard.lost().await, LostReason::Replaced);
-        assert_eq!(guard.release().await.unwrap(), Released::WasLost(LostReason::Replaced));
+        assert_eq!(
+            guard.release().await.unwrap(),
+            Released::WasLost(LostReason::Replaced)
+        );
         assert!(next.verify().await.is_ok());
     }
 }
@@ -287,7 +364,12 @@ async fn status_tells_who_since_when_and_how_many_wait() {
 async fn a_detached_name_stays_held_until_its_lease_ends() {
     for world in World::all() {
         let client = world.client().await;
-        let guard = client.mutex("name").lease(Duration::from_millis(200)).lock().await.unwrap();
+        let guard = client
+            .mutex("name")
+            .lease(Duration::from_millis(200))
+            .lock()
+            .await
+            .unwrap();
         let detached = guard.detach();
         assert!(detached.remaining > Duration::from_millis(50));
         assert!(client.mutex("name").try_lock().await.unwrap().is_none());
@@ -304,12 +386,18 @@ async fn shutdown_releases_all_and_guards_learn_it() {
         let waiter = tokio::spawn(a.mutex("name").lock());
         wait_until_async(SOON, "the waiter to wait", || a.footprint().queues == 1).await;
         tokio::task::yield_now().await;
-        a.shutdown(Shutdown::ReleaseAll { grace: Duration::from_millis(50) }).await;
+        a.shutdown(Shutdown::ReleaseAll {
+            grace: Duration::from_millis(50),
+        })
+        .await;
         assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(guard.lost().await, LostReason::ClientShutdown);
         assert!(!guard.is_valid());
         assert!(b.mutex("name").try_lock().await.unwrap().is_some());
-        assert_eq!(a.mutex("name").lock().await.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(
+            a.mutex("name").lock().await.unwrap_err().kind(),
+            ErrorKind::Closed
+        );
         drop(guard);
         wait_until_idle(&a).await;
     }
@@ -319,7 +407,12 @@ async fn shutdown_releases_all_and_guards_learn_it() {
 async fn shutdown_that_lets_expire_leaves_the_name_held() {
     for world in World::all() {
         let (a, b) = (world.client().await, world.client().await);
-        let guard = a.mutex("name").watchdog(Duration::from_millis(300)).lock().await.unwrap();
+        let guard = a
+            .mutex("name")
+            .watchdog(Duration::from_millis(300))
+            .lock()
+            .await
+            .unwrap();
         a.shutdown(Shutdown::LetExpire).await;
         assert_eq!(guard.lost().await, LostReason::ClientShutdown);
         assert!(b.mutex("name").try_lock().await.unwrap().is_none());

@@ -62,7 +62,7 @@ pub(crate) async fn run(args: &Demo) -> Result<Exit, Failure> {
         screen: Screen::new(args.json),
     };
     let on = stage.describe();
-    stage.screen.print(&picture::head(&on, seed, args.broken));
+    stage.screen.print(&picture::head(on, seed, args.broken));
     let mut records = Vec::new();
     for act in story::acts() {
         records.push(stage.perform(act).await?);
@@ -107,10 +107,10 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn describe(&self) -> String {
+    fn describe(&self) -> &'static str {
         match self.backend {
-            Backend::Memory(_) => format!("in memory, 3 clients act as processes · {}", picture::lease()),
-            Backend::Server(_) => format!("on a server, 3 processes · {}", picture::lease()),
+            Backend::Memory(_) => "in memory, 3 clients stand for processes",
+            Backend::Server(_) => "on a server, 3 processes",
         }
     }
 
@@ -123,7 +123,10 @@ impl Stage<'_> {
                 lock: format!("{}{}", self.prefix, act.lock),
                 parts: parts.clone(),
                 stock: self.stock.path().to_owned(),
-                seed: self.seed.wrapping_mul(1_000).wrapping_add((act.number * 100 + number * 10) as u64),
+                seed: self
+                    .seed
+                    .wrapping_mul(1_000)
+                    .wrapping_add((act.number * 100 + number * 10) as u64),
                 broken: self.broken,
             };
             let host = Host::start(&self.backend, job, tell.clone())
@@ -181,24 +184,38 @@ impl Stage<'_> {
     }
 }
 
-async fn all_ready(ears: &mut UnboundedReceiver<Happening>, mut missing: usize) -> Result<(), Failure> {
+async fn all_ready(
+    ears: &mut UnboundedReceiver<Happening>,
+    mut missing: usize,
+) -> Result<(), Failure> {
     while missing > 0 {
         let happening = ears.recv().await.map(|happening| happening.what);
         match happening {
             Some(What::Ready) => missing -= 1,
             Some(What::Failed(message)) => return Err(Failure::new(Exit::Internal, message)),
             Some(_) => {}
-            None => return Err(Failure::new(Exit::Internal, "a process of the demo has ended early")),
+            None => {
+                return Err(Failure::new(
+                    Exit::Internal,
+                    "a process of the demo has ended early",
+                ));
+            }
         }
     }
     Ok(())
 }
 
 fn document(stage: &Stage<'_>, records: &[Record], verdict: &Verdict) -> Value {
-    let began = records.first().map_or(Duration::ZERO, |record| record.started);
-    let events: Vec<Value> = records
+    let began = records
+        .first()
+        .map_or(Duration::ZERO, |record| record.started);
+    let mut happenings: Vec<(&Record, &Happening)> = records
         .iter()
         .flat_map(|record| record.happenings.iter().map(move |it| (record, it)))
+        .collect();
+    happenings.sort_by_key(|(_, it)| it.at);
+    let events: Vec<Value> = happenings
+        .into_iter()
         .map(|(record, it)| event(record, it, began))
         .collect();
     json!({
@@ -214,7 +231,7 @@ fn event(record: &Record, it: &Happening, began: Duration) -> Value {
     let worker = it.part.map(|part| &record.act.cast[it.host][part].name);
     json!({
         "act": record.act.number,
-        "at_ms": it.at.saturating_sub(began).as_micros() as f64 / 1_000.0,
+        "at_ms": it.at.saturating_sub(began).as_secs_f64() * 1_000.0,
         "process": it.host + 1,
         "worker": worker,
         "what": it.what,

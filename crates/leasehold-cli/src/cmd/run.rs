@@ -42,7 +42,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         Acquired::Guard(client, guard) => (client, guard),
         Acquired::Not(exit) => return Ok(exit),
     };
-    let waited = asked.elapsed();
+    let before = asked.elapsed();
 
     let hold = Hold {
         guard: &guard,
@@ -72,12 +72,19 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     if lost && !outcome.lost {
         remark_unless(
             args.json,
-            &format!("{:?} was taken away while the command ran, which ended by itself", args.name),
+            &format!(
+                "{:?} was taken away while the command ran, which ended by itself",
+                args.name
+            ),
         );
     }
-    let exit = if lost { Exit::Lost } else { status(outcome.how) };
+    let exit = if lost {
+        Exit::Lost
+    } else {
+        status(outcome.how)
+    };
     if args.json {
-        report(args, exit, &outcome, waited, held, released.is_ok());
+        report(args, exit, &outcome, [before, held], released.is_ok());
     }
     Ok(exit)
 }
@@ -218,8 +225,7 @@ fn report(
     args: &Run,
     exit: Exit,
     outcome: &Outcome,
-    waited: Duration,
-    held: Duration,
+    [waited, held]: [Duration; 2],
     released: bool,
 ) {
     let command = match outcome.how {

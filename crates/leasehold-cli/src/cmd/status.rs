@@ -68,7 +68,10 @@ fn picture(status: &Status, now: SystemTime) -> String {
             }
             row("lease", &lease(holder.remaining));
             if holder.holds > 1 {
-                row("entered", &format!("{} times by the same owner", holder.holds));
+                row(
+                    "entered",
+                    &format!("{} times by the same owner", holder.holds),
+                );
             }
         }
     }

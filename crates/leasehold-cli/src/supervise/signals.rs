@@ -72,7 +72,9 @@ fn ignored() -> u64 {
 }
 
 fn parse_ignored(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 

@@ -31,28 +31,29 @@ impl Terminal {
 
     /// Puts the group in the foreground, if we are there ourselves.
     pub(crate) fn lend(&self, group: Pid) {
-        if self.is_with(self.us) {
+        if is_with(self.us) {
             let _ = tcsetpgrp(stdin(), group);
         }
     }
 
     /// Puts ourselves in the foreground, if the group is there.
     pub(crate) fn take_back(&self, group: Pid) {
-        if self.is_with(group) {
+        if is_with(group) {
             let _ = tcsetpgrp(stdin(), self.us);
         }
     }
 
     /// Undoes what a command that was killed had no time to undo: no echo, raw keys.
     pub(crate) fn restore(&self) {
-        if let (true, Some(settings)) = (self.is_with(self.us), &self.settings) {
+        if let (true, Some(settings)) = (is_with(self.us), &self.settings) {
             let _ = tcsetattr(stdin(), OptionalActions::Now, settings);
         }
     }
+}
 
-    pub(crate) fn is_with(&self, group: Pid) -> bool {
-        tcgetpgrp(stdin()) == Ok(group)
-    }
+/// Whether this group is in the foreground.
+pub(crate) fn is_with(group: Pid) -> bool {
+    tcgetpgrp(stdin()) == Ok(group)
 }
 
 /// Stops this process, as Ctrl-Z would. Returns when it is continued.

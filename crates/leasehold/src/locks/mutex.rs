@@ -87,6 +87,7 @@ impl Mutex {
     /// The same lock with a fixed lease: it ends after `lease`, and nobody renews it.
     ///
     /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`] moves the end.
+    #[must_use]
     pub fn lease(&self, lease: Duration) -> Mutex {
         Mutex {
             lease,
@@ -98,6 +99,7 @@ impl Mutex {
     /// The same lock with a renewed lease of this length instead of the client's.
     ///
     /// It is how long the name stays taken after a crash. 1 ms to 366 days, in whole milliseconds.
+    #[must_use]
     pub fn watchdog(&self, lease: Duration) -> Mutex {
         Mutex {
             lease,
@@ -110,6 +112,7 @@ impl Mutex {
     ///
     /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold). Against stuck holders
     /// and forgotten guards. Turns hand-off off.
+    #[must_use]
     pub fn max_hold(&self, most: Duration) -> Mutex {
         Mutex {
             max_hold: Some(most),
@@ -120,6 +123,7 @@ impl Mutex {
     /// The same lock, which refuses re-entry with [`Error::Reentered`] if `false`.
     ///
     /// Redisson's `RNonReentrantLock`. Default: `true`.
+    #[must_use]
     pub fn reentrant(&self, reentrant: bool) -> Mutex {
         Mutex {
             reentrant,
@@ -128,6 +132,7 @@ impl Mutex {
     }
 
     /// The same lock with another budget for passing the lease on in memory.
+    #[must_use]
     pub fn handoff(&self, handoff: Handoff) -> Mutex {
         Mutex {
             handoff,
@@ -139,6 +144,7 @@ impl Mutex {
     ///
     /// The nested guard shares the lease of the outer one, whatever lease it asks for, and the hold count is
     /// written to the server as Redisson does.
+    #[must_use]
     pub fn owned_by(&self, owner: &Owner) -> Mutex {
         Mutex {
             owner: Some(owner.id()),
@@ -215,7 +221,9 @@ impl Mutex {
 
     /// Who holds it: see [`Client::status`](crate::Client::status).
     pub async fn status(&self) -> Result<Status, Error> {
-        self.core.status(self.name.as_ref().map_err(Error::clone)?).await
+        self.core
+            .status(self.name.as_ref().map_err(Error::clone)?)
+            .await
     }
 
     /// Frees it, whoever holds it: see [`Client::force_unlock`](crate::Client::force_unlock).

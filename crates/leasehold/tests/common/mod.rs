@@ -1,5 +1,9 @@
 //! What the tests share: a world to lock in, memory or a real server, and clients of it.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
 
 use std::time::Duration;
 
@@ -9,7 +13,7 @@ use leasehold_testkit::{Flavor, Server};
 /// Where the leases live.
 pub enum World {
     Memory(MemoryServer),
-    Server(Server),
+    Server(Box<Server>),
 }
 
 impl World {
@@ -17,9 +21,12 @@ impl World {
     pub fn all() -> Vec<World> {
         let mut worlds = vec![World::Memory(MemoryServer::new())];
         for flavor in Flavor::available() {
-            worlds.push(World::Server(Server::start(flavor)));
+            worlds.push(World::Server(Box::new(Server::start(flavor))));
         }
-        assert!(worlds.len() > 1, "no real server to test on: run scripts/test");
+        assert!(
+            worlds.len() > 1,
+            "no real server to test on: run scripts/test"
+        );
         worlds
     }
 

@@ -7,6 +7,7 @@ use std::{
     path::PathBuf,
     process::{ExitCode, Stdio},
     thread,
+    time::Duration,
 };
 
 use leasehold::{Client, EventKind, Handoff, MemoryServer};
@@ -29,7 +30,7 @@ use super::{
 use crate::{clock, exit::Exit, supervise::link::own_binary};
 
 /// Three holders in a row, then the next process gets its turn: few enough to see both.
-const HANDOFF: Handoff = Handoff::new(2, std::time::Duration::from_secs(2));
+const HANDOFF: Handoff = Handoff::new(2, Duration::from_secs(2));
 
 /// What a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,8 +102,12 @@ impl Reporter {
     }
 
     pub(super) fn tell(&self, what: What) {
+        self.tell_of(clock::now(), what);
+    }
+
+    fn tell_of(&self, at: Duration, what: What) {
         let happening = Happening {
-            at: clock::now(),
+            at,
             host: self.host,
             part: self.part,
             what,
@@ -151,12 +156,13 @@ async fn tell_of_leases(client: Client, report: Reporter) {
     let mut events = client.events();
     // Losses are told by the worker, whose loss it is.
     while let Ok(event) = events.recv().await {
-        match event.kind {
-            EventKind::HandedOver => report.tell(What::HandedOver),
-            EventKind::Renewed => report.tell(What::Renewed),
-            EventKind::RenewalFailed => report.tell(What::RenewalFailed),
-            _ => {}
-        }
+        let what = match event.kind {
+            EventKind::HandedOver => What::HandedOver,
+            EventKind::Renewed => What::Renewed,
+            EventKind::RenewalFailed => What::RenewalFailed,
+            _ => continue,
+        };
+        report.tell_of(clock::now().saturating_sub(event.at.elapsed()), what);
     }
 }
 
@@ -263,7 +269,8 @@ fn in_a_process(
 pub(crate) fn main() -> ExitCode {
     let mut script = String::new();
     let read = io::stdin().read_line(&mut script);
-    let Ok((url, job)) = read.and_then(|_| Ok(serde_json::from_str::<(String, Job)>(&script)?)) else {
+    let Ok((url, job)) = read.and_then(|_| Ok(serde_json::from_str::<(String, Job)>(&script)?))
+    else {
         return Exit::Usage.into();
     };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread()

@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Color, Style};
 
 use super::{
     record::{End, Hold, Record, What},
-    story::{self, Part, Place, Role},
+    story::{Part, Place, Role},
     verdict::{Check, Verdict},
 };
 use crate::output::human;
@@ -65,7 +65,7 @@ impl Cell {
     }
 }
 
-/// The head of the whole: what is shown, and what the signs mean.
+/// The head of the whole: where the leases live, and what the signs mean.
 pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
     let sign = |cell: Cell, means: &str| format!("{} {means}", cell.glyph());
     let signs = [
@@ -90,7 +90,10 @@ pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
 /// One act as it stands at `now`.
 pub(super) fn act(record: &Record, now: Duration) -> Vec<String> {
     let act = &record.act;
-    let scale = Scale::new(record.started, act.about.max(now.saturating_sub(record.started)));
+    let scale = Scale::new(
+        record.started,
+        act.about.max(now.saturating_sub(record.started)),
+    );
     let mut lines = vec![
         String::new(),
         format!(" {BOLD}{}  {}{BOLD:#}", act.number, act.title),
@@ -153,13 +156,7 @@ fn note(record: &Record, holds: &[Hold], place: Place, part: &Part) -> String {
     }
 }
 
-fn cells(
-    record: &Record,
-    holds: &[Hold],
-    place: Place,
-    now: Duration,
-    scale: &Scale,
-) -> Vec<Cell> {
+fn cells(record: &Record, holds: &[Hold], place: Place, now: Duration, scale: &Scale) -> Vec<Cell> {
     let mut cells = vec![Cell::Away; CHART];
     for (from, to) in record.waits(place, now) {
         cells[scale.columns(from, to)].fill(Cell::Waits);
@@ -176,7 +173,7 @@ fn cells(
         if hold.handed_over {
             let above = number
                 .checked_sub(1)
-                .is_none_or(|before| holds[before].place.part < place.part);
+                .is_none_or(|before| holds[before].place < place);
             let arrow = if above {
                 Cell::HandedDown
             } else {
@@ -242,7 +239,11 @@ impl Scale {
 
     fn axis(&self) -> String {
         let mut axis = vec![' '; CHART];
-        let every = if self.length > Duration::from_secs(12) { 5 } else { 1 };
+        let every = if self.length > Duration::from_secs(12) {
+            5
+        } else {
+            1
+        };
         for second in (0..).step_by(every) {
             let column = self.column(self.start + Duration::from_secs(second));
             let text = format!("{second} s");
@@ -276,22 +277,25 @@ pub(super) fn verdict(verdict: &Verdict) -> Vec<String> {
 }
 
 fn check(check: &Check) -> String {
-    let (style, sign) = if check.ok { (GOOD, '✓') } else { (BAD, '✗') };
+    let (style, sign) = if check.ok {
+        (GOOD, '✓')
+    } else {
+        (BAD, '✗')
+    };
     format!(
         "  {style}{sign}{style:#} {:<27}{DIM}{}{DIM:#}",
         check.what, check.detail
     )
 }
 
-/// How long a lease of the demo is, for whoever reads the picture.
-pub(super) fn lease() -> String {
-    format!("leases of {}", human(story::LEASE))
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
-        super::record::tests::{ms, record},
+        super::{
+            record::tests::{ms, record},
+            story,
+            verdict::judge,
+        },
         *,
     };
 
@@ -333,8 +337,10 @@ mod tests {
 
     #[test]
     fn while_it_runs_the_picture_ends_at_now() {
-        let [first, second, ..] = &rows(&record(&[(0, 0, What::Entered), (100, 1, What::Asked)]), 500)[..]
-        else {
+        let [first, second, ..] = &rows(
+            &record(&[(0, 0, What::Entered), (100, 1, What::Asked)]),
+            500,
+        )[..] else {
             panic!("rows")
         };
         assert_eq!(first, "  p1 slow   ▇▇▇▇▇▇");
@@ -355,13 +361,14 @@ mod tests {
 
     #[test]
     fn everything_fits_eighty_columns() {
-        let mut lines = head("in memory, 3 clients as processes", u64::MAX, true);
+        let mut lines = head("in memory, 3 clients stand for processes", u64::MAX, true);
         for now in [0, 700, 4_500, 60_000] {
             lines.extend(act(&story(), ms(100_000 + now)));
         }
         for act_ in story::acts() {
             lines.extend(act(&Record::new(act_, ms(0)), ms(100)));
         }
+        lines.extend(verdict(&judge(&[story()], 20)));
         for line in lines {
             let plain = anstream::adapter::strip_str(&line).to_string();
             assert!(plain.chars().count() <= 80, "{plain}");

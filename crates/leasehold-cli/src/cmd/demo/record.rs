@@ -170,7 +170,7 @@ impl Record {
         let heir = holds
             .iter()
             .find(|hold| hold.from >= killed && hold.place.host != host)?;
-        Some((heir.place, heir.from - killed))
+        Some((heir.place, heir.from.saturating_sub(killed)))
     }
 }
 
@@ -244,7 +244,10 @@ pub(super) mod tests {
         ]);
         let holds = record.holds();
         assert_eq!(holds.len(), 2);
-        assert_eq!((holds[0].from, holds[0].to), (ms(100_000), Some(ms(100_500))));
+        assert_eq!(
+            (holds[0].from, holds[0].to),
+            (ms(100_000), Some(ms(100_500)))
+        );
         assert_eq!(holds[0].renewals, [ms(100_300)]);
         assert_eq!(holds[1].end, End::Lasts);
         assert_eq!(overlap(&holds), None);

@@ -1,6 +1,14 @@
 //! Puts the picture on the terminal: redrawn in place while an act runs, or once at its end.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    fmt::Write as _,
+    io::{self, IsTerminal, Write},
+};
+
+use rustix::termios::tcgetwinsize;
+
+/// What the picture needs.
+const WIDTH: u16 = 80;
 
 pub(super) struct Screen {
     live: bool,
@@ -13,8 +21,10 @@ impl Screen {
     /// Quiet draws nothing at all.
     pub(super) fn new(quiet: bool) -> Self {
         let colour = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
+        let wide = tcgetwinsize(io::stdout()).is_ok_and(|size| size.ws_col >= WIDTH);
         Screen {
-            live: io::stdout().is_terminal() && colour,
+            // A line that wraps would be in the way of redrawing.
+            live: io::stdout().is_terminal() && colour && wide,
             quiet,
             drawn: 0,
         }
@@ -44,7 +54,7 @@ impl Screen {
         }
         let mut text = String::new();
         if self.drawn > 0 {
-            text.push_str(&format!("\x1b[{}A", self.drawn));
+            let _ = write!(text, "\x1b[{}A", self.drawn);
         }
         for line in lines {
             text.push_str(line);

@@ -43,7 +43,7 @@ pub(super) enum Role {
 }
 
 /// A worker's place: the process, and its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) host: usize,
     pub(super) part: usize,

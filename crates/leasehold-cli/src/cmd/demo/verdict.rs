@@ -102,7 +102,7 @@ fn not_oversold(sold: usize, left: i64) -> Check {
 fn kept(record: &Record) -> Check {
     let holds = record.holds();
     let long = holds.iter().find(|hold| hold.place.host == 0);
-    let held = long.and_then(|hold| Some(hold.to? - hold.from));
+    let held = long.and_then(|hold| Some(hold.to?.saturating_sub(hold.from)));
     let ok = long.is_some_and(|hold| hold.end == End::Released)
         && held.is_some_and(|held| held > 3 * story::LEASE)
         && long.is_some_and(|hold| hold.renewals.len() >= 3);
@@ -128,7 +128,7 @@ fn survived(record: &Record) -> Check {
         ok: was_held && after.is_some_and(|after| after <= story::LEASE + SLACK),
         detail: match after {
             Some(after) => format!(
-                "next in line {} after the kill, the lease is {}",
+                "next in line after {} of a lease of {}",
                 human(after),
                 human(story::LEASE)
             ),
@@ -148,7 +148,10 @@ fn trouble(record: &Record) -> Option<Check> {
     let detail = match (failed, missing) {
         (Some(message), _) => message,
         (None, 0) => return None,
-        (None, n) => format!("{n} processes of act {} did not come to an end", record.act.number),
+        (None, n) => format!(
+            "{n} processes of act {} did not come to an end",
+            record.act.number
+        ),
     };
     Some(Check {
         what: "no worker failed",

@@ -31,7 +31,8 @@ impl Worker {
             Role::Buyer => self.buy().await,
             Role::Holder { after, hold } => {
                 sleep(after).await;
-                self.within(sleep(hold)).await?;
+                // The pause begins when it is first polled, which is after entering.
+                self.within(async { sleep(hold).await }).await?;
                 Ok(())
             }
         }

@@ -12,8 +12,8 @@ pub use server::MemoryServer;
 
 use crate::{
     backend::{
-        Abandon, Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew, Renewal,
-        Reply,
+        Abandon, Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew,
+        Renewal, Reply,
     },
     config::Config,
     name::Name,

@@ -298,7 +298,10 @@ impl Store {
 
     fn line_up(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId, line: Line) {
         let waiting = self.lines.entry(name.clone()).or_default();
-        if !waiting.iter().any(|w| w.client == *client && w.lease == lease) {
+        if !waiting
+            .iter()
+            .any(|w| w.client == *client && w.lease == lease)
+        {
             waiting.push_back(InLine {
                 client: Arc::clone(client),
                 lease,
@@ -318,7 +321,9 @@ impl Store {
 
     fn ears(&self, name: &Name) -> Vec<Arc<Ears>> {
         let listeners = self.listeners.get(name);
-        listeners.map_or_else(Vec::new, |all| all.iter().filter_map(Listener::upgrade).collect())
+        listeners.map_or_else(Vec::new, |all| {
+            all.iter().filter_map(Listener::upgrade).collect()
+        })
     }
 
     fn tell_all(&mut self, name: &Name) {
@@ -363,7 +368,10 @@ impl Store {
                 _ => Released::NotOurs,
             };
         }
-        let others = self.ears(name).len().saturating_sub(usize::from(step.listening));
+        let others = self
+            .ears(name)
+            .len()
+            .saturating_sub(usize::from(step.listening));
         if let Some(next) = step.next
             && next.keep
             && others == 0
@@ -391,12 +399,11 @@ impl Store {
         if self.lines.get(name).is_some_and(VecDeque::is_empty) {
             self.lines.remove(name);
         }
-        if granted || others > 0 {
-            if let Some(next) = step.next
-                && let Some(line) = next.line
-            {
-                self.line_up(client, name, next.lease, line);
-            }
+        if (granted || others > 0)
+            && let Some(next) = step.next
+            && let Some(line) = next.line
+        {
+            self.line_up(client, name, next.lease, line);
         }
         if granted {
             return Released::Granted;

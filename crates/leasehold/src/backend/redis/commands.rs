@@ -111,7 +111,9 @@ impl Commands {
         match connection.send_packed_command(command).await {
             Ok(value) => {
                 self.shared.silent.store(0, Ordering::Relaxed);
-                value.extract_error().map_err(|error| self.failed(error, number))
+                value
+                    .extract_error()
+                    .map_err(|error| self.failed(error, number))
             }
             Err(error) => Err(self.failed(error, number)),
         }
@@ -220,7 +222,9 @@ impl Shared {
     fn replace(self: &Arc<Self>, number: u64, cause: Cause) {
         let mut lane = self.lane.write();
         match &*lane {
-            Lane::Up { number: present, .. } if *present == number => {}
+            Lane::Up {
+                number: present, ..
+            } if *present == number => {}
             _ => return, // somebody else was faster
         }
         tracing::warn!(server = %self.target, %cause, "connection lost, reconnecting");
@@ -249,7 +253,9 @@ impl Shared {
                     tracing::info!(server = %strong.target, "connected again");
                     return;
                 }
-                Err(Failure::NotSent(error) | Failure::Rejected(error) | Failure::Ambiguous(error)) => {
+                Err(
+                    Failure::NotSent(error) | Failure::Rejected(error) | Failure::Ambiguous(error),
+                ) => {
                     if let Lane::Down { cause, .. } = &mut *strong.lane.write() {
                         *cause = error;
                     }
@@ -275,7 +281,9 @@ impl Shared {
             name.arg("SETNAME").arg(&self.name);
             match connection.send_packed_command(&name).await {
                 // A server that forbids CLIENT is a Redis server all the same.
-                Err(error) if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+                Err(error)
+                    if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
+                {
                     Err(error)
                 }
                 _ => Ok(connection),

@@ -22,7 +22,8 @@ static RELEASE: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/rele
 static ABANDON: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/abandon.lua")));
 static RENEW: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/renew.lua")));
 static COUNT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/count.lua")));
-static FORCE_UNLOCK: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/force_unlock.lua")));
+static FORCE_UNLOCK: Lazy =
+    Lazy::new(|| Script::new(include_str!("scripts/mutex/force_unlock.lua")));
 static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/inspect.lua")));
 
 impl Redis {
@@ -86,7 +87,10 @@ impl Backend for Redis {
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
             .arg(next.map_or_else(String::new, |next| self.owner(next.lease)))
-            .arg(next.filter(|next| next.keep).map_or(0, |next| next.lease_ms))
+            .arg(
+                next.filter(|next| next.keep)
+                    .map_or(0, |next| next.lease_ms),
+            )
             .arg(next.map_or_else(String::new, |next| self.place(next.lease, line)))
             .arg(line.map_or(0, |line| line.keep_ms));
         self.call(call, |reply| match pair(reply)? {

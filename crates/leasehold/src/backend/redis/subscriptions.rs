@@ -158,7 +158,7 @@ impl Lane {
             }
         }
         for (name, told) in waiting.drain(..) {
-            requests.push(self.subscribe(&sink, name, told));
+            requests.push(self.subscribe(&sink, &name, told));
         }
         loop {
             tokio::select! {
@@ -174,7 +174,7 @@ impl Lane {
                 }
                 order = orders.recv() => match order {
                     Some(Order::Listen(name, told)) => {
-                        let mut request = self.subscribe(&sink, name, told);
+                        let mut request = self.subscribe(&sink, &name, told);
                         // The first poll puts it on the wire, so that orders keep their order.
                         if (&mut request).now_or_never().is_none() {
                             requests.push(request);
@@ -199,10 +199,10 @@ impl Lane {
     fn subscribe(
         &mut self,
         sink: &PubSubSink,
-        name: Name,
+        name: &Name,
         told: oneshot::Sender<Result<(), Cause>>,
     ) -> BoxFuture<'static, Result<(), RedisError>> {
-        let channels = self.channels(&name);
+        let channels = self.channels(name);
         for channel in &channels {
             self.names.insert(channel.clone(), name.clone());
         }

@@ -30,8 +30,12 @@ impl Target {
     pub(crate) fn parse(given: &str, login: &Login) -> Result<Target, Error> {
         let parsed = url::Url::parse(given).map_err(|error| {
             // The URL itself may carry a password, so it is not repeated.
-            Invalid::new("url", format!("no URL ({error})"), "scheme://host:port/database")
-                .remedy("such as redis://127.0.0.1:6379/0, redis+unix:///run/redis.sock, or memory:")
+            Invalid::new(
+                "url",
+                format!("no URL ({error})"),
+                "scheme://host:port/database",
+            )
+            .remedy("such as redis://127.0.0.1:6379/0, redis+unix:///run/redis.sock, or memory:")
         })?;
         let scheme = parsed.scheme();
         if matches!(scheme, "rediss" | "valkeys") {
@@ -39,7 +43,10 @@ impl Target {
                 .remedy("connect through a TLS tunnel on this machine, or with redis:// in a trusted network")
                 .into());
         }
-        if !matches!(scheme, "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix") {
+        if !matches!(
+            scheme,
+            "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix"
+        ) {
             return Err(Invalid::new(
                 "url",
                 format!("{scheme}:…"),
@@ -55,9 +62,11 @@ impl Target {
                 .into());
         }
         if !is_unix && parsed.host_str().is_none_or(str::is_empty) {
-            return Err(Invalid::new("url", "without a host", "scheme://host:port/database")
-                .remedy("such as redis://127.0.0.1:6379/0")
-                .into());
+            return Err(
+                Invalid::new("url", "without a host", "scheme://host:port/database")
+                    .remedy("such as redis://127.0.0.1:6379/0")
+                    .into(),
+            );
         }
         let info = parsed.into_connection_info().map_err(|error| {
             Invalid::new("url", "not understood", error.to_string())
