@@ -52,7 +52,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     };
     let started = Instant::now();
     let outcome = supervise::supervise(hold, link, client.events(), &mut signals).await;
-    let held = started.elapsed();
+    let during = started.elapsed();
     let remaining = guard.remaining();
     let released = guard.release().await;
 
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         status(outcome.how)
     };
     if args.json {
-        report(args, exit, &outcome, [before, held], released.is_ok());
+        report(args, exit, &outcome, [before, during], released.is_ok());
     }
     Ok(exit)
 }

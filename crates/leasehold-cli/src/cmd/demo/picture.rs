@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn everything_fits_eighty_columns() {
-        let mut lines = head("in memory, 3 clients stand for processes", u64::MAX, true);
+        let mut lines = head("in memory, 3 clients stand for processes", 9_999, true);
         for now in [0, 700, 4_500, 60_000] {
             lines.extend(act(&story(), ms(100_000 + now)));
         }
