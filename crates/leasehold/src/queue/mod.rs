@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    Error,
+    Error, LostReason,
     backend::{Failure, Line, WakeUp},
     client::Core,
     clock::Tick,
@@ -435,6 +435,9 @@ impl Queue {
         drop(state);
         hold.watch(sent);
         core.events.tell(&self.name, lease, EventKind::Acquired);
+        if core.is_closed() {
+            hold.lose(LostReason::ClientShutdown);
+        }
         // A guard from here on: should nobody take it, its drop releases the name (D5).
         Turn::Guard(Guard::new(hold))
     }

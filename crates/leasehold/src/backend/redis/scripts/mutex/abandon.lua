@@ -18,6 +18,6 @@ end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', ARGV[2], '0')
+redis.call('DEL', KEYS[1])
 return 1

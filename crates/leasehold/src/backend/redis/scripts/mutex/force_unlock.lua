@@ -8,6 +8,6 @@
 if redis.call('HLEN', KEYS[1]) == 0 then
   return 0
 end
-redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', ARGV[1], '0')
+redis.call('DEL', KEYS[1])
 return 1

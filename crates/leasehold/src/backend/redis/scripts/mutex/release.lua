@@ -17,9 +17,10 @@
 --         {2, 0}       given to the next client in line
 --         {3, 0}       nobody else waits: ours under `next`, for next_ms from now
 --         {0, 0}       it was not ours
+-- Error   nothing was changed: what may be refused (a channel, memory) comes before what deletes.
 -- Retry   safe: a second copy finds the owner gone. It answers 3 while `next` holds the name, else 0.
 if ARGV[4] ~= '0' then
-  redis.call('SET', KEYS[3], '1', 'PX', ARGV[4])
+  redis.pcall('SET', KEYS[3], '1', 'PX', ARGV[4])
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   if ARGV[6] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[6]) == 1 then
@@ -31,17 +32,27 @@ end
 local waiting = redis.call('LLEN', KEYS[2])
 if waiting == 0 and ARGV[6] == '' then
   -- Nobody of ours waits anywhere: Redisson's unlock, to the letter.
+  local heard = redis.call('PUBLISH', ARGV[2], '0')
   redis.call('DEL', KEYS[1])
-  return { 1, redis.call('PUBLISH', ARGV[2], '0') - ARGV[5] }
+  return { 1, heard - ARGV[5] }
+end
+
+-- A second owner in the hash, until one of the two is taken out. False if the server has no memory for it.
+local function write(owner)
+  return type(redis.pcall('HSET', KEYS[1], owner, 1)) == 'number'
+end
+
+-- The owner written above instead of us.
+local function pass_on(lease_ms)
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  redis.call('PEXPIRE', KEYS[1], lease_ms)
 end
 
 -- Where PUBSUB is not permitted, somebody might be waiting.
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[2])
 local others = heard.err and 1 or heard[2] - ARGV[5]
-if waiting == 0 and others <= 0 and ARGV[7] ~= '0' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('HSET', KEYS[1], ARGV[6], 1)
-  redis.call('PEXPIRE', KEYS[1], ARGV[7])
+if waiting == 0 and others <= 0 and ARGV[7] ~= '0' and write(ARGV[6]) then
+  pass_on(ARGV[7])
   return { 3, 0 }
 end
 
@@ -51,24 +62,28 @@ if others <= waiting then
   local place = redis.call('LPOP', KEYS[2])
   while place and not granted do
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+)$')
-    -- Nobody hears it: that client is gone.
-    if owner and redis.call('PUBLISH', ARGV[3] .. client, owner) > 0 then
-      redis.call('DEL', KEYS[1])
-      redis.call('HSET', KEYS[1], owner, 1)
-      redis.call('PEXPIRE', KEYS[1], lease_ms)
+    if not owner or not write(owner) then
+      break
+    end
+    -- It must be the holder before it is told so. If nobody hears it, that client is gone.
+    local told = redis.pcall('PUBLISH', ARGV[3] .. client, owner)
+    if type(told) == 'number' and told > 0 then
+      pass_on(lease_ms)
       granted = true
     else
+      redis.call('HDEL', KEYS[1], owner)
       place = redis.call('LPOP', KEYS[2])
     end
   end
 end
 if ARGV[8] ~= '' and (granted or others > 0) then
-  redis.call('RPUSH', KEYS[2], ARGV[8])
+  -- Without memory for it, the client finds no place in line and asks again.
+  redis.pcall('RPUSH', KEYS[2], ARGV[8])
   redis.call('PEXPIRE', KEYS[2], ARGV[9])
 end
 if granted then
   return { 2, 0 }
 end
-redis.call('DEL', KEYS[1])
 redis.call('PUBLISH', ARGV[2], '0')
+redis.call('DEL', KEYS[1])
 return { 1, others }
