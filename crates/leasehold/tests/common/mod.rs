@@ -5,7 +5,18 @@
     reason = "each test binary uses its own part"
 )]
 
-use std::time::Duration;
+pub mod process;
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
 
 use leasehold::{Client, ClientBuilder, MemoryServer};
 use leasehold_testkit::{Flavor, Server};
@@ -58,6 +69,91 @@ impl World {
                 .into_iter()
                 .filter(|key| !key.starts_with("leasehold:"))
                 .collect(),
+        }
+    }
+}
+
+/// Every real server there is.
+pub fn servers() -> Vec<Server> {
+    let flavors = Flavor::available();
+    assert!(!flavors.is_empty(), "no real server: run scripts/test");
+    flavors.into_iter().map(Server::start).collect()
+}
+
+/// A number that the server answers with.
+pub fn int(server: &Server, command: &[&str]) -> i64 {
+    redis::from_redis_value(server.cli(command)).expect("it answers with a number")
+}
+
+/// The fields of a hash: who holds the name, and how often.
+pub fn owners(server: &Server, name: &str) -> Vec<(String, i64)> {
+    redis::from_redis_value(server.cli(&["HGETALL", name])).expect("the name is a hash")
+}
+
+/// The channels that anybody listens to.
+pub fn channels(server: &Server) -> Vec<String> {
+    redis::from_redis_value(server.cli(&["PUBSUB", "CHANNELS"])).expect("channels are strings")
+}
+
+/// Nothing is left of any lock: tombstones aside, which end by themselves, there is no key, and nobody
+/// listens.
+pub async fn assert_nothing_left(server: &Server, after: &str) {
+    for key in keys(server) {
+        assert!(key.contains(":gone:"), "{after}: {key} is left");
+        assert!(
+            int(server, &["PTTL", &key]) != -1,
+            "{after}: {key} has no end"
+        );
+    }
+    let what = format!("nobody listens after {after}");
+    leasehold_testkit::wait_until_async(Duration::from_secs(10), &what, || {
+        channels(server).is_empty()
+    })
+    .await;
+}
+
+/// Polls a future by hand, each time it has asked for it.
+pub struct ByHand<F> {
+    future: Pin<Box<F>>,
+    wakes: Arc<Wakes>,
+    seen: usize,
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl<F: Future> ByHand<F> {
+    pub fn new(future: F) -> Self {
+        ByHand {
+            future: Box::pin(future),
+            wakes: Arc::default(),
+            seen: 0,
+        }
+    }
+
+    pub fn poll(&mut self) -> Poll<F::Output> {
+        self.seen = self.wakes.0.load(Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&self.wakes));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Whether it wants to be polled.
+    pub fn is_woken(&self) -> bool {
+        self.wakes.0.load(Ordering::SeqCst) != self.seen
+    }
+
+    /// Lets the runtime turn until the future wants to be polled.
+    pub async fn woken(&self) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while !self.is_woken() {
+            assert!(std::time::Instant::now() < deadline, "never woken");
+            tokio::task::yield_now().await;
         }
     }
 }
