@@ -1,4 +1,53 @@
-//! Distributed locks on Redis and Valkey.
+//! Distributed locks on Redis and Valkey that renew themselves and say before they are lost.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use leasehold::{Client, Released};
+//!
+//! # async fn charge() -> u32 { 42 }
+//! let client = Client::connect("memory:").await?; // or redis://127.0.0.1/
+//! let mutex = client.mutex("order:42"); // a handle; no I/O
+//!
+//! let guard = mutex.lock().await?; // waits its turn; renewed while the guard lives
+//! let charged = guard.run(charge()).await?; // dropped the moment the lease is lost
+//! assert_eq!(charged, 42);
+//! assert_eq!(guard.release().await.unwrap(), Released::Released); // or just drop it
+//! # Ok(()) }
+//! ```
+//!
+//! # You hold a lease
+//!
+//! Nobody owns a distributed lock. The server gives a *lease* on a *name* to an *owner*, for a time; the
+//! [`Guard`] is the proof of it, and the *watchdog* of the [`Client`] renews it while the guard lives. When
+//! renewals do not get through, the guard knows before the server can give the name to anybody else:
+//!
+//! | to stop in time | |
+//! |---|---|
+//! | [`guard.run(future)`](Guard::run) | drops the future at that moment |
+//! | [`guard.lost()`](Guard::lost) | a future for `select!` |
+//! | [`guard.at_risk(d)`](Guard::at_risk) | so long before |
+//! | [`guard.is_valid()`](Guard::is_valid), [`ensure(d)`](Guard::ensure) | a check before a step that counts |
+//!
+//! What that promises, failure by failure, is in `docs/guarantees.md`; every key on the server in
+//! `docs/keys.md`.
+//!
+//! # Dropping futures
+//!
+//! Every future of this crate may be dropped at any time; each says under *Cancel safety* what that does.
+//! None leaves a key, a place in line or a subscription behind.
+//!
+//! # Trade-offs
+//!
+//! - A lease can end while its holder believes in it, if the server forgets it (failover, eviction, flush).
+//! - One waiting process costs the server two channels, and one connection for all names.
+//! - Hand-off in memory lets a process hold a contended name for up to 64 turns or 20 ms before the next
+//!   process gets it; [`Handoff`] changes that.
+//! - A release that is dropped rather than awaited tells nobody what became of it.
+//!
+//! # Runtime
+//!
+//! tokio. The tasks of a client run on the runtime that connected it. Timers need tokio's time driver.
+
 mod backend;
 mod client;
 mod clock;
@@ -25,3 +74,8 @@ pub use events::{Event, EventKind};
 pub use guard::{Detached, Guard, ReleaseError, Released};
 pub use locks::Mutex;
 pub use owner::Owner;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
