@@ -9,6 +9,7 @@ pub(crate) mod signals;
 mod terminal;
 
 use std::{
+    ffi::OsStr,
     io,
     time::{Duration, SystemTime},
 };
@@ -56,6 +57,7 @@ pub(crate) struct Hold<'a> {
     pub(crate) guard: &'a Guard,
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
+    pub(crate) program: &'a OsStr,
     /// Remarks are for eyes; a JSON reader gets the summary.
     pub(crate) json: bool,
 }
@@ -164,7 +166,7 @@ impl Job {
             Report::Started(pid) => self.started(pid),
             Report::CannotStart(code) => {
                 let error = io::Error::from_raw_os_error(code);
-                let message = format!("cannot run the command: {error}");
+                let message = format!("cannot run {}: {error}", hold.program.display());
                 return Err(Failure::new(Exit::cannot_start(&error), message));
             }
             Report::TooLate => {

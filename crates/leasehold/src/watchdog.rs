@@ -195,24 +195,30 @@ type Batch = Vec<(Arc<Hold>, crate::backend::Renew)>;
 fn spawn_renewal(core: &Arc<Core>, lanes: &Arc<Semaphore>, batch: Batch) {
     let lanes = Arc::clone(lanes);
     let strong = Arc::clone(core);
+    let made = core.clock.now();
     core.spawn(async move {
         let Ok(_lane) = lanes.acquire().await else {
             return;
         };
-        renew(&strong, batch).await;
+        renew(&strong, batch, made).await;
     });
 }
 
-/// Sends one batch and passes the answers on.
-async fn renew(core: &Core, mut batch: Batch) {
+/// Sends one batch and passes the answers on. `made` is when it was put together.
+async fn renew(core: &Arc<Core>, mut batch: Batch, made: Tick) {
     // Between gathering and sending, some were released or handed on under a new id.
     batch.retain(|(hold, renew)| hold.holds_lease(renew.lease));
     let Some(patience) = batch.iter().map(|(hold, _)| hold.renewal_patience()).min() else {
         return;
     };
     let sent = core.clock.now();
+    if sent.since(made) > patience {
+        return; // the lanes are jammed, and everybody in here is on the list for the next try already
+    }
     let entries = batch.iter().map(|(_, renew)| renew.clone()).collect();
-    let answer = match tokio::time::timeout(patience, core.backend.renew(entries)).await {
+    // Finished in the background after its time, so that the connection learns of its silence.
+    let asked = core.finish(core.backend.renew(entries));
+    let answer = match tokio::time::timeout(patience, asked).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(Failure::Ambiguous(Arc::new(elapsed))),
     };

@@ -48,6 +48,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         guard: &guard,
         lease: args.lease,
         grace,
+        program: &args.command[0],
         json: args.json,
     };
     let started = Instant::now();

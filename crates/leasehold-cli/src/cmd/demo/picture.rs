@@ -150,8 +150,7 @@ fn note(record: &Record, holds: &[Hold], place: Place, part: &Part) -> String {
     match (hold.end, hold.renewals.len()) {
         (End::Killed, _) => format!("{BAD}killed{BAD:#}"),
         (End::Lost, _) => format!("{BAD}lost{BAD:#}"),
-        (_, 0) => String::new(),
-        (_, 1) => "1 renewal".to_owned(),
+        (_, 0 | 1) => String::new(),
         (_, n) => format!("{n} renewals"),
     }
 }

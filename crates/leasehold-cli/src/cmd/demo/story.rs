@@ -102,7 +102,7 @@ pub(super) fn acts() -> [Act; 3] {
             lock: "payout",
             cast: vec![
                 vec![holder("doomed", 0, 60_000)],
-                vec![holder("heir", 200, 500)],
+                vec![holder("next", 200, 500)],
                 vec![holder("last", 400, 400)],
             ],
             kill_after: Some(Duration::from_millis(1_150)),
