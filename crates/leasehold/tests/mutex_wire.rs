@@ -1,0 +1,184 @@
+//! What Redisson would see on the wire, and what it would send: keys, channel and payload, byte for byte.
+//! (`wire.md` §2.1 and §6.1. Redisson itself is played by the commands of its scripts.)
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use common::{keys, wait_until_idle};
+use leasehold::{Client, Handoff, Released};
+use leasehold_testkit::{Flavor, Server, wait_until_async};
+
+const CHANNEL: &str = "redisson_lock__channel:{name}";
+const JAVA: &str = "6f1c1a0e-0000-4000-8000-000000000000:42";
+
+fn hash(server: &Server) -> BTreeMap<String, String> {
+    redis::from_redis_value(server.cli(&["HGETALL", "name"])).unwrap()
+}
+
+fn subscribers(server: &Server) -> u64 {
+    let reply = server.cli(&["PUBSUB", "NUMSUB", CHANNEL]);
+    let (_, count): (String, u64) = redis::from_redis_value(reply).unwrap();
+    count
+}
+
+/// One attempt of Redisson's `lock()`, with its watchdog's lease. `false`: somebody holds it.
+fn java_locks(server: &Server) -> bool {
+    let script = "if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end \
+                  redis.call('HINCRBY', KEYS[1], ARGV[1], 1) \
+                  return redis.call('PEXPIRE', KEYS[1], 30000)";
+    let reply = server.cli(&["EVAL", script, "1", "name", JAVA]);
+    redis::from_redis_value(reply).unwrap()
+}
+
+/// Redisson's `unlock()`.
+fn java_unlocks(server: &Server) {
+    server.cli(&["DEL", "name"]);
+    server.cli(&["PUBLISH", CHANNEL, "0"]);
+}
+
+#[tokio::test]
+async fn the_key_is_redissons_hash_and_nothing_else_stands_on_the_server() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        assert_eq!(
+            hash(&server),
+            BTreeMap::from([(guard.owner(), "1".to_owned())])
+        );
+        assert!(guard.owner().starts_with(&format!("{}:", client.id())));
+        assert!(
+            guard.owner().len() <= 64,
+            "a longer field leaves the listpack"
+        );
+        let ttl: u64 = redis::from_redis_value(server.cli(&["PTTL", "name"])).unwrap();
+        assert!((29_000..=30_000).contains(&ttl), "{ttl}");
+        assert_eq!(keys(&server), ["name"]);
+        guard.release().await.unwrap();
+        assert_eq!(keys(&server), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_release_publishes_redissons_message() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mut ears = server.connection();
+        let mut ears = ears.as_pubsub();
+        ears.subscribe(CHANNEL).unwrap();
+        ears.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        guard.release().await.unwrap();
+        let message = ears.get_message().unwrap();
+        assert_eq!(message.get_payload_bytes(), b"0");
+    }
+}
+
+#[tokio::test]
+async fn redissons_unlock_wakes_a_waiter_long_before_the_lease_ends() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let client = Client::connect(&server.url()).await.unwrap();
+        assert!(java_locks(&server));
+        assert!(client.mutex("name").try_lock().await.unwrap().is_none());
+        let holder = client.status("name").await.unwrap().holder.unwrap();
+        assert_eq!((holder.owner.as_str(), holder.since), (JAVA, None));
+        let waiter = tokio::spawn(client.mutex("name").lock());
+        let deadline = Duration::from_secs(10);
+        wait_until_async(deadline, "the waiter to listen", || {
+            subscribers(&server) == 1
+        })
+        .await;
+        // In line as well: then it has asked for the last time and sleeps.
+        wait_until_async(deadline, "the waiter to be in line", || {
+            keys(&server).contains(&"leasehold:{name}:queue".to_owned())
+        })
+        .await;
+        let began = Instant::now();
+        java_unlocks(&server);
+        let guard = waiter.await.unwrap().unwrap();
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(500), "{took:?}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        wait_until_idle(&client).await;
+        assert_eq!(keys(&server), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn where_redisson_waits_too_the_name_is_freed_for_all() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let waiting = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let waiter = tokio::spawn(waiting.mutex("name").lock());
+        let deadline = Duration::from_secs(10);
+        wait_until_async(deadline, "the waiter to be in line", || {
+            keys(&server).contains(&"leasehold:{name}:queue".to_owned())
+        })
+        .await;
+        // One subscriber more than the line has places: somebody who does not know the line.
+        let mut java = server.connection();
+        let mut java = java.as_pubsub();
+        java.subscribe(CHANNEL).unwrap();
+        java.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        guard.release().await.unwrap();
+        assert_eq!(java.get_message().unwrap().get_payload_bytes(), b"0");
+        assert!(waiter.await.unwrap().unwrap().is_valid());
+    }
+}
+
+#[tokio::test]
+async fn redisson_gets_its_turn_while_this_process_hands_on_in_memory() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let handoff = Handoff::default();
+        let client = Client::builder()
+            .url(server.url())
+            .handoff(handoff)
+            .connect();
+        let client = client.await.unwrap();
+        let tasks: Vec<_> = (0..8)
+            .map(|_| {
+                let mutex = client.mutex("name");
+                tokio::spawn(async move {
+                    loop {
+                        drop(mutex.lock().await.unwrap());
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        // A Java waiter: subscribes, and tries whenever it hears the message.
+        let got = tokio::task::spawn_blocking(move || {
+            let mut ears = server.connection();
+            let mut ears = ears.as_pubsub();
+            ears.subscribe(CHANNEL).unwrap();
+            ears.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            for attempt in 1..=1000 {
+                let _ = ears
+                    .get_message()
+                    .expect("the process steps back again and again");
+                if java_locks(&server) {
+                    return (attempt, hash(&server));
+                }
+            }
+            panic!("a thousand messages, and never free");
+        });
+        let (attempts, holders) = got.await.unwrap();
+        assert_eq!(
+            holders,
+            BTreeMap::from([(JAVA.to_owned(), "1".to_owned())]),
+            "after {attempts} attempts"
+        );
+        for task in tasks {
+            task.abort();
+        }
+    }
+}
