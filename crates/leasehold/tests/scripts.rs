@@ -1,0 +1,93 @@
+//! The header of each script is its contract: this checks that it is there and names what the script uses.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+fn scripts() -> Vec<(PathBuf, String)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/backend/redis/scripts");
+    let mut scripts = Vec::new();
+    for kind in fs::read_dir(folder).unwrap() {
+        let kind = kind.unwrap().path();
+        if kind.is_dir() {
+            for script in fs::read_dir(kind).unwrap() {
+                let path = script.unwrap().path();
+                let text = fs::read_to_string(&path).unwrap();
+                scripts.push((path, text));
+            }
+        }
+    }
+    assert!(scripts.len() >= 7, "found only {}", scripts.len());
+    scripts
+}
+
+/// The header without its comment marks, and the code.
+fn split(text: &str) -> (String, String) {
+    let lines = text.lines().take_while(|line| line.starts_with("--"));
+    let header: Vec<&str> = lines.map(|line| line.trim_start_matches("--")).collect();
+    let code = text.lines().skip(header.len());
+    let code: Vec<&str> = code.filter(|line| !line.trim().starts_with("--")).collect();
+    (header.join("\n"), code.join("\n"))
+}
+
+/// `KEYS[1]`, `ARGV[2]` … that a text mentions.
+fn arguments(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for list in ["KEYS[", "ARGV["] {
+        for (at, _) in text.match_indices(list) {
+            let rest = &text[at..];
+            let end = rest.find(']').expect("a closed bracket");
+            found.insert(rest[..=end].to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() {
+    for (path, text) in scripts() {
+        let (header, code) = split(&text);
+        let path = path.display();
+        let name = path.to_string();
+        let name = name.rsplit_once("scripts/").unwrap().1.to_owned();
+        assert!(
+            header.trim_start().starts_with(&name),
+            "{path}: begins with its name"
+        );
+        assert!(
+            header.contains("\n Returns "),
+            "{path}: says what it returns"
+        );
+        assert!(
+            header.contains("\n Retry "),
+            "{path}: says whether it may be sent twice"
+        );
+        let (documented, used) = (arguments(&header), arguments(&code));
+        if code.contains("ipairs(KEYS)") {
+            continue; // as many as the caller likes
+        }
+        assert_eq!(
+            documented, used,
+            "{path}: header and code name different arguments"
+        );
+    }
+}
+
+#[test]
+fn what_the_server_may_refuse_comes_before_what_deletes() {
+    for (path, text) in scripts() {
+        let (_, code) = split(&text);
+        // Per branch: after a DEL nothing may be called that an ACL or maxmemory can refuse.
+        for (at, _) in code.match_indices("redis.call('DEL'") {
+            let rest = &code[at..];
+            let end = rest
+                .find("return")
+                .expect("a script returns after it deletes");
+            for refusable in ["PUBLISH", "HSET", "'SET'", "RPUSH"] {
+                assert!(
+                    !rest[..end].contains(refusable),
+                    "{}: {refusable} after DEL: an error there would hide that the name is free",
+                    path.display()
+                );
+            }
+        }
+    }
+}
