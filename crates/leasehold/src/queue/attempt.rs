@@ -81,12 +81,17 @@ impl<'a> Attempt<'a> {
                     return Err(Failure::Rejected(cause));
                 }
                 Err(failure) => {
-                    self.failures += 1;
-                    self.ambiguous |= matches!(failure, Failure::Ambiguous(_));
+                    self.failed(&failure);
                     return Err(failure);
                 }
             }
         }
+    }
+
+    /// A send that failed.
+    pub(super) fn failed(&mut self, failure: &Failure) {
+        self.failures += 1;
+        self.ambiguous |= matches!(failure, Failure::Ambiguous(_));
     }
 
     /// Before the next try after a failure: 10 ms, doubling up to half a second.
@@ -98,6 +103,14 @@ impl<'a> Attempt<'a> {
 
     pub(super) fn resent(&self) -> bool {
         self.ambiguous
+    }
+
+    /// What a failure amounts to: after an unanswered copy, one that was not sent leaves the matter open.
+    pub(super) fn verdict(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::NotSent(cause) if self.ambiguous => Failure::Ambiguous(cause),
+            other => other,
+        }
     }
 
     /// Stops asking. If the server may have heard, it is told in the background.

@@ -267,6 +267,7 @@ impl<'a> Driver<'a> {
             }
             if rejected || now.since(since) > spec.lease {
                 let free = lease::free_within(spec.lease);
+                let failure = self.attempt.verdict(failure);
                 let error = failure.into_error(format!("lock {:?}", self.queue.name), free);
                 state.dismiss_all(&error);
                 return Step::Ask; // and find nobody there

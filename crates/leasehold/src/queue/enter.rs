@@ -117,14 +117,27 @@ fn enter(core: &Arc<Core>, name: &Name, spec: Spec, patience: Patience) -> Resul
 pub(super) async fn go_inside(hold: Arc<Hold>) -> Result<Guard, Error> {
     // From here on a guard, so that every way out takes the count back.
     let guard = Guard::new(Arc::clone(&hold));
-    let name = &hold.queue.name;
-    let written = write_count(&hold).await;
-    match written {
-        Ok(true) => {}
-        Ok(false) => hold.lose(LostReason::Replaced),
-        Err(failure) => {
+    let (core, name) = (&hold.core, &hold.queue.name);
+    let mut attempt = Attempt::new(core, name, hold.lease());
+    let began = core.clock.now();
+    loop {
+        let failure = match write_count(&hold).await {
+            Ok(true) => break,
+            Ok(false) => {
+                hold.lose(LostReason::Replaced);
+                break;
+            }
+            Err(failure) => failure,
+        };
+        // The count is absolute, so writing it again is harmless (D3).
+        attempt.failed(&failure);
+        let waited = core.clock.now().since(began);
+        let hopeless = matches!(failure, Failure::Rejected(_));
+        if hopeless || waited >= core.config.operation_timeout || hold.standing().is_err() {
+            let failure = attempt.verdict(failure);
             return Err(failure.into_error(format!("enter {name:?} again"), guard.remaining()));
         }
+        attempt.pause().await;
     }
     guard.ensure(Duration::ZERO)?;
     Ok(guard)
@@ -175,6 +188,7 @@ async fn first_turn(
     attempt.give_up(None);
     queue.pass_on(&core);
     let free = lease::free_within(spec.lease);
+    let failure = attempt.verdict(failure);
     Err(failure.into_error(format!("lock {:?}", queue.name), free))
 }
 

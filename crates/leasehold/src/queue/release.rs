@@ -131,8 +131,7 @@ async fn release_work(hold: Arc<Hold>, step: Release, until: Tick) -> Result<Rel
             }
             Err(failure) => failure,
         };
-        attempt.failures += 1;
-        attempt.ambiguous |= matches!(failure, Failure::Ambiguous(_));
+        attempt.failed(&failure);
         let waited = core.clock.now().since(began);
         let hopeless = matches!(failure, Failure::Rejected(_));
         if hopeless || waited >= core.config.operation_timeout {
@@ -148,7 +147,7 @@ async fn release_work(hold: Arc<Hold>, step: Release, until: Tick) -> Result<Rel
             hold.come_back();
             let doing = format!("release {:?}", step.name);
             let free = left + lease::margin(hold.spec().lease);
-            return Err(failure.into_error(doing, free));
+            return Err(attempt.verdict(failure).into_error(doing, free));
         }
         attempt.pause().await;
     }

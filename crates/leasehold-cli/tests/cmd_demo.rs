@@ -1,0 +1,80 @@
+//! `leasehold demo`: passes with the lock, fails without it.
+
+mod common;
+
+use common::{code, leasehold, stderr, stdout};
+use leasehold_testkit::{Flavor, Server};
+use serde_json::Value;
+
+/// The demo needs no server; this one would refuse.
+const NOWHERE: &str = "redis://127.0.0.1:1/";
+
+fn demo(flags: &[&str]) -> (i32, Value) {
+    let output = leasehold(NOWHERE)
+        .args(["demo", "--json"])
+        .args(flags)
+        .output()
+        .unwrap();
+    let document = serde_json::from_slice(&output.stdout);
+    (
+        code(output.status),
+        document.unwrap_or_else(|_| panic!("{}", stderr(&output))),
+    )
+}
+
+#[test]
+fn it_passes_in_memory_and_its_counts_agree_with_its_events() {
+    let (code, document) = demo(&["--seed", "7"]);
+    let verdict = &document["verdict"];
+    assert_eq!((code, &verdict["ok"]), (0, &true.into()), "{verdict:#}");
+    let events = document["events"].as_array().unwrap();
+    let count = |what: &str| events.iter().filter(|event| event["what"] == what).count();
+    let counts = &verdict["counts"];
+    assert_eq!(counts["sold"], 20);
+    assert_eq!(counts["sold"], count("sold"));
+    assert_eq!(counts["acquisitions"], count("entered"));
+    assert_eq!(counts["renewals"], count("renewed"));
+    assert_eq!(counts["lost"], 1);
+    assert!(counts["hand_overs"].as_u64().unwrap() > 0);
+    assert!(counts["renewals"].as_u64().unwrap() >= 10);
+}
+
+#[test]
+fn it_passes_on_a_server_with_processes_that_are_really_killed() {
+    let server = Server::start(Flavor::Redis);
+    let (code, document) = demo(&["--url", &server.url()]);
+    assert_eq!(code, 0, "{:#}", document["verdict"]);
+    assert_eq!(document["backend"], "server");
+    assert_eq!(
+        server.cli(&["KEYS", "*"]),
+        redis::Value::Array(Vec::new()),
+        "nothing is left"
+    );
+}
+
+/// The control: workers that skip the lock must fail the check, or passing it means nothing.
+#[test]
+fn without_the_lock_the_check_fails() {
+    let (code, document) = demo(&["--broken"]);
+    let verdict = &document["verdict"];
+    assert_eq!((code, &verdict["ok"]), (1, &false.into()));
+    for check in ["nothing overlapped", "nothing oversold"] {
+        let checks = verdict["checks"].as_array().unwrap();
+        let check = checks.iter().find(|it| it["what"] == check).unwrap();
+        assert_eq!(check["ok"], false, "{check}");
+    }
+}
+
+#[test]
+fn without_a_terminal_the_picture_is_plain_text_of_eighty_columns() {
+    let output = leasehold(NOWHERE).arg("demo").output().unwrap();
+    let text = stdout(&output);
+    assert_eq!(code(output.status), 0, "{text}");
+    assert!(!text.contains('\x1b'));
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    for sign in ["▇", "┃", "✗", "░", "passed"] {
+        assert!(text.contains(sign), "no {sign} in\n{text}");
+    }
+}

@@ -1,0 +1,395 @@
+//! `leasehold run`: what passes through, and the exit codes.
+
+mod common;
+
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+use common::{Notes, Process, SOON, code, is_there, leasehold, run, stderr, stdout};
+use leasehold_testkit::{Flavor, Server, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn server() -> Server {
+    Server::start(Flavor::Redis)
+}
+
+/// A command that says it is there and stays until the test writes `go`.
+fn stay(notes: &Notes) -> String {
+    format!(
+        "echo $$ >{pid}; until [ -e {go} ]; do sleep 0.02; done",
+        pid = notes.sh("pid"),
+        go = notes.sh("go")
+    )
+}
+
+#[test]
+fn output_and_exit_status_pass_through() {
+    let server = server();
+    let output = run(&server.url(), &[], "echo out; echo err >&2; exit 7")
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 7);
+    assert_eq!(stdout(&output), "out\n");
+    assert_eq!(stderr(&output), "err\n");
+    assert_eq!(
+        server.cli(&["EXISTS", "job"]),
+        redis::Value::Int(0),
+        "released"
+    );
+}
+
+#[test]
+fn standard_input_passes_through() {
+    let server = server();
+    let mut child = leasehold(&server.url())
+        .args(["run", "job", "--", "tr", "a-z", "A-Z"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"hello").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (code(output.status), stdout(&output)),
+        (0, "HELLO".to_owned())
+    );
+}
+
+#[test]
+fn a_command_ended_by_a_signal_becomes_128_and_the_signal() {
+    let server = server();
+    let status = run(&server.url(), &[], "kill -9 $$").status().unwrap();
+    assert_eq!(status.code(), Some(137));
+}
+
+#[test]
+fn the_command_finds_name_and_deadline_in_its_environment_and_no_signal_blocked() {
+    let server = server();
+    let before = unix_ms();
+    let script = "echo $LEASEHOLD_NAME $LEASEHOLD_VALID_UNTIL; grep SigBlk /proc/self/status";
+    let output = run(&server.url(), &["--lease", "20s"], script)
+        .output()
+        .unwrap();
+    let text = stdout(&output);
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(words[0], "job");
+    let until: u64 = words[1].parse().unwrap();
+    // Less the margin for the drift of clocks.
+    assert!(
+        (before + 19_000..=unix_ms() + 20_000).contains(&until),
+        "{until}"
+    );
+    assert_eq!(words[3], "0000000000000000");
+}
+
+fn unix_ms() -> u64 {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+#[test]
+fn the_name_is_held_while_the_command_runs_and_free_afterwards() {
+    let (server, notes) = (server(), Notes::new());
+    let mut holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(1));
+    notes.write("go", "");
+    assert_eq!(holder.code(), 0);
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let (server, notes) = (server(), Notes::new());
+    for (signal, name) in [
+        (Signal::TERM, "TERM"),
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::WINCH, "WINCH"),
+    ] {
+        let ready = format!("ready-{name}");
+        let script = format!(
+            "trap 'echo got {name}; exit 9' {name}; echo $$ >{}; while :; do sleep 0.02; done",
+            notes.sh(&ready)
+        );
+        let mut command = run(&server.url(), &[], &script);
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        notes.wait(&ready);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(
+            (code(output.status), stdout(&output)),
+            (9, format!("got {name}\n"))
+        );
+    }
+}
+
+#[test]
+fn a_hangup_that_was_ignored_before_stays_ignored() {
+    let (server, notes) = (server(), Notes::new());
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "trap '' HUP; exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_leasehold"),
+        ])
+        .args(["run", "job", "--", "sh", "-c", &stay(&notes)])
+        .env("LEASEHOLD_URL", server.url());
+    let mut process = Process::start(&mut command);
+    notes.wait("pid");
+    process.signal(Signal::HUP);
+    // TERM comes after it and is not ignored.
+    process.signal(Signal::TERM);
+    assert_eq!(process.code(), 143);
+}
+
+#[test]
+fn without_a_terminal_a_stopped_command_keeps_its_lock_and_goes_on_when_told() {
+    let (server, notes) = (server(), Notes::new());
+    let mut command = run(&server.url(), &["--lease", "900ms"], &stay(&notes));
+    let mut process = Process::start(&mut command);
+    let pid = notes.wait_pid("pid");
+    process.signal(Signal::TSTP);
+    wait_until(SOON, "the command has stopped", || state(pid) == 'T');
+    notes.write("go", "");
+    let renewed = |before| common::pttl(&server, "job") > before;
+    let before = common::pttl(&server, "job");
+    wait_until(SOON, "the lease was renewed meanwhile", || renewed(before));
+    assert_eq!(state(pid), 'T');
+    process.signal(Signal::CONT);
+    assert_eq!(process.code(), 0);
+}
+
+fn state(pid: rustix::process::Pid) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+    let stat = stat.unwrap_or_default();
+    stat.rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next())
+        .unwrap_or('-')
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_gone_before_the_release() {
+    let (server, notes) = (server(), Notes::new());
+    let script = format!(
+        "(trap '' TERM; while :; do sleep 0.02; done) & echo $! >{}; exit 3",
+        notes.sh("pid")
+    );
+    let flags = ["--lease", "5s", "--grace", "200ms"];
+    let mut first = Process::start_captured(&mut run(&server.url(), &flags, &script));
+    let left = notes.wait_pid("pid");
+    // Whoever comes next must not meet it.
+    let meet = format!("kill -0 {} && exit 55; exit 0", left.as_raw_pid());
+    assert_eq!(
+        code(
+            run(&server.url(), &[], &meet)
+                .stderr(Stdio::null())
+                .status()
+                .unwrap()
+        ),
+        0
+    );
+    let (code, said) = first.end();
+    assert_eq!(code, 3);
+    assert!(said.contains("left processes behind"), "{said}");
+    assert!(!is_there(left));
+}
+
+#[test]
+fn a_name_that_is_not_free_in_time_is_busy() {
+    let (server, notes) = (server(), Notes::new());
+    let _holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    for wait in ["100ms", "0"] {
+        let output = run(&server.url(), &["--wait", wait], "echo ran")
+            .output()
+            .unwrap();
+        assert_eq!(code(output.status), 75);
+        assert_eq!(stdout(&output), "");
+        assert!(stderr(&output).contains("\"job\""), "{}", stderr(&output));
+    }
+    let output = run(&server.url(), &["--wait", "0", "--json"], "echo ran")
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(
+        (&report["outcome"], &report["exit"]),
+        (&"busy".into(), &75.into())
+    );
+}
+
+#[test]
+fn skip_if_held_does_not_run_the_command_and_is_content() {
+    let (server, notes) = (server(), Notes::new());
+    let mut holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    let skip = || {
+        run(&server.url(), &["--skip-if-held"], "echo ran")
+            .output()
+            .unwrap()
+    };
+    let output = skip();
+    assert_eq!((code(output.status), stdout(&output)), (0, String::new()));
+    assert!(stderr(&output).contains("skipped"), "{}", stderr(&output));
+
+    notes.write("go", "");
+    holder.code();
+    let output = skip();
+    assert_eq!(
+        (code(output.status), stdout(&output)),
+        (0, "ran\n".to_owned())
+    );
+}
+
+#[test]
+fn a_waiting_run_that_is_told_to_end_ends_and_leaves_nothing_behind() {
+    let (server, notes) = (server(), Notes::new());
+    let mut holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    let mut waiter = Process::start_captured(&mut run(&server.url(), &[], "echo ran"));
+    // The subscription shows that it waits; it also shows that its handlers are in place.
+    wait_until(SOON, "it waits", || waiting(&server) == 1);
+    waiter.signal(Signal::TERM);
+    assert_eq!(waiter.code(), 143);
+    wait_until(SOON, "nobody waits", || waiting(&server) == 0);
+    notes.write("go", "");
+    assert_eq!(holder.code(), 0);
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
+}
+
+fn waiting(server: &Server) -> u64 {
+    let output = leasehold(&server.url())
+        .args(["status", "--json", "job"])
+        .output()
+        .unwrap();
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    status["waiting_clients"].as_u64().unwrap()
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_126_or_127_as_in_a_shell() {
+    let (server, notes) = (server(), Notes::new());
+    notes.write("text", "not a program\n");
+    let start = |program: &str| {
+        let mut command = leasehold(&server.url());
+        command
+            .args(["run", "job", "--", program])
+            .output()
+            .unwrap()
+    };
+    let output = start("/nonexistent/program");
+    assert_eq!(code(output.status), 127);
+    assert!(
+        stderr(&output).contains("/nonexistent/program"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(code(start(&notes.sh("text")).status), 126);
+    assert_eq!(
+        server.cli(&["EXISTS", "job"]),
+        redis::Value::Int(0),
+        "released"
+    );
+}
+
+#[test]
+fn a_server_that_is_not_there_is_69() {
+    let output = run("redis://127.0.0.1:1/", &[], "echo ran")
+        .output()
+        .unwrap();
+    assert_eq!((code(output.status), stdout(&output)), (69, String::new()));
+}
+
+#[test]
+fn a_wrong_password_is_77_and_not_printed() {
+    let server = Server::start_with(Flavor::Redis, &["--requirepass", "right"]);
+    let url = format!("redis://:s3cret-word@{}/", server.addr());
+    for flags in [&[][..], &["--json"]] {
+        let output = run(&url, flags, "echo ran").output().unwrap();
+        assert_eq!((code(output.status), stdout(&output)), (77, String::new()));
+        assert!(
+            !stderr(&output).contains("s3cret-word"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_77_and_says_which() {
+    let server = server();
+    server.cli(&["SET", "job", "a string"]);
+    let output = run(&server.url(), &[], "echo ran").output().unwrap();
+    assert_eq!((code(output.status), stdout(&output)), (77, String::new()));
+    assert!(stderr(&output).contains("job"), "{}", stderr(&output));
+}
+
+#[test]
+fn usage_is_64_and_a_password_in_it_is_not_quoted() {
+    let server = server();
+    for words in [
+        &["run"][..],
+        &["run", "job"],
+        &["run", "job", "true"],
+        &["run", "--wait", "5", "job", "--", "true"],
+        &["run", "--lease", "0s", "job", "--", "true"],
+        &["run", "--lease=-1s", "job", "--", "true"],
+        &["run", "--lease", "4s", "--grace", "3s", "job", "--", "true"],
+        &["run", "", "--", "true"],
+        &["run", "--url", "memory:", "job", "--", "true"],
+        &["run", "--url", "nonsense", "job", "--", "true"],
+        &["run", "job", "redis://:s3cret-word@db/", "--", "true"],
+        &["unlock", "job"],
+        &["unheard-of"],
+    ] {
+        let output = leasehold(&server.url()).args(words).output().unwrap();
+        assert_eq!(code(output.status), 64, "{words:?}: {}", stderr(&output));
+        assert!(
+            !stderr(&output).contains("s3cret-word"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn the_url_comes_from_the_flag_or_else_the_environment() {
+    let server = server();
+    let nowhere = "redis://127.0.0.1:1/";
+    let run = |flag: Option<&str>, ours: Option<&str>, redis: Option<&str>| {
+        let mut command = leasehold("");
+        command
+            .arg("run")
+            .args(flag.map(|url| format!("--url={url}")));
+        command.args(["job", "--", "true"]).stderr(Stdio::null());
+        command
+            .env_remove("LEASEHOLD_URL")
+            .envs(ours.map(|url| ("LEASEHOLD_URL", url)));
+        command.envs(redis.map(|url| ("REDIS_URL", url)));
+        code(command.status().unwrap())
+    };
+    let url = server.url();
+    assert_eq!(run(Some(&url), Some(nowhere), Some(nowhere)), 0);
+    assert_eq!(run(None, Some(&url), Some(nowhere)), 0);
+    assert_eq!(run(None, None, Some(&url)), 0);
+    assert_eq!(run(None, Some(nowhere), Some(&url)), 69);
+}
+
+#[test]
+fn json_reports_what_happened_in_one_line() {
+    let server = server();
+    let output = run(&server.url(), &["--json"], "exit 4").output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(report["outcome"], "ran");
+    assert_eq!(report["exit"], 4);
+    assert_eq!(report["command"]["exited"], 4);
+    assert_eq!(report["released"], true);
+}

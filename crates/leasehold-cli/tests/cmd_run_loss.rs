@@ -1,0 +1,186 @@
+//! `leasehold run` when the lock is lost: CMD is dead before anybody else can hold the name, whoever dies.
+
+mod common;
+
+use std::{
+    os::unix::process::CommandExt,
+    time::{Duration, Instant},
+};
+
+use common::{Notes, Process, SOON, is_there, leasehold, pttl, run};
+use leasehold_testkit::{Flavor, Proxy, Server, wait_until};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+const FLAGS: [&str; 4] = ["--lease", "2s", "--grace", "500ms"];
+
+/// How much later than the server's expiry the next one may come: a wake-up, a round trip, three process starts
+/// on a busy machine.
+const TAKEOVER: Duration = Duration::from_millis(200);
+
+/// A command that hears SIGTERM, says so, and goes on.
+fn stubborn(notes: &Notes) -> String {
+    format!(
+        "trap 'echo TERM >{term}' TERM; echo $$ >{pid}; while :; do sleep 0.02; done",
+        term = notes.sh("term"),
+        pid = notes.sh("pid")
+    )
+}
+
+/// The next in line, who looks whether it is alone.
+fn heir(server: &Server, notes: &Notes, victim: Pid) -> Process {
+    let script = format!(
+        "if kill -0 {victim} 2>/dev/null; then echo two; else echo alone; fi >{}",
+        notes.sh("heir"),
+        victim = victim.as_raw_pid()
+    );
+    let heir = Process::start(&mut run(&server.url(), &FLAGS, &script));
+    wait_until(SOON, "the next one waits", || {
+        let output = leasehold(&server.url())
+            .args(["status", "--json", "job"])
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("\"waiting_clients\": 1")
+    });
+    heir
+}
+
+/// The next in line comes when the server lets it, finds the victim dead, and ends well.
+#[track_caller]
+fn takes_over(mut heir: Process, server: &Server, notes: &Notes) {
+    let left = Duration::from_millis(pttl(server, "job").max(0).unsigned_abs());
+    let deadline = Instant::now() + left + TAKEOVER;
+    assert_eq!(notes.wait("heir"), "alone");
+    let late = Instant::now().saturating_duration_since(deadline);
+    assert!(late.is_zero(), "{late:?} too late");
+    assert_eq!(heir.code(), 0);
+}
+
+#[test]
+fn an_unreachable_server_ends_the_command_before_the_name_is_free() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let proxy = Proxy::start(server.addr());
+    let mut command = run(
+        &proxy.url(),
+        &["--lease", "3s", "--grace", "1s"],
+        &stubborn(&notes),
+    );
+    let mut holder = Process::start_captured(&mut command);
+    let victim = notes.wait_pid("pid");
+    let heir = heir(&server, &notes, victim);
+
+    proxy.black_hole(None);
+    notes.wait("term");
+    assert!(is_there(victim), "it has the grace it asked for");
+    wait_until(SOON, "the command is dead", || !is_there(victim));
+    let left = pttl(&server, "job");
+    assert!(
+        left > 0,
+        "the name was free {left} before the command was dead"
+    );
+    takes_over(heir, &server, &notes);
+
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+    assert!(said.contains("could not be renewed"), "{said}");
+}
+
+#[test]
+fn a_command_that_winds_down_on_sigterm_is_not_killed_and_the_loss_is_still_told() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let proxy = Proxy::start(server.addr());
+    let script = format!(
+        "trap 'echo done >{}; exit 0' TERM; echo $$ >{}; while :; do sleep 0.02; done",
+        notes.sh("wound-down"),
+        notes.sh("pid")
+    );
+    let mut holder = Process::start_captured(&mut run(&proxy.url(), &FLAGS, &script));
+    notes.wait("pid");
+    proxy.black_hole(None);
+    assert_eq!(notes.wait("wound-down"), "done");
+    assert_eq!(holder.code(), 76);
+}
+
+#[test]
+fn a_name_taken_away_by_force_ends_the_command() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let mut holder = Process::start_captured(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let unlock = ["unlock", "--force", "job"];
+    assert!(
+        leasehold(&server.url())
+            .args(unlock)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+    assert!(!is_there(victim));
+}
+
+/// Also for its whole process group, as `kill -9 %1` in a shell does it.
+#[test]
+fn a_killed_supervisor_takes_the_command_with_it() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let mut command = run(&server.url(), &FLAGS, &stubborn(&notes));
+    let mut holder = Process::start(command.process_group(0));
+    let victim = notes.wait_pid("pid");
+    let heir = heir(&server, &notes, victim);
+
+    kill_process_group(holder.pid(), Signal::KILL).unwrap();
+    assert_eq!(holder.code(), 137);
+    takes_over(heir, &server, &notes);
+    assert_eq!(notes.read("term"), "TERM\n", "it was told first");
+}
+
+#[test]
+fn a_stopped_supervisor_cannot_keep_the_command_alive() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let mut holder = Process::start_captured(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let heir = heir(&server, &notes, victim);
+
+    holder.signal(Signal::STOP);
+    takes_over(heir, &server, &notes);
+    assert_eq!(notes.read("term"), "TERM\n", "it was told first");
+    holder.signal(Signal::CONT);
+    assert_eq!(holder.code(), 76);
+}
+
+#[test]
+fn a_supervisor_killed_while_it_waits_never_starts_the_command() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let _first = Process::start(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let mut heir = heir(&server, &notes, victim);
+    let guardian = guardian_of(heir.pid());
+    heir.signal(Signal::KILL);
+    assert_eq!(heir.code(), 137);
+    wait_until(SOON, "its guardian is gone, too", || !is_alive(guardian));
+    assert_eq!(notes.read("heir"), "");
+}
+
+#[test]
+fn a_command_whose_guardian_was_killed_is_ended_at_once() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let mut holder = Process::start_captured(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    rustix::process::kill_process(guardian_of(holder.pid()), Signal::KILL).unwrap();
+    let (code, said) = holder.end();
+    assert_eq!(code, 70, "{said}");
+    assert!(!is_alive(victim));
+    assert_eq!(pttl(&server, "job"), -2, "released");
+}
+
+/// The only child of `leasehold run`.
+fn guardian_of(supervisor: Pid) -> Pid {
+    let pid = supervisor.as_raw_pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    Pid::from_raw(children.trim().parse().unwrap()).unwrap()
+}
+
+/// Neither gone nor dead and waiting to be collected, by whoever collects orphans here.
+fn is_alive(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}

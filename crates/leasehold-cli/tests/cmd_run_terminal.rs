@@ -1,0 +1,133 @@
+//! `leasehold run` on a terminal, under a shell with job control: reading, Ctrl-C, Ctrl-Z and `fg`.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read, Write},
+    os::fd::OwnedFd,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use common::{Process, SOON};
+use leasehold_testkit::{Flavor, Server, wait_until};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+/// A terminal, seen from where a person sits.
+struct Terminal {
+    keys: File,
+    shown: Arc<Mutex<String>>,
+    _shell: Process,
+}
+
+impl Terminal {
+    /// A shell with job control that runs this script; `$leasehold` is the command.
+    fn run(server: &Server, script: &str) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let path = name.to_str().unwrap();
+        let slave: OwnedFd = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap()
+            .into();
+        let stdio = || Stdio::from(slave.try_clone().unwrap());
+        let mut command = Command::new("setsid");
+        command
+            .args(["--ctty", "sh", "-mc", script])
+            .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
+            .env("LEASEHOLD_URL", server.url())
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(stdio());
+        let shell = Process::start(&mut command);
+
+        let shown = Arc::new(Mutex::new(String::new()));
+        let mut screen = File::from(master.try_clone().unwrap());
+        let text = Arc::clone(&shown);
+        thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            while let Ok(length @ 1..) = screen.read(&mut bytes) {
+                let piece = String::from_utf8_lossy(&bytes[..length]);
+                text.lock().unwrap().push_str(&piece);
+            }
+        });
+        Terminal {
+            keys: File::from(master),
+            shown,
+            _shell: shell,
+        }
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let shown = || self.shown.lock().unwrap().contains(text);
+        wait_until(SOON, &format!("the terminal shows {text:?}"), shown);
+    }
+}
+
+const WORK: &str = "echo ready; while :; do sleep 0.02; done";
+
+#[test]
+fn the_command_reads_from_the_terminal_and_the_shell_gets_it_back() {
+    let server = Server::start(Flavor::Redis);
+    let mut terminal = Terminal::run(
+        &server,
+        "$leasehold run job -- sh -c 'read a; echo \"<$a>\"'; echo \"status $?\"; read b; echo \"[$b]\"",
+    );
+    terminal.type_in("hello\n");
+    terminal.shows("<hello>");
+    terminal.shows("status 0");
+    terminal.type_in("again\n");
+    terminal.shows("[again]");
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_not_the_shell() {
+    let server = Server::start(Flavor::Redis);
+    let script = format!("$leasehold run job -- sh -c '{WORK}'; echo \"status $?\"");
+    let mut terminal = Terminal::run(&server, &script);
+    terminal.shows("ready");
+    terminal.type_in("\x03");
+    terminal.shows("status 130");
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_gives_it_back() {
+    let server = Server::start(Flavor::Redis);
+    let script = format!(
+        "$leasehold run job -- sh -c '{WORK}'; echo \"shell\"; read a; echo \"[$a]\"; fg; echo \"status $?\""
+    );
+    let mut terminal = Terminal::run(&server, &script);
+    terminal.shows("ready");
+    terminal.type_in("\x1a");
+    terminal.shows("shell");
+    terminal.type_in("line\n");
+    terminal.shows("[line]");
+    // Back in the foreground, Ctrl-C reaches the command again.
+    wait_until(SOON, "the command runs in the foreground", || {
+        terminal.type_in("\x03");
+        thread::sleep(std::time::Duration::from_millis(20));
+        terminal.shown.lock().unwrap().contains("status 130")
+    });
+}
+
+#[test]
+fn a_terminal_left_without_echo_by_a_killed_command_is_put_right() {
+    let server = Server::start(Flavor::Redis);
+    let script =
+        "$leasehold run job -- sh -c 'stty -echo; kill -9 $$'; echo \"status $?\"; stty -a";
+    let terminal = Terminal::run(&server, script);
+    terminal.shows("status 137");
+    terminal.shows(" echo ");
+}

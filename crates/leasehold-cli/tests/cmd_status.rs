@@ -1,0 +1,91 @@
+//! `leasehold status` and `leasehold unlock`.
+
+mod common;
+
+use common::{Notes, Process, code, leasehold, run, stderr, stdout};
+use leasehold_testkit::{Flavor, Server};
+use serde_json::Value;
+
+fn json(server: &Server, words: &[&str]) -> Value {
+    let output = leasehold(&server.url())
+        .args(words)
+        .arg("--json")
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 0, "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_free_name_has_no_holder() {
+    let server = Server::start(Flavor::Redis);
+    let status = json(&server, &["status", "job"]);
+    assert_eq!(
+        (&status["held"], &status["holder"]),
+        (&false.into(), &Value::Null)
+    );
+    let output = leasehold(&server.url())
+        .args(["status", "job"])
+        .output()
+        .unwrap();
+    assert!(
+        stdout(&output).contains("nobody holds it"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn the_holder_is_named_with_its_process_and_what_is_left_of_its_lease() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let script = format!("echo >{}; sleep 100", notes.sh("up"));
+    let holder = Process::start(&mut run(&server.url(), &["--lease", "20s"], &script));
+    notes.wait("up");
+    let status = json(&server, &["status", "job"]);
+    let left = status["holder"]["remaining_ms"].as_u64().unwrap();
+    assert!((10_000..=20_000).contains(&left), "{left}");
+    let pid = format!(":{}", holder.pid().as_raw_pid());
+    assert!(status["holder"]["label"].as_str().unwrap().ends_with(&pid));
+    let output = leasehold(&server.url())
+        .args(["status", "job"])
+        .output()
+        .unwrap();
+    assert!(stdout(&output).contains(&pid), "{}", stdout(&output));
+}
+
+#[test]
+fn unlock_takes_a_name_away_only_when_forced_and_says_whose_it_was() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let script = format!("echo >{}; sleep 100", notes.sh("up"));
+    let _holder = Process::start(&mut run(&server.url(), &["--lease", "20s"], &script));
+    notes.wait("up");
+
+    let output = leasehold(&server.url())
+        .args(["unlock", "job"])
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 64);
+    assert!(stderr(&output).contains("--force"), "{}", stderr(&output));
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(1));
+
+    let answer = json(&server, &["unlock", "--force", "job"]);
+    assert_eq!(
+        (&answer["unlocked"], &answer["before"]["held"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
+
+    let answer = json(&server, &["unlock", "--force", "job"]);
+    assert_eq!(answer["unlocked"], false);
+}
+
+#[test]
+fn failures_are_json_too_when_asked() {
+    let output = leasehold("redis://127.0.0.1:1/")
+        .args(["status", "--json", "job"])
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 69);
+    let failure: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(failure["exit"], 69);
+}

@@ -1,0 +1,99 @@
+//! How fast is it, next to the least that the same work can cost?
+//!
+//! One file per aim of `docs/performance.md`, each with its question and its unit at the top. All of them print
+//! into one table, and each figure has its reference, taken in turns with it, beside it: machines differ and are
+//! noisy, so only ratios within one run count.
+//!
+//! ```sh
+//! cargo bench -p leasehold                    # everything, about five minutes
+//! cargo bench -p leasehold -- P3 P6           # only these
+//! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
+//! ```
+//!
+//! A bench is no test: the table marks what is missed, and the exit status is 0.
+
+mod contend;
+mod float;
+mod p1_pair;
+mod p2_many_names;
+mod p3_one_process;
+mod p4_processes;
+mod p6_handover;
+mod p7_idle;
+mod p8_renewal;
+mod p9_memory;
+mod raw;
+mod stage;
+mod table;
+mod worker;
+
+use stage::Stage;
+use table::Table;
+
+/// An aim and what measures it.
+type Bench = (&'static str, fn(&Stage, &mut Table));
+
+const BENCHES: [Bench; 9] = [
+    ("P1", p1_pair::run),
+    ("P2", p2_many_names::run),
+    ("P3", p3_one_process::run),
+    ("P4", p4_processes::with_handoff),
+    ("P5", p4_processes::without_handoff),
+    ("P6", p6_handover::run),
+    ("P7", p7_idle::run),
+    ("P8", p8_renewal::run),
+    ("P9", p9_memory::run),
+];
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+struct Asked {
+    json: bool,
+    short: bool,
+    /// Cargo runs us as a bench, and not among the tests.
+    bench: bool,
+    aims: Vec<String>,
+}
+
+fn asked() -> Asked {
+    let mut asked = Asked::default();
+    for arg in std::env::args().skip(1) {
+        match arg.as_str() {
+            "--bench" => asked.bench = true,
+            "--json" => asked.json = true,
+            "--short" => asked.short = true,
+            _ if BENCHES
+                .iter()
+                .any(|(aim, _)| aim.eq_ignore_ascii_case(&arg)) =>
+            {
+                asked.aims.push(arg.to_ascii_uppercase());
+            }
+            _ => eprintln!("{arg:?} is passed over: known are P1 to P9, --short and --json"),
+        }
+    }
+    asked
+}
+
+fn main() {
+    if worker::run_if_told() {
+        return;
+    }
+    let asked = asked();
+    if !asked.bench && asked.aims.is_empty() {
+        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9");
+        return;
+    }
+    let stage = Stage::set(asked.short);
+    let mut table = Table::default();
+    for (aim, run) in BENCHES {
+        if asked.aims.is_empty() || asked.aims.iter().any(|asked| asked == aim) {
+            eprintln!("{aim} …");
+            run(&stage, &mut table);
+        }
+    }
+    if asked.json {
+        println!("{}", table.json(&stage));
+    } else {
+        print!("{}", table.text(&stage));
+    }
+}

@@ -1,0 +1,194 @@
+//! P8: what does it cost to keep 100,000 names, and does it hold up others?
+//!
+//! Unit: CPU of the server and of the client in percent of a core, over three renewal periods and more, at a lease of
+//! 30 s renewed every 10; then, over one more period, the 99th percentile in milliseconds of a `PING` sent every 2 ms,
+//! among those in the tenths of a second in which the server renews; and how many names were lost.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Guard};
+use tokio::task::JoinSet;
+
+use crate::{
+    float::{float, millis, quantile},
+    stage::{self, Stage, connect_with, cpu_time, main_thread_time, percent},
+    table::{Aim, Table},
+    worker::{self, Worker},
+};
+
+const NAMES: usize = 100_000;
+/// Who fills the names at once.
+const TASKS: usize = 100;
+const LEASE: Duration = Duration::from_secs(30);
+const PERIOD: Duration = Duration::from_secs(10);
+const PERIODS: u32 = 3;
+const PING_EVERY: Duration = Duration::from_millis(2);
+const BIN: Duration = Duration::from_millis(100);
+/// In a busy bin the server works for more than this, which PINGs alone do not make it.
+const BUSY: Duration = Duration::from_millis(10);
+
+pub(crate) fn run(stage: &Stage, table: &mut Table) {
+    let mut idle = pings(stage, Duration::from_secs(2));
+    let idle_p99 = quantile(&mut idle.all, 0.99);
+    let mut holder = Worker::start(&format!("hold {} bench:p8", stage.url()));
+    holder.order(&format!("take {NAMES}"));
+    holder.answer();
+    // In a short run one period must do.
+    let time = PERIOD * if stage.is_short() { 1 } else { PERIODS } + PERIOD / 5;
+    let before = (
+        Instant::now(),
+        cpu_time(stage.server.pid()),
+        cpu_time(holder.pid()),
+    );
+    thread::sleep(time);
+    let time = before.0.elapsed();
+    let server = percent(cpu_time(stage.server.pid()) - before.1, time);
+    let client = percent(cpu_time(holder.pid()) - before.2, time);
+    eprintln!("   renewed for {time:.0?}; now with PINGs");
+    let mut meanwhile = pings(stage, PERIOD + PERIOD / 5);
+    let lost = lost(stage, &mut holder);
+
+    let who = "100,000 held names, 30 s renewed every 10 s";
+    table.row(
+        "P8",
+        format!("{who}: server CPU"),
+        (server, "% of a core"),
+        Aim::AtMost(2.0),
+        format!("over {time:.0?}, nothing subtracted"),
+    );
+    table.row(
+        "P8",
+        format!("{who}: client CPU"),
+        (client, "% of a core"),
+        Aim::AtMost(1.0),
+        format!("over {time:.0?}, the whole process"),
+    );
+    let all = quantile(&mut meanwhile.all, 0.99);
+    let (busy, seen) = if meanwhile.busy.is_empty() {
+        (all, 0)
+    } else {
+        (quantile(&mut meanwhile.busy, 0.99), meanwhile.busy.len())
+    };
+    table.row(
+        "P8",
+        format!("{who}: a PING while it renews, p99"),
+        (millis(busy), "ms"),
+        Aim::AtMost(1.5),
+        format!("{seen} PINGs; at any time {all:.0?}, before anything was held {idle_p99:.0?}"),
+    );
+    table.row(
+        "P8",
+        format!("{who}: lost"),
+        (float(lost), ""),
+        Aim::AtMost(0.0),
+        "invalid guards, and names missing on the server",
+    );
+}
+
+/// How many of the names the holder or the server no longer knows.
+fn lost(stage: &Stage, holder: &mut Worker) -> u64 {
+    holder.order("valid");
+    let valid: usize = holder.answer().parse().expect("a number");
+    let names: Vec<String> = (0..NAMES).map(|number| name("bench:p8", number)).collect();
+    let mut there = 0;
+    for some in names.chunks(1000) {
+        let mut command = vec!["EXISTS"];
+        command.extend(some.iter().map(String::as_str));
+        there += redis::from_redis_value::<usize>(stage.server.cli(&command)).expect("a number");
+    }
+    (NAMES - valid.min(there)) as u64
+}
+
+#[derive(Default)]
+struct Pings {
+    all: Vec<Duration>,
+    /// Those of the busy bins.
+    busy: Vec<Duration>,
+}
+
+fn pings(stage: &Stage, time: Duration) -> Pings {
+    let mut connection = stage.server.connection();
+    let worked = || main_thread_time(stage.server.pid()).unwrap_or_default();
+    let began = Instant::now();
+    let mut pings = Pings::default();
+    while began.elapsed() < time {
+        let (bin, before) = (Instant::now(), worked());
+        let mut some = Vec::new();
+        while bin.elapsed() < BIN {
+            let asked = Instant::now();
+            redis::cmd("PING").exec(&mut connection).expect("a PONG");
+            some.push(asked.elapsed());
+            thread::sleep(PING_EVERY.saturating_sub(asked.elapsed()));
+        }
+        if worked().saturating_sub(before) > BUSY {
+            pings.busy.extend(&some);
+        }
+        pings.all.extend(some);
+    }
+    pings
+}
+
+fn name(prefix: &str, number: usize) -> String {
+    format!("{prefix}:{number:06}")
+}
+
+/// A process that holds names. Orders: `take N`, answered with the memory it took; `valid`, answered with the number of valid
+/// guards; `tasks`, answered with the number of tasks of the client.
+pub(crate) async fn work(url: &str, words: &[&str]) {
+    let [prefix] = words else {
+        panic!("hold: prefix of the names");
+    };
+    let builder = Client::builder().url(url).lease(LEASE).renew_every(PERIOD);
+    let client = connect_with(builder).await;
+    // What the first locks set up stays, and is not a guard's.
+    drop(take(&client, &format!("{prefix}:warm"), TASKS * 10).await);
+    let mut guards = Vec::new();
+    worker::say("ready");
+    while let Some(order) = worker::heard().await {
+        let words: Vec<&str> = order.split(' ').collect();
+        match words.as_slice() {
+            ["take", count] => {
+                let count = count.parse().expect("a number of names");
+                let before = stage::own_memory();
+                guards = take(&client, prefix, count).await;
+                worker::say(&(stage::own_memory() - before).to_string());
+            }
+            ["handles", count] => {
+                let count = count.parse().expect("a number of names");
+                let handles: Vec<_> = (0..count).map(|n| client.mutex(name("idle", n))).collect();
+                let footprint = client.footprint();
+                drop(handles);
+                worker::say(&footprint.queues.to_string());
+            }
+            ["valid"] => {
+                let valid = guards.iter().filter(|guard| guard.is_valid()).count();
+                worker::say(&valid.to_string());
+            }
+            ["tasks"] => worker::say(&client.footprint().tasks.to_string()),
+            other => panic!("there is no order {other:?}"),
+        }
+    }
+}
+
+async fn take(client: &Client, prefix: &str, count: usize) -> Vec<Guard> {
+    let mut running = JoinSet::new();
+    for task in 0..TASKS {
+        let (client, prefix) = (client.clone(), prefix.to_owned());
+        running.spawn(async move {
+            let mut guards = Vec::with_capacity(count / TASKS + 1);
+            for number in (task..count).step_by(TASKS) {
+                let mutex = client.mutex(name(&prefix, number));
+                guards.push(mutex.lock().await.expect("a guard"));
+            }
+            guards
+        });
+    }
+    let mut guards = Vec::with_capacity(count);
+    while let Some(task) = running.join_next().await {
+        guards.extend(task.expect("the task does not panic"));
+    }
+    guards
+}

@@ -1,0 +1,243 @@
+//! What every bench stands on: a server on one core, the clients on another, and what the kernel and the server
+//! say about their work.
+
+use std::{collections::BTreeSet, fs, future::Future, time::Duration};
+
+use leasehold::{Client, ClientBuilder};
+use leasehold_testkit::{Flavor, Server};
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::float::float;
+
+/// Where the server runs.
+const SERVER_CORE: usize = 0;
+/// Where all clients run.
+const CLIENT_CORE: usize = 1;
+
+/// Without a core each, the scheduler's luck decides: the same round trip takes 8 or 81 µs.
+const CORES_NEEDED: usize = 2;
+
+/// The server of this run, and how long to measure.
+pub(crate) struct Stage {
+    pub(crate) server: Server,
+    short: bool,
+    pinned: bool,
+    load_before: String,
+    /// Commands that only scripts send.
+    inner: BTreeSet<String>,
+}
+
+impl Stage {
+    /// Starts the server and puts everybody in his place.
+    pub(crate) fn set(short: bool) -> Stage {
+        let load_before = load();
+        let server = Server::start(Flavor::Redis);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let pinned = cores >= CORES_NEEDED
+            && pin(server.pid(), SERVER_CORE)
+            && pin(std::process::id(), CLIENT_CORE);
+        if !pinned {
+            eprintln!(
+                "not pinned to cores ({cores} found): latencies depend on the scheduler's luck"
+            );
+        }
+        Stage {
+            server,
+            short,
+            pinned,
+            load_before,
+            inner: commands_in_scripts(),
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// This many, or fewer if asked to be short.
+    pub(crate) fn rounds(&self, full: usize) -> usize {
+        if self.short { full.min(3) } else { full }
+    }
+
+    /// So long, or a quarter of it.
+    pub(crate) fn time(&self, full: Duration) -> Duration {
+        if self.short { full / 4 } else { full }
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// How many commands clients have sent. The statistics of the server count what scripts call as well, so
+    /// these are left out; no client of ours sends one of them by itself.
+    pub(crate) fn commands(&self) -> u64 {
+        let calls = self.server.calls();
+        let sent = calls.iter().filter(|(name, _)| {
+            // The kit's own questions, and ours for these very statistics.
+            *name != "info" && !self.inner.contains(*name)
+        });
+        sent.map(|(_, calls)| calls).sum()
+    }
+
+    /// Where this was measured, for whoever reads the table.
+    pub(crate) fn described(&self) -> String {
+        let info = self.server.cli(&["INFO", "server"]);
+        let info: String = redis::from_redis_value(info).unwrap_or_default();
+        let version = info
+            .lines()
+            .find_map(|line| line.strip_prefix("redis_version:"))
+            .unwrap_or("?");
+        let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = cpu
+            .lines()
+            .find_map(|line| line.strip_prefix("model name"))
+            .map_or("?", |rest| rest.trim_start_matches([' ', '\t', ':']));
+        let cores = if self.pinned {
+            format!("server on core {SERVER_CORE}, clients on core {CLIENT_CORE}")
+        } else {
+            "NOT pinned to cores".to_owned()
+        };
+        let short = if self.short { ", short windows" } else { "" };
+        format!(
+            "redis-server {version} on loopback, {cpu}; {cores}; load average before {}, after {}{short}",
+            self.load_before,
+            load()
+        )
+    }
+}
+
+/// A client with the default settings.
+pub(crate) async fn connect(url: &str) -> Client {
+    connect_with(Client::builder().url(url)).await
+}
+
+pub(crate) async fn connect_with(builder: ClientBuilder) -> Client {
+    builder.connect().await.expect("our own server takes us")
+}
+
+pub(crate) fn one_thread() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+pub(crate) fn two_threads() -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// Runs a future to its end on a runtime's own threads, where tasks run in real life: `block_on` would poll it on
+/// the caller's thread and pay a hop to another for each message.
+pub(crate) fn on<T: Send + 'static>(
+    runtime: &Runtime,
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let task = runtime.spawn(work);
+    runtime.block_on(task).expect("the bench does not panic")
+}
+
+/// Nanoseconds on a clock that all processes of this machine share.
+pub(crate) fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).expect("the machine has started");
+    let nanos = u64::try_from(now.tv_nsec).expect("a fraction of a second");
+    seconds * 1_000_000_000 + nanos
+}
+
+/// User and system time of a process so far.
+pub(crate) fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
+    // The name in parentheses may contain anything, so count from behind it.
+    let (_, fields) = stat.rsplit_once(')').expect("a line of /proc/pid/stat");
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().expect("a number of ticks"))
+        .sum();
+    // USER_HZ is 100 wherever Linux runs.
+    Duration::from_millis(ticks * 10)
+}
+
+/// What the first thread of a process has spent on a core, to the nanosecond.
+pub(crate) fn main_thread_time(pid: u32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    Some(Duration::from_nanos(stat.split(' ').next()?.parse().ok()?))
+}
+
+/// Memory of this process that no file stands behind.
+pub(crate) fn own_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux tells about ourselves");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .expect("Linux 4.5 or later");
+    let kibibytes = line.trim().trim_end_matches(" kB");
+    kibibytes.parse::<u64>().expect("a number of KiB") * 1024
+}
+
+/// A part of one core.
+pub(crate) fn percent(work: Duration, of: Duration) -> f64 {
+    work.as_secs_f64() / of.as_secs_f64() * 100.0
+}
+
+/// Puts all threads of a process on one core; the ones it makes later follow.
+fn pin(pid: u32, core: usize) -> bool {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads
+        .filter_map(|thread| thread.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(Pid::from_raw)
+        .all(|thread| sched_setaffinity(Some(thread), &cores).is_ok())
+}
+
+fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("?").to_owned()
+}
+
+/// What the scripts call, in lower case.
+fn commands_in_scripts() -> BTreeSet<String> {
+    const SCRIPTS: [&str; 7] = [
+        include_str!("../../src/backend/redis/scripts/mutex/abandon.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/acquire.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/count.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/force_unlock.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/inspect.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/release.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/renew.lua"),
+    ];
+    let mut commands = BTreeSet::new();
+    for script in SCRIPTS {
+        for call in script.split("call(").skip(1) {
+            let mut words = call.split('\'').skip(1).step_by(2);
+            let command = words
+                .next()
+                .expect("a literal command")
+                .to_ascii_lowercase();
+            if command == "pubsub" {
+                let subcommand = words.next().expect("a literal subcommand");
+                commands.insert(format!("pubsub|{}", subcommand.to_ascii_lowercase()));
+            } else {
+                commands.insert(command);
+            }
+        }
+    }
+    commands
+}
+
+/// Pairs per second.
+pub(crate) fn rate(count: u64, time: Duration) -> f64 {
+    float(count) / time.as_secs_f64()
+}

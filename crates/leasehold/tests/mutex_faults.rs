@@ -1,0 +1,501 @@
+//! Networks that swallow and break, servers that freeze and forget: who holds a lease knows first, and who
+//! waits gets it in the end.
+
+mod common;
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
+use futures_util::future::join_all;
+use leasehold::{Client, Error, EventKind, Guard, LostReason, Released};
+use leasehold_testkit::{Proxy, Recorder, Server, Way, wait_until_async};
+
+const SOON: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(1);
+
+async fn client_of(url: &str) -> Client {
+    Client::builder().url(url).connect().await.unwrap()
+}
+
+/// Milliseconds on the server's clock, which is this machine's.
+fn wall_clock() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_millis()).unwrap()
+}
+
+/// Holders in the hands of `url`, each a client of its own, at every phase of their renewals.
+async fn holders(url: &str, count: usize) -> Vec<(Client, Guard)> {
+    let holders = (0..count).map(|number| async move {
+        let client = client_of(url).await;
+        // Spread over one renewal interval.
+        let phase = LEASE / 3 * u32::try_from(number).unwrap() / u32::try_from(count).unwrap();
+        tokio::time::sleep(phase).await;
+        let mutex = client.mutex(format!("name:{number}")).watchdog(LEASE);
+        let guard = mutex.lock().await.unwrap();
+        (client, guard)
+    });
+    join_all(holders).await
+}
+
+/// When the keys end, on the server's clock.
+async fn ends(connection: &mut redis::aio::MultiplexedConnection, count: usize) -> Vec<i64> {
+    let mut pipe = redis::pipe();
+    for number in 0..count {
+        pipe.cmd("PEXPIRETIME").arg(format!("name:{number}"));
+    }
+    pipe.query_async(connection).await.unwrap()
+}
+
+async fn observer(server: &Server) -> redis::aio::MultiplexedConnection {
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+/// Swallows what passes, and returns by how many ms each holder knew before its key ended.
+async fn known_before_the_end(server: &Server, way: Option<Way>, count: usize) -> Vec<i64> {
+    let proxy = Proxy::start(server.addr());
+    let holders = holders(&proxy.url(), count).await;
+    let observer = observer(server).await;
+    // Long enough for every holder to have renewed at least once.
+    tokio::time::sleep(LEASE / 2).await;
+    proxy.black_hole(way);
+    let losses = holders.into_iter().map(|(client, guard)| {
+        let mut observer = observer.clone();
+        tokio::spawn(async move {
+            let reason = guard.lost().await;
+            let at = wall_clock();
+            let mut ask = redis::cmd("PEXPIRETIME");
+            let end: i64 = ask.arg(guard.name()).query_async(&mut observer).await.unwrap();
+            assert_eq!(reason, LostReason::Expired);
+            assert!(!guard.is_valid(), "lost() and is_valid() agree");
+            drop(client);
+            if end == -2 {
+                // Gone by now; this is not how long ago, but it is too late.
+                return -1;
+            }
+            end - at
+        })
+    });
+    let known = join_all(losses).await;
+    known.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_knows_of_its_loss_before_the_name_is_free_whatever_the_network_does() {
+    for server in servers() {
+        for (way, count) in [(None, 70), (Some(Way::ToClient), 65)] {
+            let known = known_before_the_end(&server, way, count).await;
+            assert_eq!(known.len(), count);
+            let late = known.iter().filter(|ms| **ms <= 0).count();
+            assert_eq!(late, 0, "{way:?}: {late} of {count} were told too late: {known:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_knows_of_its_loss_before_the_name_is_free_when_the_server_is_frozen() {
+    const COUNT: usize = 65;
+    for server in servers() {
+        let holders = holders(&server.url(), COUNT).await;
+        let mut observer = observer(&server).await;
+        tokio::time::sleep(LEASE / 2).await;
+        let mut events: Vec<_> = holders.iter().map(|(client, _)| client.events()).collect();
+        let ends = ends(&mut observer, COUNT).await;
+        server.freeze();
+        let losses = holders.iter().map(|(_, guard)| async {
+            let reason = guard.lost().await;
+            assert_eq!(reason, LostReason::Expired);
+            wall_clock()
+        });
+        let lost = join_all(losses).await;
+        server.thaw();
+        let mut compared = 0;
+        for ((lost, end), events) in lost.iter().zip(ends).zip(&mut events) {
+            let renewed = std::iter::from_fn(|| events.try_recv().ok())
+                .any(|event| event.kind == EventKind::Renewed);
+            // A renewal between the look at the server and its freezing moved the end out, unseen.
+            if !renewed {
+                compared += 1;
+                assert!(*lost < end, "lost at {lost}, free at {end}");
+            }
+        }
+        assert!(compared >= COUNT - 5, "only {compared} could be compared");
+    }
+}
+
+#[tokio::test]
+async fn work_is_dropped_before_the_name_is_free() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = client_of(&proxy.url()).await;
+        let guard = client.mutex("name").watchdog(LEASE).lock().await.unwrap();
+        proxy.black_hole(None);
+        let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
+        assert!(int(&server, &["PTTL", "name"]) > 0, "{error}");
+        assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
+        let at_risk = client_of(&server.url()).await;
+        let next = at_risk.mutex("name").lock().await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::WasLost(LostReason::Expired));
+        assert!(next.is_valid());
+    }
+}
+
+#[tokio::test]
+async fn at_risk_comes_before_lost() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = client_of(&proxy.url()).await;
+        let guard = client.mutex("name").watchdog(LEASE).lock().await.unwrap();
+        proxy.black_hole(Some(Way::ToClient));
+        guard.at_risk(LEASE / 4).await;
+        let left = guard.remaining();
+        assert!(!left.is_zero() && left <= LEASE / 4, "{left:?}");
+        assert_eq!(guard.lost().await, LostReason::Expired);
+    }
+}
+
+#[tokio::test]
+async fn a_network_that_comes_back_in_time_costs_no_lease() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::builder()
+            .url(proxy.url())
+            .operation_timeout(Duration::from_millis(200))
+            .connect()
+            .await
+            .unwrap();
+        let mutex = client.mutex("name").watchdog(Duration::from_secs(3));
+        let guard = mutex.lock().await.unwrap();
+        let mut events = client.events();
+        for _ in 0..3 {
+            proxy.black_hole(None);
+            tokio::time::sleep(Duration::from_millis(1300)).await; // a renewal falls into it
+            proxy.heal();
+            until_event(&mut events, EventKind::Renewed).await;
+            assert!(guard.is_valid());
+        }
+        assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+async fn until_event(events: &mut tokio::sync::broadcast::Receiver<leasehold::Event>, kind: EventKind) {
+    loop {
+        let event = tokio::time::timeout(SOON, events.recv()).await;
+        let event = event.unwrap_or_else(|_| panic!("no {kind:?}")).unwrap();
+        assert!(!matches!(event.kind, EventKind::Lost(_)), "{event:?}");
+        if event.kind == kind {
+            return;
+        }
+    }
+}
+
+async fn wait_until_listening(client: &Client, clients: u64) {
+    let deadline = std::time::Instant::now() + SOON;
+    while client.status("name").await.unwrap().waiting_clients != clients {
+        assert!(std::time::Instant::now() < deadline, "{clients} never listened");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_connection_is_cut_gets_the_name_when_it_is_released() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let holder = client_of(&server.url()).await;
+        for _ in 0..10 {
+            let waiter = client_of(&proxy.url()).await;
+            let guard = holder.mutex("name").lock().await.unwrap();
+            let waiting = tokio::spawn(waiter.mutex("name").lock());
+            wait_until_listening(&holder, 1).await;
+            proxy.cut();
+            wait_until_listening(&holder, 1).await;
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            // Long before it would ask by itself.
+            let guard = tokio::time::timeout(Duration::from_secs(3), waiting).await;
+            let guard = guard.expect("woken").unwrap().unwrap();
+            assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            wait_until_idle(&waiter).await;
+        }
+        wait_until_idle(&holder).await;
+        assert_nothing_left(&server, "cut waiters").await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_in_a_gap_of_the_subscription_is_not_missed() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let holder = client_of(&server.url()).await;
+        for _ in 0..10 {
+            let waiter = client_of(&proxy.url()).await;
+            let guard = holder.mutex("name").lock().await.unwrap();
+            let waiting = tokio::spawn(waiter.mutex("name").lock());
+            wait_until_listening(&holder, 1).await;
+            proxy.refuse(true);
+            proxy.cut();
+            wait_until_listening(&holder, 0).await;
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            proxy.heal();
+            let guard = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+            let guard = guard.expect("it looked for itself after the gap").unwrap().unwrap();
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            wait_until_idle(&waiter).await;
+        }
+        assert_nothing_left(&server, "releases in a gap").await;
+    }
+}
+
+/// The server gives the name to a waiter whose connection breaks before the message is out.
+#[tokio::test]
+async fn a_grant_that_is_not_heard_is_found_after_the_gap() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let holder = client_of(&server.url()).await;
+        let waiter = client_of(&proxy.url()).await;
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let waiting = tokio::spawn(waiter.mutex("name").lock());
+        let line = "leasehold:{name}:queue";
+        wait_until_async(SOON, "it is in line", || int(&server, &["LLEN", line]) == 1).await;
+        proxy.black_hole(Some(Way::ToClient));
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(int(&server, &["EXISTS", "name"]), 1, "given to the waiter");
+        proxy.heal(); // which resets what has lost something
+        let guard = tokio::time::timeout(Duration::from_secs(3), waiting).await;
+        let guard = guard.expect("found").unwrap().unwrap();
+        assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        wait_until_idle(&waiter).await;
+        assert_nothing_left(&server, "an unheard grant").await;
+    }
+}
+
+#[tokio::test]
+async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = client_of(&proxy.url()).await;
+        let guards = join_all((0..50).map(|n| client.mutex(format!("n:{n}")).watchdog(LEASE).lock()));
+        let guards: Vec<Guard> = guards.await.into_iter().map(Result::unwrap).collect();
+        for _ in 0..15 {
+            proxy.cut();
+            tokio::time::sleep(LEASE / 5).await; // three leases in all
+        }
+        for guard in guards {
+            assert!(guard.is_valid(), "{guard:?}");
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+        assert!(proxy.accepted() > 10);
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "cut holders").await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_empty_tells_its_holders_and_serves_its_waiters() {
+    for mut server in servers() {
+        let (a, b) = (client_of(&server.url()).await, client_of(&server.url()).await);
+        let guard = a.mutex("name").watchdog(LEASE).lock().await.unwrap();
+        let waiting = tokio::spawn(b.mutex("name").lock());
+        wait_until_listening(&a, 1).await;
+        server.restart();
+        let next = tokio::time::timeout(SOON, waiting).await.expect("served");
+        let next = next.unwrap().unwrap();
+        assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
+        // Nobody can know earlier than at the next renewal.
+        assert_eq!(guard.lost().await, LostReason::Replaced);
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+        // What it knew of scripts is gone, too; it is told again.
+        let again = a.mutex("name").lock().await.unwrap();
+        assert_eq!(again.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_for_a_while_is_waited_for() {
+    for mut server in servers() {
+        let client = client_of(&server.url()).await;
+        server.kill();
+        let lock = tokio::spawn(client.mutex("name").lock());
+        tokio::task::yield_now().await;
+        server.restart();
+        let guard = lock.await.unwrap().unwrap();
+        assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
+        server.kill();
+        let error = client.mutex("other").try_lock().await.unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        assert!(guard.is_valid(), "a dead server gives the name to nobody");
+    }
+}
+
+#[tokio::test]
+async fn a_stale_guard_does_not_touch_its_successor() {
+    for world in World::all() {
+        for local in [false, true] {
+            let a = world.client().await;
+            let b = if local { a.clone() } else { world.client().await };
+            let stale = a.mutex("name").lease(Duration::from_millis(100)).lock().await.unwrap();
+            // Behind it from the start, and a lease that the first one's would serve.
+            let waiter = tokio::spawn(b.mutex("name").lock());
+            assert_eq!(stale.lost().await, LostReason::Expired);
+            let next = waiter.await.unwrap().unwrap();
+            let owner = next.owner();
+            let reentered = stale.reenter().unwrap_err();
+            assert!(matches!(reentered, Error::Lost { .. }), "{reentered}");
+            assert!(stale.extend(SOON).await.is_err());
+            assert!(stale.verify().await.is_err());
+            assert_eq!(stale.release().await.unwrap(), Released::WasLost(LostReason::Expired));
+            wait_until_async(SOON, "the stale one is done", || a.footprint().tasks == 0).await;
+            assert!(next.verify().await.is_ok(), "{} local: {local}", world.name());
+            let holder = a.status("name").await.unwrap().holder.unwrap();
+            assert_eq!((holder.owner, holder.holds), (owner, 1));
+            assert!(a.mutex("name").try_lock().await.unwrap().is_none());
+            assert_eq!(next.release().await.unwrap(), Released::Released);
+            wait_until_idle(&a).await;
+            wait_until_idle(&b).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn force_unlock_lets_all_waiters_through_one_by_one() {
+    for world in World::all() {
+        let clients = [world.client().await, world.client().await, world.client().await];
+        let guard = clients[0].mutex("name").lock().await.unwrap();
+        let recorder = Recorder::in_memory();
+        let waiters: Vec<_> = (0..12)
+            .map(|number: usize| {
+                let (mutex, recorder) = (clients[number % 3].mutex("name"), recorder.clone());
+                tokio::spawn(async move {
+                    let guard = mutex.lock().await.unwrap();
+                    let who = format!("{number}");
+                    recorder.acquired("name", &who);
+                    tokio::task::yield_now().await;
+                    recorder.released("name", &who);
+                    guard.release().await.unwrap()
+                })
+            })
+            .collect();
+        let here = |n: usize| clients[n].status("name");
+        let deadline = std::time::Instant::now() + SOON;
+        while here(1).await.unwrap().waiting_here < 4 || here(2).await.unwrap().waiting_here < 4 {
+            assert!(std::time::Instant::now() < deadline, "they never waited");
+            tokio::task::yield_now().await;
+        }
+        assert!(clients[1].force_unlock("name").await.unwrap());
+        for waiter in waiters {
+            // Those of the holder's own client are called once it learns of its loss, or gives up its seat.
+            if clients[0].footprint().watched > 0 {
+                let _ = guard.verify().await;
+            }
+            let released = tokio::time::timeout(SOON, waiter).await.expect("through");
+            assert_eq!(released.unwrap(), Released::Released, "{}", world.name());
+        }
+        assert!(!guard.is_valid());
+        let summary = recorder.history().unwrap().check().unwrap();
+        assert_eq!(summary.acquisitions, 12);
+        drop(guard);
+        for client in &clients {
+            wait_until_idle(client).await;
+        }
+        assert_eq!(world.held(), [""; 0]);
+    }
+}
+
+/// Contends, and records what each holder believed.
+async fn history(world: &World, locks: bool) -> leasehold_testkit::History {
+    let recorder = Recorder::in_memory();
+    let together = Arc::new(tokio::sync::Barrier::new(16));
+    let mut tasks = Vec::new();
+    for client in 0..2 {
+        let connection = world.client().await;
+        for task in 0..8 {
+            let (mutex, recorder) = (connection.mutex("name"), recorder.clone());
+            let (who, together) = (format!("{client}/{task}"), Arc::clone(&together));
+            tasks.push(tokio::spawn(async move {
+                together.wait().await;
+                for _ in 0..20 {
+                    let guard = if locks { Some(mutex.lock().await.unwrap()) } else { None };
+                    recorder.acquired("name", &who);
+                    tokio::task::yield_now().await;
+                    recorder.released("name", &who);
+                    drop(guard);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    recorder.history().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_holders_overlap_and_the_checker_would_see_it() {
+    for world in World::all() {
+        let summary = history(&world, true).await.check().unwrap();
+        assert_eq!(summary.acquisitions, 2 * 8 * 20);
+        // A lock that does nothing: the same checker must notice.
+        let violations = history(&world, false).await.check().unwrap_err();
+        assert!(
+            violations
+                .iter()
+                .any(|v| matches!(v, leasehold_testkit::Violation::Overlap { .. })),
+            "{violations:?}"
+        );
+    }
+}
+
+/// Contention through a network that keeps breaking: slower, never wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_holders_overlap_while_connections_are_cut() {
+    for server in servers() {
+        let recorder = Recorder::in_memory();
+        let mut tasks = Vec::new();
+        let proxies: Vec<Arc<Proxy>> =
+            (0..3).map(|_| Arc::new(Proxy::start(server.addr()))).collect();
+        for (number, proxy) in proxies.iter().enumerate() {
+            let client = client_of(&proxy.url()).await;
+            for task in 0..6 {
+                let mutex = client.mutex("name").watchdog(LEASE);
+                let (recorder, who) = (recorder.clone(), format!("{number}/{task}"));
+                tasks.push(tokio::spawn(async move {
+                    for _ in 0..30 {
+                        let guard = mutex.lock().await.unwrap();
+                        recorder.acquired("name", &who);
+                        let work = tokio::time::sleep(Duration::from_millis(1));
+                        let done = guard.run(work).await;
+                        // What was lost is over as soon as run() says so.
+                        recorder.released("name", &who);
+                        done.ok();
+                        drop(guard);
+                    }
+                }));
+            }
+        }
+        let cutter = tokio::task::spawn_blocking(move || {
+            for round in 0..30_u64 {
+                std::thread::sleep(Duration::from_millis(40));
+                let proxy = &proxies[usize::try_from(round).unwrap() % 3];
+                match round % 4 {
+                    0 => proxy.cut(),
+                    1 => proxy.lose_replies(b"EVALSHA", 2),
+                    2 => proxy.lose_requests(b"EVALSHA", 2),
+                    _ => proxy.cut_reply_after(round),
+                }
+            }
+            proxies
+        });
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let proxies = cutter.await.unwrap();
+        assert!(proxies.iter().map(|proxy| proxy.struck()).sum::<u64>() > 0);
+        let summary = recorder.history().unwrap().check();
+        assert_eq!(summary.unwrap().acquisitions, 3 * 6 * 30);
+    }
+}

@@ -1,0 +1,451 @@
+//! A reply that is lost, in whole or in part: the request is sent again, and nothing happens twice.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
+use leasehold::{Client, ErrorKind, LostReason, Owner, Released};
+use leasehold_testkit::{Proxy, wait_until_async};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A client behind a proxy, whose server knows all scripts: from now on a reply is the reply.
+async fn behind(proxy: &Proxy) -> Client {
+    let client = Client::builder()
+        .url(proxy.url())
+        .label("behind")
+        .connect()
+        .await
+        .unwrap();
+    let owner = Owner::new();
+    let mutex = client.mutex("warm-up").owned_by(&owner);
+    let (outer, inner) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
+    drop((outer, inner));
+    let fixed = client.mutex("warm-up").lease(SOON).lock().await.unwrap();
+    fixed.extend(SOON).await.unwrap();
+    drop(fixed);
+    wait_until_idle(&client).await;
+    client
+}
+
+/// How many bytes the client was sent while `work` ran.
+async fn reply_length<T>(proxy: &Proxy, work: impl Future<Output = T>) -> (u64, T) {
+    let before = proxy.bytes_to_client();
+    let done = work.await;
+    (proxy.bytes_to_client() - before, done)
+}
+
+#[tokio::test]
+async fn an_acquire_whose_reply_is_cut_anywhere_is_granted_once() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        let (length, guard) = reply_length(&proxy, client.mutex("name").lock()).await;
+        drop(guard.unwrap());
+        wait_until_idle(&client).await;
+        assert!((8..64).contains(&length), "{length} bytes are one reply");
+        for bytes in 0..=length {
+            let struck = proxy.struck();
+            proxy.cut_reply_after(bytes);
+            let guard = client.mutex("name").lock().await.unwrap();
+            assert_eq!(proxy.struck(), struck + 1, "cut after {bytes} bytes");
+            assert!(guard.is_valid());
+            assert_eq!(owners(&server, "name"), [(guard.owner(), 1)], "{bytes}");
+            assert!(int(&server, &["PTTL", "name"]) > 25_000);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(int(&server, &["EXISTS", "name"]), 0, "{bytes}");
+        }
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "cut acquires").await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_reply_is_cut_anywhere_says_released_once() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        let guard = client.mutex("name").lock().await.unwrap();
+        let (length, released) = reply_length(&proxy, guard.release()).await;
+        assert_eq!(released.unwrap(), Released::Released);
+        for bytes in 0..=length {
+            let guard = client.mutex("name").lock().await.unwrap();
+            let struck = proxy.struck();
+            proxy.cut_reply_after(bytes);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(int(&server, &["EXISTS", "name"]), 0, "{bytes}");
+            wait_until_idle(&client).await;
+            if bytes == length {
+                proxy.heal();
+            } else {
+                assert_eq!(proxy.struck(), struck + 1, "cut after {bytes} bytes");
+            }
+        }
+        assert_nothing_left(&server, "cut releases").await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_whose_reply_is_lost_does_not_free_the_successor() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let (client, other) = (
+            behind(&proxy).await,
+            Client::connect(&server.url()).await.unwrap(),
+        );
+        let guard = client.mutex("name").lock().await.unwrap();
+        let waiter = tokio::spawn(other.mutex("name").lock());
+        wait_until_listening(&client, "name", 1).await;
+        proxy.lose_replies(b"EVALSHA", 3);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(proxy.struck(), 3);
+        let next = waiter.await.unwrap().unwrap();
+        assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
+        assert!(next.verify().await.is_ok());
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+    }
+}
+
+async fn wait_until_listening(client: &Client, name: &str, clients: u64) {
+    let deadline = std::time::Instant::now() + SOON;
+    while client.status(name).await.unwrap().waiting_clients != clients {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "nobody listens to {name}"
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Local waiters, so that the release says under which id the client goes on, and the answer to it is lost.
+#[tokio::test]
+async fn a_kept_name_whose_reply_is_lost_goes_to_the_next_waiter_once() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        for rival in [false, true] {
+            let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
+            let keeping = client
+                .mutex("name")
+                .handoff(leasehold::Handoff::new(1, Duration::from_nanos(1)));
+            for mutex in [mutex, keeping] {
+                let other = Client::connect(&server.url()).await.unwrap();
+                let guard = mutex.lock().await.unwrap();
+                let next = tokio::spawn(mutex.lock());
+                wait_until_async(SOON, "it waits", || client.footprint().queues == 1).await;
+                let waiting = || async { client.status("name").await.unwrap().waiting_here };
+                while waiting().await == 0 {
+                    tokio::task::yield_now().await;
+                }
+                let third = rival.then(|| tokio::spawn(other.mutex("name").lock()));
+                if rival {
+                    wait_until_listening(&client, "name", 1).await;
+                }
+                let struck = proxy.struck();
+                proxy.lose_replies(b"EVALSHA", 2);
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+                assert!(proxy.struck() >= struck + 2);
+                if let Some(third) = third {
+                    let third = third.await.unwrap().unwrap();
+                    assert_eq!(owners(&server, "name"), [(third.owner(), 1)]);
+                    assert_eq!(third.release().await.unwrap(), Released::Released);
+                }
+                let next = next.await.unwrap().unwrap();
+                assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
+                assert_eq!(next.release().await.unwrap(), Released::Released);
+                wait_until_idle(&client).await;
+                wait_until_idle(&other).await;
+                assert_nothing_left(&server, "lost replies with waiters").await;
+            }
+        }
+    }
+}
+
+/// A waiter behind another client: its requests are for a place in line, and their answers are cut.
+#[tokio::test]
+async fn a_waiter_whose_replies_are_cut_anywhere_gets_the_name_once() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let mut longest = 400;
+        let mut bytes = 0;
+        while bytes <= longest {
+            let guard = holder.mutex("name").lock().await.unwrap();
+            proxy.cut_reply_after(bytes);
+            let before = proxy.bytes_to_client();
+            let waiter = tokio::spawn(client.mutex("name").lock());
+            wait_until_listening(&holder, "name", 1).await;
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            let guard = tokio::time::timeout(Duration::from_secs(5), waiter).await;
+            let guard = guard.unwrap_or_else(|_| panic!("cut after {bytes} bytes: not woken"));
+            let guard = guard.unwrap().unwrap();
+            assert_eq!(owners(&server, "name"), [(guard.owner(), 1)], "{bytes}");
+            if bytes == 0 {
+                longest = longest.min(proxy.bytes_to_client() - before);
+            }
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            wait_until_idle(&client).await;
+            proxy.heal();
+            bytes += 7;
+        }
+        wait_until_idle(&holder).await;
+        assert_nothing_left(&server, "cut waits").await;
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_was_given_up_does_not_take_the_name_later() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        // The network holds the request back; the caller loses patience.
+        proxy.stall(Some(leasehold_testkit::Way::ToServer));
+        let wait = Duration::from_millis(100);
+        let error = client.mutex("name").try_lock_for(wait).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        assert!(error.to_string().contains("30.3"), "{error}");
+        proxy.heal();
+        wait_until_idle(&client).await;
+        assert_eq!(int(&server, &["EXISTS", "name"]), 0);
+        assert_nothing_left(&server, "a late acquire").await;
+        assert!(client.mutex("name").try_lock().await.unwrap().is_some());
+    }
+}
+
+/// The late copy arrives on the old connection, after the caller was told and the lease id was given up.
+#[tokio::test]
+async fn a_late_copy_of_an_abandoned_acquire_meets_its_tombstone() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::builder()
+            .url(proxy.url())
+            .operation_timeout(Duration::from_millis(100))
+            .connect()
+            .await
+            .unwrap();
+        drop(client.mutex("name").lock().await.unwrap());
+        wait_until_idle(&client).await;
+        // Recorded on the wire: the acquire of a lease that was resent, then released.
+        let monitor = monitor(&server);
+        proxy.lose_replies(b"EVALSHA", 1);
+        let guard = client.mutex("name").lock().await.unwrap();
+        let owner = guard.owner();
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let sent = monitor.stop(&server);
+        let copy = sent
+            .iter()
+            .find(|command| {
+                command.first().is_some_and(|c| c == "EVALSHA") && command.contains(&owner)
+            })
+            .expect("the acquire was seen");
+        let copy: Vec<&str> = copy.iter().map(String::as_str).collect();
+        let answer = server.cli(&copy);
+        assert_eq!(int(&server, &["EXISTS", "name"]), 0, "{answer:?}");
+        for key in common::keys(&server) {
+            assert!(key.contains(":gone:"), "{key}");
+            assert!(int(&server, &["PTTL", &key]) > 0, "{key}");
+        }
+    }
+}
+
+/// Everything clients send, as `MONITOR` shows it.
+struct Monitor {
+    stream: std::net::TcpStream,
+}
+
+fn monitor(server: &leasehold_testkit::Server) -> Monitor {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(server.addr()).unwrap();
+    stream.write_all(b"MONITOR\r\n").unwrap();
+    let mut ok = [0; 5];
+    stream.read_exact(&mut ok).unwrap();
+    assert_eq!(&ok, b"+OK\r\n");
+    Monitor { stream }
+}
+
+impl Monitor {
+    /// The commands of clients, in words, in order.
+    fn stop(self, server: &leasehold_testkit::Server) -> Vec<Vec<String>> {
+        use std::io::BufRead;
+        server.cli(&["ECHO", "end-of-monitor"]);
+        let mut seen = Vec::new();
+        for line in std::io::BufReader::new(self.stream).lines() {
+            let line = line.unwrap();
+            if line.contains("end-of-monitor") {
+                return seen;
+            }
+            if line.contains(" lua]") {
+                continue;
+            }
+            let Some((_, words)) = line.split_once("] ") else {
+                continue;
+            };
+            let words = words.trim_matches('"').split("\" \"");
+            seen.push(words.map(str::to_owned).collect());
+        }
+        panic!("MONITOR ended early");
+    }
+}
+
+#[tokio::test]
+async fn entering_again_survives_a_lost_reply() {
+    for world in World::all() {
+        let (client, lose): (Client, Box<dyn Fn(usize)>) = match &world {
+            World::Memory(server) => {
+                let server = server.clone();
+                (
+                    world.client().await,
+                    Box::new(move |n| server.drop_replies(n)),
+                )
+            }
+            World::Server(server) => {
+                let proxy = Proxy::start(server.addr());
+                let client = behind(&proxy).await;
+                (client, Box::new(move |n| proxy.lose_replies(b"EVALSHA", n)))
+            }
+        };
+        let owner = Owner::new();
+        let mutex = client.mutex("name").owned_by(&owner);
+        let outer = mutex.lock().await.unwrap();
+        lose(1);
+        let inner = mutex.lock().await.unwrap();
+        let holds = || async {
+            client
+                .status("name")
+                .await
+                .unwrap()
+                .holder
+                .map_or(0, |h| h.holds)
+        };
+        assert_eq!(holds().await, 2, "{}", world.name());
+        assert_eq!(
+            inner.release().await.unwrap(),
+            Released::StillHeld { holds: 1 }
+        );
+        assert!(outer.is_valid());
+        assert_eq!(outer.release().await.unwrap(), Released::Released);
+        wait_until_idle(&client).await;
+        assert_eq!(world.held(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_extend_leaves_the_shorter_lease() {
+    for world in World::all() {
+        let (client, lose): (Client, Box<dyn Fn()>) = match &world {
+            World::Memory(server) => {
+                let server = server.clone();
+                (
+                    world.client().await,
+                    Box::new(move || server.drop_replies(1)),
+                )
+            }
+            World::Server(server) => {
+                let proxy = Proxy::start(server.addr());
+                let client = behind(&proxy).await;
+                (client, Box::new(move || proxy.lose_replies(b"EVALSHA", 1)))
+            }
+        };
+        for (first, second) in [(20_u64, 60_u64), (60, 20)] {
+            let (first, second) = (Duration::from_secs(first), Duration::from_secs(second));
+            let guard = client.mutex("name").lease(first).lock().await.unwrap();
+            lose();
+            let error = guard.extend(second).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+            assert!(guard.is_valid(), "{}", world.name());
+            let left = guard.remaining();
+            assert!(left <= first.min(second), "{}: {left:?}", world.name());
+            // The server carried it out.
+            let on_server = client.status("name").await.unwrap().holder.unwrap();
+            assert!(on_server.remaining.unwrap() > second - Duration::from_secs(5));
+            // Asked again, it is certain.
+            guard.extend(second).await.unwrap();
+            assert!(guard.remaining() > second - Duration::from_secs(5));
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_whose_reply_is_lost_is_sent_again_in_time() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        let lease = Duration::from_millis(900);
+        let guard = client.mutex("name").watchdog(lease).lock().await.unwrap();
+        let mut events = client.events();
+        for _ in 0..5 {
+            proxy.lose_replies(b"EVALSHA", 1);
+            loop {
+                let event = events.recv().await.unwrap();
+                match event.kind {
+                    leasehold::EventKind::Renewed => break,
+                    leasehold::EventKind::RenewalFailed => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(proxy.struck() >= 4);
+        assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_never_gets_through_hands_the_guard_back() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::builder()
+            .url(proxy.url())
+            .operation_timeout(Duration::from_millis(200))
+            .connect()
+            .await
+            .unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        proxy.lose_replies(b"", usize::MAX);
+        let failed = guard.release().await.unwrap_err();
+        assert_eq!(
+            failed.error.kind(),
+            ErrorKind::Ambiguous,
+            "{}",
+            failed.error
+        );
+        assert!(!failed.guard.is_valid());
+        assert_eq!(failed.guard.lost().await, LostReason::Unconfirmed);
+        proxy.heal();
+        let again = failed.guard.release().await.unwrap();
+        assert_eq!(again, Released::WasLost(LostReason::Unconfirmed));
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "an unconfirmed release").await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_cannot_be_sent_hands_back_a_valid_guard() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::builder()
+            .url(proxy.url())
+            .operation_timeout(Duration::from_millis(200))
+            .connect()
+            .await
+            .unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        proxy.refuse(true);
+        proxy.cut();
+        wait_until_async(SOON, "it is cut", || proxy.connections() == 0).await;
+        // The first command after the cut notices it, and may be ambiguous: let that be another one's.
+        while client.status("other").await.unwrap_err().kind() != ErrorKind::NotSent {}
+        let failed = guard.release().await.unwrap_err();
+        assert_eq!(failed.error.kind(), ErrorKind::NotSent, "{}", failed.error);
+        assert!(failed.guard.is_valid());
+        proxy.heal();
+        // Connected again.
+        while client.status("other").await.is_err() {}
+        assert!(failed.guard.is_valid());
+        assert_eq!(failed.guard.release().await.unwrap(), Released::Released);
+        assert_eq!(int(&server, &["EXISTS", "name"]), 0);
+    }
+}
