@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     contend,
-    float::median,
+    float::{float, median, micros},
     raw::{Keys, Raw},
     stage::{self, Stage},
     table::{Aim, Table},
@@ -19,42 +19,81 @@ use crate::{
 const ROUNDS: usize = 9;
 const TIME: Duration = Duration::from_millis(800);
 
+/// What one side made of its turns.
+#[derive(Default)]
+struct Side {
+    pairs: u64,
+    rates: Vec<f64>,
+    client: Duration,
+    server: Duration,
+}
+
+impl Side {
+    fn add(&mut self, (pairs, time): (u64, Duration), [client, server]: [Duration; 2]) -> f64 {
+        let rate = stage::rate(pairs, time);
+        self.pairs += pairs;
+        self.rates.push(rate);
+        self.client += client;
+        self.server += server;
+        rate
+    }
+
+    fn told(&self, who: &str) -> String {
+        let each = |work: Duration| micros(work) / float(self.pairs);
+        format!(
+            "{who} {:.0}/s at {:.1} µs of client and {:.1} of server CPU",
+            median(&self.rates),
+            each(self.client),
+            each(self.server)
+        )
+    }
+}
+
 pub(crate) fn run(stage: &Stage, table: &mut Table) {
     for tasks in [100, 1000] {
         let runtime = stage::one_thread();
-        let (url, rounds, time) = (stage.url(), stage.rounds(ROUNDS), stage.time(TIME));
-        let (ratio, ours, theirs) = stage::on(&runtime, async move {
-            let client = stage::connect(&url).await;
-            let raw = Raw::connect(&url).await;
-            let (mut ratios, mut ours, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
-            for round in 0..=rounds {
-                let (first, second) = if round % 2 == 0 {
-                    let first = ours_at_once(&client, tasks, time).await;
-                    (first, raw_at_once(&raw, tasks, time).await)
-                } else {
-                    let second = raw_at_once(&raw, tasks, time).await;
-                    (ours_at_once(&client, tasks, time).await, second)
-                };
+        let client = runtime.block_on(stage::connect(&stage.url()));
+        let raw = runtime.block_on(Raw::connect(&stage.url()));
+        let time = stage.time(TIME);
+        let work = || [std::process::id(), stage.server.pid()].map(stage::cpu_time);
+        let (mut ratios, mut ours, mut theirs) = (Vec::new(), Side::default(), Side::default());
+        for round in 0..=stage.rounds(ROUNDS) {
+            let mut rates = [0.0; 2];
+            // Who goes first changes.
+            for turn in 0..2 {
+                let (client, raw) = (client.clone(), raw.clone());
+                let before = work();
+                let is_ours = (round + turn) % 2 == 0;
+                let made = stage::on(&runtime, async move {
+                    if is_ours {
+                        ours_at_once(&client, tasks, time).await
+                    } else {
+                        raw_at_once(&raw, tasks, time).await
+                    }
+                });
+                let after = work();
+                let spent = [after[0] - before[0], after[1] - before[1]];
+                let side = if is_ours { &mut ours } else { &mut theirs };
                 // The first round warms up.
                 if round > 0 {
-                    ratios.push(first / second);
-                    ours.push(first);
-                    theirs.push(second);
+                    rates[usize::from(!is_ours)] = side.add(made, spent);
                 }
             }
-            (median(&ratios), median(&ours), median(&theirs))
-        });
+            if round > 0 {
+                ratios.push(rates[0] / rates[1]);
+            }
+        }
         table.row(
             "P2",
             format!("{tasks} tasks on as many names: pairs/s ours / raw"),
-            (ratio, "×"),
+            (median(&ratios), "×"),
             Aim::AtLeast(0.95),
-            format!("ours {ours:.0}/s, raw {theirs:.0}/s; median of {rounds} rounds"),
+            format!("{}; {}", ours.told("ours"), theirs.told("raw")),
         );
     }
 }
 
-async fn ours_at_once(client: &Client, tasks: usize, time: Duration) -> f64 {
+async fn ours_at_once(client: &Client, tasks: usize, time: Duration) -> (u64, Duration) {
     let mut running = JoinSet::new();
     let end = Instant::now() + time;
     for task in 0..tasks {
@@ -71,7 +110,7 @@ async fn ours_at_once(client: &Client, tasks: usize, time: Duration) -> f64 {
     sum(running, time).await
 }
 
-async fn raw_at_once(raw: &Raw, tasks: usize, time: Duration) -> f64 {
+async fn raw_at_once(raw: &Raw, tasks: usize, time: Duration) -> (u64, Duration) {
     let mut running = JoinSet::new();
     let end = Instant::now() + time;
     for task in 0..tasks {
@@ -89,12 +128,12 @@ async fn raw_at_once(raw: &Raw, tasks: usize, time: Duration) -> f64 {
     sum(running, time).await
 }
 
-async fn sum(mut running: JoinSet<u64>, time: Duration) -> f64 {
+async fn sum(mut running: JoinSet<u64>, time: Duration) -> (u64, Duration) {
     let began = Instant::now();
     let mut pairs = 0;
     while let Some(task) = running.join_next().await {
         pairs += task.expect("the task does not panic");
     }
     // The last pairs end a little after the time.
-    stage::rate(pairs, began.elapsed().max(time))
+    (pairs, began.elapsed().max(time))
 }

@@ -5,11 +5,13 @@
 //! among those in the tenths of a second in which the server renews; and how many names were lost.
 
 use std::{
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use leasehold::{Client, Guard};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::{
@@ -173,22 +175,22 @@ pub(crate) async fn work(url: &str, words: &[&str]) {
     }
 }
 
+/// Takes so many names at once. Only the guards are left behind: what the tasks need is no guard's memory.
 async fn take(client: &Client, prefix: &str, count: usize) -> Vec<Guard> {
+    let guards = Arc::new(Mutex::new(Vec::with_capacity(count)));
     let mut running = JoinSet::new();
     for task in 0..TASKS {
-        let (client, prefix) = (client.clone(), prefix.to_owned());
+        let (client, prefix, guards) = (client.clone(), prefix.to_owned(), Arc::clone(&guards));
         running.spawn(async move {
-            let mut guards = Vec::with_capacity(count / TASKS + 1);
             for number in (task..count).step_by(TASKS) {
                 let mutex = client.mutex(name(&prefix, number));
-                guards.push(mutex.lock().await.expect("a guard"));
+                let guard = mutex.lock().await.expect("a guard");
+                guards.lock().push(guard);
             }
-            guards
         });
     }
-    let mut guards = Vec::with_capacity(count);
     while let Some(task) = running.join_next().await {
-        guards.extend(task.expect("the task does not panic"));
+        task.expect("the task does not panic");
     }
-    guards
+    std::mem::take(&mut *guards.lock())
 }

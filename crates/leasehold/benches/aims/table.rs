@@ -143,15 +143,17 @@ impl Table {
     }
 }
 
-/// Three digits that mean something.
+/// Three or four digits.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 100.0 {
         format!("{value:.0}")
     } else if size >= 10.0 {
         format!("{value:.1}")
-    } else if size >= 0.1 || size == 0.0 {
-        format!("{value:.2}")
+    } else if size == 0.0 {
+        "0".to_owned()
+    } else if size >= 0.1 {
+        format!("{value:.3}")
     } else {
         format!("{value:.4}")
     }

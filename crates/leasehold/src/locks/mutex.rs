@@ -169,7 +169,7 @@ impl Mutex {
     /// # Source
     /// Redisson `RLock#lock()`. Where we differ: waiters stand in line in memory, and processes on the server.
     #[track_caller]
-    pub fn lock(&self) -> impl Future<Output = Result<Guard, Error>> + Send + use<> + 'static {
+    pub fn lock(&self) -> impl Future<Output = Result<Guard, Error>> + Send + 'static + use<> {
         let asked = self.ask(Patience::Forever);
         async move {
             // Who waits for ever is never told "busy".
@@ -191,7 +191,9 @@ impl Mutex {
     /// # Source
     /// Redisson `RLock#tryLock()`.
     #[track_caller]
-    pub fn try_lock(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + use<> + 'static {
+    pub fn try_lock(
+        &self,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
         self.ask(Patience::Once)
     }
 
@@ -211,7 +213,7 @@ impl Mutex {
     pub fn try_lock_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + use<> + 'static {
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
         self.ask(if wait.is_zero() {
             Patience::Once
         } else {
@@ -238,7 +240,7 @@ impl Mutex {
     fn ask(
         &self,
         patience: Patience,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + use<> + 'static {
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
         let spec = self.spec(Location::caller());
         let core = Arc::clone(&self.core);
         let name = self.name.clone();

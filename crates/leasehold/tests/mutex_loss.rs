@@ -1,0 +1,205 @@
+//! Who loses a lease knows it before anybody else can get the name. Alone in its file, since it measures time.
+
+mod common;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use common::servers;
+use futures_util::future::join_all;
+use leasehold::{Client, EventKind, Guard, LostReason};
+use leasehold_testkit::{Proxy, Server, Way};
+use redis::aio::MultiplexedConnection;
+
+/// 12 ms of it are the margin.
+const LEASE: Duration = Duration::from_secs(1);
+
+/// A thread that only wants to be woken every millisecond, and notes when it was not: then this machine gave
+/// nobody the time to be told.
+struct Stalls {
+    seen: Arc<Mutex<VecDeque<(i64, i64)>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Stalls {
+    /// As long as this is nothing to speak of. Half the margin.
+    const SHORT: i64 = 6;
+
+    fn watch() -> Stalls {
+        let seen: Arc<Mutex<VecDeque<(i64, i64)>>> = Arc::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (writes, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut before = wall_clock();
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+                let now = wall_clock();
+                if now - before > Self::SHORT {
+                    writes.lock().unwrap().push_back((before, now));
+                }
+                before = now;
+            }
+        });
+        Stalls { seen, stop }
+    }
+
+    /// Whether the machine stood still at some time between the two.
+    fn between(&self, from: i64, to: i64) -> bool {
+        let seen = self.seen.lock().unwrap();
+        seen.iter()
+            .any(|(began, ended)| *began <= to && *ended >= from)
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Milliseconds on the server's clock, which is this machine's.
+fn wall_clock() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(since.as_millis()).unwrap()
+}
+
+/// Holders in the hands of `url`, each a client of its own, at every phase of their renewals.
+async fn holders(url: &str, count: usize) -> Vec<(Client, Guard)> {
+    let holders = (0..count).map(|number| async move {
+        let client = Client::connect(url).await.unwrap();
+        // Spread over one renewal interval.
+        let phase = LEASE / 3 * u32::try_from(number).unwrap() / u32::try_from(count).unwrap();
+        tokio::time::sleep(phase).await;
+        let mutex = client.mutex(format!("name:{number}")).watchdog(LEASE);
+        let guard = mutex.lock().await.unwrap();
+        let mut events = client.events();
+        while events.recv().await.unwrap().kind != EventKind::Renewed {}
+        (client, guard)
+    });
+    join_all(holders).await
+}
+
+async fn observer(server: &Server) -> MultiplexedConnection {
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+/// When a key ends, on the server's clock.
+async fn end(observer: &mut MultiplexedConnection, name: &str) -> i64 {
+    let mut ask = redis::cmd("PEXPIRETIME");
+    ask.arg(name).query_async(observer).await.unwrap()
+}
+
+/// How one trial ended.
+enum Trial {
+    InTime,
+    TooLate {
+        lost: i64,
+        end: i64,
+    },
+    /// The machine stood still just then.
+    Stalled,
+    /// It was renewed after the last look at the server, so its end is not known.
+    Unknown,
+}
+
+fn judge(lost: i64, end: i64, stalls: &Stalls) -> Trial {
+    if lost < end {
+        Trial::InTime
+    } else if stalls.between(end - 30, lost) {
+        Trial::Stalled
+    } else {
+        Trial::TooLate { lost, end }
+    }
+}
+
+/// The network swallows what passes from now on.
+async fn swallowed(server: &Server, way: Option<Way>, count: usize, stalls: &Stalls) -> Vec<Trial> {
+    let proxy = Proxy::start(server.addr());
+    let holders = holders(&proxy.url(), count).await;
+    let observer = observer(server).await;
+    proxy.black_hole(way);
+    let trials = holders.iter().map(|(_, guard)| {
+        let mut observer = observer.clone();
+        async move {
+            // Whatever the scheduler does: what the guard promises ends before the key does.
+            let asked = wall_clock();
+            let promised = asked + i64::try_from(guard.remaining().as_millis()).unwrap();
+            assert!(promised < end(&mut observer, guard.name()).await);
+            // Late enough that no copy of a renewal is under way to the server, unless replies only are lost.
+            tokio::time::sleep(LEASE / 2).await;
+            let ends = end(&mut observer, guard.name()).await;
+            let reason = guard.lost().await;
+            let lost = wall_clock();
+            assert_eq!(reason, LostReason::Expired);
+            assert!(!guard.is_valid(), "lost() and is_valid() agree");
+            judge(lost, ends, stalls)
+        }
+    });
+    join_all(trials).await
+}
+
+/// The server stands still from now on (`SIGSTOP`).
+async fn frozen(server: &Server, count: usize, stalls: &Stalls) -> Vec<Trial> {
+    let holders = holders(&server.url(), count).await;
+    let mut observer = observer(server).await;
+    let mut events: Vec<_> = holders.iter().map(|(client, _)| client.events()).collect();
+    let mut ends = Vec::new();
+    for (_, guard) in &holders {
+        ends.push(end(&mut observer, guard.name()).await);
+    }
+    server.freeze();
+    let losses = holders.iter().map(|(_, guard)| async {
+        assert_eq!(guard.lost().await, LostReason::Expired);
+        wall_clock()
+    });
+    let lost = join_all(losses).await;
+    server.thaw();
+    let trials = lost.into_iter().zip(ends).zip(&mut events);
+    let trials = trials.map(|((lost, end), events)| {
+        let mut said = std::iter::from_fn(|| events.try_recv().ok());
+        if said.any(|event| event.kind == EventKind::Renewed) {
+            Trial::Unknown
+        } else {
+            judge(lost, end, stalls)
+        }
+    });
+    trials.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_comes_before_the_name_is_free_two_hundred_times_of_two_hundred() {
+    for server in servers() {
+        let stalls = Stalls::watch();
+        for mode in ["both ways swallowed", "replies swallowed", "server frozen"] {
+            let (mut in_time, mut excused) = (0, 0);
+            while in_time < 67 {
+                let count = 67 - in_time;
+                let trials = match mode {
+                    "both ways swallowed" => swallowed(&server, None, count, &stalls).await,
+                    "replies swallowed" => {
+                        swallowed(&server, Some(Way::ToClient), count, &stalls).await
+                    }
+                    _ => frozen(&server, count, &stalls).await,
+                };
+                for trial in trials {
+                    match trial {
+                        Trial::InTime => in_time += 1,
+                        Trial::Stalled | Trial::Unknown => excused += 1,
+                        Trial::TooLate { lost, end } => {
+                            panic!("{mode}: lost at {lost}, the key ended at {end}");
+                        }
+                    }
+                }
+                assert!(excused < 200, "{mode}: this machine is too busy to tell");
+            }
+            eprintln!("{mode}: {in_time} in time, {excused} could not be judged");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A lease is renewed as long as it is held, and not a moment longer.
+
+mod common;
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use common::{assert_nothing_left, int, servers, wait_until_idle};
+use futures_util::future::join_all;
+use leasehold::{Client, Event, EventKind, Guard, Released};
+use leasehold_testkit::Server;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+async fn client_of(server: &Server) -> Client {
+    Client::connect(&server.url()).await.unwrap()
+}
+
+fn calls(server: &Server, command: &str) -> u64 {
+    server.calls().get(command).copied().unwrap_or(0)
+}
+
+/// Counts what a client says about its leases, until it is told to stop.
+fn count_events(client: &Client) -> tokio::task::JoinHandle<HashMap<String, u64>> {
+    let mut events = client.events();
+    tokio::spawn(async move {
+        let mut counts = HashMap::new();
+        loop {
+            match events.recv().await {
+                Ok(Event { kind, .. }) => *counts.entry(format!("{kind:?}")).or_default() += 1,
+                Err(RecvError::Lagged(missed)) => {
+                    *counts.entry("missed".to_owned()).or_default() += missed;
+                }
+                Err(RecvError::Closed) => return counts,
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_held_for_four_leases_never_comes_near_its_end_and_is_not_renewed_after() {
+    for server in servers() {
+        let client = client_of(&server).await;
+        let lease = Duration::from_millis(600);
+        let guard = client.mutex("name").watchdog(lease).lock().await.unwrap();
+        let began = Instant::now();
+        let mut lowest = i64::MAX;
+        while began.elapsed() < 4 * lease {
+            let left = int(&server, &["PTTL", "name"]);
+            assert!(left > 0, "{left} after {:?}", began.elapsed());
+            lowest = lowest.min(left);
+            assert!(guard.is_valid());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // Renewed at a third: two thirds are always left, but for the time a renewal takes.
+        assert!(lowest > 200, "it came down to {lowest} ms");
+        let renewals = calls(&server, "pexpire");
+        assert!(renewals >= 10, "{renewals}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let (extended, scripts) = (calls(&server, "pexpire"), calls(&server, "evalsha"));
+        tokio::time::sleep(lease).await; // three renewals would have come
+        assert_eq!(calls(&server, "pexpire"), extended);
+        assert_eq!(calls(&server, "evalsha"), scripts);
+        assert_eq!(int(&server, &["EXISTS", "name"]), 0);
+    }
+}
+
+/// 10,000 leases that end at all phases of their renewals.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_renewed_after_its_release() {
+    const TASKS: u32 = 500;
+    const LOOPS: u32 = 20;
+    const LEASE: Duration = Duration::from_millis(300);
+    for server in servers() {
+        let client = client_of(&server).await;
+        let counts = count_events(&client);
+        let tasks = (0..TASKS).map(|task| {
+            let mutex = client.mutex(format!("name:{task}")).watchdog(LEASE);
+            tokio::spawn(async move {
+                for round in 0..LOOPS {
+                    let guard = mutex.lock().await.unwrap();
+                    // Around the moment at which it is renewed: 90 to 100 ms after it was asked for.
+                    let micros = 80_000 + u64::from((task * 7 + round * 13) % 40) * 1_000;
+                    tokio::time::sleep(Duration::from_micros(micros)).await;
+                    if (task + round) % 2 == 0 {
+                        drop(guard);
+                    } else {
+                        // Lost only if this machine was too slow, and even then never held twice.
+                        guard.release().await.unwrap();
+                    }
+                }
+            })
+        });
+        for task in join_all(tasks).await {
+            task.unwrap();
+        }
+        wait_until_idle(&client).await;
+        // A key that was renewed after its release would be there for another lease.
+        assert_nothing_left(&server, "10,000 leases").await;
+        let extended = calls(&server, "pexpire");
+        tokio::time::sleep(LEASE / 2).await; // more than one renewal interval
+        assert_eq!(calls(&server, "pexpire"), extended);
+        assert_nothing_left(&server, "10,000 leases, a renewal later").await;
+        drop(client);
+        let counts = counts.await.unwrap();
+        let of = |kind: &str| counts.get(kind).copied().unwrap_or(0);
+        assert!(
+            of("Acquired") + of("missed") >= u64::from(TASKS * LOOPS),
+            "{counts:?}"
+        );
+        assert!(of("Renewed") > 1_000, "renewals were under way: {counts:?}");
+        // On the server: nothing was extended that nobody held. Each grant extends once, each renewal once.
+        eprintln!("{}: {counts:?}, pexpire {extended}", server.flavor());
+    }
+}
+
+/// The same name over and over, so that a late renewal would meet a successor's lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_renewal_does_not_extend_the_successor() {
+    for server in servers() {
+        let (a, b) = (client_of(&server).await, client_of(&server).await);
+        let renewed = Duration::from_millis(30);
+        for round in 0..60_u64 {
+            let guard = a.mutex("name").watchdog(renewed).lock().await.unwrap();
+            tokio::time::sleep(Duration::from_micros(8_000 + 50 * round)).await;
+            drop(guard);
+            let fixed = b.mutex("name").lease(Duration::from_millis(200));
+            let fixed = fixed.lock().await.unwrap();
+            let before = int(&server, &["PEXPIRETIME", "name"]);
+            wait_until_idle(&a).await;
+            tokio::time::sleep(Duration::from_millis(2)).await; // an interval is 10
+            assert_eq!(int(&server, &["PEXPIRETIME", "name"]), before);
+            assert_eq!(fixed.release().await.unwrap(), Released::Released);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() {
+    const NAMES: usize = 20_000;
+    const LEASE: Duration = Duration::from_secs(3);
+    for server in servers() {
+        let client = client_of(&server).await;
+        let mut guards: Vec<Guard> = Vec::with_capacity(NAMES);
+        for hundred in 0..NAMES / 100 {
+            let locks = (0..100).map(|number| {
+                client
+                    .mutex(format!("name:{hundred}:{number}"))
+                    .watchdog(LEASE)
+                    .lock()
+            });
+            let locked = join_all(locks).await;
+            guards.extend(locked.into_iter().map(Result::unwrap));
+        }
+        let held = Instant::now();
+        for period in 0..5 {
+            tokio::time::sleep(LEASE / 3).await;
+            if period % 2 == 1 {
+                server.cli(&["SCRIPT", "FLUSH"]);
+            }
+            let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+            assert_eq!(lost, 0, "after {:?}", held.elapsed());
+        }
+        let names = i64::try_from(NAMES).unwrap();
+        assert_eq!(int(&server, &["DBSIZE"]), names);
+        assert!(calls(&server, "pexpire") >= 5 * NAMES as u64);
+        assert_eq!(client.footprint().watched, NAMES);
+        guards.clear();
+        wait_until_idle(&client).await;
+        assert_eq!(int(&server, &["DBSIZE"]), 0);
+    }
+}
+
+/// One name of another type among a hundred: the others are renewed all the same.
+#[tokio::test]
+async fn one_bad_name_in_a_batch_delays_nobody() {
+    for server in servers() {
+        let client = client_of(&server).await;
+        let lease = Duration::from_millis(600);
+        let lock = |number| {
+            client
+                .mutex(format!("name:{number}"))
+                .watchdog(lease)
+                .lock()
+        };
+        let guards = join_all((0..100).map(lock)).await;
+        let guards: Vec<Guard> = guards.into_iter().map(Result::unwrap).collect();
+        server.cli(&["SET", "name:50", "not a lock"]);
+        server.cli(&["DEL", "name:51"]);
+        tokio::time::sleep(3 * lease).await; // the time itself is what is tested
+        for (number, guard) in guards.iter().enumerate() {
+            assert_eq!(guard.is_valid(), !(50..=51).contains(&number), "{number}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_never_renewed() {
+    for server in servers() {
+        let client = client_of(&server).await;
+        let lease = Duration::from_millis(500);
+        let guard = client.mutex("name").lease(lease).lock().await.unwrap();
+        let end = int(&server, &["PEXPIRETIME", "name"]);
+        let mut events = client.events();
+        tokio::time::sleep(lease * 4 / 5).await;
+        assert!(guard.is_valid());
+        assert_eq!(int(&server, &["PEXPIRETIME", "name"]), end);
+        assert!(matches!(events.try_recv(), Err(TryRecvError::Empty)));
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
+/// The end of a lease and its release at the same instant, again and again: whoever wins, nobody hangs.
+#[test]
+fn a_release_at_the_very_end_of_the_lease_does_not_hang() {
+    let (told, done) = std::sync::mpsc::channel();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.spawn(async move {
+        let client = Client::connect("memory:").await.unwrap();
+        let mutex = client.mutex("name").lease(Duration::from_millis(4));
+        let (mut released, mut lost) = (0, 0);
+        for round in 0..1_000_u64 {
+            let guard = mutex.lock().await.unwrap();
+            let early = Duration::from_nanos(round % 50 * 40);
+            while guard.remaining() > early {
+                std::hint::spin_loop();
+            }
+            match guard.release().await.unwrap() {
+                Released::Released => released += 1,
+                _ => lost += 1,
+            }
+        }
+        told.send((released, lost)).unwrap();
+    });
+    let (released, lost) = done
+        .recv_timeout(Duration::from_secs(40))
+        .expect("a release hangs");
+    eprintln!("{released} released, {lost} lost");
+    runtime.shutdown_background();
+}
