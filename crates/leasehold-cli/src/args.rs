@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// Watch workers contend for a lock: hand-overs, renewals, a crash; ends with a check
     Demo(Demo),
     /// Hold a lock while a command runs
-    #[command(long_about = RUN, after_help = exit::TABLE)]
+    #[command(long_about = RUN, after_help = run_after_help())]
     Run(Run),
     /// Show who holds a name, since when and for how long
     Status(Status),
@@ -41,7 +41,7 @@ Holds the lock NAME while CMD runs, and releases it afterwards.
 The lease is renewed as long as CMD runs. When it cannot be renewed, CMD is stopped before anybody else can \
 get the name: SIGTERM when no more than --grace of the lease is left, SIGKILL shortly before its end. The same \
 happens when `leasehold run` itself is killed or stopped, because a guardian process of its own watches the \
-deadline. When the lock is taken away (unlock --force), CMD is killed at once.
+deadline. When the lock was taken away (unlock --force), the next renewal notices and CMD is killed.
 
 CMD runs in a process group of its own. Its input, output, signals and exit status are passed through; on a \
 terminal it is in the foreground. When CMD ends and leaves processes behind in its group, they get SIGTERM, \
@@ -54,6 +54,19 @@ terminal only CMD is stopped, and the lease is kept.
 CMD finds in its environment:
   LEASEHOLD_NAME         the name
   LEASEHOLD_VALID_UNTIL  the end of the lease when CMD was started, before any renewal: milliseconds since 1970";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  leasehold run deploy -- ./deploy.sh
+        one at a time, wherever it is started
+  leasehold run --skip-if-held nightly -- ./report.sh
+        in the crontab of each host: the first one runs it
+  leasehold run --wait 1m --lease 10s migrate -- ./migrate.sh
+        wait a minute at most; after a crash the name is free within 10 s";
+
+fn run_after_help() -> String {
+    format!("{RUN_EXAMPLES}\n\n{}", exit::TABLE)
+}
 
 const UNLOCK: &str = "\
 Takes NAME away from whoever holds it, so that the next in line gets it.

@@ -5,6 +5,7 @@
 //! go on without the lock.
 
 pub(crate) mod link;
+mod orphans;
 pub(crate) mod signals;
 mod terminal;
 
@@ -15,14 +16,11 @@ use std::{
 };
 
 use leasehold::{Event, EventKind, Guard, LostReason};
-use rustix::{
-    io::Errno,
-    process::{Pid, Signal, kill_process_group, test_kill_process_group},
-};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 pub(crate) use self::terminal::stop_ourselves;
-use self::{link::Link, signals::Signals, terminal::Terminal};
+use self::{link::Link, orphans::Orphans, signals::Signals, terminal::Terminal};
 use crate::{
     clock,
     exit::{Exit, Failure},
@@ -38,9 +36,8 @@ use crate::{
 const MARGIN_MIN: Duration = Duration::from_millis(20);
 const MARGIN_MAX: Duration = Duration::from_millis(250);
 
-/// How long to look for what a guardian that died itself has left behind.
+/// How long to wait for the end of what a guardian that was killed has left behind.
 const SEARCH: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What became of CMD.
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +94,8 @@ pub(crate) async fn supervise(
     mut events: Receiver<Event>,
     signals: &mut Signals,
 ) -> Result<Outcome, Failure> {
-    tell(&mut link, hold.order()).await?;
     let mut job = Job::new();
+    tell(&mut link, hold.order()).await?;
     let mut renewals = 0;
     let mut lost = None;
     let how = loop {
@@ -130,9 +127,14 @@ pub(crate) async fn supervise(
 async fn tell(link: &mut Link, order: Order) -> Result<(), Failure> {
     match link.tell(order).await {
         // A guardian that ended has reported first, and that report is still to be read.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
         other => other.map_err(|error| Failure::internal("reach the guardian", &error)),
     }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
 }
 
 fn is_renewal(event: &Result<Event, RecvError>, guard: &Guard) -> bool {
@@ -148,6 +150,7 @@ fn is_renewal(event: &Result<Event, RecvError>, guard: &Guard) -> bool {
 struct Job {
     group: Option<Pid>,
     terminal: Option<Terminal>,
+    orphans: Orphans,
     /// Came before CMD did.
     early: Vec<Signal>,
 }
@@ -157,6 +160,7 @@ impl Job {
         Job {
             group: None,
             terminal: Terminal::open(),
+            orphans: Orphans::adopt(),
             early: Vec::new(),
         }
     }
@@ -255,14 +259,9 @@ impl Job {
 
     /// The guardian is dead, so nobody could end CMD in time: end it now.
     async fn without_guardian(&self, hold: &Hold<'_>) -> Failure {
-        if let Some(group) = self.group {
-            send(group, Signal::KILL);
-            let give_up = hold.until().min(clock::now() + SEARCH);
-            while test_kill_process_group(group) != Err(Errno::SRCH) && clock::now() < give_up {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-            self.over(Ended::Signaled(Signal::KILL.as_raw()));
-        }
+        let give_up = hold.until().min(clock::now() + SEARCH);
+        self.orphans.kill(self.group, give_up).await;
+        self.over(Ended::Signaled(Signal::KILL.as_raw()));
         Failure::new(
             Exit::Internal,
             "the guardian process was killed, and the command with it: without a guardian it could \

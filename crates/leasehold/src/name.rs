@@ -5,7 +5,10 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::error::{Error, Invalid};
+use crate::{
+    error::{Error, Invalid},
+    owner::LeaseId,
+};
 
 /// The longest name, in bytes. Each command repeats it up to four times.
 pub(crate) const NAME_MAX: usize = 1024;
@@ -52,38 +55,73 @@ impl Name {
     }
 
     /// Where Redisson publishes that the name is free.
-    pub(crate) fn channel(&self) -> String {
-        self.prefixed("redisson_lock__channel")
+    pub(crate) fn channel(&self) -> Key<'_> {
+        self.key("redisson_lock__channel", Suffix::None)
     }
 
     /// Our clients that wait for the name, in order.
-    pub(crate) fn queue_key(&self) -> String {
-        self.own("queue")
+    pub(crate) fn queue_key(&self) -> Key<'_> {
+        self.key(OURS, Suffix::Queue)
     }
 
     /// Marks a lease that was given up on, so that a late copy of its request changes nothing.
-    pub(crate) fn gone_key(&self, lease: impl fmt::Display) -> String {
-        self.own(&format!("gone:{lease}"))
+    pub(crate) fn gone_key(&self, lease: LeaseId) -> Key<'_> {
+        self.key(OURS, Suffix::Gone(lease))
     }
 
     /// The inbox of one waiting client; `client` is empty for the prefix of all of them.
-    pub(crate) fn grant_channel(&self, client: &str) -> String {
-        self.own(&format!("grant:{client}"))
+    pub(crate) fn grant_channel<'a>(&'a self, client: &'a str) -> Key<'a> {
+        self.key(OURS, Suffix::Grant(client))
     }
 
-    fn prefixed(&self, prefix: &str) -> String {
-        if self.0.contains('{') {
-            format!("{prefix}:{}", self.0)
-        } else {
-            format!("{prefix}:{{{}}}", self.0)
+    fn key<'a>(&'a self, prefix: &'static str, suffix: Suffix<'a>) -> Key<'a> {
+        Key {
+            prefix,
+            name: &self.0,
+            suffix,
         }
     }
+}
 
-    fn own(&self, suffix: &str) -> String {
-        let mut key = self.prefixed("leasehold");
-        key.push(':');
-        key.push_str(suffix);
-        key
+/// What keys and channels of our own begin with.
+pub(crate) const OURS: &str = "leasehold";
+
+/// A key or channel, written where it is needed.
+#[derive(Clone, Copy)]
+pub(crate) struct Key<'a> {
+    prefix: &'static str,
+    name: &'a str,
+    suffix: Suffix<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Suffix<'a> {
+    None,
+    Queue,
+    Gone(LeaseId),
+    Grant(&'a str),
+}
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.prefix)?;
+        if self.name.contains('{') {
+            f.write_str(":")?;
+            f.write_str(self.name)?;
+        } else {
+            f.write_str(":{")?;
+            f.write_str(self.name)?;
+            f.write_str("}")?;
+        }
+        match self.suffix {
+            Suffix::None => Ok(()),
+            Suffix::Queue => f.write_str(":queue"),
+            Suffix::Gone(lease) => write!(f, ":gone:{lease}"),
+            Suffix::Grant(client) => {
+                f.write_str(":grant:")?;
+                f.write_str(client)
+            }
+        }
     }
 }
 
@@ -119,14 +157,14 @@ mod tests {
 
     #[test]
     fn keys_are_redissons_and_ours_share_their_slot() {
-        assert_eq!(name("myLock").channel(), "redisson_lock__channel:{myLock}");
-        assert_eq!(name("myLock").queue_key(), "leasehold:{myLock}:queue");
+        assert_eq!(name("myLock").channel().to_string(), "redisson_lock__channel:{myLock}");
+        assert_eq!(name("myLock").queue_key().to_string(), "leasehold:{myLock}:queue");
         assert_eq!(
-            name("order:{42}:lock").channel(),
+            name("order:{42}:lock").channel().to_string(),
             "redisson_lock__channel:order:{42}:lock"
         );
         assert_eq!(
-            name("order:{42}:lock").gone_key(7),
+            name("order:{42}:lock").gone_key(LeaseId::from(7)).to_string(),
             "leasehold:order:{42}:lock:gone:7"
         );
     }

@@ -11,7 +11,6 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -49,10 +48,37 @@ impl WatchedAt {
 #[derive(Debug, Default)]
 pub(crate) struct Watchdog {
     list: Mutex<BTreeMap<Key, Arc<Hold>>>,
-    /// Until when the task sleeps, so that only an earlier entry needs to wake it.
-    asleep_until: AtomicU64,
+    /// When the task wakes next. It only ever moves closer until that moment has come, whatever becomes of
+    /// the entry that asked for it: so of all the locks that come and go in between, none wakes the task.
+    wake_at: AtomicTick,
     earlier: Notify,
     closed: AtomicBool,
+}
+
+/// The time of the next wake-up.
+#[derive(Debug)]
+struct AtomicTick(AtomicU64);
+
+impl Default for AtomicTick {
+    fn default() -> Self {
+        AtomicTick(AtomicU64::new(Tick::MAX.nanos()))
+    }
+}
+
+impl AtomicTick {
+    fn get(&self) -> Tick {
+        Tick::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+
+    fn reset(&self) {
+        self.0.store(Tick::MAX.nanos(), Ordering::SeqCst);
+    }
+
+    /// Moves it closer; `true` if it was later.
+    fn lower(&self, to: Tick) -> bool {
+        self.0.load(Ordering::Relaxed) > to.nanos()
+            && self.0.fetch_min(to.nanos(), Ordering::SeqCst) > to.nanos()
+    }
 }
 
 /// When to look, and at which hold (its address: unique while it is on the list).
@@ -76,7 +102,7 @@ impl Watchdog {
         hold.watched_at.replace(Some(at));
         list.insert(key(at, hold), Arc::clone(hold));
         drop(list);
-        if at.nanos() < self.asleep_until.load(Ordering::Relaxed) {
+        if self.wake_at.lower(at) {
             self.earlier.notify_one();
         }
     }
@@ -133,26 +159,24 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
             return;
         }
         let Some(strong) = core.upgrade() else { return };
-        let clock = strong.clock;
-        let now = clock.now();
-        let gather = strong.config.renew_every(strong.config.lease) / GATHER;
-        look_after(&strong, &watchdog, &lanes, now, gather);
-        drop(strong);
-
-        let next = watchdog.next();
-        watchdog.asleep_until.store(next.nanos(), Ordering::Relaxed);
-        // Somebody may have come in between the two lines above.
-        let next = next.min(watchdog.next());
-        if next == Tick::MAX {
-            watchdog.earlier.notified().await;
-        } else {
-            let pause = next.since(clock.now());
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = watchdog.earlier.notified() => {}
+        let now = strong.clock.now();
+        let wake_at = watchdog.wake_at.get();
+        if wake_at > now {
+            drop(strong); // whoever sleeps keeps no client alive
+            if wake_at == Tick::MAX {
+                watchdog.earlier.notified().await;
+            } else {
+                tokio::select! {
+                    () = tokio::time::sleep(wake_at.since(now)) => {}
+                    () = watchdog.earlier.notified() => {}
+                }
             }
+            continue;
         }
-        watchdog.asleep_until.store(0, Ordering::Relaxed);
+        // Before looking, so that whoever comes meanwhile is not missed.
+        watchdog.wake_at.reset();
+        look_after(&strong, &watchdog, &lanes, now);
+        watchdog.wake_at.lower(watchdog.next());
     }
 }
 
@@ -162,11 +186,8 @@ fn look_after(
     watchdog: &Arc<Watchdog>,
     lanes: &Arc<Semaphore>,
     now: Tick,
-    gather: Duration,
 ) {
-    if watchdog.next() > now {
-        return;
-    }
+    let gather = core.config.renew_every(core.config.lease) / GATHER;
     let mut batch = Vec::new();
     for (at, hold) in watchdog.due(now.after(gather)) {
         if at.since(now) > hold.renew_every() / GATHER {

@@ -14,6 +14,7 @@ mod worker;
 use std::{io, time::Duration};
 
 use leasehold::{Client, MemoryServer};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::{
@@ -47,6 +48,14 @@ const READ: Duration = Duration::from_millis(1_200);
 const TOO_LONG: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(args: &Demo) -> Result<Exit, Failure> {
+    tokio::select! {
+        exit = play(args) => exit,
+        // Leaving this way, and not by the signal, takes the temporary file along.
+        Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::by_signal(Signal::INT.as_raw())),
+    }
+}
+
+async fn play(args: &Demo) -> Result<Exit, Failure> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(1..10_000));
     let (backend, prefix) = backend(args).await?;
     let stock_file = NamedTempFile::new().map_err(no_stock)?;
@@ -69,6 +78,9 @@ pub(crate) async fn run(args: &Demo) -> Result<Exit, Failure> {
     }
     let verdict = verdict::judge(&records, stock.read().map_err(no_stock)?);
     stage.screen.print(&picture::verdict(&verdict));
+    if let (Backend::Memory(_), true) = (&stage.backend, verdict.ok) {
+        stage.screen.print(&picture::hint());
+    }
     if args.json {
         output::answer(&document(&stage, &records, &verdict));
     }

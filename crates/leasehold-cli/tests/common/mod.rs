@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::{
-    fs,
-    io::Read,
+    fs::{self, File},
+    io::{Read, Seek},
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
@@ -63,20 +63,29 @@ pub(crate) fn pttl(server: &Server, name: &str) -> i64 {
 }
 
 /// A process that does not outlive its test.
-pub(crate) struct Process(Child);
+pub(crate) struct Process {
+    child: Child,
+    /// What it writes to stderr: a file, which can be read whoever still writes to it.
+    said: Option<File>,
+}
 
 impl Process {
     pub(crate) fn start(command: &mut Command) -> Self {
-        Process(command.spawn().expect("the process starts"))
+        let child = command.spawn().expect("the process starts");
+        Process { child, said: None }
     }
 
-    /// With its output kept for [`end`](Process::end).
+    /// With its stderr kept for [`end`](Process::end).
     pub(crate) fn start_captured(command: &mut Command) -> Self {
-        Process::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        let said = tempfile::tempfile().expect("there is room for a file");
+        let stderr = said.try_clone().expect("a file can be opened twice");
+        let mut process = Process::start(command.stderr(stderr));
+        process.said = Some(said);
+        process
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(&self.0)
+        Pid::from_child(&self.child)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -84,23 +93,25 @@ impl Process {
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.0.try_wait().expect("it is our child").is_some()
+        let ended = self.child.try_wait().expect("it is our child");
+        ended.is_some()
     }
 
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn code(&mut self) -> i32 {
         wait_until(SOON, "the process ended", || self.has_ended());
-        code(self.0.wait().expect("it is our child"))
+        code(self.child.wait().expect("it is our child"))
     }
 
-    /// Waits for its end; the code and what it wrote to stderr.
+    /// Waits for its end; the code and what was written to stderr.
     #[track_caller]
     pub(crate) fn end(&mut self) -> (i32, String) {
         let code = self.code();
         let mut said = String::new();
-        if let Some(mut stderr) = self.0.stderr.take() {
-            stderr.read_to_string(&mut said).expect("it is text");
+        if let Some(file) = &mut self.said {
+            file.rewind().expect("it is a file");
+            file.read_to_string(&mut said).expect("it is text");
         }
         (code, said)
     }
@@ -109,8 +120,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // The guardian ends the command.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

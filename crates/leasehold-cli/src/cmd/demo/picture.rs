@@ -275,6 +275,13 @@ pub(super) fn verdict(verdict: &Verdict) -> Vec<String> {
     lines
 }
 
+/// Where to go from here.
+pub(super) fn hint() -> Vec<String> {
+    vec![format!(
+        "  {DIM}with real processes and kill -9: leasehold demo --url redis://127.0.0.1/{DIM:#}"
+    )]
+}
+
 fn check(check: &Check) -> String {
     let (style, sign) = if check.ok {
         (GOOD, '✓')
@@ -368,6 +375,7 @@ mod tests {
             lines.extend(act(&Record::new(act_, ms(0)), ms(100)));
         }
         lines.extend(verdict(&judge(&[story()], 20)));
+        lines.extend(hint());
         for line in lines {
             let plain = anstream::adapter::strip_str(&line).to_string();
             assert!(plain.chars().count() <= 80, "{plain}");

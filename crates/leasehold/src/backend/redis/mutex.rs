@@ -1,6 +1,6 @@
 //! The steps of the mutex as script calls. The order of keys and arguments is that of each script's header.
 
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::Value;
 
@@ -28,19 +28,16 @@ static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/insp
 
 impl Redis {
     /// The field in the hash.
-    fn owner(&self, lease: LeaseId) -> String {
-        let mut owner = String::with_capacity(self.client.len() + 21);
-        owner.push_str(&self.client);
-        // Writing to a string does not fail.
-        let _ = write!(owner, ":{lease}");
-        owner
+    fn owner(&self, lease: LeaseId) -> Owner<'_> {
+        Owner {
+            client: &self.client,
+            lease,
+        }
     }
 
     /// The entry in the queue; empty: not in line.
-    fn place(&self, lease: LeaseId, line: Option<Line>) -> String {
-        line.map_or_else(String::new, |line| {
-            format!("{} {}", self.owner(lease), line.lease_ms)
-        })
+    fn place(&self, lease: LeaseId, line: Option<Line>) -> Or<Place<'_>> {
+        Or(line.map(|line| Place(self.owner(lease), line.lease_ms)))
     }
 
     fn call<T: Send + 'static>(
@@ -56,15 +53,50 @@ impl Redis {
     }
 }
 
+/// `<client uuid>:<lease id>`.
+struct Owner<'a> {
+    client: &'a str,
+    lease: LeaseId,
+}
+
+impl fmt::Display for Owner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.client, self.lease)
+    }
+}
+
+/// `<client uuid>:<lease id> <lease_ms>`.
+struct Place<'a>(Owner<'a>, u64);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.0, self.1)
+    }
+}
+
+/// Something, or nothing at all.
+struct Or<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for Or<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |some| some.fmt(f))
+    }
+}
+
+/// Bytes that a name takes in a call that repeats it `times`, with the owner and all that stands around them.
+fn bytes(name: &Name, times: usize) -> usize {
+    times * (name.as_str().len() + 32) + 3 * 64
+}
+
 impl Backend for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        let call = Call::new(&ACQUIRE, 3)
+        let call = Call::new(&ACQUIRE, 3, 4, bytes(&step.name, 3))
             .arg(step.name.as_str())
-            .arg(step.name.gone_key(step.lease))
-            .arg(step.name.queue_key())
-            .arg(self.owner(step.lease))
+            .text(step.name.gone_key(step.lease))
+            .text(step.name.queue_key())
+            .text(self.owner(step.lease))
             .arg(step.lease_ms)
-            .arg(self.place(step.lease, step.line))
+            .text(self.place(step.lease, step.line))
             .arg(step.line.map_or(0, |line| line.keep_ms));
         self.call(call, |reply| match pair(reply)? {
             (1, _) => Some(Acquired::Granted),
@@ -77,21 +109,21 @@ impl Backend for Redis {
     fn release(&self, step: Release) -> Reply<Released> {
         let next = step.next;
         let line = next.and_then(|next| next.line);
-        let call = Call::new(&RELEASE, 3)
+        let call = Call::new(&RELEASE, 3, 9, bytes(&step.name, 5))
             .arg(step.name.as_str())
-            .arg(step.name.queue_key())
-            .arg(step.name.gone_key(step.lease))
-            .arg(self.owner(step.lease))
-            .arg(step.name.channel())
-            .arg(step.name.grant_channel(""))
+            .text(step.name.queue_key())
+            .text(step.name.gone_key(step.lease))
+            .text(self.owner(step.lease))
+            .text(step.name.channel())
+            .text(step.name.grant_channel(""))
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
-            .arg(next.map_or_else(String::new, |next| self.owner(next.lease)))
+            .text(Or(next.map(|next| self.owner(next.lease))))
             .arg(
                 next.filter(|next| next.keep)
                     .map_or(0, |next| next.lease_ms),
             )
-            .arg(next.map_or_else(String::new, |next| self.place(next.lease, line)))
+            .text(Or(next.map(|next| self.place(next.lease, line))))
             .arg(line.map_or(0, |line| line.keep_ms));
         self.call(call, |reply| match pair(reply)? {
             (1, others) => Some(Released::Freed {
@@ -105,25 +137,26 @@ impl Backend for Redis {
     }
 
     fn abandon(&self, step: Abandon) -> Reply<()> {
-        let call = Call::new(&ABANDON, 3)
+        let call = Call::new(&ABANDON, 3, 4, bytes(&step.name, 4))
             .arg(step.name.as_str())
-            .arg(step.name.queue_key())
-            .arg(step.name.gone_key(step.lease))
-            .arg(self.owner(step.lease))
-            .arg(step.name.channel())
+            .text(step.name.queue_key())
+            .text(step.name.gone_key(step.lease))
+            .text(self.owner(step.lease))
+            .text(step.name.channel())
             .arg(step.tombstone_ms)
-            .arg(self.place(step.lease, step.line));
+            .text(self.place(step.lease, step.line));
         self.call(call, |reply| int(reply).map(drop))
     }
 
     fn renew(&self, batch: Vec<Renew>) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
-        let mut call = Call::new(&RENEW, asked);
+        let names: usize = batch.iter().map(|renew| bytes(&renew.name, 1)).sum();
+        let mut call = Call::new(&RENEW, asked, 2 * asked, names);
         for renew in &batch {
             call = call.arg(renew.name.as_str());
         }
         for renew in &batch {
-            call = call.arg(self.owner(renew.lease)).arg(renew.lease_ms);
+            call = call.text(self.owner(renew.lease)).arg(renew.lease_ms);
         }
         self.call(call, move |reply| {
             let Value::Array(answers) = reply else {
@@ -135,17 +168,17 @@ impl Backend for Redis {
     }
 
     fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool> {
-        let call = Call::new(&COUNT, 1)
+        let call = Call::new(&COUNT, 1, 2, bytes(&name, 1))
             .arg(name.as_str())
-            .arg(self.owner(lease))
+            .text(self.owner(lease))
             .arg(holds);
         self.call(call, |reply| int(reply).map(|written| written == 1))
     }
 
     fn inspect(&self, name: Name) -> Reply<Inspection> {
-        let call = Call::new(&INSPECT, 1)
+        let call = Call::new(&INSPECT, 1, 1, bytes(&name, 2))
             .arg(name.as_str())
-            .arg(name.channel());
+            .text(name.channel());
         let commands = Arc::clone(&self.commands);
         Box::pin(async move {
             let reply = commands.call(call).await?;
@@ -165,9 +198,9 @@ impl Backend for Redis {
     }
 
     fn force_unlock(&self, name: Name) -> Reply<bool> {
-        let call = Call::new(&FORCE_UNLOCK, 1)
+        let call = Call::new(&FORCE_UNLOCK, 1, 1, bytes(&name, 2))
             .arg(name.as_str())
-            .arg(name.channel());
+            .text(name.channel());
         self.call(call, |reply| int(reply).map(|freed| freed == 1))
     }
 

@@ -1,8 +1,8 @@
 //! Sends a script: by its hash, and with its text to a server that does not know it (yet, or any more).
 
-use std::sync::LazyLock;
+use std::{fmt::Display, sync::LazyLock};
 
-use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value};
+use redis::{Cmd, ErrorKind, RedisError, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
 
 /// A `.lua` file and its hash.
 pub(super) struct Script {
@@ -29,8 +29,9 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(script: &'static Script, keys: usize) -> Call {
-        let mut by_hash = Cmd::with_capacity(16, 512);
+    /// A call with so many keys and arguments, of so many bytes in all (about).
+    pub(super) fn new(script: &'static Script, keys: usize, args: usize, bytes: usize) -> Call {
+        let mut by_hash = Cmd::with_capacity(3 + keys + args, 64 + bytes);
         by_hash.arg("EVALSHA").arg(&script.hash).arg(keys);
         Call {
             script,
@@ -42,6 +43,12 @@ impl Call {
     /// The next key or argument.
     pub(super) fn arg(mut self, arg: impl ToRedisArgs) -> Call {
         self.by_hash.arg(arg);
+        self
+    }
+
+    /// The next key or argument, written without a detour.
+    pub(super) fn text(mut self, arg: impl Display) -> Call {
+        self.by_hash.write_arg_fmt(arg);
         self
     }
 

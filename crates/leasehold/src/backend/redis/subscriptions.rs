@@ -19,7 +19,7 @@ use crate::{
     backend::{Failure, WakeUp},
     config::Config,
     error::Cause,
-    name::Name,
+    name::{Name, OURS},
     wakeup::WakeUps,
 };
 
@@ -193,7 +193,10 @@ impl Lane {
     }
 
     fn channels(&self, name: &Name) -> [String; 2] {
-        [name.channel(), name.grant_channel(&self.client)]
+        [
+            name.channel().to_string(),
+            name.grant_channel(&self.client).to_string(),
+        ]
     }
 
     fn subscribe(
@@ -238,7 +241,7 @@ impl Lane {
         let Some(name) = self.names.get(channel) else {
             return; // said before the server had heard of our leaving
         };
-        let wake_up = if channel.starts_with("leasehold:") {
+        let wake_up = if channel.starts_with(OURS) {
             match granted(payload) {
                 Some(lease) => WakeUp::Granted(lease),
                 None => return,
