@@ -11,6 +11,9 @@
 //!   nobody else collects orphans, as in a container.
 //! - **G4** The group's number stays taken while it has a member, so a signal to the group cannot hit others
 //!   as long as the group was not seen empty.
+//!
+//! What it cannot do: end CMD while this process and the supervisor are both stopped, reach a process that has
+//! left the group, or hurry a `leasehold run` inside CMD, whose own guardian grants its own grace.
 
 pub(crate) mod keeper;
 pub(crate) mod wire;

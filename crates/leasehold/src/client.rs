@@ -481,7 +481,7 @@ impl Core {
         if let Shutdown::ReleaseAll { grace } = how {
             let _ = tokio::time::timeout(grace, self.all_released()).await;
         }
-        for hold in self.watchdog.all() {
+        for hold in self.queues.holds() {
             let lease = hold.lease();
             hold.lose(LostReason::ClientShutdown);
             if how != Shutdown::LetExpire {
@@ -508,7 +508,7 @@ impl Core {
     /// Waits until nothing is held.
     async fn all_released(&self) {
         let mut events = self.events.listen();
-        while self.watchdog.len() > 0 {
+        while !self.queues.holds().is_empty() {
             let nap = tokio::time::sleep(Duration::from_millis(50));
             tokio::select! {
                 _ = events.recv() => {}

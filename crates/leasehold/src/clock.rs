@@ -34,6 +34,24 @@ impl Tick {
     }
 }
 
+/// A [`Duration`] in half the space: there is one in every hold, and there may be very many holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(u64);
+
+impl Span {
+    pub(crate) const ZERO: Span = Span(0);
+
+    pub(crate) const fn get(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Span(nanos(duration))
+    }
+}
+
 /// A duration in nanoseconds; 584 years and more are all the same to us.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

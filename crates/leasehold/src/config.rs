@@ -38,15 +38,23 @@ pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
     pub(crate) max_in_row: u32,
-    pub(crate) max_time: Duration,
+    max_micros: u32,
 }
 
 impl Handoff {
     /// At most `max_in_row` hand-offs, for at most `max_time`. Zero of either means [`off`](Handoff::off).
+    ///
+    /// In whole microseconds, up to 71 minutes; more counts as 71 minutes.
     pub const fn new(max_in_row: u32, max_time: Duration) -> Handoff {
+        let micros = max_time.as_micros();
         Handoff {
             max_in_row,
-            max_time,
+            #[allow(clippy::cast_possible_truncation, reason = "checked in the same line")]
+            max_micros: if micros > u32::MAX as u128 {
+                u32::MAX
+            } else {
+                micros as u32
+            },
         }
     }
 
@@ -56,7 +64,11 @@ impl Handoff {
     }
 
     pub(crate) fn is_on(self) -> bool {
-        self.max_in_row > 0 && !self.max_time.is_zero()
+        self.max_in_row > 0 && self.max_micros > 0
+    }
+
+    pub(crate) const fn max_time(self) -> Duration {
+        Duration::from_micros(self.max_micros as u64)
     }
 }
 

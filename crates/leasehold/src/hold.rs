@@ -50,10 +50,10 @@ struct State {
 
 /// What the watchdog finds when it looks at a hold.
 pub(crate) enum Look {
-    /// Send this, and look again then.
+    /// Send this. If the lease may end before the answer is due: when.
     Renew {
         renew: backend::Renew,
-        again_at: Tick,
+        end: Option<Tick>,
     },
     /// Nothing to do before.
     Later(Tick),
@@ -84,7 +84,7 @@ impl Hold {
         Arc::new(Hold {
             core: Arc::clone(core),
             queue: Arc::clone(queue),
-            term: Term::until(lease::valid_until(sent, spec.lease)),
+            term: Term::until(lease::valid_until(sent, spec.lease())),
             over: Notify::new(),
             watched_at: WatchedAt::default(),
             state: Mutex::new(State {
@@ -149,7 +149,7 @@ impl Hold {
     }
 
     pub(crate) fn renew_every(&self) -> Duration {
-        self.spec().renew_every
+        self.spec().renew_every()
     }
 
     /// How long a renewal may stay unanswered before the next try.
@@ -267,7 +267,7 @@ impl Hold {
             Standing::Ended(_) => return Look::Over,
         };
         let state = self.state.lock();
-        let mut lease = state.spec.lease;
+        let mut lease = state.spec.lease();
         if let Some(cap) = state.cap() {
             lease = lease.min(cap.since(now) + lease::margin(lease));
             if until >= cap {
@@ -277,14 +277,15 @@ impl Hold {
         if state.spec.is_fixed() {
             return Look::Later(until);
         }
-        let retry = patience(state.spec.renew_every, self.core.config.operation_timeout);
+        let patience = patience(state.spec.renew_every(), self.core.config.operation_timeout);
         Look::Renew {
             renew: backend::Renew {
                 name: self.queue.name.clone(),
                 lease: state.lease,
                 lease_ms: crate::config::millis(lease),
             },
-            again_at: until.min(now.after(retry + retry / 8)),
+            // Once for its turn, once for its answer, and once for good measure.
+            end: (until < now.after(3 * patience)).then_some(until),
         }
     }
 
@@ -317,7 +318,17 @@ impl Hold {
                 self.lose(LostReason::Replaced);
             }
             Renewal::Unknown => {
+                // At once after a silence, soon after a refusal.
+                let patience =
+                    patience(state.spec.renew_every(), self.core.config.operation_timeout);
+                let again = now.after(patience / 8).max(sent.after(patience));
+                drop(state);
                 events.tell(&self.queue.name, renew.lease, EventKind::RenewalFailed);
+                match self.term.look(now) {
+                    Standing::Valid(until) => self.core.watchdog.watch(self, again.min(until)),
+                    Standing::JustExpired => self.on_lost(LostReason::Expired),
+                    Standing::Ended(_) => {}
+                }
             }
         }
     }
@@ -326,15 +337,15 @@ impl Hold {
 impl State {
     /// When `max_hold` ends the present holder's time.
     fn cap(&self) -> Option<Tick> {
-        self.spec.max_hold.map(|most| self.since.after(most))
+        self.spec.max_hold().map(|most| self.since.after(most))
     }
 
     /// When to look at a lease that was asked for at `sent`: at its renewal (up to a tenth early, so that
     /// leases taken together do not stay together), or at its end if it is never renewed.
     fn first_look(&self, sent: Tick) -> Tick {
-        let every = self.spec.renew_every;
+        let every = self.spec.renew_every();
         let at = if self.spec.is_fixed() {
-            lease::valid_until(sent, self.spec.lease)
+            lease::valid_until(sent, self.spec.lease())
         } else {
             sent.after(every.mul_f64(1.0 - fastrand::f64() / 10.0))
         };

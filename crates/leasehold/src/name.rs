@@ -157,14 +157,22 @@ mod tests {
 
     #[test]
     fn keys_are_redissons_and_ours_share_their_slot() {
-        assert_eq!(name("myLock").channel().to_string(), "redisson_lock__channel:{myLock}");
-        assert_eq!(name("myLock").queue_key().to_string(), "leasehold:{myLock}:queue");
+        assert_eq!(
+            name("myLock").channel().to_string(),
+            "redisson_lock__channel:{myLock}"
+        );
+        assert_eq!(
+            name("myLock").queue_key().to_string(),
+            "leasehold:{myLock}:queue"
+        );
         assert_eq!(
             name("order:{42}:lock").channel().to_string(),
             "redisson_lock__channel:order:{42}:lock"
         );
         assert_eq!(
-            name("order:{42}:lock").gone_key(LeaseId::from(7)).to_string(),
+            name("order:{42}:lock")
+                .gone_key(LeaseId::from(7))
+                .to_string(),
             "leasehold:order:{42}:lock:gone:7"
         );
     }

@@ -169,7 +169,11 @@ mod tests {
         let millisecond = Duration::from_millis(1);
         assert!(made + millisecond >= before && made <= SystemTime::now() + millisecond);
         assert_eq!(LeaseId::from(42).made_at(), None, "a Java thread id");
-        assert_eq!(LeaseId::from(u64::MAX / 3).made_at(), None, "a random number");
+        assert_eq!(
+            LeaseId::from(u64::MAX / 3).made_at(),
+            None,
+            "a random number"
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Renews what is due, and tells who has lost.
 //!
-//! One task per client, no task and no timer per lease. Every hold is on the list as long as it lasts, at
-//! the instant somebody must look at it again: the next renewal, or its end. A hold on its way to the server
-//! for a renewal stays on the list, at the time of the next try, so that its loss is told in time whatever
-//! becomes of that renewal (D9).
+//! One task per client, no task and no timer per lease. Every hold is on the list at the instant somebody must
+//! look at it again: the next renewal, or its end. The exception is a hold on its way to the server for a
+//! renewal: the task that carries it brings it back within its patience, whatever the server does; and if its
+//! lease could end before that, it is on the list as well, so that its loss is told in time (D9).
 
 use std::{
     collections::BTreeMap,
@@ -119,11 +119,6 @@ impl Watchdog {
         self.list.lock().len()
     }
 
-    /// All holds there are.
-    pub(crate) fn all(&self) -> Vec<Arc<Hold>> {
-        self.list.lock().values().cloned().collect()
-    }
-
     /// Takes what is due by `until` off the list.
     fn due(&self, until: Tick) -> Vec<(Tick, Arc<Hold>)> {
         let mut list = self.list.lock();
@@ -181,12 +176,7 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
 }
 
 /// Looks at everything that is due: tells losses, starts renewals. Waits for nothing.
-fn look_after(
-    core: &Arc<Core>,
-    watchdog: &Arc<Watchdog>,
-    lanes: &Arc<Semaphore>,
-    now: Tick,
-) {
+fn look_after(core: &Arc<Core>, watchdog: &Arc<Watchdog>, lanes: &Arc<Semaphore>, now: Tick) {
     let gather = core.config.renew_every(core.config.lease) / GATHER;
     let mut batch = Vec::new();
     for (at, hold) in watchdog.due(now.after(gather)) {
@@ -195,8 +185,10 @@ fn look_after(
             continue;
         }
         match hold.look(now) {
-            Look::Renew { renew, again_at } => {
-                watchdog.watch(&hold, again_at);
+            Look::Renew { renew, end } => {
+                if let Some(end) = end {
+                    watchdog.watch(&hold, end);
+                }
                 batch.push((hold, renew));
                 if batch.len() == BATCH {
                     spawn_renewal(core, lanes, std::mem::take(&mut batch));
@@ -214,50 +206,41 @@ fn look_after(
 type Batch = Vec<(Arc<Hold>, crate::backend::Renew)>;
 
 fn spawn_renewal(core: &Arc<Core>, lanes: &Arc<Semaphore>, batch: Batch) {
-    let lanes = Arc::clone(lanes);
-    let strong = Arc::clone(core);
-    let made = core.clock.now();
-    core.spawn(async move {
-        let Ok(_lane) = lanes.acquire().await else {
-            return;
-        };
-        renew(&strong, batch, made).await;
-    });
+    let (strong, lanes) = (Arc::clone(core), Arc::clone(lanes));
+    core.spawn(async move { renew(&strong, &lanes, batch).await });
 }
 
-/// Sends one batch and passes the answers on. `made` is when it was put together.
-async fn renew(core: &Arc<Core>, mut batch: Batch, made: Tick) {
-    // Between gathering and sending, some were released or handed on under a new id.
-    batch.retain(|(hold, renew)| hold.holds_lease(renew.lease));
+/// Sends one batch, in turn with the others, and passes the answers on.
+async fn renew(core: &Arc<Core>, lanes: &Semaphore, mut batch: Batch) {
     let Some(patience) = batch.iter().map(|(hold, _)| hold.renewal_patience()).min() else {
         return;
     };
+    let lane = tokio::time::timeout(patience, lanes.acquire()).await;
+    // Meanwhile some may have been released or handed on under a new id.
+    batch.retain(|(hold, renew)| hold.holds_lease(renew.lease));
     let sent = core.clock.now();
-    if sent.since(made) > patience {
-        return; // the lanes are jammed, and everybody in here is on the list for the next try already
-    }
-    let entries = batch.iter().map(|(_, renew)| renew.clone()).collect();
-    // Finished in the background after its time, so that the connection learns of its silence.
-    let asked = core.finish(core.backend.renew(entries));
-    let answer = match tokio::time::timeout(patience, asked).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(Failure::Ambiguous(Arc::new(elapsed))),
-    };
-    match answer {
-        Ok(renewals) => {
-            for ((hold, renew), renewal) in batch.into_iter().zip(renewals) {
-                hold.renewed(&renew, renewal, sent);
-            }
+    let answer = match lane {
+        Ok(_lane) if batch.is_empty() => return,
+        Ok(_lane) => {
+            let entries = batch.iter().map(|(_, renew)| renew.clone()).collect();
+            // Finished in the background after its time, so that the connection learns of its silence.
+            let asked = core.finish(core.backend.renew(entries));
+            tokio::time::timeout(patience, asked).await
         }
+        Err(jammed) => Err(jammed),
+    };
+    let renewals = match answer.unwrap_or_else(|late| Err(Failure::Ambiguous(Arc::new(late)))) {
+        Ok(renewals) => renewals,
         Err(Failure::NotSent(cause) | Failure::Rejected(cause) | Failure::Ambiguous(cause)) => {
             tracing::warn!(
                 names = batch.len(),
                 cause = &*cause as &dyn std::error::Error,
                 "leases not renewed, trying again until they end"
             );
-            for (hold, renew) in batch {
-                hold.renewed(&renew, Renewal::Unknown, sent);
-            }
+            vec![Renewal::Unknown; batch.len()]
         }
+    };
+    for ((hold, renew), renewal) in batch.into_iter().zip(renewals) {
+        hold.renewed(&renew, renewal, sent);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
 use redis::{
     AsyncConnectionConfig, IntoConnectionInfo as _, aio::MultiplexedConnection,
     io::tcp::TcpSettings,
@@ -9,6 +10,9 @@ use redis::{
 
 const ACQUIRE: &str = include_str!("../../src/backend/redis/scripts/mutex/acquire.lua");
 const RELEASE: &str = include_str!("../../src/backend/redis/scripts/mutex/release.lua");
+
+const RENEW: &str = include_str!("../../src/backend/redis/scripts/mutex/renew.lua");
+const PUBLISH: &str = "return redis.call('PUBLISH', KEYS[1], ARGV[1])";
 
 /// As long as a client's uuid.
 const CLIENT: &str = "00000000-0000-4000-8000-000000000000";
@@ -25,6 +29,19 @@ pub(crate) struct Raw {
     connection: MultiplexedConnection,
     acquire: String,
     release: String,
+    renew: String,
+    publish: String,
+}
+
+/// As a client renews: a hundred names to a script.
+fn batches(names: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..names)
+        .step_by(100)
+        .map(move |first| first..(first + 100).min(names))
+}
+
+fn owner(number: usize) -> String {
+    format!("{CLIENT}:{}", FIRST_LEASE + number as u64)
 }
 
 /// The keys of one name.
@@ -65,19 +82,64 @@ impl Raw {
             .await
             .expect("our own server takes us");
         let mut hashes = Vec::new();
-        for script in [ACQUIRE, RELEASE] {
+        for script in [ACQUIRE, RELEASE, RENEW, PUBLISH] {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(script);
             let hash: String = load.query_async(&mut connection).await.expect("a hash");
             hashes.push(hash);
         }
-        let release = hashes.pop().expect("two of them");
-        let acquire = hashes.pop().expect("two of them");
+        let [acquire, release, renew, publish] = hashes.try_into().expect("four of them");
         Raw {
             connection,
             acquire,
             release,
+            renew,
+            publish,
         }
+    }
+
+    /// Says something on a channel, from a script.
+    pub(crate) async fn publish(&mut self, channel: &str, what: &str) {
+        let mut publish = redis::cmd("EVALSHA");
+        publish.arg(&self.publish).arg(1).arg(channel).arg(what);
+        publish
+            .exec_async(&mut self.connection)
+            .await
+            .expect("an answer");
+    }
+
+    /// Puts so many names on the server, as leases do.
+    pub(crate) async fn hold(&mut self, prefix: &str, names: usize) {
+        for some in batches(names) {
+            let mut pipe = redis::pipe();
+            for number in some {
+                let name = format!("{prefix}:{number:06}");
+                pipe.hset(&name, owner(number), 1).ignore();
+                pipe.pexpire(&name, 600_000).ignore();
+            }
+            pipe.exec_async(&mut self.connection).await.expect("room");
+        }
+    }
+
+    /// Renews them all, so many scripts under way at once.
+    pub(crate) async fn renew(&self, prefix: &str, names: usize, lanes: usize) {
+        let renewals = batches(names).map(|some| {
+            let mut connection = self.connection.clone();
+            let mut renew = redis::cmd("EVALSHA");
+            renew.arg(&self.renew).arg(some.len());
+            for number in some.clone() {
+                renew.arg(format!("{prefix}:{number:06}"));
+            }
+            for number in some {
+                renew.arg(owner(number)).arg(LEASE_MS);
+            }
+            async move {
+                let answers: Vec<i64> = renew.query_async(&mut connection).await.expect("answers");
+                assert!(answers.iter().all(|&answer| answer == 1), "all are ours");
+            }
+        });
+        let mut under_way = futures_util::stream::iter(renewals).buffer_unordered(lanes);
+        while under_way.next().await.is_some() {}
     }
 
     /// Takes a name and gives it back, as one who does not wait and for whom nobody waits. Returns how long

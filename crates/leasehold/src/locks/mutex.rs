@@ -269,9 +269,9 @@ impl Mutex {
                 .into());
         }
         Ok(Spec {
-            lease,
-            renew_every,
-            max_hold: self.max_hold,
+            lease: lease.into(),
+            renew_every: renew_every.into(),
+            max_hold: self.max_hold.unwrap_or_default().into(),
             handoff: self.handoff,
             owner: self.owner,
             reentrant: self.reentrant,

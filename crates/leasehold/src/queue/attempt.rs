@@ -58,14 +58,14 @@ impl<'a> Attempt<'a> {
                 Ok(Acquired::Granted) => {
                     self.failures = 0;
                     let now = self.core.clock.now();
-                    if now < lease::valid_until(sent, spec.lease) {
+                    if now < lease::valid_until(sent, spec.lease()) {
                         return Ok(Try::Granted { sent });
                     }
                     late += 1;
                     self.ambiguous = true;
                     if late == LATE_GRANTS {
                         let slow = TooSlow {
-                            lease: spec.lease,
+                            lease: spec.lease(),
                             took: now.since(sent),
                         };
                         return Err(Failure::Rejected(Arc::new(slow)));

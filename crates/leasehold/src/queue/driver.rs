@@ -123,7 +123,7 @@ impl<'a> Driver<'a> {
     async fn ask(&mut self, spec: Spec) -> Step {
         if let Some(line) = &mut self.queue.state.lock().line {
             if line.listening && line.place.is_none() {
-                line.place = Some(self.core.line(spec.lease));
+                line.place = Some(self.core.line(spec.lease()));
             }
             line.ticket = Some(self.attempt.lease);
             self.line = line.place;
@@ -215,7 +215,7 @@ impl<'a> Driver<'a> {
             .map_or(Duration::ZERO, |line| Duration::from_millis(line.lease_ms));
         let age = now.since(self.asked);
         let fresh_enough = if spec.is_fixed() { 20 } else { 3 };
-        if lease == spec.lease && age < lease / fresh_enough {
+        if lease == spec.lease() && age < lease / fresh_enough {
             self.seat(spec, self.asked)
         } else {
             // It is ours, but for how long? Asking under the same id says so, and renews it.
@@ -234,7 +234,7 @@ impl<'a> Driver<'a> {
             // `leave` gives it back.
             None => return Step::Ask,
             // Another one is first now, with another lease.
-            Some(first) if first.lease != spec.lease || first.is_fixed() != spec.is_fixed() => {
+            Some(first) if first.lease() != spec.lease() || first.is_fixed() != spec.is_fixed() => {
                 return Step::Ask;
             }
             Some(_) => {}
@@ -265,8 +265,8 @@ impl<'a> Driver<'a> {
             if let Some(line) = &mut state.line {
                 line.trouble = Some(failure.clone());
             }
-            if rejected || now.since(since) > spec.lease {
-                let free = lease::free_within(spec.lease);
+            if rejected || now.since(since) > spec.lease() {
+                let free = lease::free_within(spec.lease());
                 let failure = self.attempt.verdict(failure);
                 let error = failure.into_error(format!("lock {:?}", self.queue.name), free);
                 state.dismiss_all(&error);

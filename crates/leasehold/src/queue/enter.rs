@@ -65,7 +65,7 @@ pub(crate) async fn acquire(
                     Ok(turn) => turn?,
                     Err(elapsed) => {
                         let failure = Failure::Ambiguous(Arc::new(elapsed));
-                        let free = lease::free_within(spec.lease);
+                        let free = lease::free_within(spec.lease());
                         return Err(failure.into_error(format!("lock {name:?}"), free));
                     }
                 },
@@ -158,8 +158,8 @@ async fn first_turn(
     let lease = LeaseId::next();
     let mut attempt = Attempt::new(&core, &queue.name, lease);
     let give_up = match patience {
-        Patience::Forever => spec.lease,
-        Patience::For(wait) => wait.min(spec.lease),
+        Patience::Forever => spec.lease(),
+        Patience::For(wait) => wait.min(spec.lease()),
         Patience::Once => core.config.operation_timeout,
     };
     let began = core.clock.now();
@@ -187,7 +187,7 @@ async fn first_turn(
     };
     attempt.give_up(None);
     queue.pass_on(&core);
-    let free = lease::free_within(spec.lease);
+    let free = lease::free_within(spec.lease());
     let failure = attempt.verdict(failure);
     Err(failure.into_error(format!("lock {:?}", queue.name), free))
 }

@@ -41,7 +41,7 @@ use crate::{
     Error, LostReason,
     backend::{Failure, Line, WakeUp},
     client::Core,
-    clock::Tick,
+    clock::{Span, Tick},
     config::{Handoff, SELF_WAIT_WARNING, millis},
     events::EventKind,
     guard::Guard,
@@ -54,10 +54,11 @@ use crate::{
 /// What somebody asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
-    pub(crate) lease: Duration,
+    pub(crate) lease: Span,
     /// Zero: a fixed lease, never renewed.
-    pub(crate) renew_every: Duration,
-    pub(crate) max_hold: Option<Duration>,
+    pub(crate) renew_every: Span,
+    /// Zero: no end.
+    pub(crate) max_hold: Span,
     pub(crate) handoff: Handoff,
     pub(crate) owner: Option<OwnerId>,
     pub(crate) reentrant: bool,
@@ -67,11 +68,23 @@ pub(crate) struct Spec {
 
 impl Spec {
     pub(crate) fn is_fixed(&self) -> bool {
-        self.renew_every.is_zero()
+        self.renew_every == Span::ZERO
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease.get()
+    }
+
+    pub(crate) fn renew_every(&self) -> Duration {
+        self.renew_every.get()
+    }
+
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        (self.max_hold != Span::ZERO).then(|| self.max_hold.get())
     }
 
     fn lease_ms(&self) -> u64 {
-        millis(self.lease)
+        millis(self.lease())
     }
 
     /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: who asks for ten
@@ -80,8 +93,8 @@ impl Spec {
         !self.is_fixed()
             && self.lease == other.lease
             && self.renew_every == other.renew_every
-            && self.max_hold.is_none()
-            && other.max_hold.is_none()
+            && self.max_hold == Span::ZERO
+            && other.max_hold == Span::ZERO
     }
 }
 
@@ -228,12 +241,19 @@ impl Queues {
             .map_or(0, |queue| queue.state.lock().waiters.len())
     }
 
+    /// All holds of this process.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        let mut holds = Vec::new();
+        for shard in &self.shards {
+            let queues: Vec<Arc<Queue>> = shard.lock().values().cloned().collect();
+            holds.extend(queues.iter().filter_map(|queue| queue.holder()));
+        }
+        holds
+    }
+
     /// The hold of this process on a name.
     pub(crate) fn held(&self, name: &Name) -> Option<Arc<Hold>> {
-        match &self.find(name)?.state.lock().seat {
-            Seat::Held(hold) => Some(Arc::clone(hold)),
-            _ => None,
-        }
+        self.find(name)?.holder()
     }
 
     /// The backend heard something about a name.
@@ -416,6 +436,13 @@ impl State {
 }
 
 impl Queue {
+    fn holder(&self) -> Option<Arc<Hold>> {
+        match &self.state.lock().seat {
+            Seat::Held(hold) => Some(Arc::clone(hold)),
+            _ => None,
+        }
+    }
+
     /// A newcomer's attempt was granted.
     fn take_first(
         self: &Arc<Self>,
@@ -507,7 +534,7 @@ impl Queue {
             // Held by somebody, as far as we know.
             None => Ok(None),
             Some(failure) => {
-                let free = lease::free_within(spec.lease);
+                let free = lease::free_within(spec.lease());
                 Err(failure.into_error(format!("lock {:?}", self.name), free))
             }
         }

@@ -60,7 +60,7 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
     let passes = spec.handoff.is_on() && next_spec.is_some_and(|next| spec.serves(&next));
     if passes
         && state.row < spec.handoff.max_in_row
-        && now.since(state.row_since) < spec.handoff.max_time
+        && now.since(state.row_since) < spec.handoff.max_time()
         && enough_left(&hold, spec, now)
         && state.seat_first(&hold, now)
     {
@@ -80,7 +80,7 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
         lease: LeaseId::next(),
         lease_ms: next_spec.lease_ms(),
         keep: passes,
-        line: listening.then(|| core.line(next_spec.lease)),
+        line: listening.then(|| core.line(next_spec.lease())),
     });
     if let (Some(next), Some(line)) = (next, &mut state.line) {
         line.ticket = next.line.map(|_| next.lease);
@@ -102,7 +102,7 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
 /// A lease is handed on while most of it is left, so that its renewal is never the next holder's first worry.
 fn enough_left(hold: &Arc<Hold>, spec: Spec, now: Tick) -> bool {
     match hold.term.look(now) {
-        lease::Standing::Valid(until) => until.since(now) > spec.lease / 3,
+        lease::Standing::Valid(until) => until.since(now) > spec.lease() / 3,
         _ => false,
     }
 }
@@ -146,7 +146,7 @@ async fn release_work(hold: Arc<Hold>, step: Release, until: Tick) -> Result<Rel
             }
             hold.come_back();
             let doing = format!("release {:?}", step.name);
-            let free = left + lease::margin(hold.spec().lease);
+            let free = left + lease::margin(hold.spec().lease());
             return Err(attempt.verdict(failure).into_error(doing, free));
         }
         attempt.pause().await;
