@@ -340,14 +340,14 @@ impl State {
         self.spec.max_hold().map(|most| self.since.after(most))
     }
 
-    /// When to look at a lease that was asked for at `sent`: at its renewal (up to a tenth early, so that
+    /// When to look at a lease that was asked for at `sent`: at its renewal (up to 4 % early, so that
     /// leases taken together do not stay together), or at its end if it is never renewed.
     fn first_look(&self, sent: Tick) -> Tick {
         let every = self.spec.renew_every();
         let at = if self.spec.is_fixed() {
             lease::valid_until(sent, self.spec.lease())
         } else {
-            sent.after(every.mul_f64(1.0 - fastrand::f64() / 10.0))
+            sent.after(every.mul_f64(1.0 - fastrand::f64() / 25.0))
         };
         self.cap().map_or(at, |cap| at.min(cap))
     }

@@ -30,7 +30,7 @@ const BATCH: usize = 100;
 const BATCHES_AT_ONCE: usize = 4;
 
 /// Renewals are brought forward by up to this part of their interval, to go out together.
-pub(crate) const GATHER: u32 = 20;
+pub(crate) const GATHER: u32 = 50;
 
 /// Where a hold is on the list. Written under the list's lock only; zero: nowhere.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use crate::{
     events::EventKind,
     guard::Released,
     hold::{Hold, Left},
-    lease::{self, End},
+    lease::{self, End, Standing},
     owner::LeaseId,
 };
 
@@ -43,6 +43,8 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
     }
     let core = Arc::clone(&hold.core);
     let queue = Arc::clone(&hold.queue);
+    // Before the look, so that what is found valid below was valid then, and nobody needs to be told.
+    let now = core.clock.now();
     if let Err(End::Lost(reason)) = hold.standing() {
         // The server may still hold it for a moment, or for longer if a renewal got through whose answer did not.
         let name = queue.name.clone();
@@ -53,7 +55,6 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
         }
         return Gone::Done(Released::WasLost(reason));
     }
-    let now = core.clock.now();
     let spec = hold.spec();
     let mut state = queue.state.lock();
     let next_spec = state.first();
@@ -71,7 +72,11 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
         return Gone::Done(Released::Released);
     }
     // To the server. From here on the lease id is not relied on any more (Q4).
-    let until = now.after(hold.standing().unwrap_or_default());
+    // Not `standing()`: under the queue's lock nobody may be told of a loss.
+    let until = match hold.term.look(now) {
+        Standing::Valid(until) => until,
+        _ => now,
+    };
     hold.term.end(End::Released);
     core.watchdog.forget(&hold);
     state.seat = Seat::Busy;
@@ -102,7 +107,7 @@ pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
 /// A lease is handed on while most of it is left, so that its renewal is never the next holder's first worry.
 fn enough_left(hold: &Arc<Hold>, spec: Spec, now: Tick) -> bool {
     match hold.term.look(now) {
-        lease::Standing::Valid(until) => until.since(now) > spec.lease() / 3,
+        Standing::Valid(until) => until.since(now) > spec.lease() / 3,
         _ => false,
     }
 }
