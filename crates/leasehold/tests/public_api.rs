@@ -1,0 +1,74 @@
+//! What every type and future promises to the compiler.
+
+use std::{future::pending, time::Duration};
+
+use leasehold::{
+    Client, ClientBuilder, Detached, Error, Event, Guard, Handoff, Invalid, MemoryServer, Mutex,
+    Owner, ReleaseError, Released, Shutdown, Status,
+};
+
+fn send_sync_static<T: Send + Sync + 'static>() {}
+fn send<T: Send>(value: T) -> T {
+    value
+}
+fn send_static<T: Send + 'static>(value: T) -> T {
+    value
+}
+
+#[test]
+fn every_type_goes_to_any_thread_and_outlives_any_scope() {
+    send_sync_static::<Client>();
+    send_sync_static::<ClientBuilder>();
+    send_sync_static::<Detached>();
+    send_sync_static::<Error>();
+    send_sync_static::<Event>();
+    send_sync_static::<Guard>();
+    send_sync_static::<Handoff>();
+    send_sync_static::<Invalid>();
+    send_sync_static::<MemoryServer>();
+    send_sync_static::<Mutex>();
+    send_sync_static::<Owner>();
+    send_sync_static::<ReleaseError>();
+    send_sync_static::<Released>();
+    send_sync_static::<Shutdown>();
+    send_sync_static::<Status>();
+}
+
+#[tokio::test]
+async fn every_future_can_be_spawned() {
+    let client = send(Client::connect("memory:")).await.unwrap();
+    let mutex = client.mutex("name");
+    let guard = send_static(mutex.lock()).await.unwrap();
+    drop(send_static(mutex.try_lock()));
+    drop(send_static(mutex.try_lock_for(Duration::ZERO)));
+    drop(send(mutex.status()));
+    drop(send(client.shutdown(Shutdown::LetExpire)));
+    drop(send(guard.lost()));
+    drop(send(guard.at_risk(Duration::ZERO)));
+    drop(send(guard.run(pending::<()>())));
+    drop(send(guard.verify()));
+    drop(send(guard.extend(Duration::ZERO)));
+    drop(send(Owner::new().scope(pending::<()>())));
+    assert_eq!(
+        send_static(guard.release()).await.unwrap(),
+        Released::Released
+    );
+}
+
+#[test]
+fn no_debug_and_no_error_shows_a_password() {
+    let builder = Client::builder()
+        .url("redis://me:hush@127.0.0.1:1/")
+        .password("hush");
+    assert!(!format!("{builder:?}").contains("hush"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let error = runtime.unwrap().block_on(builder.connect()).unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+    let shown = format!("{error} {error:?}");
+    assert!(
+        !shown.contains("hush") && shown.contains("127.0.0.1:1"),
+        "{shown}"
+    );
+}
