@@ -120,6 +120,11 @@ impl Config {
                     .remedy("leave it out for the default")
                     .into());
             }
+            if value > LEASE_MAX {
+                return Err(Invalid::new(what, format!("{value:?}"), "at most 366 days")
+                    .remedy("leave it out for the default")
+                    .into());
+            }
         }
         Ok(())
     }
@@ -147,7 +152,7 @@ pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duratio
 }
 
 fn check_renewal(every: Duration, lease: Duration) -> Result<(), Error> {
-    if every < LEASE_MIN || every * RENEWALS_PER_LEASE > lease {
+    if every < LEASE_MIN || every > lease / RENEWALS_PER_LEASE {
         return Err(Invalid::new(
             "renew_every",
             format!("{every:?}"),

@@ -187,6 +187,30 @@ async fn a_grant_that_is_not_heard_is_found_after_the_gap() {
 }
 
 #[tokio::test]
+async fn an_idle_waiting_process_asks_once_per_poll_however_many_wait_in_it() {
+    for server in servers() {
+        let holder = client_of(&server.url()).await;
+        let poll = Duration::from_millis(500);
+        let builder = Client::builder().url(server.url()).poll_every(poll);
+        let waiter = builder.connect().await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let waiting: Vec<_> = (0..50)
+            .map(|_| tokio::spawn(waiter.mutex("name").lock()))
+            .collect();
+        wait_until_listening(&holder, 1).await;
+        let calls = || server.calls().get("evalsha").copied().unwrap_or(0);
+        let before = calls();
+        tokio::time::sleep(4 * poll).await; // the time itself is what is tested
+        let asked = calls() - before;
+        assert!((2..=4).contains(&asked), "{asked} commands in 4 polls");
+        guard.release().await.unwrap();
+        for task in waiting {
+            drop(task.await.unwrap().unwrap());
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());

@@ -348,8 +348,8 @@ async fn a_lost_answer_to_extend_leaves_the_shorter_lease() {
                 (client, Box::new(move || proxy.lose_replies(b"EVALSHA", 1)))
             }
         };
-        for (first, second) in [(20_u64, 60_u64), (60, 20)] {
-            let (first, second) = (Duration::from_secs(first), Duration::from_secs(second));
+        for (first, second, nearly) in [(20, 60, 55), (60, 20, 15)] {
+            let [first, second, nearly] = [first, second, nearly].map(Duration::from_secs);
             let guard = client.mutex("name").lease(first).lock().await.unwrap();
             lose();
             let error = guard.extend(second).await.unwrap_err();
@@ -359,10 +359,10 @@ async fn a_lost_answer_to_extend_leaves_the_shorter_lease() {
             assert!(left <= first.min(second), "{}: {left:?}", world.name());
             // The server carried it out.
             let on_server = client.status("name").await.unwrap().holder.unwrap();
-            assert!(on_server.remaining.unwrap() > second - Duration::from_secs(5));
+            assert!(on_server.remaining.unwrap() > nearly);
             // Asked again, it is certain.
             guard.extend(second).await.unwrap();
-            assert!(guard.remaining() > second - Duration::from_secs(5));
+            assert!(guard.remaining() > nearly);
             assert_eq!(guard.release().await.unwrap(), Released::Released);
         }
     }

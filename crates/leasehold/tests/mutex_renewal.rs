@@ -9,7 +9,7 @@ use std::{
 
 use common::{assert_nothing_left, int, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, Event, EventKind, Guard, Released};
+use leasehold::{Client, Event, Guard, Released};
 use leasehold_testkit::Server;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
@@ -110,8 +110,6 @@ async fn no_lease_is_renewed_after_its_release() {
             "{counts:?}"
         );
         assert!(of("Renewed") > 1_000, "renewals were under way: {counts:?}");
-        // On the server: nothing was extended that nobody held. Each grant extends once, each renewal once.
-        eprintln!("{}: {counts:?}, pexpire {extended}", server.flavor());
     }
 }
 
@@ -165,7 +163,6 @@ async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() 
         let names = i64::try_from(NAMES).unwrap();
         assert_eq!(int(&server, &["DBSIZE"]), names);
         assert!(calls(&server, "pexpire") >= 5 * NAMES as u64);
-        assert_eq!(client.footprint().watched, NAMES);
         guards.clear();
         wait_until_idle(&client).await;
         assert_eq!(int(&server, &["DBSIZE"]), 0);

@@ -72,7 +72,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
                     }
                 });
                 let after = work();
-                let spent = [after[0] - before[0], after[1] - before[1]];
+                let spent = [0, 1].map(|at| after[at].saturating_sub(before[at]));
                 let side = if is_ours { &mut ours } else { &mut theirs };
                 // The first round warms up.
                 if round > 0 {

@@ -40,7 +40,10 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
     let time = stage.time(TIME).max(TIME / 3);
     let (sent, cpu) = (stage.commands(), cpu_time(waiter.pid()));
     thread::sleep(time);
-    let (sent, cpu) = (stage.commands() - sent, cpu_time(waiter.pid()) - cpu);
+    let (sent, cpu) = (
+        stage.commands() - sent,
+        cpu_time(waiter.pid()).saturating_sub(cpu),
+    );
     let periods = time.as_secs_f64() / 10.0;
     table.row(
         "P7",

@@ -18,7 +18,7 @@ const PUBLISH: &str = "return redis.call('PUBLISH', KEYS[1], ARGV[1])";
 const CLIENT: &str = "00000000-0000-4000-8000-000000000000";
 
 /// As long as a lease id is on the wire.
-const FIRST_LEASE: u64 = 1_800_000_000_000_000_000;
+const FIRST_LEASE: u64 = 57_000_000_000_000;
 
 /// A client's default.
 const LEASE_MS: u64 = 30_000;
@@ -33,11 +33,17 @@ pub(crate) struct Raw {
     publish: String,
 }
 
-/// As a client renews: a hundred names to a script.
+/// A hundred names to a script, as a client renews.
 fn batches(names: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..names)
         .step_by(100)
         .map(move |first| first..(first + 100).min(names))
+}
+
+/// Any order but that of their making: nobody renews in that, and memory would be read as a tape.
+fn shuffled(number: usize, names: usize) -> usize {
+    const PRIME: usize = 48_271;
+    number * PRIME % names
 }
 
 fn owner(number: usize) -> String {
@@ -127,6 +133,7 @@ impl Raw {
             let mut connection = self.connection.clone();
             let mut renew = redis::cmd("EVALSHA");
             renew.arg(&self.renew).arg(some.len());
+            let some = some.map(|number| shuffled(number, names));
             for number in some.clone() {
                 renew.arg(format!("{prefix}:{number:06}"));
             }

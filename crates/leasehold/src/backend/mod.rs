@@ -105,8 +105,8 @@ pub(crate) struct Next {
 pub(crate) enum Released {
     /// Nobody holds the name now; `others` clients besides us were told.
     Freed { others: u64 },
-    /// The next client in line holds it now.
-    Granted,
+    /// The next client in line holds it now, for this long unless it renews it.
+    Granted { lease: Duration },
     /// No other client waits: it is ours under the next lease.
     Kept,
     /// It was not ours.

@@ -24,7 +24,7 @@ pub(super) enum Start {
     /// The server was asked just now: first learn to hear, then ask.
     Listen,
     /// The release put us in line already.
-    Park { asked: Tick },
+    Park { asked: Tick, lease: Duration },
     /// Others were told that the name is free: let them try first (D8).
     GiveWay,
 }
@@ -95,7 +95,7 @@ impl<'a> Driver<'a> {
         let ticket = *line.ticket.get_or_insert_with(LeaseId::next);
         let next = match start {
             Start::Ask => Step::Ask,
-            Start::Park { .. } if line.place.is_some() => Step::Park(None),
+            Start::Park { lease, .. } if line.place.is_some() => Step::Park(Some(lease)),
             // Not in line for want of ears: get both.
             Start::Listen | Start::Park { .. } => Step::Listen,
             Start::GiveWay => Step::GiveWay,
@@ -107,7 +107,7 @@ impl<'a> Driver<'a> {
             next,
             line: line.place,
             asked: match start {
-                Start::Park { asked } => asked,
+                Start::Park { asked, .. } => asked,
                 _ => core.clock.now(),
             },
             traces: line.place.is_some(),

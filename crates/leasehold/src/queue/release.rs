@@ -209,7 +209,7 @@ impl Queue {
                 abandon(core, &self.name, next.lease, None);
                 Start::Ask
             }
-            (backend::Released::Granted, _) => Start::Park { asked: sent },
+            (backend::Released::Granted { lease }, _) => Start::Park { asked: sent, lease },
             (backend::Released::Freed { others }, _) if others > 0 => Start::GiveWay,
             _ => Start::Ask,
         };

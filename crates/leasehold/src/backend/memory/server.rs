@@ -382,7 +382,7 @@ impl Store {
         }
         // The next one in line who can hear us gets it.
         self.held.remove(name);
-        let mut granted = false;
+        let mut granted = None;
         while let Some(first) = self.lines.get_mut(name).and_then(VecDeque::pop_front) {
             let ears = self.ears(name);
             let Some(ears) = ears.into_iter().find(|ears| ears.client == first.client) else {
@@ -393,20 +393,20 @@ impl Store {
                 let wake_up = WakeUp::Granted(first.lease);
                 self.outbox.push((ears, name.clone(), wake_up));
             }
-            granted = true;
+            granted = Some(Duration::from_millis(first.lease_ms));
             break;
         }
         if self.lines.get(name).is_some_and(VecDeque::is_empty) {
             self.lines.remove(name);
         }
-        if (granted || others > 0)
+        if (granted.is_some() || others > 0)
             && let Some(next) = step.next
             && let Some(line) = next.line
         {
             self.line_up(client, name, next.lease, line);
         }
-        if granted {
-            return Released::Granted;
+        if let Some(lease) = granted {
+            return Released::Granted { lease };
         }
         self.tell_all(name);
         Released::Freed {

@@ -279,10 +279,13 @@ impl Shared {
                 .await?;
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.name);
-            match connection.send_packed_command(&name).await {
-                // A server that forbids CLIENT is a Redis server all the same.
+            let named = connection.send_packed_command(&name).await;
+            match named.and_then(Value::extract_error) {
+                // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
+                // refuses everything.
                 Err(error)
-                    if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
+                    if error.code() == Some("NOAUTH")
+                        || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
                 {
                     Err(error)
                 }
@@ -294,6 +297,9 @@ impl Shared {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) if error.kind() == ErrorKind::Parse => {
                 Err(Failure::Rejected(Arc::new(NotRedis(error))))
+            }
+            Ok(Err(error)) if error.is_timeout() => {
+                Err(Failure::NotSent(Arc::new(Silent(self.connect_timeout))))
             }
             Ok(Err(error)) if error.is_io_error() => Err(Failure::NotSent(Arc::new(error))),
             Ok(Err(error)) => Err(match classify(error) {

@@ -129,7 +129,7 @@ impl Backend for Redis {
             (1, others) => Some(Released::Freed {
                 others: u64::try_from(others).unwrap_or(0),
             }),
-            (2, _) => Some(Released::Granted),
+            (2, ttl) => millis(ttl).map(|lease| Released::Granted { lease }),
             (3, _) => Some(Released::Kept),
             (0, _) => Some(Released::NotOurs),
             _ => None,

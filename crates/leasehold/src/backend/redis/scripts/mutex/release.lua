@@ -14,7 +14,7 @@
 -- ARGV[9] keep_ms    integer how long the queue outlives its last visitor
 --
 -- Returns {1, others}  freed; so many other clients were told
---         {2, 0}       given to the next client in line
+--         {2, ms}      given to the next client in line, for ms from now
 --         {3, 0}       nobody else waits: ours under `next`, for next_ms from now
 --         {0, 0}       it was not ours
 -- Error   nothing was changed: what may be refused (a channel, memory) comes before what deletes.
@@ -56,7 +56,7 @@ if waiting == 0 and others <= 0 and ARGV[7] ~= '0' and write(ARGV[6]) then
   return { 3, 0 }
 end
 
-local granted = false
+local granted
 if others <= waiting then
   -- Everybody who waits is in our line. (If not, Redisson waits too, and all race for the name.)
   local place = redis.call('LPOP', KEYS[2])
@@ -69,7 +69,7 @@ if others <= waiting then
     local told = redis.pcall('PUBLISH', ARGV[3] .. client, owner)
     if type(told) == 'number' and told > 0 then
       pass_on(lease_ms)
-      granted = true
+      granted = tonumber(lease_ms)
     else
       redis.call('HDEL', KEYS[1], owner)
       place = redis.call('LPOP', KEYS[2])
@@ -82,7 +82,7 @@ if ARGV[8] ~= '' and (granted or others > 0) then
   redis.call('PEXPIRE', KEYS[2], ARGV[9])
 end
 if granted then
-  return { 2, 0 }
+  return { 2, granted }
 end
 redis.call('PUBLISH', ARGV[2], '0')
 redis.call('DEL', KEYS[1])

@@ -1,0 +1,386 @@
+//! Bad input is refused before anything is sent, and the message says what came, what may come, and what to do.
+
+mod common;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener},
+    time::{Duration, Instant},
+};
+
+use common::{World, keys, servers};
+use leasehold::{Client, Error, ErrorKind, Invalid};
+use leasehold_testkit::{Flavor, Server};
+
+/// The value, the limit and the remedy are all in the message.
+#[track_caller]
+fn assert_says(error: &Error, says: &[&str]) {
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let Error::Invalid(Invalid {
+        value,
+        limit,
+        remedy,
+        ..
+    }) = error
+    else {
+        panic!("{error:?}");
+    };
+    let message = error.to_string();
+    for part in [value, limit, remedy] {
+        assert!(!part.is_empty() && message.contains(&**part), "{message}");
+    }
+    for part in says {
+        assert!(message.contains(part), "{message:?} does not say {part:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_name_is_refused_by_every_way_in() {
+    for world in World::all() {
+        let client = world.client().await;
+        let long = "x".repeat(1025);
+        for (name, says) in [
+            ("", ["empty", "at least 1 byte"]),
+            (&long, ["1025 bytes", "at most 1024"]),
+            ("a{b", ["a{b", "slot"]),
+            ("a}b", ["a}b", "slot"]),
+            ("{}", ["{}", "slot"]),
+        ] {
+            let before = commands(&world);
+            let mutex = client.mutex(name);
+            assert_eq!(mutex.name(), name);
+            let wait = Duration::from_secs(1);
+            for error in [
+                mutex.lock().await.unwrap_err(),
+                mutex.try_lock().await.unwrap_err(),
+                mutex.try_lock_for(wait).await.unwrap_err(),
+                mutex.status().await.unwrap_err(),
+                mutex.force_unlock().await.unwrap_err(),
+                client.status(name).await.unwrap_err(),
+                client.force_unlock(name).await.unwrap_err(),
+            ] {
+                assert_says(&error, &says);
+            }
+            assert_eq!(commands(&world), before, "nothing was sent");
+        }
+        // At the limit.
+        let name = "x".repeat(1024);
+        client
+            .mutex(&name)
+            .lock()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        let tagged = client.mutex("order:{42}:pay").lock().await.unwrap();
+        tagged.release().await.unwrap();
+    }
+}
+
+/// What the server has been asked, without this question.
+fn commands(world: &World) -> u64 {
+    match world {
+        World::Memory(_) => 0,
+        World::Server(server) => {
+            let calls = server.calls();
+            calls
+                .iter()
+                .filter(|(name, _)| *name != "info")
+                .map(|(_, calls)| calls)
+                .sum()
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bad_lease_is_refused() {
+    for world in World::all() {
+        let client = world.client().await;
+        let mutex = client.mutex("name");
+        let us = Duration::from_micros;
+        let before = commands(&world);
+        for (error, says) in [
+            (
+                mutex.lease(Duration::ZERO).lock().await,
+                ["0ns", "at least 1ms"],
+            ),
+            (mutex.lease(us(999)).lock().await, ["999µs", "at least 1ms"]),
+            (
+                mutex.watchdog(Duration::ZERO).lock().await,
+                ["0ns", "at least 1ms"],
+            ),
+            (
+                mutex.watchdog(us(2_000)).lock().await,
+                ["2ms", "at least 3ms"],
+            ),
+            (
+                mutex.lease(Duration::MAX).lock().await,
+                ["18446744073709551615", "366 days"],
+            ),
+            (
+                mutex.max_hold(Duration::ZERO).lock().await,
+                ["max_hold", "at least 1ms"],
+            ),
+        ] {
+            assert_says(&error.unwrap_err(), &says);
+        }
+        assert_eq!(commands(&world), before, "nothing was sent");
+        let guard = mutex.lease(Duration::from_secs(9)).lock().await.unwrap();
+        for bad in [Duration::ZERO, us(500), Duration::MAX] {
+            assert_says(&guard.extend(bad).await.unwrap_err(), &["lease"]);
+        }
+        assert!(guard.is_valid());
+        // The shortest of all: over before it is here, and refused for that.
+        let shortest = mutex.lease(Duration::from_millis(1));
+        drop(guard);
+        let error = shortest.lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("take a longer one"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn settings_that_do_not_fit_each_other_are_refused() {
+    let seconds = Duration::from_secs;
+    let builder = || Client::builder().url("redis://127.0.0.1:1/");
+    for (builder, says) in [
+        (
+            builder().lease(seconds(0)),
+            ["lease is 0ns", "at least 1ms"],
+        ),
+        (
+            builder().lease(Duration::from_micros(10)),
+            ["10µs", "at least 1ms"],
+        ),
+        (
+            builder().lease(seconds(400 * 86_400)),
+            ["34560000s", "366 days"],
+        ),
+        (
+            builder().lease(seconds(9)).renew_every(seconds(4)),
+            ["4s", "lease of 9s"],
+        ),
+        (builder().renew_every(seconds(11)), ["11s", "lease of 30s"]),
+        (builder().renew_every(seconds(0)), ["0ns", "between 1ms"]),
+        (
+            builder().renew_every(Duration::MAX),
+            ["18446744073709551615", "30s"],
+        ),
+        (
+            builder().poll_every(Duration::MAX),
+            ["poll_every", "at most 366 days"],
+        ),
+        (
+            builder().poll_every(seconds(0)),
+            ["poll_every", "at least 1ms"],
+        ),
+        (
+            builder().operation_timeout(seconds(0)),
+            ["operation_timeout", "at least 1ms"],
+        ),
+        (
+            builder().connect_timeout(seconds(0)),
+            ["connect_timeout", "at least 1ms"],
+        ),
+        (
+            builder().label("two words"),
+            ["two words", "without spaces"],
+        ),
+    ] {
+        assert_says(&builder.connect().await.unwrap_err(), &says);
+    }
+}
+
+#[tokio::test]
+async fn a_bad_url_is_refused_without_its_password() {
+    for (url, says) in [
+        ("", "redis://"),
+        ("localhost", "redis://"),
+        ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
+        ("http://:hush@127.0.0.1/", "http"),
+        ("redis://:hush@127.0.0.1:99999/", "port"),
+        ("redis://:hush@127.0.0.1:0/", "between 1 and 65535"),
+        ("redis://:hush@127.0.0.1:port/", "port"),
+        ("redis://:hush@/", "host"),
+        ("redis://:hush@127.0.0.1/first", "redis://"),
+        ("rediss://:hush@127.0.0.1/", "TLS"),
+        ("memory", "redis://"),
+    ] {
+        let error = Client::connect(url).await.unwrap_err();
+        assert_says(&error, &[says]);
+        let all = format!("{error} {error:?}");
+        assert!(!all.contains("hush"), "{url}: {all}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_not_repeated() {
+    for flavor in Flavor::available() {
+        let server = Server::start_with(flavor, &["--requirepass", "open-sesame"]);
+        let right = server.url();
+        drop(Client::connect(&right).await.unwrap());
+        let wrong = right.replace("open-sesame", "shut-sesame");
+        let none = right.replace(":open-sesame@", "");
+        for url in [wrong, none] {
+            let error = Client::connect(&url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            let message = error.to_string();
+            assert!(message.contains(&server.addr().to_string()), "{message}");
+            let all = format!("{error} {error:?}");
+            assert!(!all.contains("sesame"), "{all}");
+        }
+        let builder = Client::builder().url(right).password("builder-sesame");
+        assert!(!format!("{builder:?}").contains("sesame"));
+        let error = builder.connect().await.unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("sesame"), "{error}");
+    }
+}
+
+/// Listens, and says this to whoever comes and says something.
+fn listener(says: Option<&'static str>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            if let Some(says) = says {
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(says.as_bytes());
+            }
+            silent.push(stream);
+        }
+    });
+    addr
+}
+
+#[tokio::test]
+async fn whoever_is_no_redis_server_is_told_from_one() {
+    let http = listener(Some(
+        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    ));
+    let began = Instant::now();
+    let error = Client::connect(&format!("redis://{http}/"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    assert!(error.to_string().contains("check host and port"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(4));
+
+    let silent = listener(None);
+    let builder = Client::builder().url(format!("redis://{silent}/"));
+    let builder = builder.connect_timeout(Duration::from_millis(300));
+    let began = Instant::now();
+    let error = builder.connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
+    assert!(error.to_string().contains("300ms"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(2));
+
+    // Nobody at all.
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let error = Client::connect(&format!("redis://{gone}/"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
+    assert!(error.to_string().contains(&gone.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn another_type_under_the_name_is_refused_and_left_alone() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        server.cli(&["SET", "name", "a string"]);
+        for error in [
+            client.mutex("name").lock().await.unwrap_err(),
+            client.mutex("name").try_lock().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            let message = error.to_string();
+            assert!(
+                message.contains("WRONGTYPE") && message.contains("\"name\""),
+                "{message}"
+            );
+        }
+        let value: String = redis::from_redis_value(server.cli(&["GET", "name"])).unwrap();
+        assert_eq!(value, "a string");
+        common::wait_until_idle(&client).await;
+        assert_eq!(keys(&server), ["name"]);
+        // The client is none the worse for it.
+        client
+            .mutex("other")
+            .lock()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+/// While it is held, somebody writes another type under the name.
+#[tokio::test]
+async fn a_release_that_is_refused_hands_the_guard_back() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        server.cli(&["SET", "name", "a string"]);
+        let failed = guard.release().await.unwrap_err();
+        assert_eq!(failed.error.kind(), ErrorKind::Rejected, "{}", failed.error);
+        assert!(failed.to_string().contains("WRONGTYPE"), "{failed}");
+        drop(failed);
+        common::wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn what_an_acl_forbids_is_told_in_its_words() {
+    for server in servers() {
+        let all = ["on", ">secret", "&*"];
+        let user = |name: &str, rules: &[&str]| {
+            let mut command = vec!["ACL", "SETUSER", name];
+            command.extend(all);
+            command.extend(rules);
+            server.cli(&command);
+        };
+        user("no-scripts", &["~*", "+@all", "-@scripting"]);
+        user("other-keys", &["~orders:*", "+@all"]);
+        let connect = |name: &str| {
+            let builder = Client::builder().url(server.url());
+            builder.username(name).password("secret").connect()
+        };
+        for name in ["no-scripts", "other-keys"] {
+            let client = connect(name).await.unwrap();
+            let error = client.mutex("name").lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            let message = error.to_string();
+            assert!(
+                message.contains("NOPERM") || message.contains("ermission"),
+                "{name}: {message}"
+            );
+            assert!(!message.contains("secret"), "{message}");
+            common::wait_until_idle(&client).await;
+        }
+        // Who may not tell others that the name is free may not give it back, and it ends by itself.
+        let rules = ["resetchannels", "~*", "+@all", "-client", "-pubsub"];
+        user("no-client", &rules);
+        let client = connect("no-client").await.unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        let holder = client.status("name").await.unwrap().holder.unwrap();
+        assert_eq!(holder.label, None);
+        let failed = guard.release().await.unwrap_err();
+        assert_eq!(failed.error.kind(), ErrorKind::Rejected, "{}", failed.error);
+        assert!(failed.guard.is_valid(), "nothing was changed");
+        drop(failed);
+        common::wait_until_idle(&client).await;
+        assert!(common::int(&server, &["PTTL", "name"]) > 0);
+        assert_eq!(
+            keys(&server),
+            ["name"],
+            "nothing is left of what was refused"
+        );
+    }
+}
