@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, Error, EventKind, Guard, LostReason, Released};
+use leasehold::{Client, Error, EventKind, Guard, Handoff, LostReason, Released};
 use leasehold_testkit::{Proxy, Recorder, Way, wait_until_async};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -57,6 +57,41 @@ async fn at_risk_comes_before_lost() {
         let left = guard.remaining();
         assert!(!left.is_zero() && left <= LEASE / 4, "{left:?}");
         assert_eq!(guard.lost().await, LostReason::Expired);
+    }
+}
+
+/// Renewals are carried out and answered, only too late to be believed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_answer_does_not_bring_a_lost_lease_back() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let mut clients = Vec::new();
+        for number in 0..10 {
+            let client = client_of(&proxy.url()).await;
+            let mutex = client.mutex(format!("name:{number}"));
+            let lease = Duration::from_millis(1_500);
+            clients.push((client, mutex.watchdog(lease).lock().await.unwrap()));
+        }
+        proxy.stall(Some(Way::ToClient));
+        for (_, guard) in &clients {
+            assert_eq!(guard.lost().await, LostReason::Expired);
+        }
+        let before = proxy.bytes_to_client();
+        proxy.heal();
+        wait_until_async(SOON, "the answers are here", || {
+            proxy.bytes_to_client() > before
+        })
+        .await;
+        for (client, guard) in clients {
+            // Whatever was under way when the lease ended has been heard once this is answered.
+            let status = client.status(guard.name()).await.unwrap();
+            assert!(!guard.is_valid(), "{status:?}");
+            assert_eq!(guard.remaining(), Duration::ZERO);
+            let released = guard.release().await.unwrap();
+            assert_eq!(released, Released::WasLost(LostReason::Expired));
+            wait_until_idle(&client).await;
+        }
+        assert_nothing_left(&server, "late answers").await;
     }
 }
 
@@ -207,6 +242,44 @@ async fn an_idle_waiting_process_asks_once_per_poll_however_many_wait_in_it() {
         for task in waiting {
             drop(task.await.unwrap().unwrap());
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_hand_off_a_release_wakes_one_waiter_of_many() {
+    const ROUNDS: u64 = 20;
+    for server in servers() {
+        let mut tasks = Vec::new();
+        let before = server.calls();
+        for _ in 0..2 {
+            let builder = Client::builder().url(server.url());
+            let client = builder.handoff(Handoff::off()).connect().await.unwrap();
+            for _ in 0..32 {
+                let mutex = client.mutex("name");
+                tasks.push(tokio::spawn(async move {
+                    for _ in 0..ROUNDS {
+                        drop(mutex.lock().await.unwrap());
+                    }
+                }));
+            }
+        }
+        for task in join_all(tasks).await {
+            task.unwrap();
+        }
+        let after = server.calls();
+        let of = |name: &str| {
+            let count = |calls: &std::collections::BTreeMap<String, u64>| {
+                calls.get(name).copied().unwrap_or(0)
+            };
+            count(&after) - count(&before)
+        };
+        // One release each, which also asks for the next; were all woken, each would ask.
+        let (scripts, messages, all) = (of("evalsha"), of("publish"), 2 * 32 * ROUNDS);
+        assert!(scripts <= 2 * all, "{scripts} scripts for {all} locks");
+        assert!(
+            messages <= all + all / 4,
+            "{messages} messages for {all} locks"
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
 use leasehold::{Client, ErrorKind, LostReason, Owner, Released};
-use leasehold_testkit::{Proxy, wait_until_async};
+use leasehold_testkit::{Proxy, Server, wait_until_async};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -214,39 +214,58 @@ async fn an_acquire_that_was_given_up_does_not_take_the_name_later() {
     }
 }
 
-/// The late copy arrives on the old connection, after the caller was told and the lease id was given up.
+/// The first script call of a lease that clients sent, word by word.
+fn copy_of_acquire<'a>(sent: &'a [Vec<String>], owner: &str) -> Vec<&'a str> {
+    let acquire = sent
+        .iter()
+        .find(|words| words[0] == "EVALSHA" && words.iter().any(|word| word.starts_with(owner)));
+    let acquire = acquire.expect("the acquire was seen");
+    acquire.iter().map(String::as_str).collect()
+}
+
+/// Only tombstones are there, and these end.
+fn assert_only_tombstones(server: &Server) {
+    let keys = common::keys(server);
+    assert!(!keys.is_empty());
+    for key in keys {
+        assert!(key.contains(":gone:"), "{key}");
+        assert!(int(server, &["PTTL", &key]) > 0, "{key}");
+    }
+}
+
 #[tokio::test]
-async fn a_late_copy_of_an_abandoned_acquire_meets_its_tombstone() {
+async fn a_late_copy_of_an_acquire_meets_the_tombstone_of_its_release() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
-        let client = Client::builder()
-            .url(proxy.url())
-            .operation_timeout(Duration::from_millis(100))
-            .connect()
-            .await
-            .unwrap();
-        drop(client.mutex("name").lock().await.unwrap());
-        wait_until_idle(&client).await;
-        // Recorded on the wire: the acquire of a lease that was resent, then released.
+        let client = behind(&proxy).await;
         let monitor = monitor(&server);
         proxy.lose_replies(b"EVALSHA", 1);
         let guard = client.mutex("name").lock().await.unwrap();
         let owner = guard.owner();
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         let sent = monitor.stop(&server);
-        let copy = sent
-            .iter()
-            .find(|command| {
-                command.first().is_some_and(|c| c == "EVALSHA") && command.contains(&owner)
-            })
-            .expect("the acquire was seen");
-        let copy: Vec<&str> = copy.iter().map(String::as_str).collect();
-        let answer = server.cli(&copy);
-        assert_eq!(int(&server, &["EXISTS", "name"]), 0, "{answer:?}");
-        for key in common::keys(&server) {
-            assert!(key.contains(":gone:"), "{key}");
-            assert!(int(&server, &["PTTL", &key]) > 0, "{key}");
-        }
+        // It arrives only now.
+        server.cli(&copy_of_acquire(&sent, &owner));
+        assert_only_tombstones(&server);
+    }
+}
+
+#[tokio::test]
+async fn a_late_copy_of_an_acquire_that_was_given_up_meets_its_tombstone() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        let monitor = monitor(&server);
+        proxy.lose_replies(b"EVALSHA", usize::MAX);
+        let wait = Duration::from_millis(200);
+        let error = client.mutex("name").try_lock_for(wait).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        proxy.heal();
+        wait_until_idle(&client).await;
+        let sent = monitor.stop(&server);
+        server.cli(&copy_of_acquire(&sent, client.id()));
+        assert_only_tombstones(&server);
+        assert!(client.mutex("name").try_lock().await.unwrap().is_some());
     }
 }
 
@@ -255,7 +274,7 @@ struct Monitor {
     stream: std::net::TcpStream,
 }
 
-fn monitor(server: &leasehold_testkit::Server) -> Monitor {
+fn monitor(server: &Server) -> Monitor {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(server.addr()).unwrap();
     stream.write_all(b"MONITOR\r\n").unwrap();
@@ -267,7 +286,7 @@ fn monitor(server: &leasehold_testkit::Server) -> Monitor {
 
 impl Monitor {
     /// The commands of clients, in words, in order.
-    fn stop(self, server: &leasehold_testkit::Server) -> Vec<Vec<String>> {
+    fn stop(self, server: &Server) -> Vec<Vec<String>> {
         use std::io::BufRead;
         server.cli(&["ECHO", "end-of-monitor"]);
         let mut seen = Vec::new();
