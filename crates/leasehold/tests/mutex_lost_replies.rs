@@ -260,6 +260,8 @@ async fn a_late_copy_of_an_acquire_that_was_given_up_meets_its_tombstone() {
         let wait = Duration::from_millis(200);
         let error = client.mutex("name").try_lock_for(wait).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        // Its own task has given up, too; only now can it tell the server.
+        wait_until_async(SOON, "it gave up", || client.footprint().queues == 0).await;
         proxy.heal();
         wait_until_idle(&client).await;
         let sent = monitor.stop(&server);
