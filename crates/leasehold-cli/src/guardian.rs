@@ -15,6 +15,7 @@
 //! What it cannot do: end CMD while this process and the supervisor are both stopped, reach a process that has
 //! left the group, or hurry a `leasehold run` inside CMD, whose own guardian grants its own grace.
 
+pub(crate) mod foreground;
 pub(crate) mod keeper;
 pub(crate) mod wire;
 
@@ -43,6 +44,7 @@ use self::{
 use crate::{
     clock::{self, Alarm},
     exit::Exit,
+    supervise::link::own_binary,
 };
 
 /// The first argument that makes a process of ours the guardian. After it: the name, then CMD.
@@ -119,7 +121,14 @@ fn start(
     stdin: OwnedFd,
 ) -> io::Result<Group> {
     let (program, arguments) = command.split_first().ok_or(Errno::INVAL)?;
-    let child = Command::new(program)
+    let mut starter = if foreground::is_to_be_lent(stdin.as_fd()) {
+        let mut waits = Command::new(own_binary()?);
+        waits.arg(foreground::WORD).arg(program);
+        waits
+    } else {
+        Command::new(program)
+    };
+    let child = starter
         .args(arguments)
         .env("LEASEHOLD_NAME", name)
         .env("LEASEHOLD_VALID_UNTIL", valid_until_ms.to_string())

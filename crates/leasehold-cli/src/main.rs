@@ -23,6 +23,9 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     match words.next() {
         Some(word) if word == guardian::WORD => return guardian::main(words),
+        Some(word) if word == guardian::foreground::WORD => {
+            return guardian::foreground::main(words);
+        }
         Some(word) if word == cmd::demo::HOST_WORD => return cmd::demo::host_main(),
         _ => {}
     }
