@@ -6,7 +6,8 @@
 //!
 //! - **G1** It is CMD's parent, so there is no moment in which CMD runs and this process does not know it.
 //! - **G2** It leads a process group of its own and blocks all signals, so what ends the supervisor, Ctrl-C or
-//!   `kill -9` of its whole group, does not end it too. (CMD starts with no signal blocked.)
+//!   `kill -9` of its whole group, does not end it too. (CMD starts with what was blocked before, as a rule
+//!   nothing.)
 //! - **G3** Orphans of CMD become its children, so it can tell when nothing is left of CMD's group even where
 //!   nobody else collects orphans, as in a container.
 //! - **G4** The group's number stays taken while it has a member, so a signal to the group cannot hit others
@@ -31,6 +32,7 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::{
     io::Errno,
     process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group},
@@ -56,13 +58,15 @@ const LOOK_EVERY_MAX: Duration = Duration::from_millis(100);
 
 pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     // G2. It cannot fail for a valid set.
-    let _ = nix::sys::signal::SigSet::all().thread_block();
+    let before = SigSet::all()
+        .thread_swap_mask(SigmaskHow::SIG_BLOCK)
+        .unwrap_or(SigSet::empty());
     set_up_process();
     let Some(name) = words.next() else {
         return Exit::Usage.into();
     };
     let command: Vec<OsString> = words.collect();
-    match guard(&name, &command) {
+    match guard(&name, &command, &before) {
         Ok(()) => Exit::Done.into(),
         // There is nobody to tell: the supervisor sees this process end without a report.
         Err(_) => Exit::Internal.into(),
@@ -79,7 +83,7 @@ fn set_up_process() {
 #[cfg(not(target_os = "linux"))]
 fn set_up_process() {}
 
-fn guard(name: &OsString, command: &[OsString]) -> io::Result<()> {
+fn guard(name: &OsString, command: &[OsString], signals: &SigSet) -> io::Result<()> {
     let mut supervisor = Supervisor {
         stream: UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?),
         lines: Lines::default(),
@@ -104,7 +108,10 @@ fn guard(name: &OsString, command: &[OsString]) -> io::Result<()> {
         supervisor.tell(Report::TooLate);
         return Ok(());
     }
+    // A child inherits what is blocked, so for as long as the start takes it is as it was before G2.
+    let _ = signals.thread_set_mask();
     let spawned = start(name, valid_until_ms, command, stdin);
+    let _ = SigSet::all().thread_block();
     match spawned {
         Ok(group) => watch(&mut supervisor, keeper, group),
         Err(error) => {
