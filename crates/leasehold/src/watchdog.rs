@@ -120,17 +120,18 @@ impl Watchdog {
         self.list.lock().len()
     }
 
-    /// Takes what is due by `until` off the list.
+    /// Takes what is due by `until` off the list. One by one: to split the tree in two counts all of it.
     fn due(&self, until: Tick) -> Vec<(Tick, Arc<Hold>)> {
         let mut list = self.list.lock();
-        let later = list.split_off(&(until, usize::MAX));
-        let due = std::mem::replace(&mut *list, later);
-        due.into_iter()
-            .map(|((at, _), hold)| {
-                hold.watched_at.replace(None);
-                (at, hold)
-            })
-            .collect()
+        let mut due = Vec::new();
+        while let Some(first) = list.first_entry()
+            && first.key().0 <= until
+        {
+            let ((at, _), hold) = first.remove_entry();
+            hold.watched_at.replace(None);
+            due.push((at, hold));
+        }
+        due
     }
 
     fn next(&self) -> Tick {
