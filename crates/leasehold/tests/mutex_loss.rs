@@ -17,8 +17,8 @@ use leasehold::{Client, EventKind, Guard, LostReason};
 use leasehold_testkit::{Proxy, Server, Way};
 use redis::aio::MultiplexedConnection;
 
-/// 12 ms of it are the margin.
-const LEASE: Duration = Duration::from_secs(1);
+/// 32 ms of it are the margin.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// A thread that only wants to be woken every millisecond, and notes when it was not: then this machine gave
 /// nobody the time to be told.
@@ -29,7 +29,7 @@ struct Stalls {
 
 impl Stalls {
     /// As long as this is nothing to speak of. Half the margin.
-    const SHORT: i64 = 6;
+    const SHORT: i64 = 16;
 
     fn watch() -> Stalls {
         let seen: Arc<Mutex<VecDeque<(i64, i64)>>> = Arc::default();
