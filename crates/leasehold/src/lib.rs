@@ -34,7 +34,8 @@
 //! # Dropping futures
 //!
 //! Every future of this crate may be dropped at any time; each says under *Cancel safety* what that does.
-//! None leaves a key, a place in line or a subscription behind.
+//! None leaves a lock, a place in line or a subscription behind; at most a marker that refuses late copies of
+//! a request whose fate is unknown, which ends by itself (`docs/keys.md`).
 //!
 //! # Trade-offs
 //!
