@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{keys, wait_until_idle};
-use leasehold::{Client, Handoff, Released};
+use leasehold::{Client, Handoff, LostReason, Released};
 use leasehold_testkit::{Flavor, Server, wait_until_async};
 
 const CHANNEL: &str = "redisson_lock__channel:{name}";
@@ -180,5 +180,31 @@ async fn redisson_gets_its_turn_while_this_process_hands_on_in_memory() {
         for task in tasks {
             task.abort();
         }
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("name").watchdog(Duration::from_millis(600));
+        let guard = mutex.lock().await.unwrap();
+        server.cli(&["DEL", "name"]);
+        assert!(java_locks(&server));
+        // The next renewal finds Java there.
+        let reason = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
+        assert_eq!(reason.expect("the renewal notices"), LostReason::Replaced);
+        let ttl: u64 = redis::from_redis_value(server.cli(&["PTTL", "name"])).unwrap();
+        assert!(
+            (20_000..=30_000).contains(&ttl),
+            "Java's lease is as it was: {ttl}"
+        );
+        drop(guard);
+        wait_until_idle(&client).await;
+        assert_eq!(
+            hash(&server),
+            BTreeMap::from([(JAVA.to_owned(), "1".to_owned())])
+        );
     }
 }
