@@ -308,15 +308,15 @@ impl Guard {
             hold.term.set(before.min(until), sent);
         }
         let renew = Renew {
-            name: hold.queue.name.clone(),
+            name: &hold.queue.name,
             lease: hold.lease(),
             lease_ms: millis(lease),
         };
-        let answer = hold.core.backend.renew(vec![renew]).await;
+        let answer = hold.core.backend.renew(&[renew]).await;
         match answer.map(|answers| answers.first().copied()) {
             Ok(Some(Renewal::Extended)) => {
                 hold.term.set(until, hold.core.clock.now());
-                hold.core.watchdog.watch(hold, until);
+                hold.core.watchdog.look_at(hold, until);
                 let events = &hold.core.events;
                 events.tell(&hold.queue.name, hold.lease(), EventKind::Renewed);
             }

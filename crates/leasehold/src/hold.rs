@@ -50,9 +50,8 @@ struct State {
 
 /// What the watchdog finds when it looks at a hold.
 pub(crate) enum Look {
-    /// Send this. If the lease may end before the answer is due: when.
+    /// Renew it. If the lease may end before the answer is due: when.
     Renew {
-        renew: backend::Renew,
         end: Option<Tick>,
     },
     /// Nothing to do before.
@@ -115,8 +114,11 @@ impl Hold {
 
     /// Puts the hold on the watchdog's list. `sent` is when its lease was last asked for.
     pub(crate) fn watch(self: &Arc<Self>, sent: Tick) {
-        let at = self.state.lock().first_look(sent);
-        self.core.watchdog.watch(self, at);
+        let next = self.state.lock().next(sent);
+        match next {
+            Next::Renew(every) => self.core.watchdog.renew(self, every, sent),
+            Next::Look(at) => self.core.watchdog.look_at(self, at),
+        }
     }
 
     /// The same lease under a new id and a new term, after the server kept it for us.
@@ -144,17 +146,8 @@ impl Hold {
         self.term.is_over()
     }
 
-    pub(crate) fn holds_lease(&self, lease: LeaseId) -> bool {
-        !self.is_over() && self.state.lock().lease == lease
-    }
-
     pub(crate) fn renew_every(&self) -> Duration {
         self.spec().renew_every()
-    }
-
-    /// How long a renewal may stay unanswered before the next try.
-    pub(crate) fn renewal_patience(&self) -> Duration {
-        patience(self.renew_every(), self.core.config.operation_timeout)
     }
 
     /// One more guard for the present holder, counted in memory. `None` when the last one is on its way out.
@@ -258,56 +251,80 @@ impl Hold {
 
     /// The watchdog's look: renew, wait, or it is over.
     pub(crate) fn look(self: &Arc<Self>, now: Tick) -> Look {
-        let until = match self.term.look(now) {
-            Standing::Valid(until) => until,
-            Standing::JustExpired => {
-                self.on_lost(LostReason::Expired);
-                return Look::Over;
-            }
-            Standing::Ended(_) => return Look::Over,
+        let Some(until) = self.valid_until(now) else {
+            return Look::Over;
         };
+        let state = self.state.lock();
+        if state.spec.is_fixed() || state.cap().is_some_and(|cap| until >= cap) {
+            return Look::Later(until); // as long as it may ever be
+        }
+        Look::Renew {
+            end: self.close_end(until, now, &state),
+        }
+    }
+
+    /// What to ask the server for at its renewal; `None` if it is over.
+    pub(crate) fn due(self: &Arc<Self>, now: Tick) -> Option<Due> {
+        let until = self.valid_until(now)?;
         let state = self.state.lock();
         let mut lease = state.spec.lease();
         if let Some(cap) = state.cap() {
             lease = lease.min(cap.since(now) + lease::margin(lease));
-            if until >= cap {
-                return Look::Later(until); // as long as it may ever be
+        }
+        Some(Due {
+            lease: state.lease,
+            lease_ms: crate::config::millis(lease),
+            end: self.close_end(until, now, &state),
+        })
+    }
+
+    /// Until when it can be relied on; `None` if it is over, which this tells everybody if it is the first to see it.
+    fn valid_until(self: &Arc<Self>, now: Tick) -> Option<Tick> {
+        match self.term.look(now) {
+            Standing::Valid(until) => Some(until),
+            Standing::JustExpired => {
+                self.on_lost(LostReason::Expired);
+                None
             }
-        }
-        if state.spec.is_fixed() {
-            return Look::Later(until);
-        }
-        let patience = patience(state.spec.renew_every(), self.core.config.operation_timeout);
-        Look::Renew {
-            renew: backend::Renew {
-                name: self.queue.name.clone(),
-                lease: state.lease,
-                lease_ms: crate::config::millis(lease),
-            },
-            // Once for its turn, once for its answer, and once for good measure.
-            end: (until < now.after(3 * patience)).then_some(until),
+            Standing::Ended(_) => None,
         }
     }
 
-    /// The answer to a renewal that was sent at `sent`.
-    pub(crate) fn renewed(self: &Arc<Self>, renew: &backend::Renew, renewal: Renewal, sent: Tick) {
+    /// The end of the lease, if a renewal might have no answer before it: once for its turn, once for its answer, and
+    /// once for good measure.
+    fn close_end(&self, until: Tick, now: Tick, state: &State) -> Option<Tick> {
+        let patience = patience(state.spec.renew_every(), self.core.config.operation_timeout);
+        (until < now.after(3 * patience)).then_some(until)
+    }
+
+    /// The answer to a renewal that was sent at `sent`. Returns the interval, if all there is to do is to renew it
+    /// again.
+    pub(crate) fn renewed(
+        self: &Arc<Self>,
+        asked: &Due,
+        renewal: Renewal,
+        sent: Tick,
+    ) -> Option<Duration> {
         let now = self.core.clock.now();
         let state = self.state.lock();
-        if state.lease != renew.lease {
-            return; // it went on under another id meanwhile
+        if state.lease != asked.lease {
+            return None; // it went on under another id meanwhile
         }
         let events = &self.core.events;
         match renewal {
             Renewal::Extended => {
-                let lease = Duration::from_millis(renew.lease_ms);
+                let lease = Duration::from_millis(asked.lease_ms);
                 let until = lease::valid_until(sent, lease);
                 let until = state.cap().map_or(until, |cap| until.min(cap));
-                let again = state.first_look(sent);
+                let next = state.next(sent);
                 drop(state);
                 match self.term.prolong(until, now) {
                     Standing::Valid(_) => {
-                        self.core.watchdog.watch(self, again);
-                        events.tell(&self.queue.name, renew.lease, EventKind::Renewed);
+                        events.tell(&self.queue.name, asked.lease, EventKind::Renewed);
+                        match next {
+                            Next::Renew(every) => return Some(every),
+                            Next::Look(at) => self.core.watchdog.look_at(self, at),
+                        }
                     }
                     Standing::JustExpired => self.on_lost(LostReason::Expired),
                     Standing::Ended(_) => {}
@@ -323,15 +340,40 @@ impl Hold {
                     patience(state.spec.renew_every(), self.core.config.operation_timeout);
                 let again = now.after(patience / 8).max(sent.after(patience));
                 drop(state);
-                events.tell(&self.queue.name, renew.lease, EventKind::RenewalFailed);
-                match self.term.look(now) {
-                    Standing::Valid(until) => self.core.watchdog.watch(self, again.min(until)),
-                    Standing::JustExpired => self.on_lost(LostReason::Expired),
-                    Standing::Ended(_) => {}
+                events.tell(&self.queue.name, asked.lease, EventKind::RenewalFailed);
+                if let Some(until) = self.valid_until(now) {
+                    self.core.watchdog.look_at(self, again.min(until));
                 }
             }
         }
+        None
     }
+}
+
+/// What to ask the server for.
+pub(crate) struct Due {
+    lease: LeaseId,
+    lease_ms: u64,
+    /// If the lease may end before the answer is due: when.
+    pub(crate) end: Option<Tick>,
+}
+
+impl Due {
+    pub(crate) fn renew<'a>(&self, hold: &'a Hold) -> backend::Renew<'a> {
+        backend::Renew {
+            name: &hold.queue.name,
+            lease: self.lease,
+            lease_ms: self.lease_ms,
+        }
+    }
+}
+
+/// What comes next for a lease.
+enum Next {
+    /// Its renewal, once in this interval, and nothing else.
+    Renew(Duration),
+    /// A look at it.
+    Look(Tick),
 }
 
 impl State {
@@ -340,21 +382,22 @@ impl State {
         self.spec.max_hold().map(|most| self.since.after(most))
     }
 
-    /// When to look at a lease that was asked for at `sent`: at its renewal (up to 4 % early, so that
-    /// leases taken together do not stay together), or at its end if it is never renewed.
-    fn first_look(&self, sent: Tick) -> Tick {
+    /// What comes next for a lease that was asked for at `sent`.
+    fn next(&self, sent: Tick) -> Next {
         let every = self.spec.renew_every();
-        let at = if self.spec.is_fixed() {
-            lease::valid_until(sent, self.spec.lease())
-        } else {
-            sent.after(every.mul_f64(1.0 - fastrand::f64() / 25.0))
-        };
-        self.cap().map_or(at, |cap| at.min(cap))
+        match self.cap() {
+            _ if self.spec.is_fixed() => {
+                let end = lease::valid_until(sent, self.spec.lease());
+                Next::Look(self.cap().map_or(end, |cap| end.min(cap)))
+            }
+            Some(cap) => Next::Look(sent.after(every).min(cap)),
+            None => Next::Renew(every),
+        }
     }
 }
 
 /// A renewal gets a third of the interval, so that at least three fit into what is left of the lease.
-fn patience(renew_every: Duration, operation_timeout: Duration) -> Duration {
+pub(crate) fn patience(renew_every: Duration, operation_timeout: Duration) -> Duration {
     (renew_every / 3)
         .max(Duration::from_millis(1))
         .min(operation_timeout)

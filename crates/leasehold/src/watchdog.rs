@@ -1,59 +1,113 @@
 //! Renews what is due, and tells who has lost.
 //!
-//! One task per client, no task and no timer per lease. Every hold is on the list at the instant somebody must
-//! look at it again: the next renewal, or its end. The exception is a hold on its way to the server for a
-//! renewal: the task that carries it brings it back within its patience, whatever the server does; and if its
-//! lease could end before that, it is on the list as well, so that its loss is told in time (D9).
+//! One task per client, no task and no timer per lease. Every hold is on the list at the instant at which
+//! somebody must see to it again:
+//!
+//! - Most are only to be renewed. They stand in *slots*, together with all that is due at about the same time, and
+//!   nobody looks at them before the batch that renews them. What is renewed together stays together, in the
+//!   order in which it was taken: memory is then read in that order too, here and on the server, and that is
+//!   most of what a renewal costs.
+//! - The others are looked at one by one, each at its own instant: leases that end, by themselves or by
+//!   `max_hold`, and all whose renewal has failed.
+//!
+//! A hold on its way to the server is on no list: the task that carries it brings it back within its patience,
+//! whatever the server does. If its lease could end before that, it is to be looked at then, so that its
+//! loss is told in time (D9). For the same reason a slot that nobody has come for is looked at one by one.
 
 use std::{
     collections::BTreeMap,
+    mem,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    backend::{Failure, Renewal},
+    backend::{Failure, Renew, Renewal},
     client::Core,
     clock::Tick,
-    hold::{Hold, Look},
+    hold::{Due, Hold, Look, patience},
 };
 
-/// Names per renewal script. More wins nothing and holds other commands up (performance.md).
-const BATCH: usize = 100;
+/// Names per renewal script. More wins nothing and holds other commands up (performance.md): these keep the
+/// server for less than half a millisecond.
+const BATCH: usize = 200;
 
-/// Renewal scripts under way at once: one is carried out while the next is on its way. 2 × 100 names keep the
-/// server from others for half a millisecond.
-const BATCHES_AT_ONCE: usize = 2;
+/// A renewal comes early by up to this part of its interval, so that clients that began together do not stay
+/// together.
+const EARLY: u32 = 50;
 
-/// Renewals are brought forward by up to this part of their interval, to go out together.
-pub(crate) const GATHER: u32 = 50;
+/// A slot is as long as this part of the renewal interval, or a little less.
+const SLOTS: u64 = 64;
 
-/// Where a hold is on the list. Written under the list's lock only; zero: nowhere.
+/// Where a hold is on the list. Written under the list's lock only.
 #[derive(Debug, Default)]
-pub(crate) struct WatchedAt(AtomicU64);
+pub(crate) struct WatchedAt {
+    /// Zero: nowhere.
+    at: AtomicU64,
+    /// In the slot; [`ALONE`]: not in a slot.
+    index: AtomicU32,
+}
+
+const ALONE: u32 = u32::MAX;
 
 impl WatchedAt {
-    fn replace(&self, at: Option<Tick>) -> Option<Tick> {
-        let new = at.map_or(0, Tick::nanos);
-        let old = self.0.swap(new, Ordering::Relaxed);
-        (old != 0).then(|| Tick::from_nanos(old))
+    fn set(&self, at: Tick, index: usize) {
+        self.at.store(at.nanos(), Ordering::Relaxed);
+        // There is no room in memory for 2^32 holds.
+        let index = u32::try_from(index).unwrap_or(ALONE);
+        self.index.store(index, Ordering::Relaxed);
+    }
+
+    fn clear(&self) {
+        self.at.store(0, Ordering::Relaxed);
+    }
+
+    fn take(&self) -> Option<(Tick, u32)> {
+        let at = self.at.swap(0, Ordering::Relaxed);
+        (at != 0).then(|| (Tick::from_nanos(at), self.index.load(Ordering::Relaxed)))
     }
 }
 
-/// The list of holds, by the instant at which to look at them.
-#[derive(Debug, Default)]
+/// All holds of a client that somebody must see to.
+#[derive(Debug)]
 pub(crate) struct Watchdog {
-    list: Mutex<BTreeMap<Key, Arc<Hold>>>,
+    list: Mutex<List>,
     /// When the task wakes next. It only ever moves closer until that moment has come, whatever becomes of
     /// the entry that asked for it: so of all the locks that come and go in between, none wakes the task.
     wake_at: AtomicTick,
     earlier: Notify,
     closed: AtomicBool,
+    /// One renewal script at a time: what waits on the server behind it waits for one only.
+    lane: Arc<Semaphore>,
+    /// By how much of [`EARLY`] the first renewals of this client come early: 0 to 255.
+    early: u8,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    slots: BTreeMap<Tick, Slot>,
+    looks: BTreeMap<Alone, Arc<Hold>>,
+}
+
+/// When to look, and at which hold (its address: unique while it is on the list).
+type Alone = (Tick, usize);
+
+fn alone(at: Tick, hold: &Arc<Hold>) -> Alone {
+    (at, Arc::as_ptr(hold).addr())
+}
+
+/// What is to be renewed at the same time.
+#[derive(Debug)]
+struct Slot {
+    holds: Vec<Arc<Hold>>,
+    /// The shortest renewal interval among them.
+    every: Duration,
 }
 
 /// The time of the next wake-up.
@@ -82,63 +136,173 @@ impl AtomicTick {
     }
 }
 
-/// When to look, and at which hold (its address: unique while it is on the list).
-type Key = (Tick, usize);
+impl Default for Watchdog {
+    fn default() -> Self {
+        Watchdog {
+            list: Mutex::default(),
+            wake_at: AtomicTick::default(),
+            earlier: Notify::new(),
+            closed: AtomicBool::new(false),
+            lane: Arc::new(Semaphore::new(1)),
+            early: fastrand::u8(..),
+        }
+    }
+}
 
-fn key(at: Tick, hold: &Arc<Hold>) -> Key {
-    (at, Arc::as_ptr(hold).addr())
+impl List {
+    fn len(&self) -> usize {
+        let in_slots: usize = self.slots.values().map(|slot| slot.holds.len()).sum();
+        in_slots + self.looks.len()
+    }
+
+    fn take_off(&mut self, hold: &Arc<Hold>) {
+        let Some((at, index)) = hold.watched_at.take() else {
+            return;
+        };
+        if index == ALONE {
+            self.looks.remove(&alone(at, hold));
+        } else if let Some(slot) = self.slots.get_mut(&at) {
+            let index = index as usize;
+            slot.holds.swap_remove(index);
+            if let Some(moved) = slot.holds.get(index) {
+                moved.watched_at.set(at, index);
+            }
+        }
+    }
+
+    /// Those to look at one by one, if they are due.
+    fn due_alone(&mut self, now: Tick) -> Vec<Arc<Hold>> {
+        let mut due = Vec::new();
+        while let Some(first) = self.looks.first_entry()
+            && first.key().0 <= now
+        {
+            due.push(first.remove());
+        }
+        // Slots whose turn to be renewed has not come in time.
+        let jammed: Vec<Tick> = self
+            .slots
+            .range(..=now)
+            .filter(|&(&at, slot)| slot.jammed_at(at) <= now)
+            .map(|(&at, _)| at)
+            .collect();
+        for at in jammed {
+            due.extend(self.slots.remove(&at).into_iter().flat_map(|s| s.holds));
+        }
+        for hold in &due {
+            hold.watched_at.clear();
+        }
+        due
+    }
+
+    /// A batch of what is to be renewed, if it is due, and the shortest interval in it.
+    fn due_batch(&mut self, now: Tick) -> Option<(Vec<Arc<Hold>>, Duration)> {
+        let mut batch = Vec::new();
+        let mut every = Duration::MAX;
+        while let Some(mut first) = self.slots.first_entry()
+            && *first.key() <= now
+            && batch.len() < BATCH
+        {
+            let slot = first.get_mut();
+            every = every.min(slot.every);
+            let left = slot.holds.len().saturating_sub(BATCH - batch.len());
+            batch.extend(slot.holds.drain(left..));
+            if left == 0 {
+                first.remove();
+            }
+        }
+        for hold in &batch {
+            hold.watched_at.clear();
+        }
+        (!batch.is_empty()).then_some((batch, every))
+    }
+
+    /// When somebody is needed next. While a batch is under way, whoever carries it sees to the slots.
+    fn next(&mut self, under_way: bool) -> Tick {
+        while let Some(first) = self.slots.first_entry()
+            && first.get().holds.is_empty()
+        {
+            first.remove();
+        }
+        let look = self.looks.first_key_value().map(|((at, _), _)| *at);
+        let slot = if under_way {
+            let jams = self.slots.iter().map(|(&at, slot)| slot.jammed_at(at));
+            jams.min()
+        } else {
+            self.slots.first_key_value().map(|(at, _)| *at)
+        };
+        look.into_iter().chain(slot).min().unwrap_or(Tick::MAX)
+    }
+}
+
+impl Slot {
+    /// If nobody has come for it by then, something is wrong. Two thirds of a lease or more were left at `at`.
+    fn jammed_at(&self, at: Tick) -> Tick {
+        at.after(self.every / 3)
+    }
 }
 
 impl Watchdog {
-    /// Puts a hold on the list, or moves it. The hold remembers where it is.
-    pub(crate) fn watch(&self, hold: &Arc<Hold>, at: Tick) {
+    /// Has a hold looked at at this instant, and not before.
+    pub(crate) fn look_at(&self, hold: &Arc<Hold>, at: Tick) {
         let mut list = self.list.lock();
-        if let Some(old) = hold.watched_at.replace(None) {
-            list.remove(&key(old, hold));
-        }
+        list.take_off(hold);
         // A hold is ended first and then forgotten, so one that ended meanwhile cannot slip back in here.
         if hold.is_over() {
             return;
         }
-        hold.watched_at.replace(Some(at));
-        list.insert(key(at, hold), Arc::clone(hold));
+        hold.watched_at.set(at, ALONE as usize);
+        list.looks.insert(alone(at, hold), Arc::clone(hold));
         drop(list);
-        if self.wake_at.lower(at) {
-            self.earlier.notify_one();
+        self.wake(at);
+    }
+
+    /// Has a hold renewed about once in this interval, for the first time.
+    pub(crate) fn renew(&self, hold: &Arc<Hold>, every: Duration, sent: Tick) {
+        let at = slot(sent, every, self.early);
+        self.put(std::iter::once(Arc::clone(hold)), every, at);
+    }
+
+    /// And again those that were renewed together.
+    fn renew_again(&self, holds: Vec<Arc<Hold>>, every: Duration, sent: Tick) {
+        self.put(
+            holds.into_iter(),
+            every,
+            slot(sent, every, fastrand::u8(..)),
+        );
+    }
+
+    fn put(&self, holds: impl Iterator<Item = Arc<Hold>>, every: Duration, at: Tick) {
+        let mut list = self.list.lock();
+        for hold in holds {
+            list.take_off(&hold);
+            if hold.is_over() {
+                continue; // as above
+            }
+            let slot = list.slots.entry(at).or_insert_with(|| Slot {
+                holds: Vec::new(),
+                every,
+            });
+            slot.every = slot.every.min(every);
+            hold.watched_at.set(at, slot.holds.len());
+            slot.holds.push(hold);
         }
+        drop(list);
+        self.wake(at);
     }
 
     /// Takes a hold off the list: after this it is renewed no more.
     pub(crate) fn forget(&self, hold: &Arc<Hold>) {
-        let mut list = self.list.lock();
-        if let Some(at) = hold.watched_at.replace(None) {
-            list.remove(&key(at, hold));
-        }
+        self.list.lock().take_off(hold);
     }
 
     pub(crate) fn len(&self) -> usize {
         self.list.lock().len()
     }
 
-    /// Takes what is due by `until` off the list. One by one: to split the tree in two counts all of it.
-    fn due(&self, until: Tick) -> Vec<(Tick, Arc<Hold>)> {
-        let mut list = self.list.lock();
-        let mut due = Vec::new();
-        while let Some(first) = list.first_entry()
-            && first.key().0 <= until
-        {
-            let ((at, _), hold) = first.remove_entry();
-            hold.watched_at.replace(None);
-            due.push((at, hold));
+    fn wake(&self, at: Tick) {
+        if self.wake_at.lower(at) {
+            self.earlier.notify_one();
         }
-        due
-    }
-
-    fn next(&self) -> Tick {
-        self.list
-            .lock()
-            .first_key_value()
-            .map_or(Tick::MAX, |((at, _), _)| *at)
     }
 
     /// Ends the task.
@@ -148,18 +312,49 @@ impl Watchdog {
     }
 }
 
+/// When to renew what was asked for at `sent`.
+fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
+    let at = sent.after(every.saturating_sub(every / EARLY * u32::from(early) / 256));
+    let length = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX) / SLOTS;
+    // A power of two, so that intervals of different lengths share their slots.
+    let length = 1 << length.max(1).ilog2();
+    Tick::from_nanos(at.nanos() & !(length - 1))
+}
+
+/// The right to have a renewal under way.
+struct Turn {
+    lane: Option<OwnedSemaphorePermit>,
+    watchdog: Arc<Watchdog>,
+}
+
+impl Watchdog {
+    fn turn(self: &Arc<Self>, lane: OwnedSemaphorePermit) -> Turn {
+        Turn {
+            lane: Some(lane),
+            watchdog: Arc::clone(self),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.lane = None;
+        // What became due in between waits for nobody else.
+        self.watchdog.wake(Tick::from_nanos(0));
+    }
+}
+
 /// The task. Ends when the client does.
 pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
-    let lanes = Arc::new(Semaphore::new(BATCHES_AT_ONCE));
     loop {
         if watchdog.closed.load(Ordering::Acquire) {
             return;
         }
-        let Some(strong) = core.upgrade() else { return };
-        let now = strong.clock.now();
+        let Some(core) = core.upgrade() else { return };
+        let now = core.clock.now();
         let wake_at = watchdog.wake_at.get();
         if wake_at > now {
-            drop(strong); // whoever sleeps keeps no client alive
+            drop(core); // whoever sleeps keeps no client alive
             if wake_at == Tick::MAX {
                 watchdog.earlier.notified().await;
             } else {
@@ -172,77 +367,127 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
         }
         // Before looking, so that whoever comes meanwhile is not missed.
         watchdog.wake_at.reset();
-        look_after(&strong, &watchdog, &lanes, now);
-        watchdog.wake_at.lower(watchdog.next());
+        look_at_each(&core, &watchdog, now);
+        let lane = Arc::clone(&watchdog.lane).try_acquire_owned();
+        let due = lane.is_ok().then(|| watchdog.list.lock().due_batch(now));
+        if let (Ok(lane), Some(Some(first))) = (lane, due) {
+            let (strong, turn) = (Arc::clone(&core), watchdog.turn(lane));
+            core.spawn(async move { renew_due(&strong, &turn, first).await });
+        }
+        let under_way = watchdog.lane.available_permits() == 0;
+        let next = watchdog.list.lock().next(under_way);
+        watchdog.wake_at.lower(next);
     }
 }
 
-/// Looks at everything that is due: tells losses, starts renewals. Waits for nothing.
-fn look_after(core: &Arc<Core>, watchdog: &Arc<Watchdog>, lanes: &Arc<Semaphore>, now: Tick) {
-    let gather = core.config.renew_every(core.config.lease) / GATHER;
+/// Looks at those whose time has come: tells losses, starts renewals. Waits for nothing.
+fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
+    let due = watchdog.list.lock().due_alone(now);
     let mut batch = Vec::new();
-    for (at, hold) in watchdog.due(now.after(gather)) {
-        if at.since(now) > hold.renew_every() / GATHER {
-            watchdog.watch(&hold, at); // a short lease: not due yet by its own measure
-            continue;
-        }
+    for hold in due {
         match hold.look(now) {
-            Look::Renew { renew, end } => {
+            Look::Renew { end } => {
                 if let Some(end) = end {
-                    watchdog.watch(&hold, end);
+                    watchdog.look_at(&hold, end);
                 }
-                batch.push((hold, renew));
+                batch.push(hold);
                 if batch.len() == BATCH {
-                    spawn_renewal(core, lanes, std::mem::take(&mut batch));
+                    renew_in_turn(core, watchdog, mem::take(&mut batch));
                 }
             }
-            Look::Later(at) => watchdog.watch(&hold, at),
+            Look::Later(at) => watchdog.look_at(&hold, at),
             Look::Over => {}
         }
     }
     if !batch.is_empty() {
-        spawn_renewal(core, lanes, batch);
+        renew_in_turn(core, watchdog, batch);
     }
 }
 
-type Batch = Vec<(Arc<Hold>, crate::backend::Renew)>;
-
-fn spawn_renewal(core: &Arc<Core>, lanes: &Arc<Semaphore>, batch: Batch) {
-    let (strong, lanes) = (Arc::clone(core), Arc::clone(lanes));
-    core.spawn(async move { renew(&strong, &lanes, batch).await });
+/// Renews one batch as soon as no other is under way. If that takes too long it counts as a failure.
+fn renew_in_turn(core: &Arc<Core>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
+    let (strong, watchdog) = (Arc::clone(core), Arc::clone(watchdog));
+    core.spawn(async move {
+        let every = batch.iter().map(|hold| hold.renew_every()).min();
+        let every = every.unwrap_or_default();
+        let patience = patience(every, strong.config.operation_timeout);
+        let lane = Arc::clone(&watchdog.lane).acquire_owned();
+        match tokio::time::timeout(patience, lane).await {
+            Ok(Ok(lane)) => {
+                let _turn = watchdog.turn(lane);
+                renew(&strong, batch, every).await;
+            }
+            Ok(Err(_)) => {} // the lane is never closed
+            Err(jammed) => {
+                let now = strong.clock.now();
+                let due = batch
+                    .into_iter()
+                    .filter_map(|hold| Some((hold.due(now)?, hold)));
+                failed(due.collect(), &Failure::NotSent(Arc::new(jammed)), now);
+            }
+        }
+    });
 }
 
-/// Sends one batch, in turn with the others, and passes the answers on.
-async fn renew(core: &Arc<Core>, lanes: &Semaphore, mut batch: Batch) {
-    let Some(patience) = batch.iter().map(|(hold, _)| hold.renewal_patience()).min() else {
-        return;
-    };
-    let lane = tokio::time::timeout(patience, lanes.acquire()).await;
-    // Meanwhile some may have been released or handed on under a new id.
-    batch.retain(|(hold, renew)| hold.holds_lease(renew.lease));
+/// Renews what is due, one batch after the other.
+async fn renew_due(core: &Arc<Core>, turn: &Turn, first: (Vec<Arc<Hold>>, Duration)) {
+    let mut due = Some(first);
+    while let Some((batch, every)) = due {
+        renew(core, batch, every).await;
+        due = turn.watchdog.list.lock().due_batch(core.clock.now());
+    }
+}
+
+/// Renews one batch, and puts it back on the list.
+async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
+    let patience = patience(every, core.config.operation_timeout);
     let sent = core.clock.now();
-    let answer = match lane {
-        Ok(_lane) if batch.is_empty() => return,
-        Ok(_lane) => {
-            let entries = batch.iter().map(|(_, renew)| renew.clone()).collect();
-            // Finished in the background after its time, so that the connection learns of its silence.
-            let asked = core.finish(core.backend.renew(entries));
-            tokio::time::timeout(patience, asked).await
+    // Some may have been released meanwhile.
+    let due = batch
+        .into_iter()
+        .filter_map(|hold| Some((hold.due(sent)?, hold)));
+    let due: Vec<(Due, Arc<Hold>)> = due.collect();
+    if due.is_empty() {
+        return;
+    }
+    for (Due { end, .. }, hold) in &due {
+        if let Some(end) = end {
+            core.watchdog.look_at(hold, *end);
         }
-        Err(jammed) => Err(jammed),
-    };
+    }
+    let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
+    // Finished in the background after its time, so that the connection learns of its silence.
+    let answer = core.finish(core.backend.renew(&asked));
+    drop(asked);
+    let answer = tokio::time::timeout(patience, answer).await;
     let renewals = match answer.unwrap_or_else(|late| Err(Failure::Ambiguous(Arc::new(late)))) {
         Ok(renewals) => renewals,
-        Err(Failure::NotSent(cause) | Failure::Rejected(cause) | Failure::Ambiguous(cause)) => {
-            tracing::warn!(
-                names = batch.len(),
-                cause = &*cause as &dyn std::error::Error,
-                "leases not renewed, trying again until they end"
-            );
-            vec![Renewal::Unknown; batch.len()]
-        }
+        Err(failure) => return failed(due, &failure, sent),
     };
-    for ((hold, renew), renewal) in batch.into_iter().zip(renewals) {
-        hold.renewed(&renew, renewal, sent);
+    let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
+    let room = due.len();
+    for ((due, hold), renewal) in due.into_iter().zip(renewals) {
+        if let Some(every) = hold.renewed(&due, renewal, sent) {
+            let together = again
+                .entry(every)
+                .or_insert_with(|| Vec::with_capacity(room));
+            together.push(hold);
+        }
+    }
+    for (every, holds) in again {
+        core.watchdog.renew_again(holds, every, sent);
+    }
+}
+
+/// A batch that has no answer: each is tried again by itself until its lease ends.
+fn failed(due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
+    let (Failure::NotSent(cause) | Failure::Rejected(cause) | Failure::Ambiguous(cause)) = failure;
+    tracing::warn!(
+        names = due.len(),
+        cause = &**cause as &dyn std::error::Error,
+        "leases not renewed, trying again until they end"
+    );
+    for (due, hold) in due {
+        hold.renewed(&due, Renewal::Unknown, sent);
     }
 }

@@ -299,7 +299,9 @@ async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
             assert!(guard.is_valid(), "{guard:?}");
             assert_eq!(guard.release().await.unwrap(), Released::Released);
         }
-        assert!(proxy.accepted() > 10);
+        // They are renewed together, three times in a lease, and each time over a connection that was cut.
+        let connections = proxy.accepted();
+        assert!(connections >= 8, "only {connections} connections");
         wait_until_idle(&client).await;
         assert_nothing_left(&server, "cut holders").await;
     }

@@ -55,12 +55,12 @@ async fn a_guard_held_for_four_leases_never_comes_near_its_end_and_is_not_renewe
         }
         // Renewed at a third: two thirds are always left, but for the time a renewal takes.
         assert!(lowest > 200, "it came down to {lowest} ms");
-        let renewals = calls(&server, "pexpire");
+        let renewals = calls(&server, "pexpireat");
         assert!(renewals >= 10, "{renewals}");
         assert_eq!(guard.release().await.unwrap(), Released::Released);
-        let (extended, scripts) = (calls(&server, "pexpire"), calls(&server, "evalsha"));
+        let (extended, scripts) = (calls(&server, "pexpireat"), calls(&server, "evalsha"));
         tokio::time::sleep(lease).await; // three renewals would have come
-        assert_eq!(calls(&server, "pexpire"), extended);
+        assert_eq!(calls(&server, "pexpireat"), extended);
         assert_eq!(calls(&server, "evalsha"), scripts);
         assert_eq!(int(&server, &["EXISTS", "name"]), 0);
     }
@@ -98,9 +98,9 @@ async fn no_lease_is_renewed_after_its_release() {
         wait_until_idle(&client).await;
         // A key that was renewed after its release would be there for another lease.
         assert_nothing_left(&server, "10,000 leases").await;
-        let extended = calls(&server, "pexpire");
+        let extended = calls(&server, "pexpireat");
         tokio::time::sleep(LEASE / 2).await; // more than one renewal interval
-        assert_eq!(calls(&server, "pexpire"), extended);
+        assert_eq!(calls(&server, "pexpireat"), extended);
         assert_nothing_left(&server, "10,000 leases, a renewal later").await;
         drop(client);
         let counts = counts.await.unwrap();
@@ -162,7 +162,7 @@ async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() 
         }
         let names = i64::try_from(NAMES).unwrap();
         assert_eq!(int(&server, &["DBSIZE"]), names);
-        assert!(calls(&server, "pexpire") >= 5 * NAMES as u64);
+        assert!(calls(&server, "pexpireat") >= 5 * NAMES as u64);
         guards.clear();
         wait_until_idle(&client).await;
         assert_eq!(int(&server, &["DBSIZE"]), 0);

@@ -208,3 +208,61 @@ async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
         );
     }
 }
+
+/// The rules of the user in docs/keys.md, in their order.
+fn documented_rules() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = text.split_once("user worker ").expect("the example");
+    let (rules, _) = rest.split_once("```").expect("the end of the example");
+    rules.split_whitespace().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn a_user_with_the_documented_permissions_can_do_everything() {
+    const LEASE: Duration = Duration::from_millis(300);
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let rules = documented_rules();
+        let mut command = vec!["ACL", "SETUSER", "worker"];
+        command.extend(rules.iter().map(String::as_str));
+        server.cli(&command);
+        // As the documentation says; Redis 7.0 does not know it.
+        let _ = server.try_cli(&["ACL", "SETUSER", "worker", "+client|setinfo"]);
+        let connect = || {
+            let builder = Client::builder().url(server.url());
+            builder.username("worker").password("secret").connect()
+        };
+        let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
+        let [first, second] = [&one, &two].map(|client| client.mutex("order:1").watchdog(LEASE));
+
+        let guard = first.lock().await.unwrap();
+        tokio::time::sleep(2 * LEASE).await; // it lives only if it is renewed
+        assert!(guard.is_valid());
+        guard.verify().await.unwrap();
+        guard.reenter().unwrap().release().await.unwrap();
+        // A waiter in another process, which hears that it is its turn.
+        let waiter = tokio::spawn(second.lock());
+        wait_until_async(Duration::from_secs(5), "the waiter is in line", || {
+            let waiting = server.cli(&["LLEN", "leasehold:{order:1}:queue"]);
+            waiting == redis::Value::Int(1)
+        })
+        .await;
+        let next = tokio::spawn(first.lock());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let guard = waiter.await.unwrap().unwrap();
+        drop(guard);
+        let guard = next.await.unwrap().unwrap();
+        // A waiter that gives up, and an unlocking by force.
+        let waits = second.try_lock_for(Duration::from_millis(50)).await;
+        assert!(waits.unwrap().is_none());
+        assert!(two.force_unlock("order:1").await.unwrap());
+        assert!(guard.verify().await.is_err());
+        drop(guard);
+        for client in [&one, &two] {
+            wait_until_idle(client).await;
+        }
+        let refused = server.cli(&["ACL", "LOG"]);
+        assert_eq!(refused, redis::Value::Array(vec![]), "refused by the rules");
+    }
+}

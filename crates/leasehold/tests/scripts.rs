@@ -61,7 +61,7 @@ fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() 
             "{path}: says whether it may be sent twice"
         );
         let (documented, used) = (arguments(&header), arguments(&code));
-        if code.contains("ipairs(KEYS)") {
+        if code.contains("#KEYS") {
             continue; // as many as the caller likes
         }
         assert_eq!(

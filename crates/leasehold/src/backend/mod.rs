@@ -30,7 +30,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn abandon(&self, step: Abandon) -> Reply<()>;
 
     /// Extends leases that are still ours. One answer per entry, in order.
-    fn renew(&self, batch: Vec<Renew>) -> Reply<Vec<Renewal>>;
+    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
     /// Writes how often the owner has entered. `false` if the name is not ours.
     fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool>;
@@ -123,9 +123,10 @@ pub(crate) struct Abandon {
     pub(crate) tombstone_ms: u64,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Renew {
-    pub(crate) name: Name,
+/// Extends one lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renew<'a> {
+    pub(crate) name: &'a Name,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
 }

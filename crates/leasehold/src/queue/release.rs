@@ -223,6 +223,6 @@ impl Queue {
         state.seat = Seat::Held(Arc::clone(hold));
         state.not_in_line();
         drop(state);
-        hold.core.watchdog.watch(hold, hold.core.clock.now());
+        hold.core.watchdog.look_at(hold, hold.core.clock.now());
     }
 }

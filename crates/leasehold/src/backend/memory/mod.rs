@@ -82,12 +82,24 @@ impl Backend for Memory {
         })
     }
 
-    fn renew(&self, batch: Vec<Renew>) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        let batch: Vec<_> = batch
+            .iter()
+            .map(|renew| (renew.name.clone(), renew.lease, renew.lease_ms))
+            .collect();
         self.step(move |store, client| {
-            Ok(batch
-                .iter()
-                .map(|renew| store.renew(client, renew))
-                .collect())
+            let answers = batch.iter().map(|(name, lease, lease_ms)| {
+                let (lease, lease_ms) = (*lease, *lease_ms);
+                store.renew(
+                    client,
+                    &Renew {
+                        name,
+                        lease,
+                        lease_ms,
+                    },
+                )
+            });
+            Ok(answers.collect())
         })
     }
 

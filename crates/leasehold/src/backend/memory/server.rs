@@ -424,9 +424,9 @@ impl Store {
         }
     }
 
-    pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew) -> Renewal {
+    pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew<'_>) -> Renewal {
         let ends = self.now() + Duration::from_millis(renew.lease_ms);
-        match self.ours(client, &renew.name, renew.lease) {
+        match self.ours(client, renew.name, renew.lease) {
             Some(held) => {
                 held.ends = ends;
                 Renewal::Extended

@@ -148,22 +148,32 @@ impl Backend for Redis {
         self.call(call, |reply| int(reply).map(drop))
     }
 
-    fn renew(&self, batch: Vec<Renew>) -> Reply<Vec<Renewal>> {
+    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
-        let names: usize = batch.iter().map(|renew| bytes(&renew.name, 1)).sum();
-        let mut call = Call::new(&RENEW, asked, 2 * asked, names);
-        for renew in &batch {
+        let names: usize = batch.iter().map(|renew| bytes(renew.name, 1)).sum();
+        let mut call = Call::new(&RENEW, asked, asked + 2, names);
+        for renew in batch {
             call = call.arg(renew.name.as_str());
         }
-        for renew in &batch {
-            call = call.text(self.owner(renew.lease)).arg(renew.lease_ms);
+        for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
+            call = call.arg(run[0].lease_ms).arg(run.len());
+            for renew in run {
+                call = call.text(self.owner(renew.lease));
+            }
         }
         self.call(call, move |reply| {
-            let Value::Array(answers) = reply else {
+            let Value::Array(exceptions) = reply else {
                 return None;
             };
-            let answers: Vec<Renewal> = answers.iter().map(renewal).collect::<Option<_>>()?;
-            (answers.len() == asked).then_some(answers)
+            let mut answers = vec![Renewal::Extended; asked];
+            for exception in exceptions.chunks(2) {
+                let [number, answer] = exception else {
+                    return None;
+                };
+                let at = usize::try_from(int(number)?).ok()?.checked_sub(1)?;
+                *answers.get_mut(at)? = renewal(answer)?;
+            }
+            Some(answers)
         })
     }
 
@@ -245,7 +255,6 @@ fn millis(ttl: i64) -> Option<Duration> {
 
 fn renewal(answer: &Value) -> Option<Renewal> {
     match int(answer)? {
-        1 => Some(Renewal::Extended),
         0 => Some(Renewal::Lost),
         -1 => Some(Renewal::Unknown),
         _ => None,

@@ -1,22 +1,33 @@
 -- mutex/renew.lua: extend the leases that are still ours.
 --
--- KEYS[i]     name      hash    <owner> -> hold count; its TTL is the lease (Redisson RLock)
--- ARGV[2i-1]  owner     bytes   <client uuid>:<lease id>
--- ARGV[2i]    lease_ms  integer at least 1
+-- KEYS[i]  name  hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
+-- ARGV     runs  bytes  for each run of names with leases of the same length:
+--                       lease_ms (at least 1), how many names, and the owner of each: <client uuid>:<lease id>
 --
--- Returns one answer per name: 1 extended, 0 not ours, -1 somebody wrote another type under it
+-- Returns the exceptions: {number of the name, answer, ...} with the answers 0 not ours, -1 somebody wrote another
+--         type under it; all the others are extended
 -- Retry   safe: a lease is extended from when the last copy arrives.
-local answers = {}
-for i, name in ipairs(KEYS) do
-  -- pcall, so that one bad name does not keep the others from being renewed.
-  local ours = redis.pcall('HEXISTS', name, ARGV[2 * i - 1])
-  if ours == 1 then
-    redis.call('PEXPIRE', name, ARGV[2 * i])
-    answers[i] = 1
-  elseif ours == 0 then
-    answers[i] = 0
-  else
-    answers[i] = -1
+--
+-- The end is worked out once per run, for PEXPIRE would do it again for each name, and write the command anew.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local call, pcall = redis.call, redis.pcall
+local exceptions, arg, name = {}, 1, 0
+while name < #KEYS do
+  local till = string.format('%d', now + ARGV[arg])
+  local last = name + ARGV[arg + 1]
+  arg = arg + 2
+  while name < last do
+    name = name + 1
+    -- pcall, so that one bad name does not keep the others from being renewed.
+    local ours = pcall('HEXISTS', KEYS[name], ARGV[arg])
+    arg = arg + 1
+    if ours == 1 then
+      call('PEXPIREAT', KEYS[name], till)
+    else
+      exceptions[#exceptions + 1] = name
+      exceptions[#exceptions + 1] = ours == 0 and 0 or -1
+    end
   end
 end
-return answers
+return exceptions
