@@ -3,7 +3,10 @@
 
 mod common;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
 use futures_util::future::join_all;
@@ -537,5 +540,32 @@ async fn no_two_holders_overlap_while_connections_are_cut() {
         assert!(proxies.iter().map(|proxy| proxy.struck()).sum::<u64>() > 0);
         let summary = recorder.history().unwrap().check();
         assert_eq!(summary.unwrap().acquisitions, 3 * 6 * 30);
+    }
+}
+
+/// Ten batches, of which only the first is ever sent: the others must not wait for it until they are over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_one_of_many_losses_is_told_in_time_when_the_server_stands_still() {
+    for server in servers() {
+        let client = client_of(&server.url()).await;
+        let locks = (0..2000).map(|n| client.mutex(format!("n:{n}")).watchdog(LEASE).lock());
+        let guards = join_all(locks).await;
+        server.freeze();
+        let losses = guards.into_iter().map(|guard| {
+            let guard = guard.unwrap();
+            let end = guard.valid_until(); // no renewal is answered any more
+            tokio::spawn(async move {
+                let reason = guard.lost().await;
+                (reason, Instant::now().saturating_duration_since(end))
+            })
+        });
+        let losses: Vec<_> = losses.collect();
+        for loss in join_all(losses).await {
+            let (reason, late) = loss.unwrap();
+            assert_eq!(reason, LostReason::Expired);
+            // A batch that waited for those before it would be up to half a second late.
+            assert!(late < LEASE / 10, "{late:?}");
+        }
+        server.thaw();
     }
 }
