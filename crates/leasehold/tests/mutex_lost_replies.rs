@@ -195,6 +195,50 @@ async fn a_waiter_whose_replies_are_cut_anywhere_gets_the_name_once() {
     }
 }
 
+/// A release by one of a crowd, which is sent together with something else (see `answer_last`), to another crowd.
+#[tokio::test]
+async fn a_release_in_a_crowd_whose_reply_is_cut_anywhere_passes_the_name_on_once() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = behind(&proxy).await;
+        let other = Client::connect(&server.url()).await.unwrap();
+        let crowded = |client: &Client| client.mutex("name").handoff(leasehold::Handoff::off());
+        for bytes in 0..=40 {
+            if bytes == 20 {
+                // What the server says to the other thing does not matter, be it a refusal.
+                server.cli(&["ACL", "SETUSER", "default", "-ping"]);
+            }
+            let first = crowded(&other).lock().await.unwrap();
+            let here = [0, 1].map(|_| tokio::spawn(crowded(&client).lock()));
+            wait_until_listening(&other, "name", 1).await;
+            let there = tokio::spawn(crowded(&other).lock());
+            while other.status("name").await.unwrap().waiting_here == 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(first.release().await.unwrap(), Released::Released);
+            let [second, last] = here;
+            let second = second.await.unwrap().unwrap();
+            // The other client hears that it is its turn, and only then; so it is in line behind us.
+            let in_line = || int(&server, &["LLEN", "leasehold:{name}:queue"]) == 1;
+            wait_until_async(SOON, "the other is in line", in_line).await;
+
+            proxy.cut_reply_after(bytes);
+            assert_eq!(second.release().await.unwrap(), Released::Released);
+            let third = there.await.unwrap().unwrap();
+            assert_eq!(owners(&server, "name"), [(third.owner(), 1)], "{bytes}");
+            proxy.heal();
+            assert_eq!(third.release().await.unwrap(), Released::Released);
+            let last = last.await.unwrap().unwrap();
+            assert_eq!(owners(&server, "name"), [(last.owner(), 1)], "{bytes}");
+            assert_eq!(last.release().await.unwrap(), Released::Released);
+            wait_until_idle(&client).await;
+            wait_until_idle(&other).await;
+        }
+        assert!(server.calls()["ping"] >= 20, "it was sent behind another");
+        assert_nothing_left(&server, "cut releases in a crowd").await;
+    }
+}
+
 #[tokio::test]
 async fn an_acquire_that_was_given_up_does_not_take_the_name_later() {
     for server in servers() {

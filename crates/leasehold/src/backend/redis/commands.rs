@@ -10,8 +10,8 @@ use std::{
 
 use parking_lot::RwLock;
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, RedisError, RetryMethod, ServerErrorKind, Value,
-    aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, RetryMethod,
+    ServerErrorKind, Value, aio::MultiplexedConnection,
 };
 use tokio::sync::Notify;
 
@@ -93,7 +93,11 @@ impl Commands {
 
     /// Calls a script. Every outcome comes within the operation timeout, and says what the server may hold.
     pub(super) async fn call(&self, call: Call) -> Result<Value, Failure> {
-        match self.send(call.by_hash()).await {
+        let sent = match call.behind_another() {
+            None => self.send(call.by_hash()).await,
+            Some(both) => self.send_second(&both).await,
+        };
+        match sent {
             Err(Sent::Failed(error)) if script::is_unknown(&error) => {
                 self.send(&call.by_text()).await.map_err(Sent::failure)
             }
@@ -108,7 +112,21 @@ impl Commands {
 
     async fn send(&self, command: &redis::Cmd) -> Result<Value, Sent> {
         let (mut connection, number) = self.shared.connection().await?;
-        match connection.send_packed_command(command).await {
+        let answer = connection.send_packed_command(command).await;
+        self.answered(answer, number)
+    }
+
+    /// Sends both and returns the answer to the second.
+    async fn send_second(&self, both: &redis::Pipeline) -> Result<Value, Sent> {
+        let (mut connection, number) = self.shared.connection().await?;
+        let answers = connection.send_packed_commands(both, 1, 1).await;
+        // A missing one is refused as unexpected by whoever reads it.
+        let answer = answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil));
+        self.answered(answer, number)
+    }
+
+    fn answered(&self, answer: RedisResult<Value>, number: u64) -> Result<Value, Sent> {
+        match answer {
             Ok(value) => {
                 self.shared.silent.store(0, Ordering::Relaxed);
                 value

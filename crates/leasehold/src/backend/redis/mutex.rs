@@ -124,7 +124,9 @@ impl Backend for Redis {
                     .map_or(0, |next| next.lease_ms),
             )
             .text(Or(next.map(|next| self.place(next.lease, line))))
-            .arg(line.map_or(0, |line| line.keep_ms));
+            .arg(line.map_or(0, |line| line.keep_ms))
+            // Others wait, or did a moment ago: the next holder first.
+            .answer_last(step.listening);
         self.call(call, |reply| match pair(reply)? {
             (1, others) => Some(Released::Freed {
                 others: u64::try_from(others).unwrap_or(0),

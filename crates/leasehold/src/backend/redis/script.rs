@@ -2,7 +2,9 @@
 
 use std::{fmt::Display, sync::LazyLock};
 
-use redis::{Cmd, ErrorKind, RedisError, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
+use redis::{
+    Cmd, ErrorKind, Pipeline, RedisError, RedisWrite, ServerErrorKind, ToRedisArgs, Value,
+};
 
 /// A `.lua` file and its hash.
 pub(super) struct Script {
@@ -24,8 +26,8 @@ pub(super) type Lazy = LazyLock<Script>;
 pub(super) struct Call {
     script: &'static Script,
     by_hash: Cmd,
-    /// The same arguments again, for `EVAL`; only filled in when the server asks for it.
     keys: usize,
+    answer_last: bool,
 }
 
 impl Call {
@@ -37,7 +39,18 @@ impl Call {
             script,
             by_hash,
             keys,
+            answer_last: false,
         }
+    }
+
+    /// What the script publishes is to be heard before its answer: whoever asks has less need to hurry.
+    ///
+    /// A server that has something for several connections writes to them in the reverse order in which it found
+    /// that out. So an answer to something else, just before, puts this one last. Nothing but speed depends on it:
+    /// with both on one core, the one who waits goes first instead of second.
+    pub(super) fn answer_last(mut self, last: bool) -> Call {
+        self.answer_last = last;
+        self
     }
 
     /// The next key or argument.
@@ -54,6 +67,15 @@ impl Call {
 
     pub(super) fn by_hash(&self) -> &Cmd {
         &self.by_hash
+    }
+
+    /// The call with something to be answered before it. Skip the first answer; it may be a refusal.
+    pub(super) fn behind_another(&self) -> Option<Pipeline> {
+        self.answer_last.then(|| {
+            let mut both = Pipeline::with_capacity(2);
+            both.cmd("PING").add_command(self.by_hash.clone());
+            both
+        })
     }
 
     /// The same call with the text of the script, which the server keeps from then on.
