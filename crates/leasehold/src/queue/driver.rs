@@ -1,17 +1,15 @@
 //! Standing in the line of processes, on behalf of all who wait in this one.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{
-    Queue, Seat, Spec,
+    Parked, Queue, Seat, Spec,
     attempt::{Attempt, Try, abandon},
 };
 use crate::{
     backend::{Abandon, Failure, Line},
     client::Core,
     clock::Tick,
-    events::EventKind,
-    hold::Hold,
     lease,
     owner::LeaseId,
 };
@@ -65,6 +63,7 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
 struct Driver<'a> {
     core: &'a Arc<Core>,
     queue: &'a Arc<Queue>,
+    number: u32,
     attempt: Attempt<'a>,
     next: Step,
     /// The place in line as it was taken.
@@ -91,6 +90,8 @@ enum Step {
 impl<'a> Driver<'a> {
     fn new(core: &'a Arc<Core>, queue: &'a Arc<Queue>, start: Start) -> Self {
         let mut state = queue.state.lock();
+        state.driver = state.driver.wrapping_add(1);
+        let number = state.driver;
         let line = state.line.get_or_insert_default();
         let ticket = *line.ticket.get_or_insert_with(LeaseId::next);
         let next = match start {
@@ -103,6 +104,7 @@ impl<'a> Driver<'a> {
         Driver {
             core,
             queue,
+            number,
             attempt: Attempt::new(core, &queue.name, ticket),
             next,
             line: line.place,
@@ -176,9 +178,19 @@ impl<'a> Driver<'a> {
 
     /// Waits for a wake-up, the end of the holder's lease, or the poll interval.
     async fn park(&mut self, ttl: Option<Duration>, spec: Spec) -> Step {
+        let mut bell = pin!(self.queue.bell.notified());
         {
             let mut state = self.queue.state.lock();
-            if !state.line.as_ref().is_some_and(|line| line.granted) {
+            // Under the lock, so that whoever serves us from here on rings for us and not for our successor.
+            bell.as_mut().enable();
+            let parked = Parked {
+                asked: self.asked,
+                resent: self.attempt.resent(),
+            };
+            if let Some(line) = &mut state.line
+                && !line.granted
+            {
+                line.parked = Some(parked);
                 state.seat = Seat::Parked;
                 state.dismiss_hasty();
             }
@@ -189,15 +201,18 @@ impl<'a> Driver<'a> {
         let pause = ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(2)));
         tokio::select! {
             biased;
-            () = self.queue.bell.notified() => {}
+            () = bell => {}
             () = tokio::time::sleep(pause) => {}
         }
         let mut state = self.queue.state.lock();
+        if state.driver != self.number {
+            return Step::Seated;
+        }
         state.seat = Seat::Busy;
-        let granted = state
-            .line
-            .as_mut()
-            .is_some_and(|line| std::mem::take(&mut line.granted));
+        let granted = state.line.as_mut().is_some_and(|line| {
+            line.parked = None;
+            std::mem::take(&mut line.granted)
+        });
         drop(state);
         if granted {
             self.granted(spec)
@@ -209,13 +224,8 @@ impl<'a> Driver<'a> {
     /// The server gave us the name while we waited. It did so after we asked, so its lease lasts at least as
     /// long as if it had been given at that moment (L1).
     fn granted(&mut self, spec: Spec) -> Step {
-        let now = self.core.clock.now();
-        let lease = self
-            .line
-            .map_or(Duration::ZERO, |line| Duration::from_millis(line.lease_ms));
-        let age = now.since(self.asked);
-        let fresh_enough = if spec.is_fixed() { 20 } else { 3 };
-        if lease == spec.lease() && age < lease / fresh_enough {
+        let age = self.core.clock.now().since(self.asked);
+        if self.line.is_some_and(|line| line.serves(&spec, age)) {
             self.seat(spec, self.asked)
         } else {
             // It is ours, but for how long? Asking under the same id says so, and renews it.
@@ -223,36 +233,26 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The name is ours: gives it to the first who waits.
-    fn seat(&mut self, spec: Spec, sent: Tick) -> Step {
-        let ticket = self.attempt.lease;
-        let resent = self.attempt.resent();
-        let hold = Hold::new(self.core, self.queue, ticket, spec, sent, resent);
-        let now = self.core.clock.now();
+    /// The name is ours: gives it to the first who waits. If it cannot be given to him as it is, it is asked for again;
+    /// if there is nobody any more, `leave` gives it back.
+    fn seat(&mut self, spec: Spec, asked: Tick) -> Step {
+        let parked = Parked {
+            asked,
+            resent: self.attempt.resent(),
+        };
         let mut state = self.queue.state.lock();
-        match state.first() {
-            // `leave` gives it back.
-            None => return Step::Ask,
-            // Another one is first now, with another lease.
-            Some(first) if first.lease() != spec.lease() || first.is_fixed() != spec.is_fixed() => {
-                return Step::Ask;
+        let ticket = self.attempt.lease;
+        match self
+            .queue
+            .seat(self.core, &mut state, ticket, &spec, parked)
+        {
+            Some(hold) => {
+                drop(state);
+                self.queue.seated(self.core, &hold, asked);
+                Step::Seated
             }
-            Some(_) => {}
+            None => Step::Ask,
         }
-        if self.core.is_closed() || !state.seat_first(&hold, now) {
-            return Step::Ask;
-        }
-        state.row = 0;
-        state.row_since = now;
-        state.not_in_line();
-        if state.waiters.is_empty() && state.line.take().is_some_and(|line| line.listening) {
-            self.core.backend.unlisten(&self.queue.name);
-        }
-        drop(state);
-        hold.watch(sent);
-        let events = &self.core.events;
-        events.tell(&self.queue.name, ticket, EventKind::Acquired);
-        Step::Seated
     }
 
     /// No answer, or a refusal. A refusal is everybody's answer; no answer is waited out for one lease.

@@ -7,7 +7,8 @@
 //!
 //! Invariants, cited by number elsewhere:
 //!
-//! - **Q1** At most one attempt, hold, release or driver per queue: the seat.
+//! - **Q1** At most one attempt, hold, release or driver per queue: the seat. (A driver whose waiter was given the name
+//!   over its head does nothing more than to end.)
 //! - **Q2** A queue with waiters has its seat taken, so somebody will call them.
 //! - **Q3** A queue leaves the map under its own lock, with nobody in it; who finds it afterwards looks again.
 //! - **Q4** Once a release was sent, its lease id is never relied on again; the server may keep the name for
@@ -135,6 +136,8 @@ struct State {
     numbers: Range<i64>,
     /// How many of the waiters ask only once.
     hasty: u32,
+    /// The number of the present driver; one with another number has had its day.
+    driver: u32,
     /// Hand-offs since the server was last asked, and since when.
     row: u32,
     row_since: Tick,
@@ -163,10 +166,20 @@ struct InLine {
     ticket: Option<LeaseId>,
     /// Its place in the line of processes, as it was taken.
     place: Option<Line>,
-    /// The server has given the name to the ticket.
+    /// The driver waits for its turn.
+    parked: Option<Parked>,
+    /// The server has given the name to the ticket, and the driver must look into it.
     granted: bool,
     /// Why the last attempt had no answer.
     trouble: Option<Failure>,
+}
+
+/// What a driver leaves behind while it waits, so that it need not be woken to be served.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    /// When the place in line was last confirmed: a grant counts from here (L1).
+    asked: Tick,
+    resent: bool,
 }
 
 #[derive(Debug)]
@@ -179,6 +192,17 @@ struct Waiter {
 }
 
 type Answer = Result<Option<Guard>, Error>;
+
+type Locked<'a> = parking_lot::MutexGuard<'a, State>;
+
+impl Line {
+    /// Whether a lease that was given for this place serves as it is, so long after the place was last confirmed.
+    fn serves(&self, spec: &Spec, age: Duration) -> bool {
+        let lease = Duration::from_millis(self.lease_ms);
+        let fresh_enough = if spec.is_fixed() { 20 } else { 3 };
+        lease == spec.lease() && age < lease / fresh_enough
+    }
+}
 
 impl Queues {
     pub(crate) fn new() -> Queues {
@@ -209,6 +233,7 @@ impl Queues {
                 waiters: VecDeque::new(),
                 numbers: 0..0,
                 hasty: 0,
+                driver: 0,
                 row: 0,
                 row_since: Tick::MAX,
                 line: None,
@@ -260,7 +285,7 @@ impl Queues {
     pub(crate) fn wake(&self, core: &Arc<Core>, name: &Name, wake_up: WakeUp) {
         let queue = self.find(name);
         if let Some(queue) = &queue {
-            let mut state = queue.state.lock();
+            let state = queue.state.lock();
             match wake_up {
                 WakeUp::TryAgain => {
                     if !matches!(state.seat, Seat::Held(_) | Seat::Free) {
@@ -269,13 +294,9 @@ impl Queues {
                     return;
                 }
                 WakeUp::Granted(lease) => {
-                    match &mut state.line {
-                        Some(line) if line.ticket == Some(lease) => {
-                            line.granted = true;
-                            queue.bell.notify_one();
-                            return;
-                        }
-                        _ => {}
+                    if state.line.as_ref().is_some_and(|l| l.ticket == Some(lease)) {
+                        queue.granted(core, state, lease);
+                        return;
                     }
                     if matches!(&state.seat, Seat::Held(hold) if hold.lease() == lease) {
                         return; // we asked and know already
@@ -363,6 +384,7 @@ impl State {
         if let Some(line) = &mut self.line {
             line.ticket = None;
             line.place = None;
+            line.parked = None;
             line.granted = false;
             line.trouble = None;
         }
@@ -443,6 +465,58 @@ impl Queue {
         }
     }
 
+    /// The server has given the name to the ticket. If the first who waits can have it as it is, it is his at once;
+    /// the driver, whose hop this saves, only learns that it is not needed any more. If not, the driver sees to it.
+    fn granted(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, ticket: LeaseId) {
+        if let Some((parked, place)) = state.line.as_ref().and_then(|l| l.parked.zip(l.place))
+            && let Some(spec) = state.first()
+            && place.serves(&spec, core.clock.now().since(parked.asked))
+            && let Some(hold) = self.seat(core, &mut state, ticket, &spec, parked)
+        {
+            state.driver = state.driver.wrapping_add(1);
+            drop(state);
+            self.seated(core, &hold, parked.asked);
+        } else if let Some(line) = &mut state.line {
+            line.granted = true;
+        }
+        self.bell.notify_one();
+    }
+
+    /// The name is ours under this ticket: gives it to the first who waits, if that is what he asks for. To be followed by
+    /// [`seated`](Queue::seated) without the lock.
+    fn seat(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        state: &mut State,
+        ticket: LeaseId,
+        spec: &Spec,
+        Parked { asked, resent }: Parked,
+    ) -> Option<Arc<Hold>> {
+        let first = state.first()?;
+        if first.lease() != spec.lease() || first.is_fixed() != spec.is_fixed() || core.is_closed()
+        {
+            return None;
+        }
+        let now = core.clock.now();
+        let hold = Hold::new(core, self, ticket, *spec, asked, resent);
+        if !state.seat_first(&hold, now) {
+            return None;
+        }
+        state.row = 0;
+        state.row_since = now;
+        state.not_in_line();
+        if state.waiters.is_empty() && state.line.take().is_some_and(|line| line.listening) {
+            core.backend.unlisten(&self.name);
+        }
+        Some(hold)
+    }
+
+    fn seated(&self, core: &Arc<Core>, hold: &Arc<Hold>, asked: Tick) {
+        hold.watch(asked);
+        core.events
+            .tell(&self.name, hold.lease(), EventKind::Acquired);
+    }
+
     /// A newcomer's attempt was granted.
     fn take_first(
         self: &Arc<Self>,
@@ -496,12 +570,7 @@ impl Queue {
     }
 
     /// Whoever has the seat is done with it: a driver for those who wait, or the end of the queue (Q2, Q3).
-    fn go_on(
-        self: &Arc<Self>,
-        core: &Arc<Core>,
-        mut state: parking_lot::MutexGuard<'_, State>,
-        start: Start,
-    ) {
+    fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
         if state.waiters.is_empty() {
             self.close(core, &mut state);
         } else {
