@@ -72,6 +72,25 @@ async fn a_waiter_of_another_client_gets_the_name_when_it_is_released() {
     }
 }
 
+/// The name is given for as long as was asked for, not for what is left of that since the waiter got in line.
+#[tokio::test]
+async fn a_wait_longer_than_the_lease_ends_with_a_whole_lease() {
+    const LEASE: Duration = Duration::from_millis(600);
+    for world in World::all() {
+        let (a, b) = (world.client().await, world.client().await);
+        let guard = a.mutex("name").lock().await.unwrap();
+        let waiter = tokio::spawn(b.mutex("name").lease(LEASE).lock());
+        wait_until_listening(&a, 1).await;
+        tokio::time::sleep(2 * LEASE).await; // the time itself is what is tested
+        drop(guard);
+        let guard = waiter.await.unwrap().unwrap();
+        let left = guard.remaining();
+        assert!(left > LEASE * 3 / 4, "{}: {left:?} left", world.name());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        wait_until_idle(&b).await;
+    }
+}
+
 async fn wait_until_listening(client: &Client, clients: u64) {
     let deadline = tokio::time::Instant::now() + SOON;
     while client.status("name").await.unwrap().waiting_clients != clients {

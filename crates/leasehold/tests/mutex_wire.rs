@@ -209,6 +209,39 @@ async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
     }
 }
 
+/// The place in line was taken for a waiter with a short lease. He left, and the server gives the name for as long as he
+/// had asked for.
+#[tokio::test]
+async fn nobody_believes_in_a_lease_that_was_given_for_another() {
+    const SHORT: Duration = Duration::from_millis(900);
+    const LONG: Duration = Duration::from_secs(20);
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let short = tokio::spawn(client.mutex("name").lease(SHORT).lock());
+        wait_until_async(Duration::from_secs(5), "the first is in line", || {
+            server.cli(&["LLEN", "leasehold:{name}:queue"]) == redis::Value::Int(1)
+        })
+        .await;
+        let long = tokio::spawn(client.mutex("name").lease(LONG).lock());
+        while client.status("name").await.unwrap().waiting_here < 2 {
+            tokio::task::yield_now().await;
+        }
+        short.abort();
+        assert!(short.await.unwrap_err().is_cancelled());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        let guard = long.await.unwrap().unwrap();
+        let (left, ttl) = (guard.remaining(), server.cli(&["PTTL", "name"]));
+        let ttl: u64 = redis::from_redis_value(ttl).unwrap();
+        assert!(left > LONG / 2, "{left:?} of what was asked for");
+        assert!(left < Duration::from_millis(ttl), "{left:?}, but {ttl} ms");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        wait_until_idle(&client).await;
+    }
+}
+
 /// The rules of the user in docs/keys.md, in their order.
 fn documented_rules() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
