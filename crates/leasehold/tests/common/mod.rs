@@ -6,6 +6,7 @@
 )]
 
 pub mod process;
+pub mod redisson;
 
 use std::{
     future::Future,

@@ -1,0 +1,98 @@
+package leasehold;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * A process that locks with Redisson, as it is told on its standard input: a line in, a line out, one after the other
+ * and on one thread, which is the owner of what it locks. Ends with its input.
+ *
+ * <pre>
+ * lock NAME              waits, with the watchdog         locked
+ * try NAME MS            waits so long                    true | false
+ * unlock NAME                                             unlocked
+ * force NAME             unlocks, whoever holds it        true | false
+ * count NAME FILE THREADS TIMES                           counted
+ *     each thread adds one to the number in the file, so many times, under the lock
+ * </pre>
+ */
+public final class Peer {
+  /** Arguments: address, and the watchdog's lease in milliseconds. */
+  public static void main(String[] args) throws Exception {
+    Config config = new Config();
+    config.setLockWatchdogTimeout(Long.parseLong(args[1]));
+    config.useSingleServer().setAddress(args[0]).setConnectionMinimumIdleSize(2);
+    RedissonClient redisson = Redisson.create(config);
+    System.out.println("ready");
+    BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+    for (String line = in.readLine(); line != null; line = in.readLine()) {
+      String answer;
+      try {
+        answer = obey(redisson, line.split(" "));
+      } catch (Exception failure) {
+        answer = "failed: " + failure;
+      }
+      System.out.println(answer);
+    }
+    redisson.shutdown();
+  }
+
+  private static String obey(RedissonClient redisson, String[] words) throws Exception {
+    RLock lock = redisson.getLock(words[1]);
+    switch (words[0]) {
+      case "lock":
+        lock.lock();
+        return "locked";
+      case "try":
+        return "" + lock.tryLock(Long.parseLong(words[2]), TimeUnit.MILLISECONDS);
+      case "unlock":
+        lock.unlock();
+        return "unlocked";
+      case "force":
+        return "" + lock.forceUnlock();
+      case "count":
+        return count(lock, Path.of(words[2]), Integer.parseInt(words[3]), Integer.parseInt(words[4]));
+      default:
+        return "failed: there is no order " + words[0];
+    }
+  }
+
+  private static String count(RLock lock, Path file, int threads, int times) throws Exception {
+    List<Thread> running = new ArrayList<>();
+    List<Throwable> failures = new ArrayList<>();
+    for (int i = 0; i < threads; i++) {
+      Thread thread =
+          new Thread(
+              () -> {
+                for (int n = 0; n < times; n++) {
+                  lock.lock();
+                  try {
+                    long number = Long.parseLong(Files.readString(file));
+                    Thread.sleep(1);
+                    Files.writeString(file, Long.toString(number + 1));
+                  } catch (Exception failure) {
+                    throw new IllegalStateException(failure);
+                  } finally {
+                    lock.unlock();
+                  }
+                }
+              });
+      thread.setUncaughtExceptionHandler((which, failure) -> failures.add(failure));
+      thread.start();
+      running.add(thread);
+    }
+    for (Thread thread : running) {
+      thread.join();
+    }
+    return failures.isEmpty() ? "counted" : "failed: " + failures;
+  }
+}
