@@ -294,9 +294,9 @@ async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
         let guards =
             join_all((0..50).map(|n| client.mutex(format!("n:{n}")).watchdog(LEASE).lock()));
         let guards: Vec<Guard> = guards.await.into_iter().map(Result::unwrap).collect();
-        for _ in 0..15 {
+        for _ in 0..25 {
             proxy.cut();
-            tokio::time::sleep(LEASE / 5).await; // three leases in all
+            tokio::time::sleep(LEASE / 5).await; // five leases in all
         }
         for guard in guards {
             assert!(guard.is_valid(), "{guard:?}");
@@ -304,7 +304,7 @@ async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
         }
         // They are renewed together, three times in a lease, and each time over a connection that was cut.
         let connections = proxy.accepted();
-        assert!(connections >= 8, "only {connections} connections");
+        assert!(connections > 10, "only {connections} connections");
         wait_until_idle(&client).await;
         assert_nothing_left(&server, "cut holders").await;
     }

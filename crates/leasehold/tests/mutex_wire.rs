@@ -209,8 +209,8 @@ async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
     }
 }
 
-/// The place in line was taken for a waiter with a short lease. He left, and the server gives the name for as long as he
-/// had asked for.
+/// The place in line was taken for a waiter with a short lease. He left, and the server gives the name for as long as
+/// he had asked for.
 #[tokio::test]
 async fn nobody_believes_in_a_lease_that_was_given_for_another() {
     const SHORT: Duration = Duration::from_millis(900);

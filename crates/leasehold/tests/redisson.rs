@@ -73,7 +73,7 @@ async fn count(client: Client, handoff: Handoff, file: PathBuf, times: usize) ->
         let guard = mutex.lock().await.unwrap();
         longest = longest.max(asked.elapsed());
         let number: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await; // the window in which an update would be lost
         std::fs::write(&file, (number + 1).to_string()).unwrap();
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }

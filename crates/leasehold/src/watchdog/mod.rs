@@ -14,12 +14,14 @@
 //! whatever the server does. If its lease could end before that, it is to be looked at then, so that its
 //! loss is told in time (D9). For the same reason a slot that nobody has come for is looked at one by one.
 
+mod list;
+
 use std::{
     collections::BTreeMap,
     mem,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -27,52 +29,15 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+pub(crate) use list::WatchedAt;
+use list::{BATCH, List, slot};
+
 use crate::{
     backend::{Failure, Renew, Renewal},
     client::Core,
     clock::Tick,
     hold::{Due, Hold, Look, patience},
 };
-
-/// Names per renewal script. More wins nothing and holds other commands up (performance.md): these keep the
-/// server for less than half a millisecond.
-const BATCH: usize = 200;
-
-/// A renewal comes early by up to this part of its interval, so that clients that began together do not stay
-/// together.
-const EARLY: u32 = 50;
-
-/// A slot is as long as this part of the renewal interval, or a little less.
-const SLOTS: u64 = 64;
-
-/// Where a hold is on the list. Written under the list's lock only.
-#[derive(Debug, Default)]
-pub(crate) struct WatchedAt {
-    /// Zero: nowhere.
-    at: AtomicU64,
-    /// In the slot; [`ALONE`]: not in a slot.
-    index: AtomicU32,
-}
-
-const ALONE: u32 = u32::MAX;
-
-impl WatchedAt {
-    fn set(&self, at: Tick, index: usize) {
-        self.at.store(at.nanos(), Ordering::Relaxed);
-        // There is no room in memory for 2^32 holds.
-        let index = u32::try_from(index).unwrap_or(ALONE);
-        self.index.store(index, Ordering::Relaxed);
-    }
-
-    fn clear(&self) {
-        self.at.store(0, Ordering::Relaxed);
-    }
-
-    fn take(&self) -> Option<(Tick, u32)> {
-        let at = self.at.swap(0, Ordering::Relaxed);
-        (at != 0).then(|| (Tick::from_nanos(at), self.index.load(Ordering::Relaxed)))
-    }
-}
 
 /// All holds of a client that somebody must see to.
 #[derive(Debug)]
@@ -85,29 +50,8 @@ pub(crate) struct Watchdog {
     closed: AtomicBool,
     /// One renewal script at a time: what waits on the server behind it waits for one only.
     lane: Arc<Semaphore>,
-    /// By how much of [`EARLY`] the first renewals of this client come early: 0 to 255.
+    /// By how much of what is allowed the first renewals of this client come early: 0 to 255.
     early: u8,
-}
-
-#[derive(Debug, Default)]
-struct List {
-    slots: BTreeMap<Tick, Slot>,
-    looks: BTreeMap<Alone, Arc<Hold>>,
-}
-
-/// When to look, and at which hold (its address: unique while it is on the list).
-type Alone = (Tick, usize);
-
-fn alone(at: Tick, hold: &Arc<Hold>) -> Alone {
-    (at, Arc::as_ptr(hold).addr())
-}
-
-/// What is to be renewed at the same time.
-#[derive(Debug)]
-struct Slot {
-    holds: Vec<Arc<Hold>>,
-    /// The shortest renewal interval among them.
-    every: Duration,
 }
 
 /// The time of the next wake-up.
@@ -149,98 +93,6 @@ impl Default for Watchdog {
     }
 }
 
-impl List {
-    fn len(&self) -> usize {
-        let in_slots: usize = self.slots.values().map(|slot| slot.holds.len()).sum();
-        in_slots + self.looks.len()
-    }
-
-    fn take_off(&mut self, hold: &Arc<Hold>) {
-        let Some((at, index)) = hold.watched_at.take() else {
-            return;
-        };
-        if index == ALONE {
-            self.looks.remove(&alone(at, hold));
-        } else if let Some(slot) = self.slots.get_mut(&at) {
-            let index = index as usize;
-            slot.holds.swap_remove(index);
-            if let Some(moved) = slot.holds.get(index) {
-                moved.watched_at.set(at, index);
-            }
-        }
-    }
-
-    /// Those to look at one by one, if they are due.
-    fn due_alone(&mut self, now: Tick) -> Vec<Arc<Hold>> {
-        let mut due = Vec::new();
-        while let Some(first) = self.looks.first_entry()
-            && first.key().0 <= now
-        {
-            due.push(first.remove());
-        }
-        // Slots whose turn to be renewed has not come in time.
-        let jammed: Vec<Tick> = self
-            .slots
-            .range(..=now)
-            .filter(|&(&at, slot)| slot.jammed_at(at) <= now)
-            .map(|(&at, _)| at)
-            .collect();
-        for at in jammed {
-            due.extend(self.slots.remove(&at).into_iter().flat_map(|s| s.holds));
-        }
-        for hold in &due {
-            hold.watched_at.clear();
-        }
-        due
-    }
-
-    /// A batch of what is to be renewed, if it is due, and the shortest interval in it.
-    fn due_batch(&mut self, now: Tick) -> Option<(Vec<Arc<Hold>>, Duration)> {
-        let mut batch = Vec::new();
-        let mut every = Duration::MAX;
-        while let Some(mut first) = self.slots.first_entry()
-            && *first.key() <= now
-            && batch.len() < BATCH
-        {
-            let slot = first.get_mut();
-            every = every.min(slot.every);
-            let left = slot.holds.len().saturating_sub(BATCH - batch.len());
-            batch.extend(slot.holds.drain(left..));
-            if left == 0 {
-                first.remove();
-            }
-        }
-        for hold in &batch {
-            hold.watched_at.clear();
-        }
-        (!batch.is_empty()).then_some((batch, every))
-    }
-
-    /// When somebody is needed next. While a batch is under way, whoever carries it sees to the slots.
-    fn next(&mut self, under_way: bool) -> Tick {
-        while let Some(first) = self.slots.first_entry()
-            && first.get().holds.is_empty()
-        {
-            first.remove();
-        }
-        let look = self.looks.first_key_value().map(|((at, _), _)| *at);
-        let slot = if under_way {
-            let jams = self.slots.iter().map(|(&at, slot)| slot.jammed_at(at));
-            jams.min()
-        } else {
-            self.slots.first_key_value().map(|(at, _)| *at)
-        };
-        look.into_iter().chain(slot).min().unwrap_or(Tick::MAX)
-    }
-}
-
-impl Slot {
-    /// If nobody has come for it by then, something is wrong. Two thirds of a lease or more were left at `at`.
-    fn jammed_at(&self, at: Tick) -> Tick {
-        at.after(self.every / 3)
-    }
-}
-
 impl Watchdog {
     /// Has a hold looked at at this instant, and not before.
     pub(crate) fn look_at(&self, hold: &Arc<Hold>, at: Tick) {
@@ -250,8 +102,7 @@ impl Watchdog {
         if hold.is_over() {
             return;
         }
-        hold.watched_at.set(at, ALONE as usize);
-        list.looks.insert(alone(at, hold), Arc::clone(hold));
+        list.put_alone(hold, at);
         drop(list);
         self.wake(at);
     }
@@ -278,13 +129,7 @@ impl Watchdog {
             if hold.is_over() {
                 continue; // as above
             }
-            let slot = list.slots.entry(at).or_insert_with(|| Slot {
-                holds: Vec::new(),
-                every,
-            });
-            slot.every = slot.every.min(every);
-            hold.watched_at.set(at, slot.holds.len());
-            slot.holds.push(hold);
+            list.put_in_slot(hold, every, at);
         }
         drop(list);
         self.wake(at);
@@ -310,15 +155,6 @@ impl Watchdog {
         self.closed.store(true, Ordering::Release);
         self.earlier.notify_one();
     }
-}
-
-/// When to renew what was asked for at `sent`.
-fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
-    let at = sent.after(every.saturating_sub(every / EARLY * u32::from(early) / 256));
-    let length = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX) / SLOTS;
-    // A power of two, so that intervals of different lengths share their slots.
-    let length = 1 << length.max(1).ilog2();
-    Tick::from_nanos(at.nanos() & !(length - 1))
 }
 
 /// The right to have a renewal under way.
