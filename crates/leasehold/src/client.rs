@@ -412,6 +412,21 @@ impl Core {
         self.tasks.spawn_on(work, &self.runtime);
     }
 
+    /// Completes after `time`, on the clock of the runtime that carries out the work of this client, whichever
+    /// runtime polls it.
+    pub(crate) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
+        tokio::time::sleep(time)
+    }
+
+    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Core::sleep) does.
+    pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = self.sleep(time) => None,
+        }
+    }
+
     /// Work that is carried out to its end whether or not anybody waits for it (D5).
     pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
     where

@@ -2,6 +2,7 @@
 //! the embedded store of the demo, and what users' own tests run on.
 
 mod server;
+mod store;
 
 use std::{
     fmt,
@@ -20,7 +21,7 @@ use crate::{
     owner::LeaseId,
     wakeup::WakeUps,
 };
-use server::Ears;
+use store::{Ears, Store};
 
 /// One client of a [`MemoryServer`].
 pub(crate) struct Memory {
@@ -51,7 +52,7 @@ impl Memory {
     /// One step, with the faults the server is told to show.
     fn step<T: Send + 'static>(
         &self,
-        step: impl FnOnce(&mut server::Store, &Arc<str>) -> Result<T, Failure> + Send + 'static,
+        step: impl FnOnce(&mut Store, &Arc<str>) -> Result<T, Failure> + Send + 'static,
     ) -> Reply<T> {
         let server = self.server.clone();
         let client = Arc::clone(&self.client);
