@@ -33,6 +33,6 @@ async fn main() -> Result<(), Error> {
     println!("gave it back: {released:?}");
 
     assert!(other.is_none());
-    assert_eq!(released, Released::Released);
+    assert_eq!(released, Released::Freed);
     Ok(())
 }

@@ -17,11 +17,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Error, Event, LostReason, Mutex,
-    backend::{Backend, Line, memory, memory::MemoryServer, redis},
+    backend::{Backend, Failure, memory, memory::MemoryServer, redis},
     clock::Clock,
     config::{Config, Handoff, millis},
     error::Invalid,
     events::Events,
+    lease::margin,
     name::Name,
     owner::{LeaseId, client_uuid},
     queue::Queues,
@@ -302,6 +303,16 @@ impl ClientBuilder {
         self
     }
 
+    /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
+    /// requests. Default: `false`.
+    ///
+    /// Each release then leaves a marker on the server for half a minute (`docs/keys.md`), so that a second copy of a
+    /// request of before cannot take the name again.
+    pub fn may_duplicate(mut self, may: bool) -> Self {
+        self.config.may_duplicate = may;
+        self
+    }
+
     /// What this client is called in [`Status`]. Default: `host:pid`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
@@ -361,6 +372,7 @@ impl ClientBuilder {
             runtime: Handle::current(),
             tasks: TaskTracker::new(),
             closed: AtomicBool::new(false),
+            lets_expire: AtomicBool::new(false),
         });
         wake_ups.connect(Arc::downgrade(&core));
         let watchdog = Arc::clone(&core.watchdog);
@@ -403,6 +415,7 @@ pub(crate) struct Core {
     runtime: Handle,
     tasks: TaskTracker,
     closed: AtomicBool,
+    lets_expire: AtomicBool,
 }
 
 impl Core {
@@ -447,12 +460,9 @@ impl Core {
         millis(self.config.lease.max(Duration::from_secs(30)))
     }
 
-    /// A place in the line of processes, for a lease of this length.
-    pub(crate) fn line(&self, lease: Duration) -> Line {
-        Line {
-            lease_ms: millis(lease),
-            keep_ms: millis(self.config.poll_every * 3),
-        }
+    /// Whether this client leaves what it holds to expire.
+    pub(crate) fn lets_expire(&self) -> bool {
+        self.lets_expire.load(Ordering::Acquire)
     }
 
     pub(crate) async fn status(&self, name: &Name) -> Result<Status, Error> {
@@ -480,43 +490,44 @@ impl Core {
     }
 
     pub(crate) async fn force_unlock(&self, name: &Name) -> Result<bool, Error> {
-        let freed = self.backend.force_unlock(name.clone()).await;
-        if let Some(hold) = self.queues.held(name) {
-            // Whatever the answer: a hold of our own must not go on believing.
+        let before = self.queues.held(name);
+        let owners = match self.backend.force_unlock(name.clone()).await {
+            Ok(owners) => owners,
+            Err(failure) => {
+                // It may have been carried out: the hold of before must not go on believing.
+                if let (Failure::Ambiguous(_), Some(hold)) = (&failure, before) {
+                    hold.lose(LostReason::Unconfirmed);
+                }
+                let doing = format!("unlock {name:?} by force");
+                return Err(failure.into_error(doing, Duration::ZERO));
+            }
+        };
+        // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
+        if let Some(hold) = self.queues.held(name)
+            && owners.contains(&format!("{}:{}", self.uuid, hold.lease))
+        {
             hold.lose(LostReason::Replaced);
         }
-        freed.map_err(|failure| {
-            failure.into_error(format!("unlock {name:?} by force"), Duration::ZERO)
-        })
+        Ok(!owners.is_empty())
     }
 
-    async fn shutdown(&self, how: Shutdown) {
-        self.closed.store(true, Ordering::Release);
+    async fn shutdown(self: &Arc<Self>, how: Shutdown) {
+        self.lets_expire
+            .fetch_or(how == Shutdown::LetExpire, Ordering::AcqRel);
+        self.closed.store(true, Ordering::SeqCst);
         self.queues.close();
         if let Shutdown::ReleaseAll { grace } = how {
-            let _ = tokio::time::timeout(grace, self.all_released()).await;
+            let _ = self.within(grace, self.all_released()).await;
         }
-        for hold in self.queues.holds() {
-            let lease = hold.lease();
+        let holds = self.queues.holds();
+        let margin = holds.iter().map(|hold| margin(hold.spec().lease())).max();
+        for hold in holds {
+            // Each loss has its lease id given up, a margin later: work that `run` is dropping is gone by then.
             hold.lose(LostReason::ClientShutdown);
-            if how != Shutdown::LetExpire {
-                let release = crate::backend::Release {
-                    name: hold.queue.name.clone(),
-                    lease,
-                    next: None,
-                    tombstone_ms: hold.was_resent().then(|| self.tombstone_ms()),
-                    listening: false,
-                };
-                let answer = self.backend.release(release);
-                self.spawn(async move {
-                    // Unanswered, the name frees itself when its lease ends.
-                    let _ = answer.await;
-                });
-            }
         }
         self.tasks.close();
-        let patience = self.config.operation_timeout;
-        let _ = tokio::time::timeout(patience, self.tasks.wait()).await;
+        let patience = self.config.operation_timeout + margin.unwrap_or_default();
+        let _ = self.within(patience, self.tasks.wait()).await;
         self.watchdog.close();
     }
 
@@ -524,7 +535,7 @@ impl Core {
     async fn all_released(&self) {
         let mut events = self.events.listen();
         while !self.queues.holds().is_empty() {
-            let nap = tokio::time::sleep(Duration::from_millis(50));
+            let nap = self.sleep(Duration::from_millis(50));
             tokio::select! {
                 _ = events.recv() => {}
                 () = nap => {}

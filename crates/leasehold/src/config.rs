@@ -24,8 +24,14 @@ pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
 /// Above this a lease is a mistake, and twenty-four million times that would overflow the server's clock.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// A renewed lease is at least as long, so that it can be renewed each millisecond.
+const MAX_HOLD_MIN: Duration = Duration::from_millis(3);
+
 /// A lease must survive two lost renewals.
 pub(crate) const RENEWALS_PER_LEASE: u32 = 3;
+
+/// A fixed lease is looked at on the server at a third of its length, and at least this often.
+pub(crate) const VERIFY_EVERY_MOST: Duration = Duration::from_secs(10);
 
 /// Local waiters are warned about after this long behind a hold of their own process.
 pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);
@@ -89,6 +95,8 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) operation_timeout: Duration,
     pub(crate) handoff: Handoff,
+    /// Something between this client and the server may send a request twice (B4).
+    pub(crate) may_duplicate: bool,
 }
 
 impl Default for Config {
@@ -100,6 +108,7 @@ impl Default for Config {
             connect_timeout: CONNECT_TIMEOUT_DEFAULT,
             operation_timeout: OPERATION_TIMEOUT_DEFAULT,
             handoff: Handoff::default(),
+            may_duplicate: false,
         }
     }
 }
@@ -138,17 +147,42 @@ impl Config {
 
 /// A lease between 1 ms and a year, cut to whole milliseconds as the server counts it.
 pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duration, Error> {
-    if lease < LEASE_MIN {
-        return Err(Invalid::new(what, format!("{lease:?}"), "at least 1ms")
-            .remedy("a watchdog lease needs no length: leave it out for 30s, renewed while the guard lives")
-            .into());
-    }
-    if lease > LEASE_MAX {
-        return Err(Invalid::new(what, format!("{lease:?}"), "at most 366 days")
-            .remedy("take a watchdog lease, which lasts as long as the guard lives")
-            .into());
-    }
-    Ok(Duration::from_millis(millis(lease)))
+    let (limit, remedy) = if lease < LEASE_MIN {
+        (
+            "at least 1ms",
+            "a watchdog lease needs no length: leave it out for 30s, renewed while the guard lives",
+        )
+    } else if lease > LEASE_MAX {
+        (
+            "at most 366 days",
+            "take a watchdog lease, which lasts as long as the guard lives",
+        )
+    } else {
+        return Ok(Duration::from_millis(millis(lease)));
+    };
+    let invalid = Invalid::new(what, format!("{lease:?}"), limit);
+    Err(invalid.remedy(remedy).into())
+}
+
+/// The longest time that one holder may keep a name. The lease is no longer than that, so a renewed one needs room for its
+/// renewals.
+pub(crate) fn check_max_hold(most: Duration, fixed: bool) -> Result<Duration, Error> {
+    let least = if fixed { LEASE_MIN } else { MAX_HOLD_MIN };
+    let (limit, remedy) = if most < least {
+        (
+            format!("at least {least:?}"),
+            "give the holder time to do its work, or leave max_hold out for no limit",
+        )
+    } else if most > LEASE_MAX {
+        (
+            "at most 366 days".to_owned(),
+            "leave max_hold out for no limit",
+        )
+    } else {
+        return Ok(Duration::from_millis(millis(most)));
+    };
+    let invalid = Invalid::new("max_hold", format!("{most:?}"), limit);
+    Err(invalid.remedy(remedy).into())
 }
 
 fn check_renewal(every: Duration, lease: Duration) -> Result<(), Error> {

@@ -10,13 +10,11 @@ use std::{
 
 use crate::{
     Error, LostReason,
-    backend::{Renew, Renewal},
     config::{check_lease, millis},
     error::Invalid,
-    events::EventKind,
     hold::{Hold, Left},
-    lease::{self, End, Standing},
-    queue::{self, Gone},
+    lease::End,
+    queue::{self, ReleaseStep},
 };
 
 /// A hold on a name, for as long as it lasts.
@@ -40,7 +38,7 @@ use crate::{
 /// assert!(guard.is_valid());
 /// let answer = guard.run(async { 6 * 7 }).await?;
 /// assert_eq!(answer, 42);
-/// assert_eq!(guard.release().await.unwrap(), Released::Released);
+/// assert_eq!(guard.release().await.unwrap(), Released::Freed);
 /// # Ok(()) }
 /// ```
 #[must_use = "the name is released as soon as the guard is dropped"]
@@ -52,52 +50,22 @@ pub struct Guard {
     live: bool,
 }
 
-/// What became of a hold that was given back.
+/// What became of a hold that was given back. Whichever it is, the work was alone until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {
-    /// We held the name until now and hold it no more. It is free, or the next in line has it.
-    Released,
+    /// The name is free, or the next in the queue has it.
+    Freed,
     /// Other guards of the same owner still hold it.
     StillHeld {
         /// How many.
         holds: u32,
     },
-    /// It was lost before. Somebody else may have been at work meanwhile.
-    WasLost(LostReason),
-}
-
-/// A release that could not be brought to the server, with the guard.
-///
-/// If the request never left ([`Error::NotSent`]) the guard is as good as before. If it was sent and not
-/// answered ([`Error::Ambiguous`]) the guard is lost ([`LostReason::Unconfirmed`]). Either way
-/// [`release`](Guard::release) may be tried again, and dropping the guard tries in the background.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct ReleaseError {
-    /// The guard.
-    pub guard: Guard,
-    /// What went wrong.
-    pub error: Error,
-}
-
-impl fmt::Display for ReleaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for ReleaseError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.error.source()
-    }
-}
-
-impl From<ReleaseError> for Error {
-    /// Drops the guard, which goes on trying in the background.
-    fn from(failed: ReleaseError) -> Self {
-        failed.error
-    }
+    /// The server has not answered yet, or refuses. The request is repeated in the background.
+    Unconfirmed {
+        /// When the name is free at the latest, counted from now.
+        free_within: Duration,
+    },
 }
 
 /// What is left of a guard after [`Guard::detach`].
@@ -135,7 +103,7 @@ impl Guard {
 
     /// The field that stands for this hold in the hash on the server: `<client uuid>:<lease id>`.
     pub fn owner(&self) -> String {
-        format!("{}:{}", self.hold.core.uuid, self.hold.lease())
+        format!("{}:{}", self.hold.core.uuid, self.hold.lease)
     }
 
     /// Whether the hold can be relied on now. Once `false`, `false` for ever.
@@ -246,7 +214,7 @@ impl Guard {
         self.check()?;
         tokio::select! {
             biased;
-            reason = self.lost() => Err(self.lost_error(reason)),
+            reason = self.lost() => Err(self.hold.lost_error(reason)),
             output = work => {
                 self.check()?;
                 Ok(output)
@@ -279,15 +247,17 @@ impl Guard {
         Ok(found.ttl.unwrap_or(left))
     }
 
-    /// Makes a fixed lease end `lease` from now, be that later or sooner than before.
+    /// Makes a fixed lease last at least `lease` from now. It never ends sooner than before.
+    ///
+    /// Several calls at once are fine: whichever order they reach the server in, the latest end counts.
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the lease is out of bounds, or is renewed by the watchdog and needs no extension.
     /// - [`Error::Lost`]: it is over; the server may have given the name away.
-    /// - [`Error::Ambiguous`]: no answer. The guard relies on the shorter of the two leases.
+    /// - Any other: no usable answer. The guard relies on the end it had; the server may hold the name for longer.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the guard with the shorter of the two leases; the server may hold the longer.
+    /// Dropping it leaves the guard with the end it had; the server may hold the name for longer.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = check_lease("lease", lease)?;
         if !self.hold.spec().is_fixed() {
@@ -302,25 +272,14 @@ impl Guard {
         self.check()?;
         let hold = &self.hold;
         let sent = hold.core.clock.now();
-        let until = lease::valid_until(sent, lease);
-        // Until the answer is here, the server may have set the new end or not: believe in the earlier one.
-        if let Standing::Valid(before) = hold.term.look(sent) {
-            hold.term.set(before.min(until), sent);
-        }
-        let renew = Renew {
-            name: &hold.queue.name,
-            lease: hold.lease(),
-            lease_ms: millis(lease),
-        };
-        let answer = hold.core.backend.renew(&[renew]).await;
-        match answer.map(|answers| answers.first().copied()) {
-            Ok(Some(Renewal::Extended)) => {
-                hold.term.set(until, hold.core.clock.now());
-                hold.core.watchdog.look_at(hold, until);
-                let events = &hold.core.events;
-                events.tell(&hold.queue.name, hold.lease(), EventKind::Renewed);
+        let name = hold.queue.name.clone();
+        let answer = hold.core.backend.extend(name, hold.lease, millis(lease));
+        match answer.await {
+            Ok(Some(remaining)) => {
+                // B1, B2: what the server states in this reply, or later.
+                hold.extended(remaining, sent);
             }
-            Ok(_) => hold.lose(LostReason::Replaced),
+            Ok(None) => hold.lose(LostReason::Replaced),
             Err(failure) => {
                 let doing = format!("extend the lease on {:?}", self.name());
                 return Err(failure.into_error(doing, self.remaining().max(lease)));
@@ -352,39 +311,30 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Gives the name back, and tells what became of it.
+    /// Gives the name back. Fails exactly when the work was not alone, as far as this process knows.
     ///
-    /// If the server does not answer, the request is repeated under the same lease id, which cannot do harm,
-    /// until the operation timeout is over.
+    /// If the server does not answer, the request is repeated under the same lease id, which cannot do harm: for the
+    /// operation timeout here, then in the background until the lease has ended there.
     ///
     /// # Errors
-    /// [`ReleaseError`], with the guard.
+    /// [`Error::Lost`]: the lease was lost before; another holder may have been at work meanwhile.
     ///
     /// # Cancel safety
-    /// Cancel safe: once called, the release is carried out in the background whether or not anybody waits.
+    /// Cancel safe: once called, the release is carried out in the background whether or not its caller waits.
     ///
     /// # Source
     /// Redisson `RedissonLock#unlockInnerAsync`. Where we differ: a release repeated after a lost reply says
-    /// "released" without a latch key, because a lease id is never used again.
-    pub async fn release(self) -> Result<Released, ReleaseError> {
-        match self.let_go() {
-            Gone::Done(released) => Ok(released),
-            Gone::ToServer(hold, work) => {
-                let core = Arc::clone(&hold.core);
-                // Should nobody wait any more, the guard of a failed release tries again on its drop.
-                let work = async move {
-                    work.await.map_err(|error| ReleaseError {
-                        guard: Guard::new(hold),
-                        error,
-                    })
-                };
-                core.finish(work).await
-            }
+    /// "freed" without a latch key, because a lease id is never used again.
+    pub async fn release(self) -> Result<Released, Error> {
+        let core = Arc::clone(&self.hold.core);
+        match self.begin_release() {
+            ReleaseStep::Done(released) => released,
+            ReleaseStep::ToServer(work) => core.finish(work).await,
         }
     }
 
-    /// Leaves the name held on the server, for nobody: it is not renewed any more and frees itself when its
-    /// lease ends.
+    /// Leaves the name held on the server, by no guard: it is not renewed any more and frees itself when its
+    /// lease ends. If other guards share the hold, they keep it, and this one only leaves.
     ///
     /// For at-most-once-per-interval work: hold a fixed lease of the interval, and detach it.
     pub fn detach(self) -> Detached {
@@ -393,31 +343,26 @@ impl Guard {
             owner: self.owner(),
             remaining: self.remaining(),
         };
+        let counted = self.counted;
         let hold = self.defuse();
-        if hold.leave(true) == Left::Nobody {
-            hold.forsake();
+        match hold.leave(counted) {
+            Left::Nothing => hold.detach(),
+            Left::Holds { count, .. } => queue::write_count_in_background(&hold, count),
         }
         detached
     }
 
     fn check(&self) -> Result<Duration, Error> {
         self.hold.standing().map_err(|end| match end {
-            End::Lost(reason) => self.lost_error(reason),
-            End::Released => self.lost_error(LostReason::Unconfirmed),
+            End::Lost(reason) => self.hold.lost_error(reason),
+            End::Released => self.hold.lost_error(LostReason::Unconfirmed),
         })
     }
 
-    fn lost_error(&self, reason: LostReason) -> Error {
-        Error::Lost {
-            name: self.hold.queue.name.shared(),
-            reason,
-        }
-    }
-
     /// The end of a guard, by release or by drop.
-    fn let_go(self) -> Gone {
+    fn begin_release(self) -> ReleaseStep {
         let counted = self.counted;
-        queue::let_go(self.defuse(), counted)
+        queue::begin_release(self.defuse(), counted)
     }
 }
 
@@ -426,9 +371,11 @@ impl Drop for Guard {
         if !self.live {
             return;
         }
-        if let Gone::ToServer(hold, work) = queue::let_go(Arc::clone(&self.hold), self.counted) {
-            hold.core
-                .spawn(queue::release_at_last(Arc::clone(&hold), work));
+        let hold = Arc::clone(&self.hold);
+        if let ReleaseStep::ToServer(work) = queue::begin_release(hold, self.counted) {
+            self.hold.core.spawn(async move {
+                let _ = work.await;
+            });
         }
     }
 }

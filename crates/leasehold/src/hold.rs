@@ -1,25 +1,31 @@
 //! One lease of this process, from the grant to the end: the state machine behind every guard.
 //!
-//! Acquire, renew, hand over and release are steps of this one machine, so a renewal cannot outlive a release
-//! (redisson#7272): a renewal carries the lease id it was made for, the id changes or the term ends before a
-//! release is sent, and an answer for another id is dropped.
+//! A hold has one lease id from its grant to its end, and ends once: nothing that is answered after a release or a loss
+//! brings it back (B1), so a renewal cannot outlive a release (redisson#7272). In-memory hand-off changes the holder, not
+//! the hold.
 //!
 //! Locks are taken in this order: queue, hold, watchdog list.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    LostReason,
+    Error, LostReason,
     backend::{self, Renewal},
     client::Core,
     clock::Tick,
     events::EventKind,
     lease::{self, End, Standing, Term},
     owner::LeaseId,
-    queue::{Queue, Spec},
+    queue::{self, Debt, Queue, Spec},
     watchdog::WatchedAt,
 };
 
@@ -27,16 +33,20 @@ use crate::{
 pub(crate) struct Hold {
     pub(crate) core: Arc<Core>,
     pub(crate) queue: Arc<Queue>,
+    pub(crate) lease: LeaseId,
     pub(crate) term: Term,
     /// Wakes those who wait for the loss.
     pub(crate) over: Notify,
     pub(crate) watched_at: WatchedAt,
+    /// A copy of a request that could take the name under this lease id may still be under way (B4).
+    copies: bool,
+    /// The server is being told, or need not be told, that this lease id is given up (B5).
+    settled: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    lease: LeaseId,
     spec: Spec,
     /// Guards of the present holder. Zero: the last one is on its way out.
     guards: u32,
@@ -44,18 +54,15 @@ struct State {
     counted: u32,
     /// When the present holder came in; `max_hold` counts from here.
     since: Tick,
-    /// The acquisition was sent more than once, so a late copy of it may still be under way.
-    resent: bool,
 }
 
 /// What the watchdog finds when it looks at a hold.
 pub(crate) enum Look {
-    /// Renew it. If the lease may end before the answer is due: when.
-    Renew {
-        end: Option<Tick>,
-    },
+    /// Ask the server: renew it, or see whether it is still ours. If the lease may end before the answer is due: when.
+    Ask { end: Option<Tick> },
     /// Nothing to do before.
     Later(Tick),
+    /// It is over.
     Over,
 }
 
@@ -67,49 +74,56 @@ pub(crate) enum Left {
         /// What to write on the server, if that changed.
         count: Option<u32>,
     },
-    Nobody,
+    Nothing,
+}
+
+/// A lease that the server gave to us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(crate) lease: LeaseId,
+    /// Until when it is believed (B1).
+    pub(crate) until: Tick,
+    /// When the request that it answers was sent: renewals count from here.
+    pub(crate) sent: Tick,
+    /// See [`Hold::copies`].
+    pub(crate) copies: bool,
 }
 
 impl Hold {
-    /// A lease that was granted to a request sent at `sent`. Nobody holds it yet: see [`seat`](Hold::seat).
+    /// A new hold, with one guard for the holder that asked for `spec`.
     pub(crate) fn new(
         core: &Arc<Core>,
         queue: &Arc<Queue>,
-        lease: LeaseId,
+        granted: Granted,
         spec: Spec,
-        sent: Tick,
-        resent: bool,
+        now: Tick,
     ) -> Arc<Hold> {
+        let state = State {
+            spec,
+            guards: 1,
+            counted: 1,
+            since: now,
+        };
         Arc::new(Hold {
             core: Arc::clone(core),
             queue: Arc::clone(queue),
-            term: Term::until(lease::valid_until(sent, spec.lease())),
+            lease: granted.lease,
+            term: Term::until(state.capped(granted.until)),
             over: Notify::new(),
             watched_at: WatchedAt::default(),
-            state: Mutex::new(State {
-                lease,
-                spec,
-                guards: 0,
-                counted: 0,
-                since: sent,
-                resent,
-            }),
+            copies: granted.copies,
+            settled: AtomicBool::new(false),
+            state: Mutex::new(state),
         })
     }
 
-    /// A holder comes in, with one guard.
-    pub(crate) fn seat(&self, spec: Spec, now: Tick) {
+    /// The next holder comes in, with one guard. Only one whose terms the lease serves as it is.
+    pub(crate) fn hand_over(&self, spec: Spec, now: Tick) {
         let mut state = self.state.lock();
         state.spec = spec;
         state.guards = 1;
         state.counted = 1;
         state.since = now;
-        if let Some(cap) = state.cap() {
-            // A fresh term; shortening it cannot fail.
-            if let Standing::Valid(until) = self.term.look(now) {
-                self.term.set(until.min(cap), now);
-            }
-        }
     }
 
     /// Puts the hold on the watchdog's list. `sent` is when its lease was last asked for.
@@ -117,37 +131,40 @@ impl Hold {
         let next = self.state.lock().next(sent);
         match next {
             Next::Renew(every) => self.core.watchdog.renew(self, every, sent),
-            Next::Look(at) => self.core.watchdog.look_at(self, at),
+            Next::Look(at) => {
+                let end = self.term.ends_at().unwrap_or(at);
+                self.core.watchdog.look_at(self, at.min(end));
+            }
         }
-    }
-
-    /// The same lease under a new id and a new term, after the server kept it for us.
-    pub(crate) fn renew_as(&self, lease: LeaseId, until: Tick) {
-        let mut state = self.state.lock();
-        state.lease = lease;
-        state.resent = false;
-        self.term.restart(until);
-    }
-
-    pub(crate) fn lease(&self) -> LeaseId {
-        self.state.lock().lease
     }
 
     pub(crate) fn spec(&self) -> Spec {
         self.state.lock().spec
     }
 
-    /// Whether a late copy of the acquisition may still be under way; asked once, by the release.
-    pub(crate) fn was_resent(&self) -> bool {
-        self.state.lock().resent
+    /// What may still be under way for this lease id, for its release.
+    pub(crate) fn debt(&self) -> Debt {
+        Debt {
+            lease: self.lease,
+            lease_ms: self.spec().lease_ms(),
+            copies: self.copies,
+        }
+    }
+
+    pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
+        Error::Lost {
+            name: self.queue.name.shared(),
+            reason,
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {
         self.term.is_over()
     }
 
-    pub(crate) fn renew_every(&self) -> Duration {
-        self.spec().renew_every()
+    /// How often the server is asked about it.
+    pub(crate) fn ask_every(&self) -> Duration {
+        self.spec().ask_every()
     }
 
     /// One more guard for the present holder, counted in memory. `None` when the last one is on its way out.
@@ -179,41 +196,35 @@ impl Hold {
             state.counted = state.counted.saturating_sub(1);
         }
         match state.guards {
-            0 => Left::Nobody,
+            0 => Left::Nothing,
             holds => Left::Holds {
                 holds,
-                // The server counts at least one as long as anybody is in.
+                // The server counts at least one as long as there is a guard.
                 count: (counted && state.counted > 0).then_some(state.counted),
             },
         }
     }
 
-    /// A guard that came back because its release could not be sent.
-    pub(crate) fn come_back(&self) {
-        let mut state = self.state.lock();
-        state.guards = 1;
-        state.counted = 1;
-    }
-
-    /// Whether the holder may rely on it now; tells everybody if this look is the first to see its end.
+    /// Whether the holder may rely on it now. The look that finds its end tells all who wait for the loss.
     pub(crate) fn standing(self: &Arc<Self>) -> Result<Duration, End> {
         let now = self.core.clock.now();
         match self.term.look(now) {
             Standing::Valid(until) => Ok(until.since(now)),
             Standing::JustExpired => {
                 self.on_lost(LostReason::Expired);
-                Err(End::Lost(self.told(LostReason::Expired)))
+                Err(End::Lost(self.reason(LostReason::Expired)))
             }
-            Standing::Ended(End::Lost(reason)) => Err(End::Lost(self.told(reason))),
+            Standing::Ended(End::Lost(reason)) => Err(End::Lost(self.reason(reason))),
             Standing::Ended(End::Released) => Err(End::Released),
         }
     }
 
     /// Ends the hold here without a word to the server, where the name frees itself when its lease ends.
-    pub(crate) fn forsake(self: &Arc<Self>) {
+    pub(crate) fn detach(self: &Arc<Self>) {
         if self.term.end(End::Released) {
+            self.settled.store(true, Ordering::Release);
             self.core.watchdog.forget(self);
-            self.queue.vacate(&self.core, self);
+            self.queue.holder_left(&self.core, self);
         }
     }
 
@@ -230,18 +241,48 @@ impl Hold {
     }
 
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
-        let reason = self.told(reason);
+        let reason = self.reason(reason);
         self.core.watchdog.forget(self);
         self.over.notify_waiters();
         self.core
             .events
-            .tell(&self.queue.name, self.lease(), EventKind::Lost(reason));
+            .tell(&self.queue.name, self.lease, EventKind::Lost(reason));
         tracing::warn!(name = %self.queue.name, %reason, "lease lost");
-        self.queue.vacate(&self.core, self);
+        self.queue.holder_left(&self.core, self);
+        let leaves = match reason {
+            // The server has said that the name is not ours, after the last send that could have taken it.
+            LostReason::Replaced => self.copies,
+            LostReason::ClientShutdown => !self.core.lets_expire(),
+            _ => true,
+        };
+        if leaves {
+            let hold = Arc::clone(self);
+            self.core.spawn(async move {
+                // The server keeps the name for as long as after an end that nobody could tell it of: work that `run`
+                // is dropping at this moment is gone by then.
+                let lease = hold.spec().lease();
+                hold.core.sleep(lease::margin(lease)).await;
+                hold.settle();
+            });
+        } else {
+            self.settled.store(true, Ordering::Release);
+        }
+    }
+
+    /// Has the lost lease id given up on the server, unless that has begun (B4, B5).
+    pub(crate) fn settle(self: &Arc<Self>) {
+        if !self.settled.swap(true, Ordering::AcqRel) {
+            queue::abandon(&self.core, &self.queue.name, self.debt());
+        }
+    }
+
+    /// Lets a release have its way with the server: nothing else will tell it anything about this lease id.
+    pub(crate) fn settled_by_release(&self) {
+        self.settled.store(true, Ordering::Release);
     }
 
     /// A term that ran out because of `max_hold` says so.
-    fn told(&self, reason: LostReason) -> LostReason {
+    fn reason(&self, reason: LostReason) -> LostReason {
         let state = self.state.lock();
         match (reason, state.cap()) {
             (LostReason::Expired, Some(cap)) if self.core.clock.now() >= cap => LostReason::MaxHold,
@@ -249,36 +290,38 @@ impl Hold {
         }
     }
 
-    /// The watchdog's look: renew, wait, or it is over.
+    /// The watchdog's look: ask, wait, or it is over.
     pub(crate) fn look(self: &Arc<Self>, now: Tick) -> Look {
         let Some(until) = self.valid_until(now) else {
             return Look::Over;
         };
         let state = self.state.lock();
-        if state.spec.is_fixed() || state.cap().is_some_and(|cap| until >= cap) {
-            return Look::Later(until); // as long as it may ever be
+        let every = state.spec.ask_every();
+        if state.lasts(until) && until <= now.after(every / 2) {
+            return Look::Later(until); // as long as it may ever be, and not worth a question any more
         }
-        Look::Renew {
+        Look::Ask {
             end: self.close_end(until, now, &state),
         }
     }
 
-    /// What to ask the server for at its renewal; `None` if it is over.
+    /// What to ask the server for when its time has come; `None` if it is over.
     pub(crate) fn due(self: &Arc<Self>, now: Tick) -> Option<Due> {
         let until = self.valid_until(now)?;
         let state = self.state.lock();
-        let mut lease = state.spec.lease();
-        if let Some(cap) = state.cap() {
-            lease = lease.min(cap.since(now) + lease::margin(lease));
-        }
+        let lease_ms = if state.lasts(until) {
+            0
+        } else {
+            // B2: always the same, also when `max_hold` is near. That ends a hold by release, not by a shorter lease.
+            state.spec.lease_ms()
+        };
         Some(Due {
-            lease: state.lease,
-            lease_ms: crate::config::millis(lease),
+            lease_ms,
             end: self.close_end(until, now, &state),
         })
     }
 
-    /// Until when it can be relied on; `None` if it is over, which this tells everybody if it is the first to see it.
+    /// Until when it can be relied on; `None` if it is over. The first look to find that tells it.
     fn valid_until(self: &Arc<Self>, now: Tick) -> Option<Tick> {
         match self.term.look(now) {
             Standing::Valid(until) => Some(until),
@@ -290,10 +333,10 @@ impl Hold {
         }
     }
 
-    /// The end of the lease, if a renewal might have no answer before it: once for its turn, once for its answer, and
+    /// The end of the lease, if a question might have no answer before it: once for its turn, once for its answer, and
     /// once for good measure.
     fn close_end(&self, until: Tick, now: Tick, state: &State) -> Option<Tick> {
-        let patience = patience(state.spec.renew_every(), self.core.config.operation_timeout);
+        let patience = patience(state.spec.ask_every(), self.core.config.operation_timeout);
         (until < now.after(3 * patience)).then_some(until)
     }
 
@@ -305,42 +348,17 @@ impl Hold {
         renewal: Renewal,
         sent: Tick,
     ) -> Option<Duration> {
-        let now = self.core.clock.now();
-        let state = self.state.lock();
-        if state.lease != asked.lease {
-            return None; // it went on under another id meanwhile
-        }
-        let events = &self.core.events;
         match renewal {
-            Renewal::Extended => {
-                let lease = Duration::from_millis(asked.lease_ms);
-                let until = lease::valid_until(sent, lease);
-                let until = state.cap().map_or(until, |cap| until.min(cap));
-                let next = state.next(sent);
-                drop(state);
-                match self.term.prolong(until, now) {
-                    Standing::Valid(_) => {
-                        events.tell(&self.queue.name, asked.lease, EventKind::Renewed);
-                        match next {
-                            Next::Renew(every) => return Some(every),
-                            Next::Look(at) => self.core.watchdog.look_at(self, at),
-                        }
-                    }
-                    Standing::JustExpired => self.on_lost(LostReason::Expired),
-                    Standing::Ended(_) => {}
-                }
-            }
-            Renewal::Lost => {
-                drop(state);
-                self.lose(LostReason::Replaced);
-            }
+            Renewal::Extended => return self.extended(Duration::from_millis(asked.lease_ms), sent),
+            Renewal::Lost => self.lose(LostReason::Replaced),
             Renewal::Unknown => {
                 // At once after a silence, soon after a refusal.
-                let patience =
-                    patience(state.spec.renew_every(), self.core.config.operation_timeout);
+                let now = self.core.clock.now();
+                let patience = patience(self.ask_every(), self.core.config.operation_timeout);
                 let again = now.after(patience / 8).max(sent.after(patience));
-                drop(state);
-                events.tell(&self.queue.name, asked.lease, EventKind::RenewalFailed);
+                self.core
+                    .events
+                    .tell(&self.queue.name, self.lease, EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     self.core.watchdog.look_at(self, again.min(until));
                 }
@@ -348,11 +366,38 @@ impl Hold {
         }
         None
     }
+
+    /// The server said, in its reply to what was sent at `sent`, that `remaining` was left (B1); zero: that it is still
+    /// ours. Returns the interval, if all there is to do is to renew it again.
+    pub(crate) fn extended(self: &Arc<Self>, remaining: Duration, sent: Tick) -> Option<Duration> {
+        let now = self.core.clock.now();
+        let (until, next) = {
+            let state = self.state.lock();
+            let until = lease::valid_until(sent, remaining);
+            (state.capped(until), state.next(sent))
+        };
+        match self.term.prolong(until, now) {
+            Standing::Valid(until) => {
+                if !remaining.is_zero() {
+                    self.core
+                        .events
+                        .tell(&self.queue.name, self.lease, EventKind::Renewed);
+                }
+                match next {
+                    Next::Renew(every) => return Some(every),
+                    Next::Look(at) => self.core.watchdog.look_at(self, at.min(until)),
+                }
+            }
+            Standing::JustExpired => self.on_lost(LostReason::Expired),
+            Standing::Ended(_) => {}
+        }
+        None
+    }
 }
 
 /// What to ask the server for.
 pub(crate) struct Due {
-    lease: LeaseId,
+    /// Zero: only whether it is still ours.
     lease_ms: u64,
     /// If the lease may end before the answer is due: when.
     pub(crate) end: Option<Tick>,
@@ -362,7 +407,7 @@ impl Due {
     pub(crate) fn renew<'a>(&self, hold: &'a Hold) -> backend::Renew<'a> {
         backend::Renew {
             name: &hold.queue.name,
-            lease: self.lease,
+            lease: hold.lease,
             lease_ms: self.lease_ms,
         }
     }
@@ -382,23 +427,29 @@ impl State {
         self.spec.max_hold().map(|most| self.since.after(most))
     }
 
+    fn capped(&self, until: Tick) -> Tick {
+        self.cap().map_or(until, |cap| until.min(cap))
+    }
+
+    /// Whether a lease that is believed until then needs no renewal any more.
+    fn lasts(&self, until: Tick) -> bool {
+        self.spec.is_fixed() || self.cap().is_some_and(|cap| until >= cap)
+    }
+
     /// What comes next for a lease that was asked for at `sent`.
     fn next(&self, sent: Tick) -> Next {
-        let every = self.spec.renew_every();
-        match self.cap() {
-            _ if self.spec.is_fixed() => {
-                let end = lease::valid_until(sent, self.spec.lease());
-                Next::Look(self.cap().map_or(end, |cap| end.min(cap)))
-            }
-            Some(cap) => Next::Look(sent.after(every).min(cap)),
-            None => Next::Renew(every),
+        let every = self.spec.ask_every();
+        if self.spec.is_fixed() || self.cap().is_some() {
+            Next::Look(self.capped(sent.after(every)))
+        } else {
+            Next::Renew(every)
         }
     }
 }
 
 /// A renewal gets a third of the interval, so that at least three fit into what is left of the lease.
-pub(crate) fn patience(renew_every: Duration, operation_timeout: Duration) -> Duration {
-    (renew_every / 3)
+pub(crate) fn patience(every: Duration, operation_timeout: Duration) -> Duration {
+    (every / 3)
         .max(Duration::from_millis(1))
         .min(operation_timeout)
 }

@@ -1,11 +1,12 @@
 //! The time arithmetic of a lease. No clock and no I/O: whoever asks brings the instant.
 //!
-//! Invariants, cited by number elsewhere:
+//! The rules that are kept here (docs/guarantees.md has all of them):
 //!
-//! - **L1** A lease is counted from *before* the request was sent, so it ends here before it ends on the server,
-//!   whatever the network did to the reply.
-//! - **L2** It ends earlier still, by the [`margin`], to cover clocks that do not run at the same speed.
-//! - **L3** An end is final. Once anybody has seen a [`Term`] as over, no renewal brings it back.
+//! - **B1** A lease is believed until `sent + remaining − margin`: `remaining` is what the server stated in the reply to
+//!   *that* send. The server stated it after the send, so the lease ends here before it ends there, whatever the network
+//!   did to the reply. The [`margin`] covers clocks that do not run at the same speed.
+//! - **B2** The end on the server only moves forward, and so does ours: an answer that comes late or twice shortens nothing.
+//! - An end is final: once a look has found a [`Term`] over, no renewal brings it back.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -22,9 +23,10 @@ pub(crate) fn margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Until when the holder may rely on a lease of this length, requested at `sent` (L1, L2).
-pub(crate) fn valid_until(sent: Tick, lease: Duration) -> Tick {
-    sent.after(lease.saturating_sub(margin(lease)))
+/// Until when the holder may rely on a lease of which the server said, in its reply to what was sent at `sent`, that
+/// `remaining` of it was left (B1).
+pub(crate) fn valid_until(sent: Tick, remaining: Duration) -> Tick {
+    sent.after(remaining.saturating_sub(margin(remaining)))
 }
 
 /// For how long at most the server may still hold a lease of this length, if it was asked for by now.
@@ -84,7 +86,7 @@ impl Term {
         Term(AtomicU64::new(until.nanos()))
     }
 
-    /// Looks, and ends the term if it has run out (L3: the look itself makes it final).
+    /// Looks, and ends the term if it has run out: the look itself makes that final.
     pub(crate) fn look(&self, now: Tick) -> Standing {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
@@ -101,18 +103,16 @@ impl Term {
         }
     }
 
-    /// Moves the end out to `until`, unless it is later already (answers may overtake each other) or the term is
-    /// over by `now` (L3).
+    /// When it ends unless it is prolonged; `None` if it is over. Does not look at the clock, and changes nothing.
+    pub(crate) fn ends_at(&self) -> Option<Tick> {
+        let seen = self.0.load(Ordering::Acquire);
+        End::from_code(seen)
+            .is_none()
+            .then(|| Tick::from_nanos(seen))
+    }
+
+    /// Moves the end out to `until`, unless it is later already (B2) or the term is over by `now`.
     pub(crate) fn prolong(&self, until: Tick, now: Tick) -> Standing {
-        self.set_with(now, |seen| seen.max(until))
-    }
-
-    /// Moves the end to `until`, be it earlier or later, unless the term is over by `now` (L3).
-    pub(crate) fn set(&self, until: Tick, now: Tick) -> Standing {
-        self.set_with(now, |_| until)
-    }
-
-    fn set_with(&self, now: Tick, until: impl Fn(Tick) -> Tick) -> Standing {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
             if let Some(end) = End::from_code(seen) {
@@ -125,7 +125,7 @@ impl Term {
                 }
                 continue;
             }
-            let until = until(Tick::from_nanos(seen));
+            let until = until.max(Tick::from_nanos(seen));
             match self.swap(seen, until.nanos()) {
                 Ok(()) => return Standing::Valid(until),
                 Err(newer) => seen = newer,
@@ -133,7 +133,7 @@ impl Term {
         }
     }
 
-    /// Whether somebody has seen it end. Does not look at the clock.
+    /// Whether a look has found it over. Does not look at the clock itself.
     pub(crate) fn is_over(&self) -> bool {
         End::from_code(self.0.load(Ordering::Acquire)).is_some()
     }
@@ -150,12 +150,6 @@ impl Term {
                 Err(newer) => seen = newer,
             }
         }
-    }
-
-    /// Starts anew after a release that the server answered with "kept" (see [`crate::queue`]). There is no
-    /// guard at that moment that could mistake the new term for its own.
-    pub(crate) fn restart(&self, until: Tick) {
-        self.0.store(until.nanos(), Ordering::Release);
     }
 
     fn swap(&self, from: u64, to: u64) -> Result<(), u64> {

@@ -11,7 +11,7 @@
 //! let guard = mutex.lock().await?; // waits its turn; renewed while the guard lives
 //! let charged = guard.run(charge()).await?; // dropped the moment the lease is lost
 //! assert_eq!(charged, 42);
-//! assert_eq!(guard.release().await.unwrap(), Released::Released); // or just drop it
+//! assert_eq!(guard.release().await.unwrap(), Released::Freed); // or just drop it
 //! # Ok(()) }
 //! ```
 //!
@@ -72,7 +72,7 @@ pub use config::{
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason};
 pub use events::{Event, EventKind};
-pub use guard::{Detached, Guard, ReleaseError, Released};
+pub use guard::{Detached, Guard, Released};
 pub use locks::Mutex;
 pub use owner::Owner;
 

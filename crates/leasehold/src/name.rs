@@ -64,9 +64,14 @@ impl Name {
         self.key(OURS, Suffix::Queue)
     }
 
-    /// Marks a lease that was given up on, so that a late copy of its request changes nothing.
-    pub(crate) fn gone_key(&self, lease: LeaseId) -> Key<'_> {
-        self.key(OURS, Suffix::Gone(lease))
+    /// Marks a lease id of a client that was given up, so that a late copy of a request for it changes nothing.
+    pub(crate) fn gone_key<'a>(&'a self, client: &'a str, lease: LeaseId) -> Key<'a> {
+        self.key(OURS, Suffix::Gone(client, lease))
+    }
+
+    /// What all such keys begin with; the owner follows.
+    pub(crate) fn gone_prefix(&self) -> Key<'_> {
+        self.key(OURS, Suffix::GonePrefix)
     }
 
     /// The inbox of one waiting client; `client` is empty for the prefix of all of them.
@@ -98,7 +103,8 @@ pub(crate) struct Key<'a> {
 enum Suffix<'a> {
     None,
     Queue,
-    Gone(LeaseId),
+    Gone(&'a str, LeaseId),
+    GonePrefix,
     Grant(&'a str),
 }
 
@@ -116,7 +122,8 @@ impl fmt::Display for Key<'_> {
         match self.suffix {
             Suffix::None => Ok(()),
             Suffix::Queue => f.write_str(":queue"),
-            Suffix::Gone(lease) => write!(f, ":gone:{lease}"),
+            Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),
+            Suffix::GonePrefix => f.write_str(":gone:"),
             Suffix::Grant(client) => {
                 f.write_str(":grant:")?;
                 f.write_str(client)
@@ -171,9 +178,9 @@ mod tests {
         );
         assert_eq!(
             name("order:{42}:lock")
-                .gone_key(LeaseId::from(7))
+                .gone_key("ab-1", LeaseId::from(7))
                 .to_string(),
-            "leasehold:order:{42}:lock:gone:7"
+            "leasehold:order:{42}:lock:gone:ab-1:7"
         );
     }
 

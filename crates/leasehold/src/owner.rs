@@ -110,7 +110,7 @@ pub(crate) fn client_uuid() -> String {
 /// let inner = mutex.lock().await?; // enters again
 /// assert_eq!(client.status("order:42").await?.holder.unwrap().holds, 2);
 /// assert_eq!(inner.release().await.unwrap(), Released::StillHeld { holds: 1 });
-/// assert_eq!(outer.release().await.unwrap(), Released::Released);
+/// assert_eq!(outer.release().await.unwrap(), Released::Freed);
 /// # Ok(()) }
 /// ```
 ///

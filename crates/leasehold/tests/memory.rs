@@ -31,7 +31,7 @@ async fn dropped_replies_are_asked_for_again_and_nothing_is_done_twice() {
     let guard = client.mutex("name").lock().await.unwrap();
     assert_eq!(server.names(), ["name"]);
     server.drop_replies(3);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
     assert_eq!(server.names(), [""; 0]);
     // For ever: told after the patience of who asks once.
     server.drop_replies(usize::MAX);
@@ -55,9 +55,10 @@ async fn refused_operations_are_tried_again_and_change_nothing() {
     server.fail(2);
     let guard = client.mutex("name").lock().await.unwrap();
     server.fail(2);
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
     server.fail(usize::MAX);
-    let error = client.mutex("name").lock().await.unwrap_err();
+    let wait = client.mutex("name").try_lock_for(10 * SECOND);
+    let error = wait.await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
     assert!(error.to_string().contains("MemoryServer::fail"), "{error}");
     assert_eq!(server.names(), [""; 0]);
@@ -66,17 +67,26 @@ async fn refused_operations_are_tried_again_and_change_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_fails_to_be_sent_leaves_the_guard_valid_and_renewed() {
+async fn a_release_that_fails_to_be_sent_is_not_taken_back_and_goes_on_in_the_background() {
     let (server, client) = world().await;
     let guard = client.mutex("name").lock().await.unwrap();
     server.fail(usize::MAX);
-    let failed = guard.release().await.unwrap_err();
-    assert_eq!(failed.error.kind(), ErrorKind::NotSent);
+    let free_within = match guard.release().await.unwrap() {
+        Released::Unconfirmed { free_within } => free_within,
+        other => panic!("{other:?}"),
+    };
+    assert!(free_within > LEASE_DEFAULT - 3 * SECOND && free_within < LEASE_DEFAULT + SECOND);
+    assert_eq!(server.names(), ["name"]);
     server.fail(0);
-    tokio::time::sleep(3 * LEASE_DEFAULT).await;
-    assert!(failed.guard.is_valid());
-    assert_eq!(failed.guard.release().await.unwrap(), Released::Released);
-    assert_eq!(server.names(), [""; 0]);
+    // The name is free as soon as the server answers again.
+    assert!(
+        client
+            .mutex("name")
+            .try_lock_for(SECOND)
+            .await
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +103,7 @@ async fn a_delay_counts_against_the_lease() {
     assert_eq!(began.elapsed(), Duration::from_millis(800));
     // Counted from before the send, less the margin of 102 ms.
     assert_eq!(guard.remaining(), Duration::from_millis(10_000 - 102 - 800));
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
     // A grant that is over before it is here is none.
     let error = client
         .mutex("name")
@@ -137,10 +147,7 @@ async fn a_cut_shorter_than_the_lease_costs_nothing_and_a_longer_one_the_lease()
     advance(Duration::from_millis(303)).await;
     assert_eq!(server.names(), [""; 0]);
     server.cut(false);
-    assert_eq!(
-        guard.release().await.unwrap(),
-        Released::WasLost(LostReason::Expired)
-    );
+    common::assert_lost(guard.release().await, LostReason::Expired);
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,10 +187,7 @@ async fn a_server_clock_that_jumps_is_what_only_the_server_knows() {
         began.elapsed() <= LEASE_DEFAULT / 3,
         "the next renewal told"
     );
-    assert_eq!(
-        guard.release().await.unwrap(),
-        Released::WasLost(LostReason::Replaced)
-    );
+    common::assert_lost(guard.release().await, LostReason::Replaced);
 }
 
 #[tokio::test(start_paused = true)]
@@ -222,7 +226,7 @@ async fn a_lease_is_renewed_for_a_day_without_waiting_for_one() {
         }
     }
     assert!((8_640..=9_100).contains(&renewals), "{renewals}");
-    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 
 /// What tracing writes.

@@ -35,7 +35,7 @@ async fn a_held_name_is_refused_and_a_released_one_is_granted() {
         let wait = Duration::from_millis(50);
         assert!(b.mutex("name").try_lock_for(wait).await.unwrap().is_none());
         assert!(b.mutex("other").try_lock().await.unwrap().is_some());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         let guard = b
             .mutex("name")
             .try_lock()
@@ -67,7 +67,7 @@ async fn a_waiter_of_another_client_gets_the_name_when_it_is_released() {
             .expect("woken long before the poll")
             .unwrap()
             .unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&b).await;
     }
 }
@@ -86,7 +86,7 @@ async fn a_wait_longer_than_the_lease_ends_with_a_whole_lease() {
         let guard = waiter.await.unwrap().unwrap();
         let left = guard.remaining();
         assert!(left > LEASE * 3 / 4, "{}: {left:?} left", world.name());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&b).await;
     }
 }
@@ -222,7 +222,7 @@ async fn an_owner_enters_again_and_the_server_counts() {
             Released::StillHeld { holds: 1 }
         );
         assert!(memory.is_valid());
-        assert_eq!(memory.release().await.unwrap(), Released::Released);
+        assert_eq!(memory.release().await.unwrap(), Released::Freed);
         assert_eq!(holds().await, 0);
         wait_until_idle(&client).await;
     }
@@ -263,7 +263,7 @@ async fn two_branches_of_a_join_with_one_owner_do_not_wait_for_each_other() {
         let (a, b) = (a.unwrap(), b.unwrap());
         assert_eq!(a.owner(), b.owner());
         drop(a);
-        assert_eq!(b.release().await.unwrap(), Released::Released);
+        assert_eq!(b.release().await.unwrap(), Released::Freed);
     }
 }
 
@@ -281,13 +281,10 @@ async fn a_watchdog_lease_outlives_itself_and_a_fixed_one_does_not() {
         let fixed = client.mutex("fixed").lease(lease).lock().await.unwrap();
         assert_eq!(fixed.lost().await, LostReason::Expired);
         assert!(!fixed.is_valid() && renewed.is_valid());
-        assert_eq!(
-            fixed.release().await.unwrap(),
-            Released::WasLost(LostReason::Expired)
-        );
+        common::assert_lost(fixed.release().await, LostReason::Expired);
         tokio::time::sleep(4 * lease).await; // the time itself is what is tested
         assert!(renewed.is_valid());
-        assert_eq!(renewed.release().await.unwrap(), Released::Released);
+        assert_eq!(renewed.release().await.unwrap(), Released::Freed);
     }
 }
 
@@ -310,10 +307,7 @@ async fn max_hold_ends_a_renewed_lease() {
         );
         let next = client.mutex("name").try_lock_for(SOON).await.unwrap();
         assert!(next.is_some());
-        assert_eq!(
-            guard.release().await.unwrap(),
-            Released::WasLost(LostReason::MaxHold)
-        );
+        common::assert_lost(guard.release().await, LostReason::MaxHold);
         assert!(
             next.unwrap().is_valid(),
             "the stale guard's release does not touch the successor"
@@ -353,10 +347,7 @@ async fn force_unlock_is_noticed_by_verify() {
         let next = b.mutex("name").try_lock().await.unwrap().expect("free");
         assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(guard.lost().await, LostReason::Replaced);
-        assert_eq!(
-            guard.release().await.unwrap(),
-            Released::WasLost(LostReason::Replaced)
-        );
+        common::assert_lost(guard.release().await, LostReason::Replaced);
         assert!(next.verify().await.is_ok());
     }
 }

@@ -69,7 +69,7 @@ async fn a_lock_on_a_free_name_may_be_dropped_after_any_poll() {
         let mutex = client.mutex("name");
         let mut lock = ByHand::new(mutex.lock());
         let (polls, guard) = poll_up_to(&mut lock, MANY).await;
-        assert_eq!(guard.unwrap().release().await.unwrap(), Released::Released);
+        assert_eq!(guard.unwrap().release().await.unwrap(), Released::Freed);
         for drop_after in 0..=polls {
             let mut lock = ByHand::new(mutex.lock());
             let (_, guard) = poll_up_to(&mut lock, drop_after).await;

@@ -153,7 +153,7 @@ async fn a_waiter_gets_the_name_within_a_lease_of_the_last_renewal_of_a_killed_h
                 took + Duration::from_millis(5) >= left,
                 "{took:?} is too early"
             );
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
         }
         wait_until_idle(&client).await;
     }
@@ -226,7 +226,7 @@ async fn a_process_that_was_stopped_past_its_lease_knows_at_its_first_look() {
             guard.verify().await.is_ok(),
             "what it does then is without effect"
         );
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
     }
 }
 

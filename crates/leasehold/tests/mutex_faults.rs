@@ -41,10 +41,7 @@ async fn work_is_dropped_before_the_name_is_free() {
         );
         let at_risk = client_of(&server.url()).await;
         let next = at_risk.mutex("name").lock().await.unwrap();
-        assert_eq!(
-            guard.release().await.unwrap(),
-            Released::WasLost(LostReason::Expired)
-        );
+        common::assert_lost(guard.release().await, LostReason::Expired);
         assert!(next.is_valid());
     }
 }
@@ -90,8 +87,7 @@ async fn a_late_answer_does_not_bring_a_lost_lease_back() {
             let status = client.status(guard.name()).await.unwrap();
             assert!(!guard.is_valid(), "{status:?}");
             assert_eq!(guard.remaining(), Duration::ZERO);
-            let released = guard.release().await.unwrap();
-            assert_eq!(released, Released::WasLost(LostReason::Expired));
+            common::assert_lost(guard.release().await, LostReason::Expired);
             wait_until_idle(&client).await;
         }
         assert_nothing_left(&server, "late answers").await;
@@ -119,7 +115,7 @@ async fn a_network_that_comes_back_in_time_costs_no_lease() {
             assert!(guard.is_valid());
         }
         assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
     }
 }
 
@@ -160,12 +156,12 @@ async fn a_waiter_whose_connection_is_cut_gets_the_name_when_it_is_released() {
             wait_until_listening(&holder, 1).await;
             proxy.cut();
             wait_until_listening(&holder, 1).await;
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
             // Long before it would ask by itself.
             let guard = tokio::time::timeout(Duration::from_secs(3), waiting).await;
             let guard = guard.expect("woken").unwrap().unwrap();
             assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
             wait_until_idle(&waiter).await;
         }
         wait_until_idle(&holder).await;
@@ -186,14 +182,14 @@ async fn a_release_in_a_gap_of_the_subscription_is_not_missed() {
             proxy.refuse(true);
             proxy.cut();
             wait_until_listening(&holder, 0).await;
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
             proxy.heal();
             let guard = tokio::time::timeout(Duration::from_secs(5), waiting).await;
             let guard = guard
                 .expect("it looked for itself after the gap")
                 .unwrap()
                 .unwrap();
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
             wait_until_idle(&waiter).await;
         }
         assert_nothing_left(&server, "releases in a gap").await;
@@ -212,13 +208,13 @@ async fn a_grant_that_is_not_heard_is_found_after_the_gap() {
         let line = "leasehold:{name}:queue";
         wait_until_async(SOON, "it is in line", || int(&server, &["LLEN", line]) == 1).await;
         proxy.black_hole(Some(Way::ToClient));
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         assert_eq!(int(&server, &["EXISTS", "name"]), 1, "given to the waiter");
         proxy.heal(); // which resets what has lost something
         let guard = tokio::time::timeout(Duration::from_secs(3), waiting).await;
         let guard = guard.expect("found").unwrap().unwrap();
         assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&waiter).await;
         assert_nothing_left(&server, "an unheard grant").await;
     }
@@ -300,7 +296,7 @@ async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
         }
         for guard in guards {
             assert!(guard.is_valid(), "{guard:?}");
-            assert_eq!(guard.release().await.unwrap(), Released::Released);
+            assert_eq!(guard.release().await.unwrap(), Released::Freed);
         }
         // They are renewed together, three times in a lease, and each time over a connection that was cut.
         let connections = proxy.accepted();
@@ -326,10 +322,10 @@ async fn a_server_that_restarts_empty_tells_its_holders_and_serves_its_waiters()
         assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
         // Nobody can know earlier than at the next renewal.
         assert_eq!(guard.lost().await, LostReason::Replaced);
-        assert_eq!(next.release().await.unwrap(), Released::Released);
+        assert_eq!(next.release().await.unwrap(), Released::Freed);
         // What it knew of scripts is gone, too; it is told again.
         let again = a.mutex("name").lock().await.unwrap();
-        assert_eq!(again.release().await.unwrap(), Released::Released);
+        assert_eq!(again.release().await.unwrap(), Released::Freed);
     }
 }
 
@@ -375,10 +371,7 @@ async fn a_stale_guard_does_not_touch_its_successor() {
             assert!(matches!(reentered, Error::Lost { .. }), "{reentered}");
             assert!(stale.extend(SOON).await.is_err());
             assert!(stale.verify().await.is_err());
-            assert_eq!(
-                stale.release().await.unwrap(),
-                Released::WasLost(LostReason::Expired)
-            );
+            common::assert_lost(stale.release().await, LostReason::Expired);
             wait_until_async(SOON, "the stale one is done", || a.footprint().tasks == 0).await;
             assert!(
                 next.verify().await.is_ok(),
@@ -388,7 +381,7 @@ async fn a_stale_guard_does_not_touch_its_successor() {
             let holder = a.status("name").await.unwrap().holder.unwrap();
             assert_eq!((holder.owner, holder.holds), (owner, 1));
             assert!(a.mutex("name").try_lock().await.unwrap().is_none());
-            assert_eq!(next.release().await.unwrap(), Released::Released);
+            assert_eq!(next.release().await.unwrap(), Released::Freed);
             wait_until_idle(&a).await;
             wait_until_idle(&b).await;
         }
@@ -431,7 +424,7 @@ async fn force_unlock_lets_all_waiters_through_one_by_one() {
                 let _ = guard.verify().await;
             }
             let released = tokio::time::timeout(SOON, waiter).await.expect("through");
-            assert_eq!(released.unwrap(), Released::Released, "{}", world.name());
+            assert_eq!(released.unwrap(), Released::Freed, "{}", world.name());
         }
         assert!(!guard.is_valid());
         let summary = recorder.history().unwrap().check().unwrap();

@@ -57,7 +57,7 @@ async fn a_guard_held_for_four_leases_never_comes_near_its_end_and_is_not_renewe
         assert!(lowest > 200, "it came down to {lowest} ms");
         let renewals = calls(&server, "pexpireat");
         assert!(renewals >= 10, "{renewals}");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         let (extended, scripts) = (calls(&server, "pexpireat"), calls(&server, "evalsha"));
         tokio::time::sleep(lease).await; // three renewals would have come
         assert_eq!(calls(&server, "pexpireat"), extended);
@@ -129,7 +129,7 @@ async fn a_late_renewal_does_not_extend_the_successor() {
             wait_until_idle(&a).await;
             tokio::time::sleep(Duration::from_millis(2)).await; // an interval is 10
             assert_eq!(int(&server, &["PEXPIRETIME", "name"]), before);
-            assert_eq!(fixed.release().await.unwrap(), Released::Released);
+            assert_eq!(fixed.release().await.unwrap(), Released::Freed);
         }
     }
 }
@@ -204,7 +204,7 @@ async fn a_fixed_lease_is_never_renewed() {
         assert!(guard.is_valid());
         assert_eq!(int(&server, &["PEXPIRETIME", "name"]), end);
         assert!(matches!(events.try_recv(), Err(TryRecvError::Empty)));
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
     }
 }
 
@@ -228,7 +228,7 @@ fn a_release_at_the_very_end_of_the_lease_does_not_hang() {
                 std::hint::spin_loop();
             }
             match guard.release().await.unwrap() {
-                Released::Released => released += 1,
+                Released::Freed => released += 1,
                 _ => lost += 1,
             }
         }

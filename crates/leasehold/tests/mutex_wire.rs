@@ -104,7 +104,7 @@ async fn redissons_unlock_wakes_a_waiter_long_before_the_lease_ends() {
         let guard = waiter.await.unwrap().unwrap();
         let took = began.elapsed();
         assert!(took < Duration::from_millis(500), "{took:?}");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&client).await;
         assert_eq!(keys(&server), [""; 0]);
     }
@@ -231,13 +231,13 @@ async fn nobody_believes_in_a_lease_that_was_given_for_another() {
         }
         short.abort();
         assert!(short.await.unwrap_err().is_cancelled());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         let guard = long.await.unwrap().unwrap();
         let (left, ttl) = (guard.remaining(), server.cli(&["PTTL", "name"]));
         let ttl: u64 = redis::from_redis_value(ttl).unwrap();
         assert!(left > LONG / 2, "{left:?} of what was asked for");
         assert!(left < Duration::from_millis(ttl), "{left:?}, but {ttl} ms");
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&client).await;
     }
 }
@@ -282,7 +282,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
         })
         .await;
         let next = tokio::spawn(first.lock());
-        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
         let guard = waiter.await.unwrap().unwrap();
         drop(guard);
         let guard = next.await.unwrap().unwrap();

@@ -4,7 +4,7 @@ use std::{future::pending, time::Duration};
 
 use leasehold::{
     Client, ClientBuilder, Detached, Error, Event, Guard, Handoff, Invalid, MemoryServer, Mutex,
-    Owner, ReleaseError, Released, Shutdown, Status,
+    Owner, Released, Shutdown, Status,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -28,7 +28,6 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<MemoryServer>();
     send_sync_static::<Mutex>();
     send_sync_static::<Owner>();
-    send_sync_static::<ReleaseError>();
     send_sync_static::<Released>();
     send_sync_static::<Shutdown>();
     send_sync_static::<Status>();
@@ -49,10 +48,7 @@ async fn every_future_can_be_spawned() {
     drop(send(guard.verify()));
     drop(send(guard.extend(Duration::ZERO)));
     drop(send(Owner::new().scope(pending::<()>())));
-    assert_eq!(
-        send_static(guard.release()).await.unwrap(),
-        Released::Released
-    );
+    assert_eq!(send_static(guard.release()).await.unwrap(), Released::Freed);
 }
 
 #[test]

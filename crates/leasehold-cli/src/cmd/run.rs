@@ -54,19 +54,21 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let started = Instant::now();
     let outcome = supervise::supervise(hold, link, client.events(), &mut signals).await;
     let during = started.elapsed();
-    let remaining = guard.remaining();
     let released = guard.release().await;
 
     let outcome = outcome?;
-    let lost = outcome.lost || matches!(released, Ok(Released::WasLost(_)));
-    if let Err(unreleased) = &released {
+    let lost = outcome.lost || released.is_err();
+    let unconfirmed = match &released {
+        Ok(Released::Unconfirmed { free_within }) => Some(*free_within),
+        _ => None,
+    };
+    if let Some(free_within) = unconfirmed {
         remark_unless(
             args.json,
             &format!(
-                "{:?} could not be released: {}; it frees itself within {}",
+                "the server has not confirmed the release of {:?}; it frees itself within {}",
                 args.name,
-                unreleased.error,
-                human(remaining)
+                human(free_within)
             ),
         );
     }
@@ -85,7 +87,13 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         status(outcome.how)
     };
     if args.json {
-        report(args, exit, &outcome, [before, during], released.is_ok());
+        report(
+            args,
+            exit,
+            &outcome,
+            [before, during],
+            unconfirmed.is_none(),
+        );
     }
     Ok(exit)
 }

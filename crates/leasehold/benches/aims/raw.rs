@@ -9,7 +9,10 @@ use redis::{
 };
 
 const ACQUIRE: &str = include_str!("../../src/backend/redis/scripts/mutex/acquire.lua");
-const RELEASE: &str = include_str!("../../src/backend/redis/scripts/mutex/release.lua");
+const RELEASE: &str = concat!(
+    include_str!("../../src/backend/redis/scripts/mutex/hand_over.lua"),
+    include_str!("../../src/backend/redis/scripts/mutex/release.lua")
+);
 
 const RENEW: &str = include_str!("../../src/backend/redis/scripts/mutex/renew.lua");
 const PUBLISH: &str = "return redis.call('PUBLISH', KEYS[1], ARGV[1])";
@@ -70,8 +73,8 @@ impl Keys {
         }
     }
 
-    fn gone(&self) -> String {
-        format!("leasehold:{{{}}}:gone:{}", self.name, self.lease)
+    fn gone(&self, owner: &str) -> String {
+        format!("leasehold:{{{}}}:gone:{owner}", self.name)
     }
 }
 
@@ -164,8 +167,11 @@ impl Raw {
         let began = Instant::now();
         let mut acquire = redis::cmd("EVALSHA");
         acquire.arg(&self.acquire).arg(3);
-        acquire.arg(&keys.name).arg(keys.gone()).arg(&keys.queue);
-        acquire.arg(&owner).arg(LEASE_MS).arg("").arg(0);
+        acquire
+            .arg(&keys.name)
+            .arg(keys.gone(&owner))
+            .arg(&keys.queue);
+        acquire.arg(&owner).arg(LEASE_MS).arg(0).arg(0);
         let answer: (i64, i64) = acquire
             .query_async(&mut self.connection)
             .await
@@ -175,9 +181,9 @@ impl Raw {
 
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(3);
-        release.arg(&keys.name).arg(&keys.queue).arg(keys.gone());
+        release.arg(&keys.name).arg(&keys.queue).arg(keys.gone(""));
         release.arg(&owner).arg(&keys.channel).arg(&keys.grants);
-        release.arg(0).arg(0).arg("").arg(0).arg("").arg(0);
+        release.arg(0).arg(0).arg("").arg(0).arg(0).arg(0).arg(0);
         let answer: (i64, i64) = release
             .query_async(&mut self.connection)
             .await

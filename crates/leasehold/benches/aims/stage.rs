@@ -209,11 +209,12 @@ fn load() -> String {
 
 /// What the scripts call, in lower case.
 fn commands_in_scripts() -> BTreeSet<String> {
-    const SCRIPTS: [&str; 7] = [
-        include_str!("../../src/backend/redis/scripts/mutex/abandon.lua"),
+    const SCRIPTS: [&str; 8] = [
         include_str!("../../src/backend/redis/scripts/mutex/acquire.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/count.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/extend.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/force_unlock.lua"),
+        include_str!("../../src/backend/redis/scripts/mutex/hand_over.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/inspect.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/release.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/renew.lua"),

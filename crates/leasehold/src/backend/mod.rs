@@ -23,14 +23,14 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Takes the name if it is free, or finds that it is ours already.
     fn acquire(&self, step: Acquire) -> Reply<Acquired>;
 
-    /// Gives the name back, to the next client in line if there is one.
+    /// Gives a lease id up for good: takes it out of the queue, and passes the name on if it holds it.
     fn release(&self, step: Release) -> Reply<Released>;
-
-    /// Makes sure that a lease id neither holds the name nor ever will.
-    fn abandon(&self, step: Abandon) -> Reply<()>;
 
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
+
+    /// Lets a lease end at least `lease_ms` from now. What is left of it then; `None` if the name is not ours.
+    fn extend(&self, name: Name, lease: LeaseId, lease_ms: u64) -> Reply<Option<Duration>>;
 
     /// Writes how often the owner has entered. `false` if the name is not ours.
     fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool>;
@@ -38,8 +38,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Reads who holds the name.
     fn inspect(&self, name: Name) -> Reply<Inspection>;
 
-    /// Frees the name, whoever holds it. `false` if nobody did.
-    fn force_unlock(&self, name: Name) -> Reply<bool>;
+    /// Takes the name from its holder and passes it on. The owner fields that held it; none if it was free.
+    fn force_unlock(&self, name: Name) -> Reply<Vec<String>>;
 
     /// Starts to hear wake-ups for the name. When this is answered, none is missed any more.
     fn listen(&self, name: Name) -> Reply<()>;
@@ -53,38 +53,39 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 pub(crate) struct Acquire {
     pub(crate) name: Name,
     pub(crate) lease: LeaseId,
+    /// The same in each request for this lease id.
     pub(crate) lease_ms: u64,
-    /// Get in line if the name is held; only for those who listen.
-    pub(crate) line: Option<Line>,
+    /// Take a place in the queue if the name is held; only for those who listen.
+    pub(crate) place: Option<Place>,
 }
 
-/// A place in the line of waiting clients.
+/// A place in the queue of waiting clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
-    /// The length of the lease the server gives when our turn comes.
-    pub(crate) lease_ms: u64,
-    /// How long the line outlives its last visitor.
+pub(crate) struct Place {
+    /// The number of the ask that makes or finds the place. A grant repeats the latest (B3).
+    pub(crate) ask: u32,
+    /// How long the queue outlives its last visitor.
     pub(crate) keep_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// Ours, for `lease_ms` from now on the server.
-    Granted,
-    /// Somebody else's. `None`: it has no end (somebody removed its TTL).
+    /// Ours, and this is what is left of it (B1).
+    Granted { remaining: Duration },
+    /// Another owner's. `None`: it has no end (its TTL was removed).
     Held { ttl: Option<Duration> },
-    /// The lease id was abandoned before this copy of the request arrived.
-    Abandoned,
+    /// The lease id was given up before this copy of the request arrived.
+    GivenUp,
 }
 
-/// Gives a name back.
+/// Gives a lease id up for good.
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) name: Name,
     pub(crate) lease: LeaseId,
     /// If other tasks of this client wait: how the client goes on.
     pub(crate) next: Option<Next>,
-    /// Leave a tombstone: the acquisition of this lease was sent more than once.
+    /// Leave a tombstone for so long: a copy of a request for this lease id may still be under way (B4).
     pub(crate) tombstone_ms: Option<u64>,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.
     pub(crate) listening: bool,
@@ -95,32 +96,22 @@ pub(crate) struct Release {
 pub(crate) struct Next {
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
-    /// Go on under the next lease if no other client waits.
+    /// Go on under the next lease id if no other client waits.
     pub(crate) keep: bool,
-    /// Get in line if other clients wait; only for those who listen.
-    pub(crate) line: Option<Line>,
+    /// Take a place in the queue if other clients wait; only for those who listen.
+    pub(crate) place: Option<Place>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Released {
-    /// Nobody holds the name now; `others` clients besides us were told.
+    /// The name is free; `others` clients besides us were told.
     Freed { others: u64 },
-    /// The next client in line holds it now, for this long unless it renews it.
+    /// The next client in the queue holds it now, for this long unless it renews it.
     Granted { lease: Duration },
-    /// No other client waits: it is ours under the next lease.
-    Kept,
-    /// It was not ours.
+    /// It is ours under the next lease id, and this is what is left of it (B1).
+    Kept { remaining: Duration },
+    /// The lease id did not hold it.
     NotOurs,
-}
-
-/// Gives up a lease id for good.
-#[derive(Clone, Debug)]
-pub(crate) struct Abandon {
-    pub(crate) name: Name,
-    pub(crate) lease: LeaseId,
-    /// The place in line to give up, as it was taken.
-    pub(crate) line: Option<Line>,
-    pub(crate) tombstone_ms: u64,
 }
 
 /// Extends one lease.
@@ -128,13 +119,14 @@ pub(crate) struct Abandon {
 pub(crate) struct Renew<'a> {
     pub(crate) name: &'a Name,
     pub(crate) lease: LeaseId,
+    /// Zero: only look whether it is still ours.
     pub(crate) lease_ms: u64,
 }
 
 /// What became of one renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// The server extended the lease.
+    /// Still ours, and extended if that was asked for: at least the length asked for was left then (B1).
     Extended,
     /// The server says that the name is not ours.
     Lost,
@@ -160,15 +152,25 @@ pub(crate) struct Inspection {
 pub(crate) enum WakeUp {
     /// The name was freed, or messages may have been missed.
     TryAgain,
-    /// The server gave the name to this lease of ours.
-    Granted(LeaseId),
+    /// The server gave the name to one of our lease ids.
+    Granted(Grant),
+}
+
+/// A late reply to one ask: the name is ours since some time after that ask was sent (B3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) lease: LeaseId,
+    pub(crate) lease_ms: u64,
+    pub(crate) ask: u32,
 }
 
 /// Why a step has no answer, and so what the server may hold.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The request did not leave, or was refused for now; the server is as it was. Worth another try.
+    /// The request did not leave; the server is as it was. Worth another try.
     NotSent(Cause),
+    /// The server said: not now (it loads, is busy, full, or a replica). It is as it was. Worth another try.
+    NotNow(Cause),
     /// The server said no. Another try gets the same.
     Rejected(Cause),
     /// The request may or may not have been carried out. The same request may be sent again.
@@ -176,12 +178,28 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    pub(crate) fn cause(&self) -> &Cause {
+        match self {
+            Failure::NotSent(cause)
+            | Failure::NotNow(cause)
+            | Failure::Rejected(cause)
+            | Failure::Ambiguous(cause) => cause,
+        }
+    }
+
+    /// Whether another try gets the same.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Failure::Rejected(_))
+    }
+
     /// The public error, in the words of what was being done.
     pub(crate) fn into_error(self, doing: impl Into<Box<str>>, free_within: Duration) -> Error {
         let doing = doing.into();
         match self {
             Failure::NotSent(source) => Error::NotSent { doing, source },
-            Failure::Rejected(source) => Error::Rejected { doing, source },
+            Failure::NotNow(source) | Failure::Rejected(source) => {
+                Error::Rejected { doing, source }
+            }
             Failure::Ambiguous(source) => Error::Ambiguous {
                 doing,
                 free_within,

@@ -8,7 +8,7 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, time::Duration};
 use crate::{
     Error, Guard, Owner, Status,
     client::Core,
-    config::{Handoff, check_lease},
+    config::{Handoff, check_lease, check_max_hold},
     error::Invalid,
     name::Name,
     owner::{self, OwnerId},
@@ -255,7 +255,7 @@ impl Mutex {
     fn spec(&self, place: &'static Location<'static>) -> Result<Spec, Error> {
         let mut lease = check_lease("lease", self.lease)?;
         if let Some(most) = self.max_hold {
-            lease = lease.min(check_lease("max_hold", most)?);
+            lease = lease.min(check_max_hold(most, self.fixed)?);
         }
         let renew_every = if self.fixed {
             Duration::ZERO

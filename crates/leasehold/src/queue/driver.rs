@@ -1,17 +1,15 @@
-//! Standing in the line of processes, on behalf of all who wait in this one.
+//! Asks for the name on behalf of all who wait for it in this process.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{
-    Parked, Queue, Seat, Spec,
-    attempt::{Attempt, Try, abandon},
+    Ears, Life, Phase, Queue,
+    enter::TooLate,
+    ticket::{Debt, Pauses, abandon, place},
 };
 use crate::{
-    backend::{Abandon, Failure, Line},
+    backend::{Acquire, Acquired, Failure},
     client::Core,
-    clock::Tick,
-    lease,
-    owner::LeaseId,
 };
 
 /// Where a driver begins.
@@ -21,8 +19,10 @@ pub(super) enum Start {
     Ask,
     /// The server was asked just now: first learn to hear, then ask.
     Listen,
-    /// The release put us in line already.
-    Park { asked: Tick, lease: Duration },
+    /// The server was asked just now, and gave no usable answer.
+    Recover,
+    /// A release has queued us, and given the name to another client for so long.
+    Wait { lease: Duration },
     /// Others were told that the name is free: let them try first (D8).
     GiveWay,
 }
@@ -32,31 +32,35 @@ fn step_back() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..3_000))
 }
 
-/// Stands in the line of processes for those who wait in this one, until one of them holds the name or
-/// none is left.
+/// Asks for the name until a waiter of this process holds it, or none is left.
 pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
     loop {
-        let Some(spec) = driver.first() else {
+        if queue.state.lock().first_live_waiter().is_none() {
             if driver.leave().await {
                 return;
             }
+            driver.next = Step::Ask;
             continue;
-        };
-        let step = match driver.next {
-            Step::Ask => driver.ask(spec).await,
+        }
+        driver.next = match driver.next {
+            Step::Ask => driver.ask().await,
             Step::Listen => driver.listen().await,
-            Step::Park(ttl) => driver.park(ttl, spec).await,
+            Step::Wait(ttl) => driver.wait(ttl).await,
             Step::GiveWay => {
-                tokio::time::sleep(step_back()).await;
+                core.sleep(step_back()).await;
                 Step::Ask
             }
-            Step::Seated => return,
+            Step::GiveUp(debt) => {
+                driver.give_up(debt).await;
+                Step::Ask
+            }
+            Step::Recover => {
+                driver.pauses.pause(&core).await;
+                Step::Ask
+            }
+            Step::Exit => return,
         };
-        driver.next = step;
-        if matches!(driver.next, Step::Seated) {
-            return;
-        }
     }
 }
 
@@ -64,136 +68,183 @@ struct Driver<'a> {
     core: &'a Arc<Core>,
     queue: &'a Arc<Queue>,
     number: u32,
-    attempt: Attempt<'a>,
     next: Step,
-    /// The place in line as it was taken.
-    line: Option<Line>,
-    /// When the place in line was last confirmed: a grant counts from here (L1).
-    asked: Tick,
-    /// The server may know our lease id: in line, or as the holder.
-    traces: bool,
-    /// Since when the server does not answer.
-    trouble_since: Option<Tick>,
+    pauses: Pauses,
+    /// Grants that came too late, for the lease that is asked for now.
+    late: Option<TooLate>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask,
     Listen,
-    /// Wait to be called, at most until the holder's lease ends.
-    Park(Option<Duration>),
+    /// Wait for a wake-up, at most until the holder's lease ends.
+    Wait(Option<Duration>),
     GiveWay,
-    /// Somebody has the guard.
-    Seated,
+    /// A lease id that is not asked for any more must be given up before the next is asked for.
+    GiveUp(Debt),
+    /// The server gave no usable answer: ask again in a moment.
+    Recover,
+    /// A waiter has the guard.
+    Exit,
 }
 
 impl<'a> Driver<'a> {
     fn new(core: &'a Arc<Core>, queue: &'a Arc<Queue>, start: Start) -> Self {
         let mut state = queue.state.lock();
         state.driver = state.driver.wrapping_add(1);
-        let number = state.driver;
-        let line = state.line.get_or_insert_default();
-        let ticket = *line.ticket.get_or_insert_with(LeaseId::next);
-        let next = match start {
-            Start::Ask => Step::Ask,
-            Start::Park { lease, .. } if line.place.is_some() => Step::Park(Some(lease)),
-            // Not in line for want of ears: get both.
-            Start::Listen | Start::Park { .. } => Step::Listen,
-            Start::GiveWay => Step::GiveWay,
-        };
         Driver {
             core,
             queue,
-            number,
-            attempt: Attempt::new(core, &queue.name, ticket),
-            next,
-            line: line.place,
-            asked: match start {
-                Start::Park { asked, .. } => asked,
-                _ => core.clock.now(),
+            number: state.driver,
+            next: match start {
+                Start::Ask => Step::Ask,
+                Start::Recover => Step::Recover,
+                Start::Wait { lease } if state.is_listening() => Step::Wait(Some(lease)),
+                // Not queued, because not subscribed yet: do both.
+                Start::Listen | Start::Wait { .. } => Step::Listen,
+                Start::GiveWay => Step::GiveWay,
             },
-            traces: line.place.is_some(),
-            trouble_since: None,
+            pauses: Pauses::default(),
+            late: None,
         }
     }
 
-    fn first(&self) -> Option<Spec> {
-        self.queue.state.lock().first()
-    }
-
-    /// Asks the server for the name, and for a place in line if it can be heard from there.
-    async fn ask(&mut self, spec: Spec) -> Step {
-        if let Some(line) = &mut self.queue.state.lock().line {
-            if line.listening && line.place.is_none() {
-                line.place = Some(self.core.line(spec.lease()));
+    /// Asks the server for the name, and for a place in its queue if wake-ups are heard.
+    async fn ask(&mut self) -> Step {
+        let (step, sent) = {
+            let mut state = self.queue.state.lock();
+            let Some(spec) = state.first_live_waiter() else {
+                return Step::Ask; // and find that again
+            };
+            if self
+                .late
+                .as_ref()
+                .is_none_or(|late| late.lease() != spec.lease())
+            {
+                self.late = Some(TooLate::new(spec));
             }
-            line.ticket = Some(self.attempt.lease);
-            self.line = line.place;
-        }
-        self.traces |= self.line.is_some();
-        match self.attempt.send(spec, self.line).await {
-            Ok(Try::Granted { sent }) => {
-                self.traces = true;
-                self.seat(spec, sent)
-            }
-            Ok(Try::Held { ttl, sent }) => {
-                self.asked = sent;
-                self.trouble_since = None;
-                let mut state = self.queue.state.lock();
-                state.dismiss_hasty();
-                let listening = state.listening();
-                if let Some(line) = &mut state.line {
-                    line.trouble = None;
+            let listening = state.is_listening();
+            let remote = state.remote();
+            // B2: a place keeps its terms. A waiter with other terms takes another id.
+            let ticket = remote.ticket_for(self.core, spec.lease_ms());
+            let Some(ticket) = ticket else {
+                return match state.remote().give_up() {
+                    Some(old) => Step::GiveUp(old),
+                    None => Step::Ask,
+                };
+            };
+            let sent = self.core.clock.now();
+            let ask = ticket.ask(sent);
+            let step = Acquire {
+                name: self.queue.name.clone(),
+                lease: ticket.lease(),
+                lease_ms: ticket.lease_ms(),
+                place: listening.then(|| place(self.core, ask)),
+            };
+            remote.asks();
+            (step, sent)
+        };
+        let lease = step.lease;
+        let queued = step.place.is_some();
+        let answer = self.core.backend.acquire(step).await;
+        let now = self.core.clock.now();
+        let mut state = self.queue.state.lock();
+        let Some(ticket) = state.remote().ticket(lease) else {
+            return Step::Ask;
+        };
+        match answer {
+            Ok(Acquired::Granted { remaining }) => {
+                self.pauses.reset();
+                let granted = ticket.granted(sent, remaining);
+                state.remote().answered();
+                if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
+                    drop(state);
+                    self.queue.seated(self.core, &hold, sent);
+                    return Step::Exit;
                 }
-                if listening || state.waiters.is_empty() {
-                    Step::Park(ttl)
+                if now >= granted.until
+                    && let Some(late) = &mut self.late
+                    && let Err(failure) = late.again(now.since(sent))
+                    && let Some(spec) = state.first_live_waiter()
+                {
+                    // Only this waiter's lease is too short (L4).
+                    self.late = None;
+                    let error = self.queue.error(failure, spec);
+                    state.answer_first(error);
+                }
+                // What the first waiter now asks for, if there is one, may be something else.
+                Step::Ask
+            }
+            Ok(Acquired::Held { ttl }) => {
+                self.pauses.reset();
+                if !queued {
+                    ticket.refused();
+                }
+                let remote = state.remote();
+                remote.answered();
+                let granted = remote.granted;
+                state.answer_try_once(&Ok(()));
+                if granted {
+                    Step::Ask // it may have been given to us after that answer (B5)
+                } else if state.is_listening() {
+                    Step::Wait(ttl)
                 } else {
                     Step::Listen
                 }
             }
-            Err(failure) => self.failed(failure, spec).await,
+            Ok(Acquired::GivenUp) => {
+                // Only what is asked for no more is given up. Whatever it was, another id is as good.
+                let debt = state.remote().give_up();
+                drop(state);
+                if let Some(debt) = debt {
+                    abandon(self.core, &self.queue.name, debt);
+                }
+                Step::Recover
+            }
+            Err(failure) => {
+                ticket.failed(&failure);
+                self.failed(&mut state, failure)
+            }
         }
     }
 
     /// Learns to hear wake-ups; after that the server must be asked once more.
     async fn listen(&mut self) -> Step {
-        if !self.queue.state.lock().listening() {
-            match self.core.backend.listen(self.queue.name.clone()).await {
-                Ok(()) => {
-                    if let Some(line) = &mut self.queue.state.lock().line {
-                        line.listening = true;
-                    }
-                }
-                Err(failure) => {
-                    let spec = self.first();
-                    return match spec {
-                        Some(spec) => self.failed(failure, spec).await,
-                        None => Step::Ask,
-                    };
-                }
+        {
+            let mut state = self.queue.state.lock();
+            let remote = state.remote();
+            if remote.ears == Ears::Open {
+                return Step::Ask;
             }
+            remote.ears = Ears::Opening;
         }
-        Step::Ask
+        let answer = self.core.backend.listen(self.queue.name.clone()).await;
+        let mut state = self.queue.state.lock();
+        let remote = state.remote();
+        match answer {
+            // If the last waiter has left meanwhile, it was closed again.
+            Ok(()) if remote.ears == Ears::Opening => {
+                remote.ears = Ears::Open;
+                Step::Ask
+            }
+            Ok(()) => Step::Ask,
+            Err(failure) => self.failed(&mut state, failure),
+        }
     }
 
     /// Waits for a wake-up, the end of the holder's lease, or the poll interval.
-    async fn park(&mut self, ttl: Option<Duration>, spec: Spec) -> Step {
-        let mut bell = pin!(self.queue.bell.notified());
+    async fn wait(&mut self, ttl: Option<Duration>) -> Step {
+        let mut wake = pin!(self.queue.driver_wake.notified());
         {
             let mut state = self.queue.state.lock();
-            // Under the lock, so that whoever serves us from here on rings for us and not for our successor.
-            bell.as_mut().enable();
-            let parked = Parked {
-                asked: self.asked,
-                resent: self.attempt.resent(),
-            };
-            if let Some(line) = &mut state.line
-                && !line.granted
-            {
-                line.parked = Some(parked);
-                state.seat = Seat::Parked;
-                state.dismiss_hasty();
+            if state.remote().granted {
+                return Step::Ask;
             }
+            // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
+            wake.as_mut().enable();
+            state.phase = Phase::WaitingRemote;
+            state.answer_try_once(&Ok(()));
         }
         // The cap is stretched, never cut, so that an idle waiter stays within one command per interval.
         let poll = self.core.config.poll_every;
@@ -201,107 +252,69 @@ impl<'a> Driver<'a> {
         let pause = ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(2)));
         tokio::select! {
             biased;
-            () = bell => {}
-            () = tokio::time::sleep(pause) => {}
+            () = wake => {}
+            () = self.core.sleep(pause) => {}
         }
         let mut state = self.queue.state.lock();
         if state.driver != self.number {
-            return Step::Seated;
+            return Step::Exit;
         }
-        state.seat = Seat::Busy;
-        let granted = state.line.as_mut().is_some_and(|line| {
-            line.parked = None;
-            std::mem::take(&mut line.granted)
-        });
-        drop(state);
-        if granted {
-            self.granted(spec)
-        } else {
-            Step::Ask
-        }
-    }
-
-    /// The server gave us the name while we waited. It did so after we asked, so its lease lasts at least as
-    /// long as if it had been given at that moment (L1).
-    fn granted(&mut self, spec: Spec) -> Step {
-        let age = self.core.clock.now().since(self.asked);
-        if self.line.is_some_and(|line| line.serves(&spec, age)) {
-            self.seat(spec, self.asked)
-        } else {
-            // It is ours, but for how long? Asking under the same id says so, and renews it.
-            Step::Ask
-        }
-    }
-
-    /// The name is ours: gives it to the first who waits. If it cannot be given to him as it is, it is asked for again;
-    /// if there is nobody any more, `leave` gives it back.
-    fn seat(&mut self, spec: Spec, asked: Tick) -> Step {
-        let parked = Parked {
-            asked,
-            resent: self.attempt.resent(),
-        };
-        let mut state = self.queue.state.lock();
-        let ticket = self.attempt.lease;
-        match self
-            .queue
-            .seat(self.core, &mut state, ticket, &spec, parked)
-        {
-            Some(hold) => {
-                drop(state);
-                self.queue.seated(self.core, &hold, asked);
-                Step::Seated
-            }
-            None => Step::Ask,
-        }
-    }
-
-    /// No answer, or a refusal. A refusal is everybody's answer; no answer is waited out for one lease.
-    async fn failed(&mut self, failure: Failure, spec: Spec) -> Step {
-        let now = self.core.clock.now();
-        let since = *self.trouble_since.get_or_insert(now);
-        let rejected = matches!(failure, Failure::Rejected(_));
-        {
-            let mut state = self.queue.state.lock();
-            if let Some(line) = &mut state.line {
-                line.trouble = Some(failure.clone());
-            }
-            if rejected || now.since(since) > spec.lease() {
-                let free = lease::free_within(spec.lease());
-                let failure = self.attempt.verdict(failure);
-                let error = failure.into_error(format!("lock {:?}", self.queue.name), free);
-                state.dismiss_all(&error);
-                return Step::Ask; // and find nobody there
-            }
-        }
-        self.attempt.failures = self.attempt.failures.max(1);
-        self.attempt.pause().await;
-        self.attempt.failures += 1;
+        state.phase = Phase::InFlight;
         Step::Ask
     }
 
-    /// Nobody waits any more: gives up the place in line, and the seat. `false` if somebody came meanwhile.
+    /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, each waiter as long as
+    /// it was told to wait (L4).
+    fn failed(&self, state: &mut super::State, failure: Failure) -> Step {
+        let Some(spec) = state.first_live_waiter() else {
+            return Step::Ask;
+        };
+        let now = self.core.clock.now();
+        let remote = state.remote();
+        let lasts = remote.failed(&failure, now);
+        let verdict = match &remote.ticket {
+            Some(ticket) => ticket.verdict(failure.clone()),
+            None => failure.clone(),
+        };
+        if failure.is_final() {
+            state.answer_all(&self.queue.error(verdict, spec));
+        } else if lasts.is_zero() {
+            tracing::warn!(name = %self.queue.name, cause = %failure.cause(), "cannot ask for the name, trying again");
+        } else if lasts >= self.core.config.operation_timeout {
+            state.answer_try_once(&Err(self.queue.error(verdict, spec)));
+        }
+        Step::Recover
+    }
+
+    /// No waiter is left: gives up what this process has at the server. `false` if a waiter came meanwhile.
     async fn leave(&mut self) -> bool {
-        self.queue.state.lock().not_in_line();
-        if self.traces || self.attempt.ambiguous {
-            let step = Abandon {
-                name: self.queue.name.clone(),
-                lease: self.attempt.lease,
-                line: self.line,
-                tombstone_ms: self.core.tombstone_ms(),
-            };
-            // Once here, so that whoever comes next finds the name free; if need be, again in the background.
-            if self.core.backend.abandon(step).await.is_err() {
-                abandon(self.core, &self.queue.name, self.attempt.lease, self.line);
-            }
+        let debt = {
+            let mut state = self.queue.state.lock();
+            state.remote().give_up()
+        };
+        if let Some(debt) = debt {
+            self.give_up(debt).await;
         }
         let mut state = self.queue.state.lock();
-        if state.first().is_none() {
+        if state.first_live_waiter().is_none() {
             self.queue.close(self.core, &mut state);
             return true;
         }
-        drop(state);
-        // Somebody has come: from the beginning, under a new lease id.
-        *self = Driver::new(self.core, self.queue, Start::Ask);
+        debug_assert_eq!(
+            state.life,
+            Life::Open,
+            "no waiter comes to a queue that closes (B6)"
+        );
         false
+    }
+
+    /// Tells the server once here, so that whoever asks next finds the name free; if need be, again in the background.
+    async fn give_up(&self, debt: Debt) {
+        let (core, name) = (self.core, &self.queue.name);
+        let release = debt.release(core, name, core.queues.is_listening(name));
+        if let Err(failure) = core.backend.release(release).await {
+            let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));
+            abandon(core, name, Debt { copies, ..debt });
+        }
     }
 }

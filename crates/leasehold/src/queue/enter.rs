@@ -1,31 +1,38 @@
-//! The way of every `lock()`: a seat, a place in the queue, or back inside.
+//! The way of every `lock()`: the first attempt, a wait in the queue, or back inside.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
 use super::{
-    Answer, Patience, Queue, Seat, Spec,
-    attempt::{Attempt, Try},
+    Answer, Life, Locked, Patience, Phase, Queue, Spec,
+    driver::Start,
+    ticket::{Pauses, Ticket},
 };
 use crate::{
-    Error, LostReason, backend::Failure, client::Core, config::SELF_WAIT_WARNING, guard::Guard,
-    hold::Hold, lease, name::Name, owner::LeaseId,
+    Error, LostReason,
+    backend::{Acquire, Acquired, Failure},
+    client::Core,
+    config::SELF_WAIT_WARNING,
+    guard::Guard,
+    hold::Hold,
+    lease,
+    name::Name,
 };
 
-/// A place in the queue. Dropping it leaves the queue.
-pub(super) struct Place {
+/// A wait in the queue. Dropping it leaves the queue.
+pub(super) struct WaitTicket {
     pub(super) queue: Arc<Queue>,
     pub(super) number: i64,
-    pub(super) called: oneshot::Receiver<Answer>,
+    pub(super) answered: oneshot::Receiver<Answer>,
 }
 
 /// What a newcomer finds.
-enum Entry {
-    /// The seat: talk to the server.
-    Seat(Arc<Queue>),
-    /// A place in the queue.
-    Place(Place),
+enum Admission {
+    /// No actor has the name in this process: ask the server.
+    Attempt(Arc<Queue>),
+    /// Wait in the queue.
+    Wait(WaitTicket),
     /// This owner holds it already.
     Inside(Arc<Hold>),
     /// Held, and the newcomer does not wait.
@@ -33,9 +40,9 @@ enum Entry {
 }
 
 /// What the first attempt of a newcomer leads to.
-pub(super) enum Turn {
+enum FirstAttempt {
     Guard(Guard),
-    Place(Place),
+    Wait(WaitTicket),
     Busy,
 }
 
@@ -46,23 +53,20 @@ pub(crate) async fn acquire(
     spec: Spec,
     patience: Patience,
 ) -> Answer {
-    if core.is_closed() {
-        return Err(Error::Closed);
-    }
     let until = match patience {
         Patience::For(wait) => tokio::time::Instant::now().checked_add(wait),
         _ => None,
     };
-    let mut place = match enter(core, name, spec, patience)? {
-        Entry::Busy => return Ok(None),
-        Entry::Inside(hold) => return core.finish(go_inside(hold)).await.map(Some),
-        Entry::Place(place) => place,
-        Entry::Seat(queue) => {
-            let turn = core.finish(first_turn(Arc::clone(core), queue, spec, patience));
-            let turn = match until {
-                None => turn.await?,
-                Some(until) => match tokio::time::timeout_at(until, turn).await {
-                    Ok(turn) => turn?,
+    let mut wait = match enter(core, name, spec, patience)? {
+        Admission::Busy => return Ok(None),
+        Admission::Inside(hold) => return core.finish(reenter_on_server(hold)).await.map(Some),
+        Admission::Wait(wait) => wait,
+        Admission::Attempt(queue) => {
+            let attempt = core.finish(first_attempt(Arc::clone(core), queue, spec, patience));
+            let first = match until {
+                None => attempt.await?,
+                Some(until) => match tokio::time::timeout_at(until, attempt).await {
+                    Ok(first) => first?,
                     Err(elapsed) => {
                         let failure = Failure::Ambiguous(Arc::new(elapsed));
                         let free = lease::free_within(spec.lease());
@@ -70,31 +74,43 @@ pub(crate) async fn acquire(
                     }
                 },
             };
-            match turn {
-                Turn::Guard(guard) => return Ok(Some(guard)),
-                Turn::Busy => return Ok(None),
-                Turn::Place(place) => place,
+            match first {
+                FirstAttempt::Guard(guard) => return Ok(Some(guard)),
+                FirstAttempt::Busy => return Ok(None),
+                FirstAttempt::Wait(wait) => wait,
             }
         }
     };
-    place.wait(spec, until).await
+    wait.answer(spec, until).await
 }
 
-fn enter(core: &Arc<Core>, name: &Name, spec: Spec, patience: Patience) -> Result<Entry, Error> {
+fn enter(
+    core: &Arc<Core>,
+    name: &Name,
+    spec: Spec,
+    patience: Patience,
+) -> Result<Admission, Error> {
     let once = patience == Patience::Once;
     loop {
         let queue = core.queues.find_or_make(name);
         let mut state = queue.state.lock();
-        if state.gone {
+        if state.life == Life::Removed {
             continue; // Q3
         }
-        match &state.seat {
-            Seat::Free => {
-                state.seat = Seat::Busy;
-                drop(state);
-                return Ok(Entry::Seat(queue));
+        // B6: under the lock, so that a queue that `close` did not see refuses by itself.
+        if core.is_closed() || state.life == Life::Closing {
+            if matches!(state.phase, Phase::Idle) {
+                queue.close(core, &mut state);
             }
-            Seat::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => {
+            return Err(Error::Closed);
+        }
+        match &state.phase {
+            Phase::Idle => {
+                state.phase = Phase::InFlight;
+                drop(state);
+                return Ok(Admission::Attempt(queue));
+            }
+            Phase::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => {
                 if !spec.reentrant {
                     return Err(Error::Reentered {
                         name: name.shared(),
@@ -102,23 +118,24 @@ fn enter(core: &Arc<Core>, name: &Name, spec: Spec, patience: Patience) -> Resul
                     });
                 }
                 if hold.enter_counted().is_some() {
-                    return Ok(Entry::Inside(Arc::clone(hold)));
+                    return Ok(Admission::Inside(Arc::clone(hold)));
                 }
             }
-            Seat::Held(_) | Seat::Parked if once => return Ok(Entry::Busy),
+            Phase::Held(_) | Phase::WaitingRemote if once => return Ok(Admission::Busy),
             _ => {}
         }
-        let place = state.line_up(&queue, spec, once, false);
-        return Ok(Entry::Place(place));
+        let wait = state.line_up(&queue, spec, once, false);
+        return Ok(Admission::Wait(wait));
     }
 }
 
 /// Tells the server that an owner has entered again. The caller has been counted already.
-pub(super) async fn go_inside(hold: Arc<Hold>) -> Result<Guard, Error> {
+pub(super) async fn reenter_on_server(hold: Arc<Hold>) -> Result<Guard, Error> {
     // From here on a guard, so that every way out takes the count back.
     let guard = Guard::new(Arc::clone(&hold));
     let (core, name) = (&hold.core, &hold.queue.name);
-    let mut attempt = Attempt::new(core, name, hold.lease());
+    let mut pauses = Pauses::default();
+    let mut silent = false;
     let began = core.clock.now();
     loop {
         let failure = match write_count(&hold).await {
@@ -130,71 +147,154 @@ pub(super) async fn go_inside(hold: Arc<Hold>) -> Result<Guard, Error> {
             Err(failure) => failure,
         };
         // The count is absolute, so writing it again is harmless (D3).
-        attempt.failed(&failure);
+        silent |= matches!(failure, Failure::Ambiguous(_));
         let waited = core.clock.now().since(began);
-        let hopeless = matches!(failure, Failure::Rejected(_));
-        if hopeless || waited >= core.config.operation_timeout || hold.standing().is_err() {
-            let failure = attempt.verdict(failure);
+        if failure.is_final() || waited >= core.config.operation_timeout || hold.standing().is_err()
+        {
+            let failure = match failure {
+                Failure::NotSent(cause) | Failure::NotNow(cause) if silent => {
+                    Failure::Ambiguous(cause)
+                }
+                other => other,
+            };
             return Err(failure.into_error(format!("enter {name:?} again"), guard.remaining()));
         }
-        attempt.pause().await;
+        pauses.pause(core).await;
     }
     guard.ensure(Duration::ZERO)?;
     Ok(guard)
 }
 
 pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<bool, Failure> {
-    let (name, lease) = (hold.queue.name.clone(), hold.lease());
-    hold.core.backend.count(name, lease, hold.counted()).await
+    let name = hold.queue.name.clone();
+    hold.core
+        .backend
+        .count(name, hold.lease, hold.counted())
+        .await
 }
 
-/// The attempt of a newcomer who found the seat free.
-async fn first_turn(
+/// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
+async fn first_attempt(
     core: Arc<Core>,
     queue: Arc<Queue>,
     spec: Spec,
     patience: Patience,
-) -> Result<Turn, Error> {
-    let lease = LeaseId::next();
-    let mut attempt = Attempt::new(&core, &queue.name, lease);
-    let give_up = match patience {
-        Patience::Forever => spec.lease(),
-        Patience::For(wait) => wait.min(spec.lease()),
-        Patience::Once => core.config.operation_timeout,
-    };
+) -> Result<FirstAttempt, Error> {
+    let mut ticket = Ticket::new(&core, spec.lease_ms());
+    let mut late = TooLate::new(spec);
+    let mut pauses = Pauses::default();
     let began = core.clock.now();
-    let failure = loop {
-        match attempt.send(spec, None).await {
-            Ok(Try::Granted { sent }) => {
-                return Ok(queue.take_first(&core, lease, spec, sent, attempt.resent()));
-            }
-            Ok(Try::Held { .. }) => {
-                return Ok(queue.held_elsewhere(&core, spec, patience));
-            }
-            Err(failure) => {
-                let waited = core.clock.now().since(began);
-                let budget = match &failure {
-                    Failure::Rejected(_) => Duration::ZERO,
-                    Failure::NotSent(_) => give_up.min(core.config.operation_timeout),
-                    Failure::Ambiguous(_) => give_up,
-                };
-                if waited >= budget || core.is_closed() {
-                    break failure;
+    loop {
+        let sent = core.clock.now();
+        // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
+        ticket.ask(sent);
+        let step = Acquire {
+            name: queue.name.clone(),
+            lease: ticket.lease(),
+            lease_ms: ticket.lease_ms(),
+            place: None,
+        };
+        let answer = core.backend.acquire(step).await;
+        match &answer {
+            Err(failure) if failure.is_final() => ticket.refused(),
+            Err(failure) => ticket.failed(failure),
+            Ok(_) => {}
+        }
+        let now = core.clock.now();
+        {
+            let mut state = queue.state.lock();
+            match answer {
+                _ if state.life == Life::Closing => {
+                    queue.leave_attempt(&core, state, &ticket);
+                    return Err(Error::Closed);
                 }
-                attempt.pause().await;
+                Ok(Acquired::Granted { remaining }) => {
+                    let granted = ticket.granted(sent, remaining);
+                    if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
+                        queue.took(&mut state, &hold);
+                        drop(state);
+                        queue.seated(&core, &hold, sent);
+                        // A guard from here on: should the caller be gone, its drop releases the name (D5).
+                        return Ok(FirstAttempt::Guard(Guard::new(hold)));
+                    }
+                    if let Err(failure) = late.again(now.since(sent)) {
+                        queue.leave_attempt(&core, state, &ticket);
+                        return Err(queue.error(failure, spec));
+                    }
+                    continue;
+                }
+                Ok(Acquired::GivenUp) => {
+                    // Only what is asked for no more is given up. Whatever it was, another id is as good.
+                    ticket = Ticket::new(&core, spec.lease_ms());
+                }
+                Ok(Acquired::Held { .. }) => {
+                    ticket.refused();
+                    return Ok(queue.wait_remote(&core, state, ticket, spec, patience));
+                }
+                Err(failure) => {
+                    let waits = patience != Patience::Once;
+                    let waited = now.since(began);
+                    if failure.is_final() || !waits && waited >= core.config.operation_timeout {
+                        let failure = ticket.verdict(failure);
+                        queue.leave_attempt(&core, state, &ticket);
+                        return Err(queue.error(failure, spec));
+                    }
+                    if waits {
+                        state.remote().failed(&failure, now);
+                        return Ok(queue.wait_remote(&core, state, ticket, spec, patience));
+                    }
+                }
             }
         }
-    };
-    attempt.give_up(None);
-    queue.pass_on(&core);
-    let free = lease::free_within(spec.lease());
-    let failure = attempt.verdict(failure);
-    Err(failure.into_error(format!("lock {:?}", queue.name), free))
+        pauses.pause(&core).await;
+    }
 }
 
-impl Place {
-    /// Waits to be called.
-    async fn wait(&mut self, spec: Spec, until: Option<tokio::time::Instant>) -> Answer {
+impl Queue {
+    /// A first attempt ends without a hold and without a wait.
+    fn leave_attempt(self: &Arc<Self>, core: &Arc<Core>, state: Locked<'_>, ticket: &Ticket) {
+        if let Some(debt) = ticket.debt() {
+            super::abandon(core, &self.name, debt);
+        }
+        self.go_on(core, state, Start::Ask);
+    }
+
+    /// A first attempt found the name held by another process, or the server out of reach: a driver goes on under the same
+    /// ticket, with the newcomer as the first to wait, if it waits.
+    fn wait_remote(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        mut state: Locked<'_>,
+        ticket: Ticket,
+        spec: Spec,
+        patience: Patience,
+    ) -> FirstAttempt {
+        let start = if state.remote().trouble.is_some() {
+            Start::Recover
+        } else {
+            state.answer_try_once(&Ok(()));
+            Start::Listen
+        };
+        let old = state.remote().take_over(ticket);
+        debug_assert!(old.is_none(), "a queue has one ticket (B5)");
+        let first = if patience == Patience::Once {
+            FirstAttempt::Busy
+        } else {
+            FirstAttempt::Wait(state.line_up(self, spec, false, true))
+        };
+        self.go_on(core, state, start);
+        first
+    }
+
+    pub(super) fn error(&self, failure: Failure, spec: Spec) -> Error {
+        let free = lease::free_within(spec.lease());
+        failure.into_error(format!("lock {:?}", self.name), free)
+    }
+}
+
+impl WaitTicket {
+    /// Waits to be answered.
+    async fn answer(&mut self, spec: Spec, until: Option<tokio::time::Instant>) -> Answer {
         let mut warn_at = Some(tokio::time::Instant::now() + SELF_WAIT_WARNING);
         loop {
             let alarm = match (warn_at, until) {
@@ -203,7 +303,7 @@ impl Place {
             };
             tokio::select! {
                 biased;
-                answer = &mut self.called => return answer.unwrap_or(Err(Error::Closed)),
+                answer = &mut self.answered => return answer.unwrap_or(Err(Error::Closed)),
                 () = sleep_until(alarm) => {}
             }
             if until.is_some_and(|until| tokio::time::Instant::now() >= until) {
@@ -222,20 +322,65 @@ async fn sleep_until(alarm: Option<tokio::time::Instant>) {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitTicket {
     fn drop(&mut self) {
         let mut state = self.queue.state.lock();
         let at = state
             .waiters
             .binary_search_by_key(&self.number, |w| w.number);
-        if let Ok(at) = at {
-            if state.waiters.remove(at).is_some_and(|w| w.once) {
-                state.hasty -= 1;
-            }
-            if state.waiters.is_empty() {
-                // The driver has nobody to stand in line for.
-                self.queue.bell.notify_one();
-            }
+        let Ok(at) = at else { return };
+        let waiter = state.waiters.remove(at);
+        if waiter.as_ref().is_some_and(|w| w.once) {
+            state.try_once -= 1;
+        }
+        if state.waiters.is_empty() {
+            // The driver has no waiter left to ask for.
+            self.queue.driver_wake.notify_one();
+        }
+        drop(state);
+        // Q5: its answer may hold a guard.
+        drop(waiter);
+    }
+}
+
+/// Counts the grants that were over before their answers came.
+#[derive(Debug)]
+pub(super) struct TooLate {
+    lease: Duration,
+    count: u32,
+}
+
+impl TooLate {
+    /// So often may a grant be over before its answer is here.
+    const MOST: u32 = 3;
+
+    pub(super) fn new(spec: Spec) -> TooLate {
+        TooLate {
+            lease: spec.lease(),
+            count: 0,
         }
     }
+
+    /// One more, after an answer that took so long. An error if another try is of no use.
+    pub(super) fn again(&mut self, took: Duration) -> Result<(), Failure> {
+        self.count += 1;
+        if self.count < TooLate::MOST {
+            return Ok(());
+        }
+        let lease = self.lease;
+        Err(Failure::Rejected(Arc::new(TooSlow { lease, took })))
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.lease
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the lease of {lease:?} is over before the answer is here, which took {took:?}; take a longer one"
+)]
+struct TooSlow {
+    lease: Duration,
+    took: Duration,
 }

@@ -1,24 +1,25 @@
-//! The line of this process for one name.
+//! The waiters of this process for one name.
 //!
-//! A name that anybody in this process holds, wants or gives back has one queue, and the queue has one seat.
-//! Whoever has the seat is the only one who talks to the server about that name; everybody else waits in
-//! memory, first come first served. The seat is taken by an attempt, by the holder, by a release under way, or
-//! by a *driver*: a task that stands in the line of processes on behalf of all who wait here.
+//! A name that this process holds, wants or gives back has one queue. Its phase says which actor talks to the server about
+//! the name: the first attempt of a newcomer, the holder, a release under way, or a *driver*, a task that asks on behalf of
+//! all who wait here. The other callers wait in memory, first come first served.
 //!
-//! Invariants, cited by number elsewhere:
+//! Invariants, cited by number elsewhere (B1 to B6 are the rules of belief in docs/guarantees.md):
 //!
-//! - **Q1** At most one attempt, hold, release or driver per queue: the seat. (A driver whose waiter was given the name
-//!   over its head does nothing more than to end.)
-//! - **Q2** A queue with waiters has its seat taken, so somebody will call them.
-//! - **Q3** A queue leaves the map under its own lock, with nobody in it; who finds it afterwards looks again.
+//! - **Q1** At most one attempt, hold, release or driver per queue. (A driver whose waiter was served directly exits.)
+//! - **Q2** A queue with waiters is not idle, so an actor will answer them.
+//! - **Q3** A queue leaves the map under its own lock, with nothing in it; a caller that finds it afterwards looks again.
 //! - **Q4** Once a release was sent, its lease id is never relied on again; the server may keep the name for
 //!   this client, but under the next id.
 //! - **Q5** A guard is never dropped under a queue's lock.
+//! - **B5** What this process has at the server is the holder's lease id or that of the one ticket in [`Remote`]. A ticket
+//!   leaves there as a hold or as a debt.
+//! - **B6** A queue that closes answers its waiters, begins nothing, and gives back what arrives.
 
-mod attempt;
 mod driver;
 mod enter;
 mod release;
+mod ticket;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -29,30 +30,30 @@ use std::{
     time::Duration,
 };
 
-use attempt::abandon;
 use driver::{Start, drive};
 pub(crate) use enter::acquire;
-use enter::{Place, Turn, go_inside};
-pub(crate) use release::{Gone, let_go, release_at_last};
-
+use enter::{WaitTicket, reenter_on_server};
 use parking_lot::Mutex;
+pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
+use ticket::Ticket;
+pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    Error, LostReason,
-    backend::{Failure, Line, WakeUp},
+    Error,
+    backend::{Failure, Grant, WakeUp},
     client::Core,
     clock::{Span, Tick},
-    config::{Handoff, SELF_WAIT_WARNING, millis},
+    config::{Handoff, SELF_WAIT_WARNING, VERIFY_EVERY_MOST, millis},
     events::EventKind,
     guard::Guard,
-    hold::Hold,
+    hold::{Granted, Hold},
     lease,
     name::Name,
-    owner::{LeaseId, OwnerId},
+    owner::OwnerId,
 };
 
-/// What somebody asks for.
+/// What a caller asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) lease: Span,
@@ -76,15 +77,20 @@ impl Spec {
         self.lease.get()
     }
 
-    pub(crate) fn renew_every(&self) -> Duration {
-        self.renew_every.get()
+    /// How often the server is asked about the hold: to renew it, or whether a fixed one is still ours.
+    pub(crate) fn ask_every(&self) -> Duration {
+        if self.is_fixed() {
+            (self.lease() / 3).min(VERIFY_EVERY_MOST)
+        } else {
+            self.renew_every.get()
+        }
     }
 
     pub(crate) fn max_hold(&self) -> Option<Duration> {
         (self.max_hold != Span::ZERO).then(|| self.max_hold.get())
     }
 
-    fn lease_ms(&self) -> u64 {
+    pub(crate) fn lease_ms(&self) -> u64 {
         millis(self.lease())
     }
 
@@ -97,9 +103,16 @@ impl Spec {
             && self.max_hold == Span::ZERO
             && other.max_hold == Span::ZERO
     }
+
+    /// Whether a lease that counts since `sent` is fresh enough for a new holder: a renewal must not be its first worry, and
+    /// of a fixed lease hardly any may be gone.
+    fn is_fresh(&self, sent: Tick, now: Tick) -> bool {
+        let part = if self.is_fixed() { 20 } else { 3 };
+        now.since(sent) < self.lease() / part
+    }
 }
 
-/// How long somebody is willing to wait.
+/// How long a caller is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     Once,
@@ -123,63 +136,70 @@ const SHARDS: usize = 16;
 pub(crate) struct Queue {
     pub(crate) name: Name,
     state: Mutex<State>,
-    /// Wakes the driver.
-    bell: Notify,
+    driver_wake: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    seat: Seat,
+    phase: Phase,
+    life: Life,
     /// Their numbers grow from front to back, and none is given twice.
     waiters: VecDeque<Waiter>,
     /// The numbers given so far.
     numbers: Range<i64>,
     /// How many of the waiters ask only once.
-    hasty: u32,
-    /// The number of the present driver; one with another number has had its day.
+    try_once: u32,
+    /// The number of the present driver; one with another number is stale and exits.
     driver: u32,
     /// Hand-offs since the server was last asked, and since when.
-    row: u32,
-    row_since: Tick,
-    /// Only while somebody waits; boxed, since most names are never contended.
-    line: Option<Box<InLine>>,
-    /// This queue has left the map (Q3).
-    gone: bool,
+    handoffs: u32,
+    handoffs_since: Tick,
+    /// Only while this process waits at the server; boxed, since most names are never contended.
+    remote: Option<Box<Remote>>,
 }
 
+/// Which actor has the name in this process (Q1).
 #[derive(Debug)]
-enum Seat {
-    Free,
-    /// Somebody talks to the server and will be done soon.
-    Busy,
-    /// Another process holds the name; the driver waits for it.
-    Parked,
+enum Phase {
+    Idle,
+    /// An attempt, a release or a driver talks to the server and will be done soon.
+    InFlight,
+    /// Another process holds the name; the driver waits.
+    WaitingRemote,
     Held(Arc<Hold>),
 }
 
-/// What the queue knows of the line of processes on the server.
-#[derive(Debug, Default)]
-struct InLine {
-    /// Wake-ups are heard.
-    listening: bool,
-    /// The lease id this process asks under.
-    ticket: Option<LeaseId>,
-    /// Its place in the line of processes, as it was taken.
-    place: Option<Line>,
-    /// The driver waits for its turn.
-    parked: Option<Parked>,
-    /// The server has given the name to the ticket, and the driver must look into it.
-    granted: bool,
-    /// Why the last attempt had no answer.
-    trouble: Option<Failure>,
+/// Closed is a state, not a flag (B6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Open,
+    /// The client shuts down: nothing new begins here, and what arrives is given back.
+    Closing,
+    /// The queue has left the map (Q3).
+    Removed,
 }
 
-/// What a driver leaves behind while it waits, so that it need not be woken to be served.
-#[derive(Clone, Copy, Debug)]
-struct Parked {
-    /// When the place in line was last confirmed: a grant counts from here (L1).
-    asked: Tick,
-    resent: bool,
+/// What this process has at the server while it waits for the name.
+///
+/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in [`Queue::seat`], or a debt in
+/// [`Remote::give_up`]: nothing else takes it out (B5).
+#[derive(Debug)]
+struct Remote {
+    ticket: Option<Ticket>,
+    ears: Ears,
+    /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
+    granted: bool,
+    /// Why the server gives no usable answer, and since when.
+    trouble: Option<(Failure, Tick)>,
+}
+
+/// Whether wake-ups are heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ears {
+    Closed,
+    /// A subscription was asked for, and may come about at any time.
+    Opening,
+    Open,
 }
 
 #[derive(Debug)]
@@ -188,19 +208,65 @@ struct Waiter {
     spec: Spec,
     /// Does not wait for holders, only for attempts and releases under way.
     once: bool,
-    call: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Answer>,
 }
 
 type Answer = Result<Option<Guard>, Error>;
 
 type Locked<'a> = parking_lot::MutexGuard<'a, State>;
 
-impl Line {
-    /// Whether a lease that was given for this place serves as it is, so long after the place was last confirmed.
-    fn serves(&self, spec: &Spec, age: Duration) -> bool {
-        let lease = Duration::from_millis(self.lease_ms);
-        let fresh_enough = if spec.is_fixed() { 20 } else { 3 };
-        lease == spec.lease() && age < lease / fresh_enough
+impl Remote {
+    fn new() -> Box<Remote> {
+        Box::new(Remote {
+            ticket: None,
+            ears: Ears::Closed,
+            granted: false,
+            trouble: None,
+        })
+    }
+
+    /// Takes over the ticket of a first attempt that was not granted.
+    fn take_over(&mut self, ticket: Ticket) -> Option<Debt> {
+        let old = self.give_up();
+        self.ticket = Some(ticket);
+        old
+    }
+
+    /// The ticket to ask under, for a lease of this length. `None` if the present one has other terms (B2): give it up first.
+    fn ticket_for(&mut self, core: &Core, lease_ms: u64) -> Option<&mut Ticket> {
+        let ticket = self
+            .ticket
+            .get_or_insert_with(|| Ticket::new(core, lease_ms));
+        (ticket.lease_ms() == lease_ms).then_some(ticket)
+    }
+
+    /// The ticket with this lease id, if that is the present one.
+    fn ticket(&mut self, lease: crate::owner::LeaseId) -> Option<&mut Ticket> {
+        self.ticket
+            .as_mut()
+            .filter(|ticket| ticket.lease() == lease)
+    }
+
+    /// A request under the present ticket goes out.
+    fn asks(&mut self) {
+        self.granted = false;
+    }
+
+    /// The server has answered.
+    fn answered(&mut self) {
+        self.trouble = None;
+    }
+
+    fn failed(&mut self, failure: &Failure, now: Tick) -> Duration {
+        let since = self.trouble.take().map_or(now, |(_, since)| since);
+        self.trouble = Some((failure.clone(), since));
+        now.since(since)
+    }
+
+    /// Nothing is asked for under the ticket any more. What the server must be told, if it may have it (B5).
+    fn give_up(&mut self) -> Option<Debt> {
+        self.granted = false;
+        self.ticket.take().and_then(|ticket| ticket.debt())
     }
 }
 
@@ -229,17 +295,17 @@ impl Queues {
         let queue = Arc::new(Queue {
             name: name.clone(),
             state: Mutex::new(State {
-                seat: Seat::Free,
+                phase: Phase::Idle,
+                life: Life::Open,
                 waiters: VecDeque::new(),
                 numbers: 0..0,
-                hasty: 0,
+                try_once: 0,
                 driver: 0,
-                row: 0,
-                row_since: Tick::MAX,
-                line: None,
-                gone: false,
+                handoffs: 0,
+                handoffs_since: Tick::MAX,
+                remote: None,
             }),
-            bell: Notify::new(),
+            driver_wake: Notify::new(),
         });
         shard.insert(name.clone(), Arc::clone(&queue));
         queue
@@ -256,6 +322,16 @@ impl Queues {
         }
     }
 
+    fn all(&self) -> Vec<Arc<Queue>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().values().cloned());
+        }
+        // In the same order each time, whatever the hasher: a simulation must be able to replay it.
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -266,14 +342,16 @@ impl Queues {
             .map_or(0, |queue| queue.state.lock().waiters.len())
     }
 
+    /// Whether this process hears the wake-ups for the name.
+    pub(crate) fn is_listening(&self, name: &Name) -> bool {
+        self.find(name)
+            .is_some_and(|queue| queue.state.lock().is_listening())
+    }
+
     /// All holds of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        let mut holds = Vec::new();
-        for shard in &self.shards {
-            let queues: Vec<Arc<Queue>> = shard.lock().values().cloned().collect();
-            holds.extend(queues.iter().filter_map(|queue| queue.holder()));
-        }
-        holds
+        let all = self.all();
+        all.iter().filter_map(|queue| queue.holder()).collect()
     }
 
     /// The hold of this process on a name.
@@ -284,47 +362,45 @@ impl Queues {
     /// The backend heard something about a name.
     pub(crate) fn wake(&self, core: &Arc<Core>, name: &Name, wake_up: WakeUp) {
         let queue = self.find(name);
-        if let Some(queue) = &queue {
-            let state = queue.state.lock();
-            match wake_up {
-                WakeUp::TryAgain => {
-                    if !matches!(state.seat, Seat::Held(_) | Seat::Free) {
-                        queue.bell.notify_one();
-                    }
-                    return;
-                }
-                WakeUp::Granted(lease) => {
-                    if state.line.as_ref().is_some_and(|l| l.ticket == Some(lease)) {
-                        queue.granted(core, state, lease);
-                        return;
-                    }
-                    if matches!(&state.seat, Seat::Held(hold) if hold.lease() == lease) {
-                        return; // we asked and know already
-                    }
+        match (wake_up, queue) {
+            (WakeUp::TryAgain, Some(queue)) => {
+                let state = queue.state.lock();
+                if matches!(state.phase, Phase::InFlight | Phase::WaitingRemote) {
+                    queue.driver_wake.notify_one();
                 }
             }
-        }
-        if let WakeUp::Granted(lease) = wake_up {
-            // Nobody waits for it any more: give it on at once.
-            abandon(core, name, lease, None);
+            (WakeUp::TryAgain, None) => {}
+            (WakeUp::Granted(grant), queue) => {
+                if !queue.is_some_and(|queue| queue.granted(core, &grant)) {
+                    // B3: the id does not wait for it (any more).
+                    let debt = Debt {
+                        lease: grant.lease,
+                        lease_ms: grant.lease_ms,
+                        copies: false,
+                    };
+                    abandon(core, name, debt);
+                }
+            }
         }
     }
 
-    /// Calls everybody who waits and tells them that the client is closed.
+    /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
+    /// queue that is made from now on refuses its newcomer by itself.
     pub(crate) fn close(&self) {
-        for shard in &self.shards {
-            let queues: Vec<Arc<Queue>> = shard.lock().values().cloned().collect();
-            for queue in queues {
-                queue.state.lock().dismiss_all(&Error::Closed);
-                queue.bell.notify_one();
+        for queue in self.all() {
+            let mut state = queue.state.lock();
+            if state.life == Life::Open {
+                state.life = Life::Closing;
             }
+            state.answer_all(&Error::Closed);
+            queue.driver_wake.notify_one();
         }
     }
 }
 
 impl State {
-    fn line_up(&mut self, queue: &Arc<Queue>, spec: Spec, once: bool, first: bool) -> Place {
-        let (call, called) = oneshot::channel();
+    fn line_up(&mut self, queue: &Arc<Queue>, spec: Spec, once: bool, first: bool) -> WaitTicket {
+        let (answer, answered) = oneshot::channel();
         let number = if first {
             self.numbers.start -= 1;
             self.numbers.start
@@ -336,102 +412,77 @@ impl State {
             number,
             spec,
             once,
-            call,
+            answer,
         };
-        self.hasty += u32::from(once);
+        self.try_once += u32::from(once);
         if first {
             self.waiters.push_front(waiter);
         } else {
             self.waiters.push_back(waiter);
         }
-        Place {
+        WaitTicket {
             queue: Arc::clone(queue),
             number,
-            called,
+            answered,
         }
     }
 
-    /// What the first one who is still there asks for.
-    fn first(&mut self) -> Option<Spec> {
-        while self.waiters.front().is_some_and(|w| w.call.is_closed()) {
-            self.next();
+    /// What the first live waiter asks for.
+    fn first_live_waiter(&mut self) -> Option<Spec> {
+        while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
+            self.pop_waiter();
         }
         self.waiters.front().map(|w| w.spec)
     }
 
-    fn next(&mut self) -> Option<Waiter> {
+    fn pop_waiter(&mut self) -> Option<Waiter> {
         let waiter = self.waiters.pop_front()?;
-        self.hasty -= u32::from(waiter.once);
+        self.try_once -= u32::from(waiter.once);
         Some(waiter)
     }
 
-    /// Those who ask only once have their answer: somebody holds it.
-    fn dismiss_hasty(&mut self) {
-        if self.hasty == 0 {
+    /// Answers those who ask only once.
+    fn answer_try_once(&mut self, answer: &Result<(), Error>) {
+        if self.try_once == 0 {
             return;
         }
-        self.hasty = 0;
-        let (hasty, patient): (VecDeque<_>, VecDeque<_>) =
+        self.try_once = 0;
+        let (once, patient): (VecDeque<_>, VecDeque<_>) =
             self.waiters.drain(..).partition(|w| w.once);
         self.waiters = patient;
-        for waiter in hasty {
-            let _ = waiter.call.send(Ok(None));
+        for waiter in once {
+            let _ = waiter.answer.send(answer.clone().map(|()| None));
         }
     }
 
-    /// The lease id that stood in line has become a lease, or is none any more.
-    fn not_in_line(&mut self) {
-        if let Some(line) = &mut self.line {
-            line.ticket = None;
-            line.place = None;
-            line.parked = None;
-            line.granted = false;
-            line.trouble = None;
-        }
+    fn is_listening(&self) -> bool {
+        self.remote
+            .as_ref()
+            .is_some_and(|remote| remote.ears == Ears::Open)
     }
 
-    fn listening(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.listening)
+    fn remote(&mut self) -> &mut Remote {
+        self.remote.get_or_insert_with(Remote::new)
     }
 
-    /// Gives the hold to the first waiter who takes it.
-    fn seat_first(&mut self, hold: &Arc<Hold>, now: Tick) -> bool {
-        while let Some(waiter) = self.next() {
-            if waiter.call.is_closed() {
-                continue;
-            }
-            hold.seat(waiter.spec, now);
-            match waiter.call.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
-                Ok(()) => {
-                    self.hold(hold);
-                    return true;
-                }
-                // It left this very moment. Q5: the guard must not act on its drop.
-                Err(Ok(Some(guard))) => drop(guard.defuse()),
-                Err(_) => {}
-            }
-        }
-        false
-    }
-
-    /// The seat is a holder's.
-    fn hold(&mut self, hold: &Arc<Hold>) {
-        self.seat = Seat::Held(Arc::clone(hold));
+    /// A holder has the name in this process from now on.
+    fn held_by(&mut self, hold: &Arc<Hold>) {
+        self.phase = Phase::Held(Arc::clone(hold));
         let owner = hold.spec().owner;
         if owner.is_some() && self.waiters.iter().any(|w| w.spec.owner == owner) {
-            self.let_inside(hold, owner);
+            self.admit_same_owner(hold, owner);
         }
-        self.dismiss_hasty();
+        self.answer_try_once(&Ok(()));
     }
 
     /// Waiters of the same owner enter with it, or they would wait for themselves.
-    fn let_inside(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
+    fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
         let mut rest = VecDeque::new();
         for waiter in self.waiters.drain(..) {
-            if waiter.spec.owner != owner || waiter.call.is_closed() {
+            if waiter.spec.owner != owner || waiter.answer.is_closed() {
                 rest.push_back(waiter);
             } else if !waiter.spec.reentrant {
-                let _ = waiter.call.send(Err(Error::Reentered {
+                let _ = waiter.answer.send(Err(Error::Reentered {
                     name: hold.queue.name.shared(),
                     held_at: hold.spec().place,
                 }));
@@ -439,168 +490,219 @@ impl State {
                 let hold = Arc::clone(hold);
                 let core = Arc::clone(&hold.core);
                 core.spawn(async move {
-                    let guard = go_inside(hold).await;
-                    let _ = waiter.call.send(guard.map(Some));
+                    let guard = reenter_on_server(hold).await;
+                    let _ = waiter.answer.send(guard.map(Some));
                 });
             }
         }
-        self.hasty = u32::try_from(rest.iter().filter(|w| w.once).count()).unwrap_or(0);
+        self.try_once = u32::try_from(rest.iter().filter(|w| w.once).count()).unwrap_or(0);
         self.waiters = rest;
     }
 
-    /// Everybody gets the same answer.
-    fn dismiss_all(&mut self, error: &Error) {
-        self.hasty = 0;
+    /// Every waiter gets the same answer.
+    fn answer_all(&mut self, error: &Error) {
+        self.try_once = 0;
         for waiter in self.waiters.drain(..) {
-            let _ = waiter.call.send(Err(error.clone()));
+            let _ = waiter.answer.send(Err(error.clone()));
         }
+    }
+
+    /// Answers the first live waiter, and only that one: what it asked for concerns no other (L4).
+    fn answer_first(&mut self, error: Error) {
+        if self.first_live_waiter().is_some()
+            && let Some(waiter) = self.pop_waiter()
+        {
+            let _ = waiter.answer.send(Err(error));
+        }
+    }
+
+    /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is.
+    fn hand_over(&mut self, hold: &Arc<Hold>, from: &Spec, now: Tick) -> bool {
+        while self
+            .first_live_waiter()
+            .is_some_and(|next| from.serves(&next))
+        {
+            let Some(waiter) = self.pop_waiter() else {
+                return false;
+            };
+            hold.hand_over(waiter.spec, now);
+            if deliver(waiter, hold) {
+                self.held_by(hold);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Gives a waiter its guard. `false` if the waiter left at this very moment.
+fn deliver(waiter: Waiter, hold: &Arc<Hold>) -> bool {
+    match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
+        Ok(()) => true,
+        // Q5: the guard must not act on its drop.
+        Err(Ok(Some(guard))) => {
+            drop(guard.defuse());
+            false
+        }
+        Err(_) => false,
     }
 }
 
 impl Queue {
     fn holder(&self) -> Option<Arc<Hold>> {
-        match &self.state.lock().seat {
-            Seat::Held(hold) => Some(Arc::clone(hold)),
+        match &self.state.lock().phase {
+            Phase::Held(hold) => Some(Arc::clone(hold)),
             _ => None,
         }
     }
 
-    /// The server has given the name to the ticket. If the first who waits can have it as it is, it is his at once;
-    /// the driver, whose hop this saves, only learns that it is not needed any more. If not, the driver sees to it.
-    fn granted(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, ticket: LeaseId) {
-        if let Some((parked, place)) = state.line.as_ref().and_then(|l| l.parked.zip(l.place))
-            && let Some(spec) = state.first()
-            && place.serves(&spec, core.clock.now().since(parked.asked))
-            && let Some(hold) = self.seat(core, &mut state, ticket, &spec, parked)
-        {
-            state.driver = state.driver.wrapping_add(1);
-            drop(state);
-            self.seated(core, &hold, parked.asked);
-        } else if let Some(line) = &mut state.line {
-            line.granted = true;
-        }
-        self.bell.notify_one();
+    /// A holder for a lease that the server gave to us: the one place in which there comes to be one.
+    ///
+    /// `None` if the lease is not to be believed any more (B1), or the client shuts down (B6).
+    fn begin_hold(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        state: &State,
+        granted: Granted,
+        spec: Spec,
+    ) -> Option<Arc<Hold>> {
+        let now = core.clock.now();
+        (now < granted.until && state.life == Life::Open)
+            .then(|| Hold::new(core, self, granted, spec, now))
     }
 
-    /// The name is ours under this ticket: gives it to the first who waits, if that is what he asks for. To be followed by
-    /// [`seated`](Queue::seated) without the lock.
+    /// The name is ours under the present ticket: gives it to the first live waiter, if that is what it asks for. To be
+    /// followed by [`seated`](Queue::seated) without the lock.
     fn seat(
         self: &Arc<Self>,
         core: &Arc<Core>,
         state: &mut State,
-        ticket: LeaseId,
-        spec: &Spec,
-        Parked { asked, resent }: Parked,
+        granted: Granted,
     ) -> Option<Arc<Hold>> {
-        let first = state.first()?;
-        if first.lease() != spec.lease() || first.is_fixed() != spec.is_fixed() || core.is_closed()
-        {
-            return None;
+        let lease_ms = state.remote().ticket(granted.lease)?.lease_ms();
+        loop {
+            let spec = state.first_live_waiter()?;
+            if spec.lease_ms() != lease_ms {
+                return None;
+            }
+            let hold = self.begin_hold(core, state, granted, spec)?;
+            let waiter = state.pop_waiter()?;
+            if deliver(waiter, &hold) {
+                let remote = state.remote();
+                remote.ticket = None;
+                remote.granted = false;
+                remote.answered();
+                self.took(state, &hold);
+                self.stop_listening(core, state);
+                return Some(hold);
+            }
         }
-        let now = core.clock.now();
-        let hold = Hold::new(core, self, ticket, *spec, asked, resent);
-        if !state.seat_first(&hold, now) {
-            return None;
-        }
-        state.row = 0;
-        state.row_since = now;
-        state.not_in_line();
-        if state.waiters.is_empty() && state.line.take().is_some_and(|line| line.listening) {
-            core.backend.unlisten(&self.name);
-        }
-        Some(hold)
     }
 
-    fn seated(&self, core: &Arc<Core>, hold: &Arc<Hold>, asked: Tick) {
-        hold.watch(asked);
-        core.events
-            .tell(&self.name, hold.lease(), EventKind::Acquired);
+    /// The server gave the name to `hold`; the count of hand-offs starts anew.
+    fn took(&self, state: &mut State, hold: &Arc<Hold>) {
+        state.handoffs = 0;
+        state.handoffs_since = hold.core.clock.now();
+        state.held_by(hold);
     }
 
-    /// A newcomer's attempt was granted.
-    fn take_first(
-        self: &Arc<Self>,
-        core: &Arc<Core>,
-        lease: LeaseId,
-        spec: Spec,
-        sent: Tick,
-        resent: bool,
-    ) -> Turn {
-        let hold = Hold::new(core, self, lease, spec, sent, resent);
-        let now = core.clock.now();
-        hold.seat(spec, now);
-        let mut state = self.state.lock();
-        state.row = 0;
-        state.row_since = now;
-        state.hold(&hold);
-        drop(state);
+    fn seated(&self, core: &Arc<Core>, hold: &Arc<Hold>, sent: Tick) {
         hold.watch(sent);
-        core.events.tell(&self.name, lease, EventKind::Acquired);
-        if core.is_closed() {
-            hold.lose(LostReason::ClientShutdown);
-        }
-        // A guard from here on: should nobody take it, its drop releases the name (D5).
-        Turn::Guard(Guard::new(hold))
+        core.events
+            .tell(&self.name, hold.lease, EventKind::Acquired);
     }
 
-    /// A newcomer's attempt found the name held by another process.
-    fn held_elsewhere(self: &Arc<Self>, core: &Arc<Core>, spec: Spec, patience: Patience) -> Turn {
+    /// The server says that it gave the name to one of our lease ids (B3). `false` if that id does not wait for it.
+    ///
+    /// If the driver waits and the first live waiter can have the lease as it is, it gets it at once; the driver, whose
+    /// hop this saves, only learns that it is not needed any more. If not, the driver asks again.
+    fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
         let mut state = self.state.lock();
-        let turn = if patience == Patience::Once {
-            Turn::Busy
-        } else {
-            Turn::Place(state.line_up(self, spec, false, true))
+        if let Phase::Held(hold) = &state.phase
+            && hold.lease == grant.lease
+        {
+            return true; // we asked and know already
+        }
+        let waits = matches!(state.phase, Phase::WaitingRemote);
+        let Some(remote) = &mut state.remote else {
+            return false;
         };
-        state.dismiss_hasty();
-        self.go_on(core, state, Start::Listen);
-        turn
+        let Some(ticket) = remote.ticket(grant.lease) else {
+            return false;
+        };
+        let believed = ticket.believe(grant);
+        remote.granted = true;
+        let now = core.clock.now();
+        if waits
+            && let Some(granted) = believed
+            && let Some(first) = state.first_live_waiter()
+            && first.is_fresh(granted.sent, now)
+            && let Some(hold) = self.seat(core, &mut state, granted)
+        {
+            state.driver = state.driver.wrapping_add(1);
+            drop(state);
+            self.seated(core, &hold, granted.sent);
+        }
+        self.driver_wake.notify_one();
+        true
     }
 
-    /// The seat is given up; the waiters, if any, get a driver.
-    fn pass_on(self: &Arc<Self>, core: &Arc<Core>) {
-        self.go_on(core, self.state.lock(), Start::Ask);
-    }
-
-    /// The holder has lost the name or left it to expire: the seat is free for the next.
-    pub(crate) fn vacate(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
+    /// The holder has lost the name or left it to expire: the next may ask for it.
+    pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
         let state = self.state.lock();
-        if matches!(&state.seat, Seat::Held(there) if Arc::ptr_eq(there, hold)) {
+        if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
             self.go_on(core, state, Start::Ask);
         }
     }
 
-    /// Whoever has the seat is done with it: a driver for those who wait, or the end of the queue (Q2, Q3).
+    /// The actor of this queue is done: a driver for those who wait, or the end of the queue (Q2, Q3).
     fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
-        if state.waiters.is_empty() {
+        if state.first_live_waiter().is_none() {
             self.close(core, &mut state);
         } else {
-            state.seat = Seat::Busy;
+            state.phase = Phase::InFlight;
             drop(state);
             core.spawn(drive(Arc::clone(core), Arc::clone(self), start));
         }
     }
 
-    /// Nobody holds, wants or gives back the name in this process.
+    /// Nothing holds, wants or gives back the name in this process.
     fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut State) {
-        state.seat = Seat::Free;
-        state.gone = true;
+        state.phase = Phase::Idle;
+        state.life = Life::Removed;
         core.queues.remove(self);
-        let Some(line) = state.line.take() else {
-            return;
-        };
-        if line.listening {
-            core.backend.unlisten(&self.name);
+        self.stop_listening(core, state);
+        if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
+            abandon(core, &self.name, debt);
         }
-        if let (Some(ticket), Some(place)) = (line.ticket, line.place) {
-            abandon(core, &self.name, ticket, Some(place));
+    }
+
+    /// Without waiters there is nothing to hear.
+    fn stop_listening(&self, core: &Arc<Core>, state: &mut State) {
+        if !state.waiters.is_empty() {
+            return;
+        }
+        if let Some(remote) = &mut state.remote
+            && remote.ears != Ears::Closed
+        {
+            // Also one that is still being opened: it may come about at any time.
+            remote.ears = Ears::Closed;
+            core.backend.unlisten(&self.name);
         }
     }
 
     /// The time of a patient waiter is up.
     fn out_of_time(&self, spec: Spec) -> Answer {
         let state = self.state.lock();
-        match state.line.as_ref().and_then(|line| line.trouble.clone()) {
-            // Held by somebody, as far as we know.
+        let trouble = state.remote.as_ref().and_then(|remote| {
+            let (failure, _) = remote.trouble.clone()?;
+            Some(match &remote.ticket {
+                Some(ticket) => ticket.verdict(failure),
+                None => failure,
+            })
+        });
+        match trouble {
+            // Held by another owner, as far as we know.
             None => Ok(None),
             Some(failure) => {
                 let free = lease::free_within(spec.lease());
@@ -610,8 +712,8 @@ impl Queue {
     }
 
     fn warn_of_self_wait(&self, spec: Spec) {
-        let holder = match &self.state.lock().seat {
-            Seat::Held(hold) => hold.spec().place,
+        let holder = match &self.state.lock().phase {
+            Phase::Held(hold) => hold.spec().place,
             _ => return,
         };
         tracing::warn!(

@@ -1,15 +1,15 @@
 //! The end of a guard: the lease passes on in memory, or goes back to the server.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use super::{
-    Queue, Seat, Spec,
-    attempt::{Attempt, abandon},
+    Life, Locked, Phase, Queue, Spec,
     driver::Start,
     enter::write_count,
+    ticket::{Pauses, place},
 };
 use crate::{
-    Error, ErrorKind, LostReason,
+    Error, LostReason,
     backend::{self, Failure, Next, Release},
     clock::Tick,
     events::EventKind,
@@ -20,159 +20,250 @@ use crate::{
 };
 
 /// The end of a guard.
-pub(crate) enum Gone {
+pub(crate) enum ReleaseStep {
     /// Nothing is left to do.
-    Done(Released),
+    Done(Result<Released, Error>),
     /// The server must be told.
-    ToServer(Arc<Hold>, ReleaseWork),
+    ToServer(ReleaseWork),
 }
 
 pub(crate) type ReleaseWork = Pin<Box<dyn Future<Output = Result<Released, Error>> + Send>>;
 
 /// A guard goes: the last one passes the lease on in memory, or to the server.
-pub(crate) fn let_go(hold: Arc<Hold>, counted: bool) -> Gone {
+pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     if let Left::Holds { holds, count } = hold.leave(counted) {
-        if count.is_some() && !hold.is_over() {
-            let told = Arc::clone(&hold);
-            hold.core.spawn(async move {
-                // Only for those who look at the server: the count there does not decide anything.
-                let _ = write_count(&told).await;
-            });
-        }
-        return Gone::Done(Released::StillHeld { holds });
+        write_count_in_background(&hold, count);
+        return ReleaseStep::Done(Ok(Released::StillHeld { holds }));
     }
     let core = Arc::clone(&hold.core);
     let queue = Arc::clone(&hold.queue);
-    // Before the look, so that what is found valid below was valid then, and nobody needs to be told.
+    // Before the look, so that what is found valid below was valid then, and nothing needs to be told.
     let now = core.clock.now();
-    if let Err(End::Lost(reason)) = hold.standing() {
-        // The server may still hold it for a moment, or for longer if a renewal got through whose answer did not.
-        let name = queue.name.clone();
-        let core_ = Arc::clone(&core);
-        let lease = hold.lease();
-        if !matches!(reason, LostReason::Replaced | LostReason::ClientShutdown) {
-            abandon(&core_, &name, lease, None);
-        }
-        return Gone::Done(Released::WasLost(reason));
+    if let Err(end) = hold.standing() {
+        // The server may still hold it for a moment, or for longer if a renewal got through whose answer did not (B5).
+        hold.settle();
+        let reason = match end {
+            End::Lost(reason) => reason,
+            End::Released => LostReason::Unconfirmed,
+        };
+        return ReleaseStep::Done(Err(hold.lost_error(reason)));
     }
     let spec = hold.spec();
     let mut state = queue.state.lock();
-    let next_spec = state.first();
-    let passes = spec.handoff.is_on() && next_spec.is_some_and(|next| spec.serves(&next));
-    if passes
-        && state.row < spec.handoff.max_in_row
-        && now.since(state.row_since) < spec.handoff.max_time()
-        && enough_left(&hold, spec, now)
-        && state.seat_first(&hold, now)
-    {
-        state.row += 1;
+    let may_pass = spec.handoff.is_on()
+        && state.handoffs < spec.handoff.max_in_row
+        && now.since(state.handoffs_since) < spec.handoff.max_time()
+        && enough_left(&hold, &spec, now);
+    if may_pass && state.hand_over(&hold, &spec, now) {
+        state.handoffs += 1;
         drop(state);
         core.events
-            .tell(&queue.name, hold.lease(), EventKind::HandedOver);
-        return Gone::Done(Released::Released);
+            .tell(&queue.name, hold.lease, EventKind::HandedOver);
+        return ReleaseStep::Done(Ok(Released::Freed));
     }
-    // To the server. From here on the lease id is not relied on any more (Q4).
-    // Not `standing()`: under the queue's lock nobody may be told of a loss.
-    let until = match hold.term.look(now) {
-        Standing::Valid(until) => until,
-        _ => now,
-    };
-    hold.term.end(End::Released);
+    // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
+    // Not `standing()`: under the queue's lock no loss may be told. Whoever finds that it is over tells it.
+    if !hold.term.end(End::Released) {
+        drop(state);
+        hold.settle();
+        let reason = match hold.standing() {
+            Err(End::Lost(reason)) => reason,
+            _ => LostReason::Expired,
+        };
+        return ReleaseStep::Done(Err(hold.lost_error(reason)));
+    }
+    hold.settled_by_release();
     core.watchdog.forget(&hold);
-    state.seat = Seat::Busy;
-    let listening = state.listening();
-    let next = next_spec.map(|next_spec| Next {
-        lease: LeaseId::next(),
-        lease_ms: next_spec.lease_ms(),
-        keep: passes,
-        line: listening.then(|| core.line(next_spec.lease())),
-    });
-    if let (Some(next), Some(line)) = (next, &mut state.line) {
-        line.ticket = next.line.map(|_| next.lease);
-        line.place = next.line;
-        line.granted = false;
-    }
+    state.phase = Phase::InFlight;
+    let next = next(&core, &mut state, &spec);
     drop(state);
-    let step = Release {
-        name: queue.name.clone(),
-        lease: hold.lease(),
+    let release = Releasing {
+        hold,
         next,
-        tombstone_ms: hold.was_resent().then(|| core.tombstone_ms()),
-        listening,
+        began: now,
+        silent: false,
     };
-    let work = release_work(Arc::clone(&hold), step, until);
-    Gone::ToServer(hold, Box::pin(work))
+    ReleaseStep::ToServer(Box::pin(release.run()))
+}
+
+/// Only for those who look at the server: the count there decides nothing.
+pub(crate) fn write_count_in_background(hold: &Arc<Hold>, count: Option<u32>) {
+    if count.is_some() && !hold.is_over() {
+        let counted = Arc::clone(hold);
+        hold.core.spawn(async move {
+            let _ = write_count(&counted).await;
+        });
+    }
 }
 
 /// A lease is handed on while most of it is left, so that its renewal is never the next holder's first worry.
-fn enough_left(hold: &Arc<Hold>, spec: Spec, now: Tick) -> bool {
+fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
     match hold.term.look(now) {
         Standing::Valid(until) => until.since(now) > spec.lease() / 3,
         _ => false,
     }
 }
 
-/// Brings a release to the server. `until` is when the lease would have ended here.
-async fn release_work(hold: Arc<Hold>, step: Release, until: Tick) -> Result<Released, Error> {
-    let core = Arc::clone(&hold.core);
-    let queue = Arc::clone(&hold.queue);
-    let mut attempt = Attempt::new(&core, &step.name, step.lease);
-    let began = core.clock.now();
-    loop {
-        let sent = core.clock.now();
-        let failure = match core.backend.release(step.clone()).await {
-            Ok(answer) => {
-                // "Not ours" to a repeated request means that an earlier copy released it, or that it expired
-                // on the way: either way we held it until we let go, and nobody holds it for us now.
-                let lost = answer == backend::Released::NotOurs && !attempt.ambiguous;
-                core.events
-                    .tell(&step.name, step.lease, EventKind::Released);
-                queue.released(&hold, &step, answer, sent);
-                return Ok(if lost {
-                    Released::WasLost(LostReason::Replaced)
-                } else {
-                    Released::Released
-                });
-            }
-            Err(failure) => failure,
-        };
-        attempt.failed(&failure);
-        let waited = core.clock.now().since(began);
-        let hopeless = matches!(failure, Failure::Rejected(_));
-        if hopeless || waited >= core.config.operation_timeout {
-            let left = until.since(core.clock.now());
-            if attempt.ambiguous || left.is_zero() {
-                hold.term.restart(until);
-                hold.term.end(End::Lost(LostReason::Unconfirmed));
-                // The driver of the next will wait for what the server still holds.
-                queue.pass_on(&core);
-            } else {
-                queue.take_back(&hold, until);
-            }
-            hold.come_back();
-            let doing = format!("release {:?}", step.name);
-            let free = left + lease::margin(hold.spec().lease());
-            return Err(attempt.verdict(failure).into_error(doing, free));
-        }
-        attempt.pause().await;
+/// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
+/// is (B3).
+fn next(
+    core: &Arc<crate::client::Core>,
+    state: &mut Locked<'_>,
+    spec: &Spec,
+) -> Option<(LeaseId, bool)> {
+    if state.life != Life::Open {
+        return None; // B6
     }
+    let waiter = state.first_live_waiter()?;
+    let keep = spec.handoff.is_on() && spec.serves(&waiter);
+    // A holder's queue has no ticket (B5), so there is none with other terms.
+    let ticket = state.remote().ticket_for(core, waiter.lease_ms())?;
+    Some((ticket.lease(), keep))
 }
 
-/// A release that nobody waits for: tried until the lease has ended anyway.
-pub(crate) async fn release_at_last(hold: Arc<Hold>, work: ReleaseWork) {
-    let mut work = work;
-    while let Err(error) = work.await {
-        tracing::warn!(name = %hold.queue.name, %error, "not released yet");
-        if error.kind() == ErrorKind::Rejected {
-            // What the server refuses now it may refuse for ever; the name frees itself.
-            hold.leave(true);
-            hold.forsake();
-            return;
+/// A release on its way to the server.
+struct Releasing {
+    hold: Arc<Hold>,
+    /// The ticket under which this process goes on, and whether the server may keep the name for it.
+    next: Option<(LeaseId, bool)>,
+    began: Tick,
+    /// A send had no answer, so it may have been carried out.
+    silent: bool,
+}
+
+/// What an answer to a release means for the queue.
+struct Answered {
+    answer: backend::Released,
+    sent: Tick,
+    queued: bool,
+}
+
+impl Releasing {
+    /// Tells the server. A caller that waits hears within the operation timeout what is known by then; the rest is done in
+    /// the background.
+    async fn run(mut self) -> Result<Released, Error> {
+        let core = Arc::clone(&self.hold.core);
+        let mut pauses = Pauses::default();
+        loop {
+            match self.send().await {
+                Ok(answered) => return self.finish(answered),
+                Err(failure) if failure.is_final() => {
+                    self.give_up(&failure);
+                    return Ok(self.unconfirmed());
+                }
+                Err(_) => {}
+            }
+            if core.clock.now().since(self.began) >= core.config.operation_timeout {
+                let unconfirmed = self.unconfirmed();
+                core.spawn(self.run_on(pauses));
+                return Ok(unconfirmed);
+            }
+            pauses.pause(&core).await;
         }
-        match let_go(Arc::clone(&hold), true) {
-            Gone::Done(_) => return,
-            Gone::ToServer(_, again) => work = again,
+    }
+
+    /// Goes on telling the server, until the lease has ended there anyway.
+    async fn run_on(mut self, mut pauses: Pauses) {
+        let core = Arc::clone(&self.hold.core);
+        let over = lease::free_within(self.hold.spec().lease());
+        loop {
+            pauses.pause(&core).await;
+            match self.send().await {
+                Ok(answered) => {
+                    let _ = self.finish(answered);
+                    return;
+                }
+                Err(failure) if failure.is_final() || core.clock.now().since(self.began) > over => {
+                    return self.give_up(&failure);
+                }
+                Err(_) => {}
+            }
         }
+    }
+
+    fn unconfirmed(&self) -> Released {
+        Released::Unconfirmed {
+            free_within: lease::free_within(self.hold.spec().lease()),
+        }
+    }
+
+    /// Sends it once. Each send is an ask of its own for the next ticket (B3).
+    async fn send(&mut self) -> Result<Answered, Failure> {
+        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        let sent = core.clock.now();
+        let (next, listening) = {
+            let mut state = queue.state.lock();
+            let listening = state.is_listening();
+            let next = self.next.and_then(|(lease, keep)| {
+                let remote = state.remote();
+                remote.asks();
+                let ticket = remote.ticket(lease)?;
+                let ask = ticket.ask(sent);
+                Some(Next {
+                    lease,
+                    lease_ms: ticket.lease_ms(),
+                    keep,
+                    place: listening.then(|| place(core, ask)),
+                })
+            });
+            (next, listening)
+        };
+        let queued = next.is_some_and(|next| next.place.is_some());
+        let debt = self.hold.debt();
+        let copies = debt.copies || self.silent;
+        let step = Release {
+            name: queue.name.clone(),
+            lease: debt.lease,
+            next,
+            tombstone_ms: copies.then(|| core.tombstone_ms()),
+            listening,
+        };
+        match core.backend.release(step).await {
+            Ok(answer) => Ok(Answered {
+                answer,
+                sent,
+                queued,
+            }),
+            Err(failure) => {
+                self.silent |= matches!(failure, Failure::Ambiguous(_));
+                let mut state = queue.state.lock();
+                if let Some((lease, _)) = self.next
+                    && let Some(ticket) = state.remote().ticket(lease)
+                {
+                    ticket.failed(&failure);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// The server has answered: the lease id is over (B5), and the queue goes on.
+    fn finish(self, answered: Answered) -> Result<Released, Error> {
+        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        core.events
+            .tell(&queue.name, self.hold.lease, EventKind::Released);
+        let not_ours = answered.answer == backend::Released::NotOurs;
+        queue.released(
+            &self.hold,
+            self.next.map(|(lease, _)| lease),
+            &answered,
+            self.silent,
+        );
+        // "Not ours" after a send without an answer means that an earlier copy released it, or that it expired on the way:
+        // either way we held it until we let go.
+        if not_ours && !self.silent {
+            return Err(self.hold.lost_error(LostReason::Replaced));
+        }
+        Ok(Released::Freed)
+    }
+
+    /// The server refuses it for good, or has not answered until the lease had ended there.
+    fn give_up(&self, failure: &Failure) {
+        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        tracing::warn!(name = %queue.name, cause = %failure.cause(), "not released, left to expire");
+        core.events
+            .tell(&queue.name, self.hold.lease, EventKind::Released);
+        queue.go_on(core, queue.state.lock(), Start::Ask);
     }
 }
 
@@ -181,48 +272,47 @@ impl Queue {
     fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
-        step: &Release,
-        answer: backend::Released,
-        sent: Tick,
+        next: Option<LeaseId>,
+        answered: &Answered,
+        silent: bool,
     ) {
         let core = &hold.core;
-        let now = core.clock.now();
+        let Answered {
+            answer,
+            sent,
+            queued,
+        } = *answered;
         let mut state = self.state.lock();
-        let start = match (answer, step.next) {
-            (backend::Released::Kept, Some(next)) => {
-                let until = lease::valid_until(sent, Duration::from_millis(next.lease_ms));
-                if now < until {
-                    hold.renew_as(next.lease, until);
-                    state.row = 0;
-                    state.row_since = now;
-                    state.not_in_line();
-                    if state.seat_first(hold, now) {
+        if let Some(lease) = next
+            && let Some(ticket) = state.remote().ticket(lease)
+        {
+            match answer {
+                backend::Released::Kept { remaining } => {
+                    // B1: what the reply to this very send says is left.
+                    let granted = ticket.granted(sent, remaining);
+                    if let Some(kept) = self.seat(core, &mut state, granted) {
                         drop(state);
-                        hold.watch(sent);
-                        let events = &core.events;
-                        events.tell(&self.name, next.lease, EventKind::HandedOver);
+                        kept.watch(sent);
+                        core.events
+                            .tell(&self.name, kept.lease, EventKind::HandedOver);
                         return;
                     }
-                    hold.term.end(End::Released);
                 }
-                // Nobody wants it any more, or it took too long to hear: give it back for good.
-                abandon(core, &self.name, next.lease, None);
-                Start::Ask
+                // Not queued, and not kept: the server does not have it, unless by an earlier copy.
+                backend::Released::Freed { others: 0 } | backend::Released::NotOurs => {
+                    if !silent {
+                        ticket.refused();
+                    }
+                }
+                _ if !queued && !silent => ticket.refused(),
+                _ => {}
             }
-            (backend::Released::Granted { lease }, _) => Start::Park { asked: sent, lease },
-            (backend::Released::Freed { others }, _) if others > 0 => Start::GiveWay,
+        }
+        let start = match answer {
+            backend::Released::Granted { lease } => Start::Wait { lease },
+            backend::Released::Freed { others } if others > 0 => Start::GiveWay,
             _ => Start::Ask,
         };
         self.go_on(core, state, start);
-    }
-
-    /// A release that never left: the hold goes on.
-    fn take_back(self: &Arc<Self>, hold: &Arc<Hold>, until: Tick) {
-        let mut state = self.state.lock();
-        hold.term.restart(until);
-        state.seat = Seat::Held(Arc::clone(hold));
-        state.not_in_line();
-        drop(state);
-        hold.core.watchdog.look_at(hold, hold.core.clock.now());
     }
 }

@@ -222,7 +222,7 @@ fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
     let mut batch = Vec::new();
     for hold in due {
         match hold.look(now) {
-            Look::Renew { end } => {
+            Look::Ask { end } => {
                 if let Some(end) = end {
                     watchdog.look_at(&hold, end);
                 }
@@ -244,7 +244,7 @@ fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
 fn renew_in_turn(core: &Arc<Core>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
     let (strong, watchdog) = (Arc::clone(core), Arc::clone(watchdog));
     core.spawn(async move {
-        let every = batch.iter().map(|hold| hold.renew_every()).min();
+        let every = batch.iter().map(|hold| hold.ask_every()).min();
         let every = every.unwrap_or_default();
         let patience = patience(every, strong.config.operation_timeout);
         let lane = Arc::clone(&watchdog.lane).acquire_owned();
@@ -317,10 +317,9 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
 
 /// A batch that has no answer: each is tried again by itself until its lease ends.
 fn failed(due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
-    let (Failure::NotSent(cause) | Failure::Rejected(cause) | Failure::Ambiguous(cause)) = failure;
     tracing::warn!(
         names = due.len(),
-        cause = &**cause as &dyn std::error::Error,
+        cause = &**failure.cause() as &dyn std::error::Error,
         "leases not renewed, trying again until they end"
     );
     for (due, hold) in due {

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, ClientBuilder, MemoryServer};
+use leasehold::{Client, ClientBuilder, Error, LostReason, MemoryServer, Released};
 use leasehold_testkit::{Flavor, Server};
 
 /// Where the leases live.
@@ -79,6 +79,15 @@ pub fn servers() -> Vec<Server> {
     let flavors = Flavor::available();
     assert!(!flavors.is_empty(), "no real server: run scripts/test");
     flavors.into_iter().map(Server::start).collect()
+}
+
+/// A release that came too late, and says so.
+#[track_caller]
+pub fn assert_lost(released: Result<Released, Error>, reason: LostReason) {
+    match released {
+        Err(Error::Lost { reason: told, .. }) => assert_eq!(told, reason),
+        other => panic!("{other:?} instead of lost, {reason:?}"),
+    }
 }
 
 /// A number that the server answers with.

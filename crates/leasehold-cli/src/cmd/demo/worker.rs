@@ -77,7 +77,7 @@ impl Worker {
         match guard.run(work).await {
             Ok(done) => {
                 self.report.tell(What::Left);
-                guard.release().await.map_err(|kept| kept.error)?;
+                guard.release().await?;
                 Ok(Some(done))
             }
             Err(Error::Lost { .. }) => {

@@ -13,8 +13,7 @@ pub use server::MemoryServer;
 
 use crate::{
     backend::{
-        Abandon, Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew,
-        Renewal, Reply,
+        Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew, Renewal, Reply,
     },
     config::Config,
     name::Name,
@@ -76,13 +75,6 @@ impl Backend for Memory {
         self.step(move |store, client| Ok(store.release(client, &step)))
     }
 
-    fn abandon(&self, step: Abandon) -> Reply<()> {
-        self.step(move |store, client| {
-            store.abandon(client, &step);
-            Ok(())
-        })
-    }
-
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let batch: Vec<_> = batch
             .iter()
@@ -104,6 +96,15 @@ impl Backend for Memory {
         })
     }
 
+    fn extend(
+        &self,
+        name: Name,
+        lease: LeaseId,
+        lease_ms: u64,
+    ) -> Reply<Option<std::time::Duration>> {
+        self.step(move |store, client| Ok(store.extend(client, &name, lease, lease_ms)))
+    }
+
     fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool> {
         self.step(move |store, client| Ok(store.count(client, &name, lease, holds)))
     }
@@ -112,7 +113,7 @@ impl Backend for Memory {
         self.step(move |store, _| Ok(store.inspect(&name)))
     }
 
-    fn force_unlock(&self, name: Name) -> Reply<bool> {
+    fn force_unlock(&self, name: Name) -> Reply<Vec<String>> {
         self.step(move |store, _| Ok(store.force_unlock(&name)))
     }
 

@@ -9,7 +9,7 @@ use std::{
 use super::Listener;
 use crate::{
     backend::{
-        Abandon, Acquire, Acquired, Inspection, Line, Release, Released, Renew, Renewal, WakeUp,
+        Acquire, Acquired, Grant, Inspection, Place, Release, Released, Renew, Renewal, WakeUp,
     },
     name::Name,
     owner::LeaseId,
@@ -34,7 +34,7 @@ impl Ears {
 #[derive(Default)]
 pub(crate) struct Store {
     pub(super) held: BTreeMap<Name, Held>,
-    lines: HashMap<Name, VecDeque<InLine>>,
+    queues: BTreeMap<Name, Waiting>,
     pub(super) listeners: HashMap<Name, Vec<Listener>>,
     /// Lease ids that were given up, until then.
     gone: HashMap<(Arc<str>, LeaseId), Duration>,
@@ -56,10 +56,23 @@ pub(super) struct Held {
     ends: Duration,
 }
 
-struct InLine {
+/// The clients that wait for a name, next first.
+#[derive(Default)]
+struct Waiting {
+    places: VecDeque<Queued>,
+    ends: Duration,
+}
+
+/// One of them, and the ask that a grant to it answers (B3).
+struct Queued {
     client: Arc<str>,
-    lease: LeaseId,
-    lease_ms: u64,
+    grant: Grant,
+}
+
+impl Queued {
+    fn is(&self, client: &Arc<str>, lease: LeaseId) -> bool {
+        self.client == *client && self.grant.lease == lease
+    }
 }
 
 impl Store {
@@ -69,6 +82,7 @@ impl Store {
         let now = self.clock;
         self.held.retain(|_, held| held.ends > now);
         self.gone.retain(|_, until| *until > now);
+        self.queues.retain(|_, waiting| waiting.ends > now);
     }
 
     fn ours(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) -> Option<&mut Held> {
@@ -87,26 +101,68 @@ impl Store {
         self.held.insert(name.clone(), held);
     }
 
-    fn line_up(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId, line: Line) {
-        let waiting = self.lines.entry(name.clone()).or_default();
-        if !waiting
-            .iter()
-            .any(|w| w.client == *client && w.lease == lease)
-        {
-            waiting.push_back(InLine {
+    /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).
+    fn queue(&mut self, client: &Arc<str>, name: &Name, mut grant: Grant, place: Place) {
+        grant.ask = place.ask;
+        let ends = self.clock + Duration::from_millis(place.keep_ms);
+        let waiting = self.queues.entry(name.clone()).or_default();
+        waiting.ends = waiting.ends.max(ends);
+        let mut places = waiting.places.iter_mut();
+        match places.find(|queued| queued.is(client, grant.lease)) {
+            Some(queued) => queued.grant.ask = queued.grant.ask.max(grant.ask),
+            None => waiting.places.push_back(Queued {
                 client: Arc::clone(client),
-                lease,
-                lease_ms: line.lease_ms,
-            });
+                grant,
+            }),
         }
     }
 
-    fn leave_line(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) {
-        if let Some(waiting) = self.lines.get_mut(name) {
-            waiting.retain(|w| w.client != *client || w.lease != lease);
-            if waiting.is_empty() {
-                self.lines.remove(name);
+    fn leave_queue(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) {
+        if let Some(waiting) = self.queues.get_mut(name) {
+            waiting.places.retain(|queued| !queued.is(client, lease));
+            if waiting.places.is_empty() {
+                self.queues.remove(name);
             }
+        }
+    }
+
+    fn is_queued(&self, client: &Arc<str>, name: &Name, lease: LeaseId) -> bool {
+        self.queues
+            .get(name)
+            .is_some_and(|waiting| waiting.places.iter().any(|q| q.is(client, lease)))
+    }
+
+    fn waiting(&self, name: &Name) -> usize {
+        self.queues
+            .get(name)
+            .map_or(0, |waiting| waiting.places.len())
+    }
+
+    fn is_given_up(&self, client: &Arc<str>, lease: LeaseId) -> bool {
+        self.gone.contains_key(&(Arc::clone(client), lease))
+    }
+
+    /// Gives the name to the first in the queue that hears it. How long it has the name; `None` if there is none.
+    fn give_to_next(&mut self, name: &Name) -> Option<Duration> {
+        loop {
+            let waiting = self.queues.get_mut(name)?;
+            let first = waiting.places.pop_front();
+            if waiting.places.is_empty() {
+                self.queues.remove(name);
+            }
+            let Queued { client, grant } = first?;
+            // B4, and a client that hears nothing is gone.
+            let ears = self.ears(name);
+            let ears = ears.into_iter().find(|ears| ears.client == client);
+            let (false, Some(ears)) = (self.is_given_up(&client, grant.lease), ears) else {
+                continue;
+            };
+            self.hold(&client, name, grant.lease, grant.lease_ms);
+            if !self.cut {
+                self.outbox
+                    .push((ears, name.clone(), WakeUp::Granted(grant)));
+            }
+            return Some(Duration::from_millis(grant.lease_ms));
         }
     }
 
@@ -127,74 +183,83 @@ impl Store {
     }
 
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
-        let ends = self.clock + Duration::from_millis(step.lease_ms);
+        let (now, lease) = (self.clock, Duration::from_millis(step.lease_ms));
+        // In this order (B3, B4): it holds; it was given up; the name is free; its place.
         if let Some(held) = self.ours(client, &step.name, step.lease) {
-            held.ends = ends;
-            return Acquired::Granted;
+            held.ends = held.ends.max(now + lease);
+            let remaining = held.ends - now;
+            return Acquired::Granted { remaining };
+        }
+        if self.is_given_up(client, step.lease) {
+            return Acquired::GivenUp;
         }
         if let Some(held) = self.held.get(&step.name) {
-            let ttl = Some(held.ends - self.clock);
-            if let Some(line) = step.line {
-                self.line_up(client, &step.name, step.lease, line);
+            let ttl = Some(held.ends - now);
+            if let Some(place) = step.place {
+                let grant = Grant {
+                    lease: step.lease,
+                    lease_ms: step.lease_ms,
+                    ask: place.ask,
+                };
+                self.queue(client, &step.name, grant, place);
             }
             return Acquired::Held { ttl };
         }
-        if self.gone.contains_key(&(Arc::clone(client), step.lease)) {
-            return Acquired::Abandoned;
-        }
         self.hold(client, &step.name, step.lease, step.lease_ms);
-        self.leave_line(client, &step.name, step.lease);
-        Acquired::Granted
+        self.leave_queue(client, &step.name, step.lease);
+        Acquired::Granted { remaining: lease }
     }
 
     pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> Released {
-        let name = &step.name;
+        let (name, now) = (&step.name, self.clock);
         if let Some(ms) = step.tombstone_ms {
-            let until = self.clock + Duration::from_millis(ms);
+            let until = now + Duration::from_millis(ms);
             self.gone.insert((Arc::clone(client), step.lease), until);
         }
+        self.leave_queue(client, name, step.lease);
         if self.ours(client, name, step.lease).is_none() {
             return match step.next {
-                Some(next) if self.ours(client, name, next.lease).is_some() => Released::Kept,
-                _ => Released::NotOurs,
+                Some(next) => {
+                    self.ours(client, name, next.lease)
+                        .map_or(Released::NotOurs, |held| Released::Kept {
+                            remaining: held.ends - now,
+                        })
+                }
+                None => Released::NotOurs,
             };
         }
+        // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
+        let next = step
+            .next
+            .filter(|next| !self.is_given_up(client, next.lease));
         let others = self
             .ears(name)
             .len()
             .saturating_sub(usize::from(step.listening));
-        if let Some(next) = step.next
+        if let Some(next) = next
             && next.keep
             && others == 0
-            && !self.lines.contains_key(name)
+            && self.waiting(name) == 0
         {
             self.hold(client, name, next.lease, next.lease_ms);
-            return Released::Kept;
-        }
-        // The next one in line who can hear us gets it.
-        self.held.remove(name);
-        let mut granted = None;
-        while let Some(first) = self.lines.get_mut(name).and_then(VecDeque::pop_front) {
-            let ears = self.ears(name);
-            let Some(ears) = ears.into_iter().find(|ears| ears.client == first.client) else {
-                continue;
+            return Released::Kept {
+                remaining: Duration::from_millis(next.lease_ms),
             };
-            self.hold(&first.client, name, first.lease, first.lease_ms);
-            if !self.cut {
-                let wake_up = WakeUp::Granted(first.lease);
-                self.outbox.push((ears, name.clone(), wake_up));
-            }
-            granted = Some(Duration::from_millis(first.lease_ms));
-            break;
         }
-        if self.lines.get(name).is_some_and(VecDeque::is_empty) {
-            self.lines.remove(name);
-        }
+        let next_waits = next.is_some_and(|next| self.is_queued(client, name, next.lease));
+        self.held.remove(name);
+        let granted = self.give_to_next(name);
         if (granted.is_some() || others > 0)
-            && let Some(next) = step.next
-            && let Some(line) = next.line
+            && !next_waits
+            && let Some(next) = next
+            && let Some(place) = next.place
         {
-            self.line_up(client, name, next.lease, line);
+            let grant = Grant {
+                lease: next.lease,
+                lease_ms: next.lease_ms,
+                ask: place.ask,
+            };
+            self.queue(client, name, grant, place);
         }
         if let Some(lease) = granted {
             return Released::Granted { lease };
@@ -205,25 +270,28 @@ impl Store {
         }
     }
 
-    pub(crate) fn abandon(&mut self, client: &Arc<str>, step: &Abandon) {
-        let until = self.clock + Duration::from_millis(step.tombstone_ms);
-        self.gone.insert((Arc::clone(client), step.lease), until);
-        self.leave_line(client, &step.name, step.lease);
-        if self.ours(client, &step.name, step.lease).is_some() {
-            self.held.remove(&step.name);
-            self.tell_all(&step.name);
-        }
-    }
-
     pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew<'_>) -> Renewal {
         let ends = self.clock + Duration::from_millis(renew.lease_ms);
         match self.ours(client, renew.name, renew.lease) {
             Some(held) => {
-                held.ends = ends;
+                held.ends = held.ends.max(ends);
                 Renewal::Extended
             }
             None => Renewal::Lost,
         }
+    }
+
+    pub(crate) fn extend(
+        &mut self,
+        client: &Arc<str>,
+        name: &Name,
+        lease: LeaseId,
+        lease_ms: u64,
+    ) -> Option<Duration> {
+        let now = self.clock;
+        let held = self.ours(client, name, lease)?;
+        held.ends = held.ends.max(now + Duration::from_millis(lease_ms));
+        Some(held.ends - now)
     }
 
     pub(crate) fn count(
@@ -250,12 +318,14 @@ impl Store {
         }
     }
 
-    pub(crate) fn force_unlock(&mut self, name: &Name) -> bool {
-        let freed = self.held.remove(name).is_some();
-        if freed {
+    pub(crate) fn force_unlock(&mut self, name: &Name) -> Vec<String> {
+        let Some(held) = self.held.remove(name) else {
+            return Vec::new();
+        };
+        if self.give_to_next(name).is_none() {
             self.tell_all(name);
         }
-        freed
+        vec![format!("{}:{}", held.client, held.lease)]
     }
 
     pub(crate) fn listen(&mut self, client: &Arc<str>, name: &Name, ears: &Arc<Ears>) {

@@ -190,7 +190,7 @@ fn classify(error: RedisError) -> Failure {
     );
     let cause = Arc::new(error);
     if passing {
-        Failure::NotSent(cause)
+        Failure::NotNow(cause)
     } else if answered {
         Failure::Rejected(cause)
     } else {
@@ -271,11 +271,9 @@ impl Shared {
                     tracing::info!(server = %strong.target, "connected again");
                     return;
                 }
-                Err(
-                    Failure::NotSent(error) | Failure::Rejected(error) | Failure::Ambiguous(error),
-                ) => {
+                Err(failure) => {
                     if let Lane::Down { cause, .. } = &mut *strong.lane.write() {
-                        *cause = error;
+                        *cause = Arc::clone(failure.cause());
                     }
                 }
             }

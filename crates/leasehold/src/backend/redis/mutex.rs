@@ -10,20 +10,28 @@ use super::{
 };
 use crate::{
     backend::{
-        Abandon, Acquire, Acquired, Backend, Failure, Inspection, Line, Release, Released, Renew,
-        Renewal, Reply,
+        Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew, Renewal, Reply,
     },
     name::Name,
     owner::LeaseId,
 };
 
 static ACQUIRE: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/acquire.lua")));
-static RELEASE: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/release.lua")));
-static ABANDON: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/abandon.lua")));
+static RELEASE: Lazy = Lazy::new(|| {
+    Script::new(concat!(
+        include_str!("scripts/mutex/hand_over.lua"),
+        include_str!("scripts/mutex/release.lua")
+    ))
+});
 static RENEW: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/renew.lua")));
+static EXTEND: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/extend.lua")));
 static COUNT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/count.lua")));
-static FORCE_UNLOCK: Lazy =
-    Lazy::new(|| Script::new(include_str!("scripts/mutex/force_unlock.lua")));
+static FORCE_UNLOCK: Lazy = Lazy::new(|| {
+    Script::new(concat!(
+        include_str!("scripts/mutex/hand_over.lua"),
+        include_str!("scripts/mutex/force_unlock.lua")
+    ))
+});
 static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/inspect.lua")));
 
 impl Redis {
@@ -33,11 +41,6 @@ impl Redis {
             client: &self.client,
             lease,
         }
-    }
-
-    /// The entry in the queue; empty: not in line.
-    fn place(&self, lease: LeaseId, line: Option<Line>) -> Or<Place<'_>> {
-        Or(line.map(|line| Place(self.owner(lease), line.lease_ms)))
     }
 
     fn call<T: Send + 'static>(
@@ -65,15 +68,6 @@ impl fmt::Display for Owner<'_> {
     }
 }
 
-/// `<client uuid>:<lease id> <lease_ms>`.
-struct Place<'a>(Owner<'a>, u64);
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.0, self.1)
-    }
-}
-
 /// Something, or nothing at all.
 struct Or<T>(Option<T>);
 
@@ -92,62 +86,52 @@ impl Backend for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
         let call = Call::new(&ACQUIRE, 3, 4, bytes(&step.name, 3))
             .arg(step.name.as_str())
-            .text(step.name.gone_key(step.lease))
+            .text(step.name.gone_key(&self.client, step.lease))
             .text(step.name.queue_key())
             .text(self.owner(step.lease))
             .arg(step.lease_ms)
-            .text(self.place(step.lease, step.line))
-            .arg(step.line.map_or(0, |line| line.keep_ms));
-        self.call(call, |reply| match pair(reply)? {
-            (1, _) => Some(Acquired::Granted),
+            .arg(step.place.map_or(0, |place| place.ask))
+            .arg(step.place.map_or(0, |place| place.keep_ms));
+        self.call(call, move |reply| match pair(reply)? {
+            (1, left) => Some(Acquired::Granted {
+                remaining: left_of(left, step.lease_ms),
+            }),
             (0, ttl) => Some(Acquired::Held { ttl: millis(ttl) }),
-            (2, _) => Some(Acquired::Abandoned),
+            (2, _) => Some(Acquired::GivenUp),
             _ => None,
         })
     }
 
     fn release(&self, step: Release) -> Reply<Released> {
         let next = step.next;
-        let line = next.and_then(|next| next.line);
-        let call = Call::new(&RELEASE, 3, 9, bytes(&step.name, 5))
+        let place = next.and_then(|next| next.place);
+        let call = Call::new(&RELEASE, 3, 10, bytes(&step.name, 5))
             .arg(step.name.as_str())
             .text(step.name.queue_key())
-            .text(step.name.gone_key(step.lease))
+            .text(step.name.gone_prefix())
             .text(self.owner(step.lease))
             .text(step.name.channel())
             .text(step.name.grant_channel(""))
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
             .text(Or(next.map(|next| self.owner(next.lease))))
-            .arg(
-                next.filter(|next| next.keep)
-                    .map_or(0, |next| next.lease_ms),
-            )
-            .text(Or(next.map(|next| self.place(next.lease, line))))
-            .arg(line.map_or(0, |line| line.keep_ms))
+            .arg(next.map_or(0, |next| next.lease_ms))
+            .arg(next.map_or(0, |next| u8::from(next.keep)))
+            .arg(place.map_or(0, |place| place.ask))
+            .arg(place.map_or(0, |place| place.keep_ms))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
-        self.call(call, |reply| match pair(reply)? {
+        self.call(call, move |reply| match pair(reply)? {
             (1, others) => Some(Released::Freed {
                 others: u64::try_from(others).unwrap_or(0),
             }),
             (2, ttl) => millis(ttl).map(|lease| Released::Granted { lease }),
-            (3, _) => Some(Released::Kept),
+            (3, left) => next.map(|next| Released::Kept {
+                remaining: left_of(left, next.lease_ms),
+            }),
             (0, _) => Some(Released::NotOurs),
             _ => None,
         })
-    }
-
-    fn abandon(&self, step: Abandon) -> Reply<()> {
-        let call = Call::new(&ABANDON, 3, 4, bytes(&step.name, 4))
-            .arg(step.name.as_str())
-            .text(step.name.queue_key())
-            .text(step.name.gone_key(step.lease))
-            .text(self.owner(step.lease))
-            .text(step.name.channel())
-            .arg(step.tombstone_ms)
-            .text(self.place(step.lease, step.line));
-        self.call(call, |reply| int(reply).map(drop))
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
@@ -176,6 +160,17 @@ impl Backend for Redis {
                 *answers.get_mut(at)? = renewal(answer)?;
             }
             Some(answers)
+        })
+    }
+
+    fn extend(&self, name: Name, lease: LeaseId, lease_ms: u64) -> Reply<Option<Duration>> {
+        let call = Call::new(&EXTEND, 1, 2, bytes(&name, 1))
+            .arg(name.as_str())
+            .text(self.owner(lease))
+            .arg(lease_ms);
+        self.call(call, |reply| match int(reply)? {
+            0 => Some(None),
+            left => millis(left).map(Some),
         })
     }
 
@@ -209,11 +204,17 @@ impl Backend for Redis {
         })
     }
 
-    fn force_unlock(&self, name: Name) -> Reply<bool> {
-        let call = Call::new(&FORCE_UNLOCK, 1, 1, bytes(&name, 2))
+    fn force_unlock(&self, name: Name) -> Reply<Vec<String>> {
+        let call = Call::new(&FORCE_UNLOCK, 3, 2, bytes(&name, 5))
             .arg(name.as_str())
-            .text(name.channel());
-        self.call(call, |reply| int(reply).map(|freed| freed == 1))
+            .text(name.queue_key())
+            .text(name.gone_prefix())
+            .text(name.channel())
+            .text(name.grant_channel(""));
+        self.call(call, |reply| match reply {
+            Value::Array(owners) => owners.iter().map(text).collect(),
+            _ => None,
+        })
     }
 
     fn listen(&self, name: Name) -> Reply<()> {
@@ -253,6 +254,11 @@ fn text(reply: &Value) -> Option<String> {
 /// A time to live as `PTTL` gives it; a negative one is none.
 fn millis(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
+}
+
+/// What is left of a lease of ours. Its key has no end if somebody removed it; then it lasts for `lease_ms` at least.
+fn left_of(left: i64, lease_ms: u64) -> Duration {
+    millis(left).unwrap_or(Duration::from_millis(lease_ms))
 }
 
 fn renewal(answer: &Value) -> Option<Renewal> {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::target::Target;
 use crate::{
-    backend::{Failure, WakeUp},
+    backend::{Failure, Grant, WakeUp},
     config::Config,
     error::Cause,
     name::{Name, OURS},
@@ -243,7 +243,7 @@ impl Lane {
         };
         let wake_up = if channel.starts_with(OURS) {
             match granted(payload) {
-                Some(lease) => WakeUp::Granted(lease),
+                Some(grant) => WakeUp::Granted(grant),
                 None => return,
             }
         } else {
@@ -253,9 +253,13 @@ impl Lane {
     }
 }
 
-/// The lease in `<client uuid>:<lease id>`.
-fn granted(payload: &[u8]) -> Option<crate::owner::LeaseId> {
-    let owner = std::str::from_utf8(payload).ok()?;
-    let (_, number) = owner.rsplit_once(':')?;
-    number.parse::<u64>().ok().map(Into::into)
+/// `<client uuid>:<lease id> <lease_ms> <ask>`, the place that the grant was given to.
+fn granted(payload: &[u8]) -> Option<Grant> {
+    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+    let (_, lease) = words.next()?.rsplit_once(':')?;
+    Some(Grant {
+        lease: lease.parse::<u64>().ok()?.into(),
+        lease_ms: words.next()?.parse().ok()?,
+        ask: words.next()?.parse().ok()?,
+    })
 }

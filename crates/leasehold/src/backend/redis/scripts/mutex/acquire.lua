@@ -1,37 +1,63 @@
--- mutex/acquire.lua: take the name if it is free, else get in line.
+-- mutex/acquire.lua: take the name if it is free, else take a place in the queue.
 --
 -- KEYS[1] name      hash    <owner> -> hold count; its TTL is the lease (Redisson RLock)
--- KEYS[2] gone      string  there if this lease was given up
--- KEYS[3] queue     list    "<owner> <lease_ms>" of the clients in line, next first
+-- KEYS[2] gone      string  tombstone of this lease id
+-- KEYS[3] queue     list    "<owner> <lease_ms> <ask>" of the waiting clients, next first
 -- ARGV[1] owner     bytes   <client uuid>:<lease id>
--- ARGV[2] lease_ms  integer at least 1
--- ARGV[3] place     bytes   our entry for the queue; empty: do not get in line
+-- ARGV[2] lease_ms  integer at least 1; the same in every request for this lease id
+-- ARGV[3] ask       integer number of this ask, from 1; 0: take no place in the queue
 -- ARGV[4] keep_ms   integer how long the queue outlives its last visitor
 --
--- Returns {1, 0}       granted, for lease_ms from now
---         {0, ttl_ms}  held by somebody else; -1: without an end
---         {2, 0}       this lease was given up before this request arrived
--- Retry   safe: whoever holds the name is granted it again, for lease_ms from now.
-if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then
-  if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
-    redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return { 1, 0 }
-  end
-  local ttl = redis.call('PTTL', KEYS[1])
-  if ttl ~= -2 then
-    if ARGV[3] ~= '' then
-      if not redis.call('LPOS', KEYS[3], ARGV[3]) then
-        redis.call('RPUSH', KEYS[3], ARGV[3])
-      end
-      redis.call('PEXPIRE', KEYS[3], ARGV[4])
+-- Returns {1, left_ms} the owner holds the name, for left_ms from now; -1: without an end
+--         {0, ttl_ms}  another owner holds it; -1: without an end
+--         {2, 0}       this lease id was given up before this request arrived
+-- Retry   safe: the holder keeps its end or gets a later one (B2), a place keeps its rank and the latest ask (B3).
+local call, owner = redis.call, ARGV[1]
+
+-- The owner's place in the queue: its index and its text.
+local function find_place()
+  for i, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+    if string.sub(place, 1, #owner + 1) == owner .. ' ' then
+      return i - 1, place
     end
-    return { 0, ttl }
   end
-  return { 2, 0 }
 end
-redis.call('HSET', KEYS[1], ARGV[1], 1)
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-if ARGV[3] ~= '' then
-  redis.call('LREM', KEYS[3], 0, ARGV[3])
+
+-- In this order (B3, B4): it holds; it was given up; the name is free; its place.
+local known = call('EXISTS', KEYS[1], KEYS[2])
+if known > 0 then
+  if call('HEXISTS', KEYS[1], owner) == 1 then
+    local left = call('PTTL', KEYS[1])
+    if left < tonumber(ARGV[2]) then
+      call('PEXPIRE', KEYS[1], ARGV[2])
+      left = tonumber(ARGV[2])
+    end
+    return { 1, left }
+  end
+  local ttl = call('PTTL', KEYS[1])
+  if known == 2 or ttl == -2 then
+    return { 2, 0 }
+  end
+  if ARGV[3] ~= '0' then
+    local wanted = owner .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
+    local at, place = find_place()
+    if not at then
+      call('RPUSH', KEYS[3], wanted)
+    elseif tonumber(string.match(place, '%d+$')) < tonumber(ARGV[3]) then
+      call('LSET', KEYS[3], at, wanted)
+    end
+    if call('PTTL', KEYS[3]) < tonumber(ARGV[4]) then
+      call('PEXPIRE', KEYS[3], ARGV[4])
+    end
+  end
+  return { 0, ttl }
 end
-return { 1, 0 }
+call('HSET', KEYS[1], owner, 1)
+call('PEXPIRE', KEYS[1], ARGV[2])
+if ARGV[3] ~= '0' then
+  local at, place = find_place()
+  if at then
+    call('LREM', KEYS[3], 0, place)
+  end
+end
+return { 1, tonumber(ARGV[2]) }

@@ -1,13 +1,21 @@
--- mutex/force_unlock.lua: free the name, whoever holds it.
+-- mutex/force_unlock.lua: take the name from whichever owner holds it, and give it to the next client in the queue.
 --
--- KEYS[1] name     hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
--- ARGV[1] channel  bytes  where Redisson's waiters listen, and ours
+-- KEYS[1] name       hash    <owner> -> hold count; its TTL is the lease (Redisson RLock)
+-- KEYS[2] queue      list    "<owner> <lease_ms> <ask>" of the waiting clients, next first
+-- KEYS[3] gone       string  a tombstone's key without the owner it ends with
+-- ARGV[1] channel    bytes   where Redisson's waiters listen, and ours
+-- ARGV[2] grants     bytes   prefix of the channels on which our clients hear that the name is theirs
 --
--- Returns 1 freed, 0 it was free
--- Retry   not safe: the second copy may free the next holder's. It is sent once.
-if redis.call('HLEN', KEYS[1]) == 0 then
-  return 0
+-- Returns the owners that held it; none: it was free
+-- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
+local owners = call('HKEYS', KEYS[1])
+if #owners == 0 then
+  return owners
 end
-redis.call('PUBLISH', ARGV[1], '0')
-redis.call('DEL', KEYS[1])
-return 1
+local waiting = call('LLEN', KEYS[2])
+if waiting > 0 and count_others(ARGV[1], 0) <= waiting and give_to_next(owners, ARGV[2]) then
+  return owners
+end
+call('PUBLISH', ARGV[1], '0')
+call('DEL', KEYS[1])
+return owners

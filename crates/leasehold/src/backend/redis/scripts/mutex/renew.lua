@@ -2,11 +2,11 @@
 --
 -- KEYS[i]  name  hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
 -- ARGV     runs  bytes  for each run of names with leases of the same length:
---                       lease_ms (at least 1), how many names, and the owner of each: <client uuid>:<lease id>
+--                       lease_ms (0: only look), how many names, and the owner of each: <client uuid>:<lease id>
 --
 -- Returns the exceptions: {number of the name, answer, ...} with the answers 0 not ours, -1 somebody wrote another
---         type under it; all the others are extended
--- Retry   safe: a lease is extended from when the last copy arrives.
+--         type under it; all the others are extended, or still ours
+-- Retry   safe: all requests for one lease id ask for the same length, so a later copy sets a later end (B2).
 --
 -- The end is worked out once per run, for PEXPIRE would do it again for each name, and write the command anew.
 local time = redis.call('TIME')
@@ -14,6 +14,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local call, pcall = redis.call, redis.pcall
 local exceptions, arg, name = {}, 1, 0
 while name < #KEYS do
+  local extends = ARGV[arg] ~= '0'
   local till = string.format('%d', now + ARGV[arg])
   local last = name + ARGV[arg + 1]
   arg = arg + 2
@@ -23,7 +24,9 @@ while name < #KEYS do
     local ours = pcall('HEXISTS', KEYS[name], ARGV[arg])
     arg = arg + 1
     if ours == 1 then
-      call('PEXPIREAT', KEYS[name], till)
+      if extends then
+        call('PEXPIREAT', KEYS[name], till)
+      end
     else
       exceptions[#exceptions + 1] = name
       exceptions[#exceptions + 1] = ours == 0 and 0 or -1

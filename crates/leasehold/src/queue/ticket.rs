@@ -1,0 +1,263 @@
+//! One lease id before it is held: what was sent for it, and how it is given up.
+//!
+//! - **B1, B3** Each ask is numbered, and its send remembered, so that a grant is believed from the ask that it names.
+//! - **B2** A ticket keeps its terms; other terms take another ticket.
+//! - **B4** It knows whether a copy of one of its requests may still be under way.
+//! - **B5** It knows whether the server may have it, in its queue or as the holder. Such a ticket becomes a hold or a debt.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    backend::{Failure, Grant, Place, Release},
+    client::Core,
+    clock::Tick,
+    config::millis,
+    hold::Granted,
+    lease,
+    name::Name,
+    owner::LeaseId,
+};
+
+/// So many asks are remembered. A grant that answers an older one is asked about again.
+const REMEMBERED: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Ticket {
+    lease: LeaseId,
+    lease_ms: u64,
+    /// When the latest asks were sent; ask `n` stands at `n % REMEMBERED`.
+    sent: [Tick; REMEMBERED],
+    asks: u32,
+    copies: bool,
+    open: bool,
+}
+
+impl Ticket {
+    pub(super) fn new(core: &Core, lease_ms: u64) -> Ticket {
+        Ticket {
+            lease: LeaseId::next(),
+            lease_ms,
+            sent: [Tick::MAX; REMEMBERED],
+            asks: 0,
+            // Something between us and the server may send everything twice.
+            copies: core.config.may_duplicate,
+            open: false,
+        }
+    }
+
+    pub(super) fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
+    pub(super) fn lease_ms(&self) -> u64 {
+        self.lease_ms
+    }
+
+    /// The number of a request that is sent at `now`.
+    pub(super) fn ask(&mut self, now: Tick) -> u32 {
+        // After four thousand million asks a grant may name an ask that was sent long before. Belief is then too short.
+        self.asks = self.asks.checked_add(1).unwrap_or(1);
+        self.sent[self.asks as usize % REMEMBERED] = now;
+        self.open = true;
+        self.asks
+    }
+
+    /// A request has failed.
+    pub(super) fn failed(&mut self, failure: &Failure) {
+        self.copies |= matches!(failure, Failure::Ambiguous(_));
+    }
+
+    /// The server does not have it, says the answer to the only request that could have given it a hold or a place.
+    pub(super) fn refused(&mut self) {
+        self.open = self.copies;
+    }
+
+    /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
+    pub(super) fn believe(&self, grant: &Grant) -> Option<Granted> {
+        let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
+        let same = grant.lease == self.lease && grant.lease_ms == self.lease_ms;
+        (remembered && same && grant.ask > 0).then(|| {
+            let sent = self.sent[grant.ask as usize % REMEMBERED];
+            self.granted(sent, Duration::from_millis(grant.lease_ms))
+        })
+    }
+
+    /// The name is ours, says the reply to what was sent at `sent`, with so much left (B1).
+    pub(super) fn granted(&self, sent: Tick, remaining: Duration) -> Granted {
+        Granted {
+            lease: self.lease,
+            until: lease::valid_until(sent, remaining),
+            sent,
+            copies: self.copies,
+        }
+    }
+
+    /// What an end of the asking leaves to be told to the server; `None` if it has nothing of ours (B5).
+    pub(super) fn debt(&self) -> Option<Debt> {
+        self.open.then_some(Debt {
+            lease: self.lease,
+            lease_ms: self.lease_ms,
+            copies: self.copies,
+        })
+    }
+
+    /// What a failure amounts to: after an unanswered copy, one that was not sent leaves the matter open.
+    pub(super) fn verdict(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::NotSent(cause) | Failure::NotNow(cause) if self.copies => {
+                Failure::Ambiguous(cause)
+            }
+            other => other,
+        }
+    }
+}
+
+/// A lease id that must be given up on the server (B5).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Debt {
+    pub(crate) lease: LeaseId,
+    pub(crate) lease_ms: u64,
+    /// A copy of a request that could take the name may still be under way: leave a tombstone (B4).
+    pub(crate) copies: bool,
+}
+
+impl Debt {
+    /// The request that settles it.
+    pub(super) fn release(&self, core: &Core, name: &Name, listening: bool) -> Release {
+        Release {
+            name: name.clone(),
+            lease: self.lease,
+            next: None,
+            tombstone_ms: self.copies.then(|| core.tombstone_ms()),
+            listening,
+        }
+    }
+}
+
+/// A place in the server's queue, for what is asked as number `ask`.
+pub(super) fn place(core: &Core, ask: u32) -> Place {
+    Place {
+        ask,
+        keep_ms: millis(core.config.poll_every * 3),
+    }
+}
+
+/// Pauses between tries: 10 ms, doubling up to half a second.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(u32);
+
+impl Pauses {
+    pub(super) async fn pause(&mut self, core: &Core) {
+        let ms = (10_u64 << self.0.min(6)).min(500);
+        self.0 += 1;
+        core.sleep(Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2)))
+            .await;
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// Gives a lease id up for good, in the background (B5).
+pub(crate) fn abandon(core: &Arc<Core>, name: &Name, debt: Debt) {
+    core.spawn(settle(Arc::clone(core), name.clone(), debt));
+}
+
+/// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that a request of before
+/// took has expired.
+pub(super) async fn settle(core: Arc<Core>, name: Name, debt: Debt) {
+    let over = lease::free_within(Duration::from_millis(debt.lease_ms));
+    let began = core.clock.now();
+    let mut debt = debt;
+    let mut pauses = Pauses::default();
+    loop {
+        let release = debt.release(&core, &name, core.queues.is_listening(&name));
+        let Err(failure) = core.backend.release(release).await else {
+            return;
+        };
+        // Requests of before may be late as well.
+        debt.copies |= matches!(failure, Failure::Ambiguous(_));
+        // What the server refuses for good cannot be given up, and expires.
+        if failure.is_final() || core.clock.now().since(began) > over {
+            tracing::warn!(%name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
+            return;
+        }
+        pauses.pause(&core).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket {
+            lease: LeaseId::from(7),
+            lease_ms: 1000,
+            sent: [Tick::MAX; REMEMBERED],
+            asks: 0,
+            copies: false,
+            open: false,
+        }
+    }
+
+    fn at(ms: u64) -> Tick {
+        Tick::from_nanos(1_000_000_000).after(Duration::from_millis(ms))
+    }
+
+    fn grant(ask: u32) -> Grant {
+        Grant {
+            lease: LeaseId::from(7),
+            lease_ms: 1000,
+            ask,
+        }
+    }
+
+    #[test]
+    fn a_grant_is_believed_from_the_ask_that_it_names_and_from_no_other() {
+        let mut ticket = ticket();
+        for ms in [0, 300, 600] {
+            ticket.ask(at(ms));
+        }
+        for (ask, ms) in [(1, 0), (2, 300), (3, 600)] {
+            let believed = ticket.believe(&grant(ask)).expect("it is remembered");
+            assert_eq!(believed.sent, at(ms));
+            assert_eq!(believed.until, at(ms + 1000 - 12));
+        }
+    }
+
+    #[test]
+    fn a_grant_for_an_ask_that_was_never_sent_or_is_forgotten_is_not_believed() {
+        let mut ticket = ticket();
+        assert!(ticket.believe(&grant(0)).is_none());
+        assert!(ticket.believe(&grant(1)).is_none());
+        for ms in 0..5 {
+            ticket.ask(at(ms));
+        }
+        assert!(ticket.believe(&grant(1)).is_none(), "its send is forgotten");
+        assert!(ticket.believe(&grant(6)).is_none());
+        let other = Grant {
+            lease: LeaseId::from(8),
+            ..grant(5)
+        };
+        assert!(ticket.believe(&other).is_none());
+    }
+
+    #[test]
+    fn a_ticket_is_a_debt_from_its_first_send_until_an_answer_closes_it() {
+        let mut ticket = ticket();
+        assert!(ticket.debt().is_none());
+        ticket.ask(at(0));
+        assert!(ticket.debt().is_some());
+        ticket.refused();
+        assert!(ticket.debt().is_none());
+        ticket.ask(at(1));
+        ticket.failed(&Failure::Ambiguous(Arc::new(std::fmt::Error)));
+        ticket.refused();
+        let debt = ticket
+            .debt()
+            .expect("the copy without an answer may be under way");
+        assert!(debt.copies);
+    }
+}
