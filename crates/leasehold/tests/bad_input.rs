@@ -120,7 +120,7 @@ async fn a_bad_lease_is_refused() {
             ),
             (
                 mutex.max_hold(Duration::ZERO).lock().await,
-                ["max_hold", "at least 1ms"],
+                ["max_hold", "at least 3ms"],
             ),
         ] {
             assert_says(&error.unwrap_err(), &says);

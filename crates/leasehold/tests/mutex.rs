@@ -316,7 +316,7 @@ async fn max_hold_ends_a_renewed_lease() {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_is_extended_and_shortened() {
+async fn a_fixed_lease_is_extended_and_never_shortened() {
     for world in World::all() {
         let client = world.client().await;
         let guard = client
@@ -325,10 +325,10 @@ async fn a_fixed_lease_is_extended_and_shortened() {
             .lock()
             .await
             .unwrap();
-        guard.extend(Duration::from_secs(20)).await.unwrap();
-        assert!(guard.remaining() > Duration::from_secs(15));
+        guard.extend(Duration::from_secs(2)).await.unwrap();
+        assert!(guard.remaining() > Duration::from_secs(1));
         guard.extend(Duration::from_millis(300)).await.unwrap();
-        assert!(guard.remaining() < Duration::from_millis(300));
+        assert!(guard.remaining() > Duration::from_secs(1), "B2");
         assert_eq!(guard.lost().await, LostReason::Expired);
         let watchdog = client.mutex("other").lock().await.unwrap();
         let error = watchdog.extend(Duration::from_secs(1)).await.unwrap_err();

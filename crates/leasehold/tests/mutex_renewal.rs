@@ -9,7 +9,7 @@ use std::{
 
 use common::{assert_nothing_left, int, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, Event, Guard, Released};
+use leasehold::{Client, ErrorKind, Event, Guard, Released};
 use leasehold_testkit::Server;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
@@ -87,7 +87,9 @@ async fn no_lease_is_renewed_after_its_release() {
                         drop(guard);
                     } else {
                         // Lost only if this machine was too slow, and even then never held twice.
-                        guard.release().await.unwrap();
+                        if let Err(error) = guard.release().await {
+                            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+                        }
                     }
                 }
             })
@@ -227,9 +229,10 @@ fn a_release_at_the_very_end_of_the_lease_does_not_hang() {
             while guard.remaining() > early {
                 std::hint::spin_loop();
             }
-            match guard.release().await.unwrap() {
-                Released::Freed => released += 1,
-                _ => lost += 1,
+            match guard.release().await {
+                Ok(Released::Freed) => released += 1,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => lost += 1,
             }
         }
         told.send((released, lost)).unwrap();

@@ -59,8 +59,11 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
                 driver.pauses.pause(&core).await;
                 Step::Ask
             }
-            Step::Exit => return,
+            Step::Exit => Step::Exit,
         };
+        if matches!(driver.next, Step::Exit) {
+            return; // the queue is the holder's now
+        }
     }
 }
 

@@ -50,7 +50,7 @@ use crate::{
     hold::{Granted, Hold},
     lease,
     name::Name,
-    owner::OwnerId,
+    owner::{LeaseId, OwnerId},
 };
 
 /// What a caller asks for.
@@ -162,8 +162,10 @@ struct State {
 #[derive(Debug)]
 enum Phase {
     Idle,
-    /// An attempt, a release or a driver talks to the server and will be done soon.
+    /// An attempt or a driver talks to the server and will be done soon.
     InFlight,
+    /// The last holder's lease id is being given up.
+    Releasing(LeaseId),
     /// Another process holds the name; the driver waits.
     WaitingRemote,
     Held(Arc<Hold>),
@@ -241,7 +243,7 @@ impl Remote {
     }
 
     /// The ticket with this lease id, if that is the present one.
-    fn ticket(&mut self, lease: crate::owner::LeaseId) -> Option<&mut Ticket> {
+    fn ticket(&mut self, lease: LeaseId) -> Option<&mut Ticket> {
         self.ticket
             .as_mut()
             .filter(|ticket| ticket.lease() == lease)
@@ -365,7 +367,7 @@ impl Queues {
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
                 let state = queue.state.lock();
-                if matches!(state.phase, Phase::InFlight | Phase::WaitingRemote) {
+                if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
                     queue.driver_wake.notify_one();
                 }
             }
@@ -618,10 +620,10 @@ impl Queue {
     /// hop this saves, only learns that it is not needed any more. If not, the driver asks again.
     fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
         let mut state = self.state.lock();
-        if let Phase::Held(hold) = &state.phase
-            && hold.lease == grant.lease
-        {
-            return true; // we asked and know already
+        match &state.phase {
+            Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
+            Phase::Releasing(lease) if *lease == grant.lease => return true, // it is being given up
+            _ => {}
         }
         let waits = matches!(state.phase, Phase::WaitingRemote);
         let Some(remote) = &mut state.remote else {

@@ -63,6 +63,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     }
     // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
     // Not `standing()`: under the queue's lock no loss may be told. Whoever finds that it is over tells it.
+    let until = hold.term.ends_at().unwrap_or(now);
     if !hold.term.end(End::Released) {
         drop(state);
         hold.settle();
@@ -74,12 +75,13 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     }
     hold.settled_by_release();
     core.watchdog.forget(&hold);
-    state.phase = Phase::InFlight;
+    state.phase = Phase::Releasing(hold.lease);
     let next = next(&core, &mut state, &spec);
     drop(state);
     let release = Releasing {
         hold,
         next,
+        until,
         began: now,
         silent: false,
     };
@@ -126,6 +128,8 @@ struct Releasing {
     hold: Arc<Hold>,
     /// The ticket under which this process goes on, and whether the server may keep the name for it.
     next: Option<(LeaseId, bool)>,
+    /// Until when the lease would have been believed.
+    until: Tick,
     began: Tick,
     /// A send had no answer, so it may have been carried out.
     silent: bool,
@@ -249,9 +253,9 @@ impl Releasing {
             &answered,
             self.silent,
         );
-        // "Not ours" after a send without an answer means that an earlier copy released it, or that it expired on the way:
-        // either way we held it until we let go.
-        if not_ours && !self.silent {
+        // "Not ours" can mean that an earlier copy released it, or that it expired on the way: either way we held it until we
+        // let go. If neither can be, it was taken from us.
+        if not_ours && !self.silent && core.clock.now() < self.until {
             return Err(self.hold.lost_error(LostReason::Replaced));
         }
         Ok(Released::Freed)
