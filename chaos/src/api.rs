@@ -1,0 +1,38 @@
+//! The places where the library's public API is about to change, all of them.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use leasehold::{Client, Error, Guard, Mutex};
+
+/// A lease of this length that the watchdog renews.
+pub(crate) fn renewed(mutex: &Mutex, lease: Duration) -> Mutex {
+    mutex.watchdog(lease)
+}
+
+/// A lease of this length that nobody renews.
+pub(crate) fn fixed(mutex: &Mutex, lease: Duration) -> Mutex {
+    mutex.lease(lease)
+}
+
+/// Gives the name back. Whether the server has confirmed it.
+pub(crate) async fn release(guard: Guard) -> bool {
+    guard.release().await.is_ok()
+}
+
+/// Why a guard is lost, if it knows.
+pub(crate) fn lost_reason(guard: &Guard) -> Option<String> {
+    let reason = guard.lost().now_or_never()?;
+    Some(format!("{reason:?}"))
+}
+
+/// The kind of an error, as a word.
+pub(crate) fn kind(error: &Error) -> String {
+    format!("{:?}", error.kind())
+}
+
+/// What a client still has in memory: queues, watched holds, tasks.
+pub(crate) fn footprint(client: &Client) -> [usize; 3] {
+    let left = client.footprint();
+    [left.queues, left.watched, left.tasks]
+}

@@ -1,0 +1,108 @@
+//! L3: nothing is left behind that docs/keys.md does not name, with its end.
+
+use std::time::Duration;
+
+use leasehold_testkit::Server;
+use redis::Connection;
+use serde::Serialize;
+
+/// A key, and when it ends.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Key {
+    pub(crate) key: String,
+    pub(crate) kind: &'static str,
+    /// Milliseconds; negative is never.
+    pub(crate) ttl_ms: i64,
+    /// Whether docs/keys.md names it and it ends in time.
+    pub(crate) allowed: bool,
+}
+
+/// Longest times to live, after which each kind of key must be gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// The longest lease that was asked for.
+    pub(crate) lease: Duration,
+    /// The longest poll interval of a client.
+    pub(crate) poll: Duration,
+}
+
+/// What is on a server.
+pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
+    let mut connection = server.connection();
+    let mut found: Vec<String> = ask(&mut connection, &["KEYS", "*"]);
+    found.sort_unstable();
+    found
+        .into_iter()
+        .filter_map(|key| {
+            let ttl_ms: i64 = ask(&mut connection, &["PTTL", &key]);
+            // -2: it has ended since.
+            (ttl_ms != -2).then(|| judge(key, ttl_ms, names, ends))
+        })
+        .collect()
+}
+
+fn judge(key: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
+    let tombstone = ends.lease.max(Duration::from_secs(30));
+    let (kind, most) = if names.contains(&key) {
+        ("hold", Some(ends.lease))
+    } else if key.starts_with("leasehold:") && key.contains(":gone:") {
+        ("tombstone", Some(tombstone))
+    } else if key.starts_with("leasehold:") && key.ends_with(":queue") {
+        ("queue", Some(ends.poll * 3))
+    } else {
+        ("unknown", None)
+    };
+    let ttl = u64::try_from(ttl_ms).map(Duration::from_millis);
+    let allowed = most.is_some_and(|most| ttl.is_ok_and(|ttl| ttl <= most));
+    Key {
+        key,
+        kind,
+        ttl_ms,
+        allowed,
+    }
+}
+
+/// The channels somebody still listens to.
+pub(crate) fn channels(server: &Server) -> Vec<String> {
+    ask(&mut server.connection(), &["PUBSUB", "CHANNELS"])
+}
+
+/// The library's connections, by name.
+pub(crate) fn connections(server: &Server) -> Vec<String> {
+    let list: String = ask(&mut server.connection(), &["CLIENT", "LIST"]);
+    let named = list.lines().filter(|line| line.contains(" name=leasehold"));
+    named.map(str::to_owned).collect()
+}
+
+fn ask<T: redis::FromRedisValue>(connection: &mut Connection, command: &[&str]) -> T {
+    let (program, args) = command.split_first().expect("a command has a name");
+    let reply = redis::cmd(program).arg(args).query(connection);
+    reply.unwrap_or_else(|error| panic!("{command:?} failed: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_needs_a_name_and_an_end() {
+        let names = ["stock:1".to_owned()];
+        let ends = Ends {
+            lease: Duration::from_secs(2),
+            poll: Duration::from_secs(10),
+        };
+        for (key, ttl, allowed) in [
+            ("stock:1", 1_500, true),
+            ("stock:1", -1, false),
+            ("stock:1", 2_001, false),
+            ("leasehold:{stock:1}:queue", 30_000, true),
+            ("leasehold:{stock:1}:queue", -1, false),
+            ("leasehold:{stock:1}:gone:12", 30_000, true),
+            ("leasehold:{stock:1}:gone:12", 30_001, false),
+            ("redisson_unlock_latch:{stock:1}", 10, false),
+        ] {
+            let judged = judge(key.to_owned(), ttl, &names, ends);
+            assert_eq!(judged.allowed, allowed, "{judged:?}");
+        }
+    }
+}
