@@ -51,6 +51,8 @@ pub(crate) struct Checker {
     pub(crate) quiet: BTreeMap<u64, [usize; 3]>,
     pub(crate) setups: BTreeMap<u64, String>,
     pub(crate) calm_locks: BTreeMap<u64, u64>,
+    /// Hangs that were told already.
+    pub(crate) reported: std::collections::BTreeSet<(u64, u64)>,
 }
 
 impl Checker {

@@ -11,6 +11,7 @@ mod nemesis;
 mod ops;
 mod record;
 mod report;
+mod soak;
 mod witness;
 mod worker;
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
             worker::run(job);
             return ExitCode::SUCCESS;
         }
-        Some(Command::Soak(args)) => (&args.common, Vec::new()),
+        Some(Command::Soak(args)) => (&args.common, soak::run(args)),
         None => (&cli.nemesis.common, nemesis::run(&cli.nemesis)),
     };
     if common.json {

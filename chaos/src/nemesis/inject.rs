@@ -78,7 +78,7 @@ impl Field {
     }
 }
 
-fn begin_on_network(proxy: &Proxy, plan: &Plan) {
+pub(crate) fn begin_on_network(proxy: &Proxy, plan: &Plan) {
     let ways = [None, Some(Way::ToServer), Some(Way::ToClient)];
     let way = ways[plan.draw as usize % ways.len()];
     // Any command, or a step of the lock.
@@ -98,6 +98,7 @@ fn begin_on_network(proxy: &Proxy, plan: &Plan) {
         Fault::BlackHole => proxy.black_hole(way),
         Fault::LoseRequests => proxy.lose_requests(needle, times),
         Fault::LoseReplies => proxy.lose_replies(needle, times),
+        Fault::CutReply => proxy.cut_reply_after(u64::from(plan.draw % 64)),
         Fault::Delay => proxy.delay(Duration::from_millis(u64::from(5 + plan.draw % 150))),
         Fault::Refuse => {
             proxy.refuse(true);

@@ -6,11 +6,13 @@
 //! ```
 
 mod children;
-mod inject;
+pub(crate) mod inject;
 mod log;
 mod run;
 pub(crate) mod schedule;
 mod verdict;
+
+pub(crate) use verdict::overlaps_found;
 
 use leasehold_testkit::Flavor;
 

@@ -30,6 +30,7 @@ pub(crate) enum Fault {
     BlackHole,
     LoseRequests,
     LoseReplies,
+    CutReply,
     Delay,
     Refuse,
 }
@@ -159,6 +160,7 @@ const TABLE: &[(Fault, &str, u32, At, Lasts)] = {
             At::Network,
             Lasts::Shortly,
         ),
+        (F::CutReply, "cut-reply", 2, At::Network, Lasts::Shortly),
         (F::Delay, "delay", 3, At::Network, Lasts::Lease),
         (F::Refuse, "refuse", 2, At::Network, Lasts::Shortly),
     ]
@@ -167,6 +169,12 @@ const TABLE: &[(Fault, &str, u32, At, Lasts)] = {
 impl Fault {
     pub(crate) fn all() -> Vec<Fault> {
         TABLE.iter().map(|row| row.0).collect()
+    }
+
+    /// Those that a proxy does.
+    pub(crate) fn of_networks() -> Vec<Fault> {
+        let rows = TABLE.iter().filter(|row| row.3 == At::Network);
+        rows.map(|row| row.0).collect()
     }
 
     pub(crate) fn named(name: &str) -> Option<Fault> {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::run::Run;
 use crate::{
+    checker::Checker,
     clock::{millis, now},
     invariants::{
         leftovers::{self, Ends},
@@ -16,6 +17,9 @@ use crate::{
 
 /// How long the server may take to hear that nobody listens any more.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
+
+/// How many faults are told of each overlap.
+const FAULTS_SHOWN: usize = 6;
 
 /// Nothing is held or asked for, and the clients still live: nobody may listen, and nothing of what
 /// was done may be left in memory.
@@ -114,12 +118,25 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
 }
 
 fn overlaps(run: &Run<'_>) -> Vec<OverlapFound> {
-    let since = |at: u64| millis(at.saturating_sub(run.started)) / 1e3;
-    let worker = |span: &Span| run.lives[usize::try_from(span.id.process).unwrap_or(0)];
+    let worker = |process| run.lives[usize::try_from(process).unwrap_or(0)];
+    overlaps_found(&run.checker, run.started, worker, |before, about| {
+        run.log.last(before, run.started, &about, FAULTS_SHOWN)
+    })
+}
+
+/// The overlaps in words. `worker` says which worker a process was, `faults` what happened to two
+/// workers before an instant.
+pub(crate) fn overlaps_found(
+    checker: &Checker,
+    started: u64,
+    worker: impl Fn(u64) -> usize,
+    faults: impl Fn(u64, [usize; 2]) -> Vec<String>,
+) -> Vec<OverlapFound> {
+    let since = |at: u64| millis(at.saturating_sub(started)) / 1e3;
     let side = |span: &Span| {
         format!(
             "worker {} process {} guard {} owner {} valid {:.4}–{:.4} s",
-            worker(span),
+            worker(span.id.process),
             span.id.process,
             span.id.guard,
             span.owner,
@@ -127,14 +144,14 @@ fn overlaps(run: &Run<'_>) -> Vec<OverlapFound> {
             since(span.to)
         )
     };
-    let mut found: Vec<_> = run.checker.overlaps.values().collect();
+    let mut found: Vec<_> = checker.overlaps.values().collect();
     found.sort_by_key(|overlap| overlap.from);
     found
         .into_iter()
         .map(|overlap| {
             let (one, other) = (&overlap.one, &overlap.other);
             let lasted_ms = millis(overlap.to - overlap.from);
-            let about = [worker(one), worker(other)];
+            let about = [worker(one.id.process), worker(other.id.process)];
             OverlapFound {
                 text: format!(
                     "name {} for {lasted_ms:.3} ms at {:.4} s:\n         {}\n         {}",
@@ -144,7 +161,7 @@ fn overlaps(run: &Run<'_>) -> Vec<OverlapFound> {
                     side(other)
                 ),
                 lasted_ms,
-                faults_before: run.log.last(overlap.from, run.started, &about, 6),
+                faults_before: faults(overlap.from, about),
                 one: one.clone(),
                 other: other.clone(),
             }

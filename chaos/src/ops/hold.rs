@@ -116,8 +116,10 @@ async fn count(
     rng: &mut Rng,
 ) {
     let saw = world.counter.read(name);
-    if rng.bool() {
-        pause(rng).await;
+    match (world.brisk, rng.bool()) {
+        (_, false) => {}
+        (true, true) => tokio::task::yield_now().await,
+        (false, true) => pause(rng).await,
     }
     let wrote = world.count_operation(rng);
     if !witness.look(guard) {

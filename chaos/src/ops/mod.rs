@@ -79,7 +79,7 @@ pub(crate) async fn work(world: Arc<World>, client: usize, seed: u64) {
         } else {
             ask::one(&world, client, &mut rng).await;
         }
-        if rng.u32(0..4) == 0 {
+        if !world.brisk && rng.u32(0..4) == 0 {
             tokio::time::sleep(Duration::from_micros(rng.u64(0..2_000))).await;
         } else {
             tokio::task::yield_now().await;
