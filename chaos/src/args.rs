@@ -43,6 +43,9 @@ pub(crate) struct NemesisArgs {
     /// How many names they fight for.
     #[arg(long, default_value_t = 3)]
     pub(crate) names: usize,
+    /// The lease of each client.
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    pub(crate) lease: Duration,
     /// `all`, `none`, or a list such as `stop-worker,stall-wake-ups`.
     #[arg(long, default_value = "all", value_parser = faults)]
     pub(crate) faults: Faults,
@@ -59,11 +62,14 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value_t = 4)]
     pub(crate) clients: usize,
     /// How many tasks per client.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 32)]
     pub(crate) tasks: usize,
     /// How many names they fight for.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 64)]
     pub(crate) names: usize,
+    /// The lease of each client.
+    #[arg(long, default_value = "300ms", value_parser = humantime::parse_duration)]
+    pub(crate) lease: Duration,
     /// Stop after this time, however many operations are left.
     #[arg(long, default_value_t = 900)]
     pub(crate) seconds: u64,
@@ -79,9 +85,6 @@ pub(crate) struct Common {
     /// Decides which faults happen when; drawn at random if left out, and always printed.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// The lease of each client.
-    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
-    pub(crate) lease: Duration,
     /// What a busy machine may add to the time in which a waiter must hold the name.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     pub(crate) slack: Duration,

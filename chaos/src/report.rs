@@ -168,7 +168,9 @@ impl fmt::Display for Report {
         if !self.faults_refused.is_empty() {
             row("faults refused", self.faults_refused.join(", "))?;
         }
-        row("lives of processes", self.lives.to_string())?;
+        if self.lives > 0 {
+            row("lives of processes", self.lives.to_string())?;
+        }
         row("holds", self.holds.to_string())?;
         row(
             "proved valid",

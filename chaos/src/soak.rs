@@ -81,7 +81,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         .expect("a runtime");
     let mut rng = Rng::with_seed(seed ^ 0x5eed);
     let (tell, phase) = watch::channel(Phase::Run);
-    let lease = args.common.lease;
+    let lease = args.lease;
     let clients = proxies.iter().map(|proxy| {
         let client = runtime.block_on(ops::connect(&proxy.url(), lease, &mut rng));
         (
@@ -155,7 +155,7 @@ fn threads() -> usize {
 impl Outside<'_> {
     fn storm(&mut self, seed: u64) {
         // Short faults, and many: what counts here is what they interrupt.
-        let pace = self.args.common.lease / 4;
+        let pace = self.args.lease / 4;
         let faults = Fault::of_networks();
         let mut schedule = Schedule::new(seed, faults, self.args.clients, pace).peekable();
         let mut open: Vec<(Instant, Plan)> = Vec::new();
@@ -290,7 +290,7 @@ impl Outside<'_> {
                 .push(format!("{} threads", more.len()));
         }
         // Leases left to expire have ended by then; nobody queues any more.
-        let lease = self.args.common.lease * LONGEST_LEASE;
+        let lease = self.args.lease * LONGEST_LEASE;
         std::thread::sleep(lease + self.args.common.slack);
         let ends = Ends {
             lease,
@@ -322,7 +322,7 @@ impl Outside<'_> {
         }
         if self.swept.elapsed() > SWEEP_EVERY {
             self.swept = Instant::now();
-            self.checker.sweep(now(), self.args.common.lease * 10);
+            self.checker.sweep(now(), self.args.lease * 10);
         }
         if self.told.elapsed() > PROGRESS_EVERY {
             self.told = Instant::now();

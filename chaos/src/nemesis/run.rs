@@ -90,7 +90,7 @@ impl<'a> Run<'a> {
             checker: Checker::default(),
             log: Log::default(),
             patience: Patience {
-                lease: args.common.lease,
+                lease: args.lease,
                 slack: args.common.slack,
             },
             hangs: BTreeMap::new(),
@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
         let process = self.lives.len() as u64;
         self.lives.push(index);
         let file = |name: &str| Path::new(self.dir.path()).join(name);
-        let lease = self.args.common.lease.as_millis();
+        let lease = self.args.lease.as_millis();
         Worker::start(&Job {
             url: self.field.proxies[index].url(),
             journal: file(&format!("{process}.journal")),
@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
     fn storm(&mut self) {
         let mut faults = self.args.faults.list.clone();
         faults.retain(|fault| !self.refused.contains(fault));
-        let lease = self.args.common.lease;
+        let lease = self.args.lease;
         let mut schedule = Schedule::new(self.seed, faults, self.args.processes, lease).peekable();
         let mut open: Vec<(Instant, usize, Plan)> = Vec::new();
         let (start, most) = (Instant::now(), Duration::from_secs(self.args.seconds));
@@ -244,7 +244,7 @@ impl<'a> Run<'a> {
         }
         if self.swept.elapsed() > SWEEP_EVERY {
             self.swept = Instant::now();
-            let keep = Duration::from_secs(60) + self.args.common.lease * 10;
+            let keep = Duration::from_secs(60) + self.args.lease * 10;
             self.checker.sweep(now(), keep);
         }
         if self.told.elapsed() > PROGRESS_EVERY {

@@ -62,7 +62,7 @@ pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     let args = run.args;
     report.what = format!(
         "{} processes of {} tasks on {} names, lease {:?}",
-        args.processes, args.tasks, args.names, args.common.lease
+        args.processes, args.tasks, args.names, args.lease
     );
     report.server = run.flavor.to_string();
     report.seed = run.seed;
@@ -74,7 +74,7 @@ pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
         args.processes,
         args.tasks,
         args.names,
-        humantime::format_duration(args.common.lease)
+        humantime::format_duration(args.lease)
             .to_string()
             .replace(' ', ""),
         args.faults.given,
@@ -110,7 +110,7 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
         .map(|line| format!("a connection: {line}"));
     report.leftovers.extend(connections);
     let ends = Ends {
-        lease: run.args.common.lease * LONGEST_LEASE,
+        lease: run.args.lease * LONGEST_LEASE,
         poll: Duration::from_secs(10),
     };
     let names = worker::names(run.args.names);
