@@ -1,9 +1,9 @@
 //! The places where the library's public API is about to change, all of them.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use futures_util::FutureExt as _;
-use leasehold::{Client, Error, Guard, Mutex};
+use leasehold::{Client, Error, ErrorKind, Guard, Mutex};
 
 /// A lease of this length that the watchdog renews.
 pub(crate) fn renewed(mutex: &Mutex, lease: Duration) -> Mutex {
@@ -26,9 +26,14 @@ pub(crate) fn lost_reason(guard: &Guard) -> Option<String> {
     Some(format!("{reason:?}"))
 }
 
-/// The kind of an error, as a word.
+/// The kind of an error, as a word; for a refusal with the server's reason, since none is expected.
 pub(crate) fn kind(error: &Error) -> String {
-    format!("{:?}", error.kind())
+    match (error.kind(), error.source()) {
+        (ErrorKind::Rejected | ErrorKind::Invalid, Some(source)) => {
+            format!("{:?} ({source})", error.kind())
+        }
+        (kind, _) => format!("{kind:?}"),
+    }
 }
 
 /// What a client still has in memory: queues, watched holds, tasks.

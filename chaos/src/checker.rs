@@ -145,13 +145,12 @@ impl Checker {
     }
 
     fn answered(&mut self, process: u64, ask: u64, what: String, at: u64) {
-        if let Some(ask) = self.open_asks.remove(&(process, ask)) {
-            if what == "guard" {
-                self.waits_ns.push(at.saturating_sub(ask.at));
-                if let Some(since) = self.calm_since.filter(|&since| at > since) {
-                    self.calm_waits_ns
-                        .push(at.saturating_sub(since.max(ask.at)));
-                }
+        let asked = self.open_asks.remove(&(process, ask));
+        if let Some(ask) = asked.filter(|_| what == "guard") {
+            self.waits_ns.push(at.saturating_sub(ask.at));
+            if let Some(since) = self.calm_since.filter(|&since| at > since) {
+                let waited = at.saturating_sub(since.max(ask.at));
+                self.calm_waits_ns.push(waited);
             }
         }
         *self.answers.entry(what).or_default() += 1;
@@ -220,5 +219,114 @@ impl Checker {
 
     pub(crate) fn proved_increments(&self) -> usize {
         self.increments.len() + self.lost_updates.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: Duration = Duration::from_secs(60);
+
+    /// A guard that is its own holder, with looks that prove it valid from `from` to `to`.
+    fn held(checker: &mut Checker, process: u64, guard: u64, from: u64, to: u64) {
+        checker.add(process, first(guard, from));
+        checker.add(process, Record::Still { guard, at: to });
+    }
+
+    fn first(guard: u64, at: u64) -> Record {
+        Record::First {
+            guard,
+            holder: guard,
+            name: 0,
+            owner: String::new(),
+            at,
+        }
+    }
+
+    fn overlaps(mut checker: Checker) -> Vec<(u64, u64)> {
+        checker.sweep(1_000, KEEP);
+        let found = checker.overlaps.values();
+        found.map(|overlap| (overlap.from, overlap.to)).collect()
+    }
+
+    #[test]
+    fn an_overlap_is_found_and_grows_with_what_is_written_later() {
+        let mut checker = Checker::default();
+        held(&mut checker, 1, 1, 0, 100);
+        held(&mut checker, 2, 1, 90, 95);
+        checker.sweep(100, KEEP);
+        checker.add(2, Record::Still { guard: 1, at: 200 });
+        assert_eq!(overlaps(checker), [(90, 100)]);
+    }
+
+    #[test]
+    fn touching_spans_are_fine() {
+        let mut checker = Checker::default();
+        held(&mut checker, 1, 1, 0, 100);
+        held(&mut checker, 2, 1, 100, 200);
+        assert_eq!(overlaps(checker), []);
+    }
+
+    #[test]
+    fn a_lost_look_adds_nothing() {
+        let mut checker = Checker::default();
+        held(&mut checker, 1, 1, 0, 100);
+        let why = "Expired".to_owned();
+        checker.add(1, Record::Lost { guard: 1, why });
+        held(&mut checker, 2, 1, 110, 200);
+        assert_eq!(checker.lost["Expired"], 1);
+        assert_eq!(overlaps(checker), []);
+    }
+
+    #[test]
+    fn one_true_look_proves_no_time() {
+        let mut checker = Checker::default();
+        held(&mut checker, 1, 1, 0, 100);
+        checker.add(2, first(1, 50));
+        assert_eq!(overlaps(checker), []);
+    }
+
+    #[test]
+    fn what_a_killed_process_wrote_counts() {
+        let mut checker = Checker::default();
+        held(&mut checker, 1, 1, 0, 100);
+        checker.process_ended(1);
+        held(&mut checker, 2, 1, 50, 200);
+        assert_eq!(overlaps(checker), [(50, 100)]);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_is_still_there_to_be_met() {
+        let mut checker = Checker::default();
+        checker.add(1, first(1, 0));
+        // Far later than what is kept of ended spans.
+        held(&mut checker, 2, 1, 50, 80);
+        checker.sweep(1_000, KEEP);
+        checker.add(1, Record::Still { guard: 1, at: 900 });
+        assert_eq!(overlaps(checker), [(50, 80)]);
+    }
+
+    #[test]
+    fn an_ask_of_a_killed_process_does_not_hang() {
+        let mut checker = Checker::default();
+        let patience = Patience {
+            lease: Duration::from_millis(1),
+            slack: Duration::ZERO,
+        };
+        let ask = |ask| Record::Ask {
+            ask,
+            name: 0,
+            how: "lock".to_owned(),
+            wait: None,
+            at: 0,
+        };
+        checker.add(1, ask(1));
+        checker.add(2, ask(1));
+        checker.process_ended(2);
+        checker.calm_since = Some(0);
+        let hanging = checker.hanging(1_000_000_000, patience);
+        assert_eq!(hanging.len(), 1);
+        assert_eq!((hanging[0].0, hanging[0].1), (1, 1));
     }
 }

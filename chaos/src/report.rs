@@ -117,7 +117,7 @@ impl Report {
                 self.leftovers.push(format!(
                     "{} {:?}, {}",
                     key.kind,
-                    key.key,
+                    key.path,
                     if key.ttl_ms < 0 {
                         "without an end".to_owned()
                     } else {

@@ -138,3 +138,49 @@ impl Drop for Witness<'_> {
         self.end("drop");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold::Client;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_guard_is_proved_valid_from_its_first_true_look_to_its_last() {
+        let client = Client::connect("memory:").await.unwrap();
+        let mutex = client.mutex("stock:1");
+        let lease = Duration::from_millis(60);
+        let guard = api::fixed(&mutex, lease).lock().await.unwrap();
+        let journal = Journal::in_memory();
+        let mut witness = Witness::new(&journal, 0, None);
+        let begun = now();
+        let mut last = 0;
+        loop {
+            let before = now();
+            if !witness.look(&guard) {
+                break;
+            }
+            last = before;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        witness.look(&guard);
+        drop(witness);
+
+        let records = journal.take();
+        let Record::First { at: first, .. } = records[0] else {
+            panic!("{records:?}");
+        };
+        let still = records.iter().rev().find_map(|record| match record {
+            Record::Still { at, .. } => Some(*at),
+            _ => None,
+        });
+        let still = still.unwrap();
+        assert!(begun < first && first < still, "{records:?}");
+        assert!(last <= still && still - begun < nanos(lease), "{records:?}");
+        let [.., loss, end] = &records[..] else {
+            panic!("{records:?}");
+        };
+        assert!(matches!(loss, Record::Lost { why, .. } if why == "Expired"));
+        assert!(matches!(end, Record::End { .. }));
+    }
+}

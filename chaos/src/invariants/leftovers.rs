@@ -9,7 +9,7 @@ use serde::Serialize;
 /// A key, and when it ends.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Key {
-    pub(crate) key: String,
+    pub(crate) path: String,
     pub(crate) kind: &'static str,
     /// Milliseconds; negative is never.
     pub(crate) ttl_ms: i64,
@@ -41,13 +41,13 @@ pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
         .collect()
 }
 
-fn judge(key: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
+fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
     let tombstone = ends.lease.max(Duration::from_secs(30));
-    let (kind, most) = if names.contains(&key) {
+    let (kind, most) = if names.contains(&path) {
         ("hold", Some(ends.lease))
-    } else if key.starts_with("leasehold:") && key.contains(":gone:") {
+    } else if path.starts_with("leasehold:") && path.contains(":gone:") {
         ("tombstone", Some(tombstone))
-    } else if key.starts_with("leasehold:") && key.ends_with(":queue") {
+    } else if path.starts_with("leasehold:") && path.ends_with(":queue") {
         ("queue", Some(ends.poll * 3))
     } else {
         ("unknown", None)
@@ -55,7 +55,7 @@ fn judge(key: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
     let ttl = u64::try_from(ttl_ms).map(Duration::from_millis);
     let allowed = most.is_some_and(|most| ttl.is_ok_and(|ttl| ttl <= most));
     Key {
-        key,
+        path,
         kind,
         ttl_ms,
         allowed,

@@ -24,6 +24,6 @@ pub(crate) fn run(args: &NemesisArgs) -> Vec<Report> {
     let flavors: Vec<Flavor> = args.common.flavors();
     flavors
         .into_iter()
-        .map(|flavor| run::Run::start(args, flavor, seed).to_the_end())
+        .map(|flavor| run::Run::start(args, flavor, seed).finish())
         .collect()
 }

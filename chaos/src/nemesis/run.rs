@@ -129,7 +129,7 @@ impl<'a> Run<'a> {
         .expect("a worker can be started")
     }
 
-    pub(super) fn to_the_end(mut self) -> Report {
+    pub(super) fn finish(mut self) -> Report {
         self.storm();
         self.calm();
         let mut report = Report::default();

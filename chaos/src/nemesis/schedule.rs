@@ -61,108 +61,39 @@ enum At {
     Network,
 }
 
+type Row = (Fault, &'static str, u32, At, Lasts);
+
 /// One row per fault: its name, how often it is drawn compared to others, where, and for how long.
-const TABLE: &[(Fault, &str, u32, At, Lasts)] = {
-    use Fault as F;
+#[rustfmt::skip]
+const TABLE: &[Row] = {
+    use {At::{Network, Process, Server}, Fault as F, Lasts::{Lease, No, Shortly}};
     &[
-        (F::StopWorker, "stop-worker", 24, At::Process, Lasts::Lease),
-        (F::KillWorker, "kill-worker", 4, At::Process, Lasts::Shortly),
-        (F::StopServer, "stop-server", 3, At::Server, Lasts::Shortly),
-        (
-            F::RestartServer,
-            "restart-server",
-            1,
-            At::Server,
-            Lasts::Shortly,
-        ),
-        (
-            F::PauseClients,
-            "pause-clients",
-            2,
-            At::Server,
-            Lasts::Shortly,
-        ),
-        (
-            F::PauseWrites,
-            "pause-writes",
-            2,
-            At::Server,
-            Lasts::Shortly,
-        ),
-        (F::DebugSleep, "debug-sleep", 2, At::Server, Lasts::Shortly),
-        (F::FlushScripts, "flush-scripts", 3, At::Server, Lasts::No),
-        (F::KillNormal, "kill-normal", 3, At::Server, Lasts::No),
-        (F::KillPubsub, "kill-pubsub", 4, At::Server, Lasts::No),
-        (F::Cut, "cut", 3, At::Network, Lasts::No),
-        (
-            F::CutSubscriptions,
-            "cut-subscriptions",
-            3,
-            At::Network,
-            Lasts::No,
-        ),
-        (F::CutCommands, "cut-commands", 3, At::Network, Lasts::No),
-        (
-            F::StallRequests,
-            "stall-requests",
-            3,
-            At::Network,
-            Lasts::Lease,
-        ),
-        (
-            F::StallReplies,
-            "stall-replies",
-            3,
-            At::Network,
-            Lasts::Lease,
-        ),
-        (F::StallBoth, "stall-both", 2, At::Network, Lasts::Lease),
-        (
-            F::StallSubscriptions,
-            "stall-subscriptions",
-            4,
-            At::Network,
-            Lasts::Lease,
-        ),
-        (
-            F::StallWakeUps,
-            "stall-wake-ups",
-            10,
-            At::Network,
-            Lasts::Lease,
-        ),
-        (
-            F::StallCommandReplies,
-            "stall-command-replies",
-            4,
-            At::Network,
-            Lasts::Lease,
-        ),
-        (
-            F::StallCommandRequests,
-            "stall-command-requests",
-            4,
-            At::Network,
-            Lasts::Lease,
-        ),
-        (F::BlackHole, "black-hole", 3, At::Network, Lasts::Lease),
-        (
-            F::LoseRequests,
-            "lose-requests",
-            3,
-            At::Network,
-            Lasts::Shortly,
-        ),
-        (
-            F::LoseReplies,
-            "lose-replies",
-            4,
-            At::Network,
-            Lasts::Shortly,
-        ),
-        (F::CutReply, "cut-reply", 2, At::Network, Lasts::Shortly),
-        (F::Delay, "delay", 3, At::Network, Lasts::Lease),
-        (F::Refuse, "refuse", 2, At::Network, Lasts::Shortly),
+        (F::StopWorker, "stop-worker", 24, Process, Lease),
+        (F::KillWorker, "kill-worker", 4, Process, Shortly),
+        (F::StopServer, "stop-server", 3, Server, Shortly),
+        (F::RestartServer, "restart-server", 1, Server, Shortly),
+        (F::PauseClients, "pause-clients", 2, Server, Shortly),
+        (F::PauseWrites, "pause-writes", 2, Server, Shortly),
+        (F::DebugSleep, "debug-sleep", 2, Server, Shortly),
+        (F::FlushScripts, "flush-scripts", 3, Server, No),
+        (F::KillNormal, "kill-normal", 3, Server, No),
+        (F::KillPubsub, "kill-pubsub", 4, Server, No),
+        (F::Cut, "cut", 3, Network, No),
+        (F::CutSubscriptions, "cut-subscriptions", 3, Network, No),
+        (F::CutCommands, "cut-commands", 3, Network, No),
+        (F::StallRequests, "stall-requests", 3, Network, Lease),
+        (F::StallReplies, "stall-replies", 3, Network, Lease),
+        (F::StallBoth, "stall-both", 2, Network, Lease),
+        (F::StallSubscriptions, "stall-subscriptions", 4, Network, Lease),
+        (F::StallWakeUps, "stall-wake-ups", 10, Network, Lease),
+        (F::StallCommandReplies, "stall-command-replies", 4, Network, Lease),
+        (F::StallCommandRequests, "stall-command-requests", 4, Network, Lease),
+        (F::BlackHole, "black-hole", 3, Network, Lease),
+        (F::LoseRequests, "lose-requests", 3, Network, Shortly),
+        (F::LoseReplies, "lose-replies", 4, Network, Shortly),
+        (F::CutReply, "cut-reply", 2, Network, Shortly),
+        (F::Delay, "delay", 3, Network, Lease),
+        (F::Refuse, "refuse", 2, Network, Shortly),
     ]
 };
 
@@ -185,7 +116,7 @@ impl Fault {
         self.row().1
     }
 
-    fn row(self) -> &'static (Fault, &'static str, u32, At, Lasts) {
+    fn row(self) -> &'static Row {
         TABLE
             .iter()
             .find(|row| row.0 == self)
@@ -272,8 +203,8 @@ impl Iterator for Schedule {
             return None;
         }
         loop {
-            // Some times are wilder than others; a short breath now and then lets everybody queue.
-            let wild = 0.3 + (self.now.as_secs() / 5 % 4) as f64 * 0.35;
+            // Close together or far apart; a breath now and then lets everybody queue.
+            let wild = [0.3, 0.65, 1.0, 1.35][self.rng.usize(0..4)];
             let breath = if self.rng.u32(0..12) == 0 { 1.0 } else { 0.0 };
             let gap = self.lease.mul_f64(0.4 * wild * self.rng.f64() + breath);
             self.now += gap + Duration::from_millis(5);
