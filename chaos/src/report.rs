@@ -128,6 +128,13 @@ impl Report {
         }
     }
 
+    /// See [`unrest`](crate::invariants::leftovers::unrest).
+    pub(crate) fn unrest(&mut self, commands: Option<u64>) {
+        self.other.extend(commands.map(|commands| {
+            format!("{commands} commands a second are sent while nothing is held or asked for")
+        }));
+    }
+
     pub(crate) fn breaches(&self) -> usize {
         self.findings().map(|(_, lines)| lines.len()).sum()
     }

@@ -213,22 +213,29 @@ impl Outside<'_> {
                 "{left} tasks did not end {most:?} after the faults"
             ));
         }
-        for client in 0..self.args.clients {
-            for name in 0..self.args.names {
-                let lock = async {
-                    tokio::time::timeout(most, ops::calm_lock(&self.world, client, name)).await
-                };
-                match runtime.block_on(lock) {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(error)) => self.report.other.push(format!(
-                        "in the calm, client {client} could not lock name {name}: {error}"
+        let mut locks = JoinSet::new();
+        for (client, name) in (0..self.args.clients)
+            .flat_map(|client| (0..self.args.names).map(move |name| (client, name)))
+        {
+            let world = Arc::clone(&self.world);
+            let lock = async move {
+                let lock = ops::calm_lock(&world, client, name);
+                match tokio::time::timeout(most, lock).await {
+                    Ok(Ok(_)) => None,
+                    Ok(Err(error)) => Some(format!(
+                        "client {client} could not lock name {name}: {error}"
                     )),
-                    Err(_) => self.report.hangs.push(format!(
-                        "in the calm, client {client} waited {most:?} in vain for name {name}"
+                    Err(_) => Some(format!(
+                        "client {client} waited {most:?} in vain for name {name}"
                     )),
                 }
-            }
+            };
+            locks.spawn_on(lock, runtime.handle());
         }
+        let failures = runtime.block_on(locks.join_all()).into_iter().flatten();
+        self.report
+            .hangs
+            .extend(failures.map(|failure| format!("in the calm, {failure}")));
         self.look();
         // What is left hangs, and was reported.
         tasks.abort_all();
@@ -249,6 +256,7 @@ impl Outside<'_> {
             .iter()
             .map(|channel| format!("a subscription to {channel:?}"));
         self.report.leftovers.extend(listens);
+        self.report.unrest(leftovers::unrest(server));
         // Every other client is shut down; the rest are dropped with the world.
         for client in (0..self.args.clients).step_by(2) {
             let client = self.world.client(client);

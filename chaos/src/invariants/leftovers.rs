@@ -74,6 +74,16 @@ pub(crate) fn connections(server: &Server) -> Vec<String> {
     named.map(str::to_owned).collect()
 }
 
+/// What clients send although nothing is held or asked for, when it is more than an idle client's
+/// due: commands per second.
+pub(crate) fn unrest(server: &Server) -> Option<u64> {
+    const IDLE: u64 = 20;
+    let before = server.commands_processed();
+    std::thread::sleep(Duration::from_secs(1));
+    let sent = server.commands_processed() - before;
+    (sent > IDLE).then_some(sent)
+}
+
 fn ask<T: redis::FromRedisValue>(connection: &mut Connection, command: &[&str]) -> T {
     let (program, args) = command.split_first().expect("a command has a name");
     let reply = redis::cmd(program).arg(args).query(connection);

@@ -3,13 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal as _,
-    path::Path,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use fastrand::Rng;
 use leasehold_testkit::{Flavor, Proxy, Server};
-use tempfile::TempDir;
 
 use super::{
     children::Worker,
@@ -52,7 +51,7 @@ pub(super) struct Run<'a> {
     refused: BTreeSet<Fault>,
     swept: Instant,
     told: Instant,
-    dir: TempDir,
+    dir: PathBuf,
 }
 
 impl<'a> Run<'a> {
@@ -74,9 +73,9 @@ impl<'a> Run<'a> {
         let proxies = (0..args.processes)
             .map(|_| Proxy::start(server.addr()))
             .collect();
-        let dir = tempfile::Builder::new()
-            .prefix("leasehold-chaos-")
-            .tempdir();
+        // The server's directory goes with the server, even when we are killed.
+        let dir = server.dir().join("chaos");
+        std::fs::create_dir(&dir).expect("a directory beside the server's");
         let mut run = Run {
             args,
             flavor,
@@ -100,7 +99,7 @@ impl<'a> Run<'a> {
             refused: refused.into_iter().collect(),
             swept: Instant::now(),
             told: Instant::now(),
-            dir: dir.expect("a temporary directory"),
+            dir,
         };
         eprintln!("chaos: {flavor}, seed {seed}, {} s", args.seconds);
         for index in 0..args.processes {
@@ -113,7 +112,7 @@ impl<'a> Run<'a> {
     fn new_life(&mut self, index: usize) -> Worker {
         let process = self.lives.len() as u64;
         self.lives.push(index);
-        let file = |name: &str| Path::new(self.dir.path()).join(name);
+        let file = |name: &str| self.dir.join(name);
         let lease = self.args.lease.as_millis();
         Worker::start(&Job {
             url: self.field.proxies[index].url(),

@@ -55,6 +55,7 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         .into_iter()
         .map(|channel| format!("a subscription to {channel:?} while nobody waits"));
     report.leftovers.extend(listens);
+    report.unrest(leftovers::unrest(&run.field.server));
 }
 
 /// All processes have ended.

@@ -74,7 +74,7 @@ pub(crate) async fn work(world: Arc<World>, client: usize, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     while world.running() {
         world.counted();
-        if rng.u32(0..400) == 0 {
+        if rng.u32(0..if world.brisk { 400 } else { 80 }) == 0 {
             replace_client(&world, client, &mut rng).await;
         } else {
             ask::one(&world, client, &mut rng).await;
