@@ -95,13 +95,25 @@ impl Report {
         self.lost = checker.lost.clone();
         self.increments = checker.proved_increments();
         self.other.extend(checker.sentences.iter().cloned());
+        // The library knows by itself that this cannot be.
+        let own_bugs = checker.answers.keys();
+        let own_bugs = own_bugs.filter(|answer| answer.contains("report this as a bug"));
+        self.other
+            .extend(own_bugs.map(|answer| format!("an ask ended with {answer}")));
         self.lost_updates = checker
             .lost_updates
             .iter()
             .map(|(one, other)| {
                 format!(
-                    "name {}: process {} wrote {:x}, process {} wrote {:x}; both had read {:x}",
-                    one.name, one.by.process, one.wrote, other.by.process, other.wrote, one.saw
+                    "name {}: process {} guard {} wrote {:x}, process {} guard {} wrote {:x}; both had read {:x}",
+                    one.name,
+                    one.by.process,
+                    one.by.guard,
+                    one.wrote,
+                    other.by.process,
+                    other.by.guard,
+                    other.wrote,
+                    one.saw
                 )
             })
             .collect();

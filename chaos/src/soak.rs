@@ -28,7 +28,9 @@ use crate::{
     },
     journal::Journal,
     nemesis::{
+        FAULTS_SHOWN,
         inject::begin_on_network,
+        log::Log,
         overlaps_found,
         schedule::{Fault, Plan, Schedule, Target},
     },
@@ -56,6 +58,7 @@ struct Outside<'a> {
     world: Arc<World>,
     proxies: Vec<Proxy>,
     checker: Checker,
+    log: Log,
     patience: Patience,
     report: Report,
     started: u64,
@@ -111,6 +114,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         world,
         proxies,
         checker: Checker::default(),
+        log: Log::default(),
         patience: Patience {
             lease,
             slack: args.common.slack,
@@ -147,6 +151,14 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     outside.verdict(&server, threads_before)
 }
 
+/// Whose network it is.
+fn network(plan: &Plan) -> usize {
+    match plan.target {
+        Target::Network(index) => index,
+        Target::Server | Target::Process(_) => unreachable!("faults of networks only"),
+    }
+}
+
 /// How many threads this process has.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
@@ -158,25 +170,25 @@ impl Outside<'_> {
         let pace = self.args.lease / 4;
         let faults = Fault::of_networks();
         let mut schedule = Schedule::new(seed, faults, self.args.clients, pace).peekable();
-        let mut open: Vec<(Instant, Plan)> = Vec::new();
+        let mut open: Vec<(Instant, usize, Plan)> = Vec::new();
         let (start, most) = (Instant::now(), Duration::from_secs(self.args.seconds));
         while self.world.operations.load(Ordering::Relaxed) < self.args.operations {
             if start.elapsed() > most {
                 eprintln!("chaos: time is over before the operations are");
                 break;
             }
-            open.retain(|(until, plan)| {
+            open.retain(|(until, number, plan)| {
                 let over = *until <= Instant::now();
                 if over {
-                    self.proxy(plan).heal();
+                    self.proxies[network(plan)].heal();
+                    self.log.ended(*number, now());
                 }
                 !over
             });
             while let Some(plan) = schedule.next_if(|plan| plan.at <= start.elapsed()) {
-                begin_on_network(self.proxy(&plan), &plan);
-                let name = plan.fault.name().to_owned();
-                *self.report.faults.entry(name).or_default() += 1;
-                open.push((Instant::now() + plan.lasts, plan));
+                begin_on_network(&self.proxies[network(&plan)], &plan);
+                let number = self.log.began(plan.clone(), now());
+                open.push((Instant::now() + plan.lasts, number, plan));
             }
             self.look();
             std::thread::sleep(TICK);
@@ -185,13 +197,6 @@ impl Outside<'_> {
             proxy.heal();
         }
         self.report.operations = self.world.operations.load(Ordering::Relaxed);
-    }
-
-    fn proxy(&self, plan: &Plan) -> &Proxy {
-        match plan.target {
-            Target::Network(index) => &self.proxies[index],
-            Target::Server | Target::Process(_) => unreachable!("faults of networks only"),
-        }
     }
 
     fn calm(&mut self, runtime: &Runtime, mut tasks: JoinSet<()>) {
@@ -311,7 +316,16 @@ impl Outside<'_> {
         self.report.keys(&keys);
         self.report.seconds = millis(now() - started) / 1e3;
         self.report.read(&self.checker);
-        self.report.overlaps = overlaps_found(&self.checker, started, |_| 0, |_, _| Vec::new());
+        self.report.overlaps = overlaps_found(
+            &self.checker,
+            started,
+            |_| 0,
+            |before, _| {
+                let all: Vec<usize> = (0..self.args.clients).collect();
+                self.log.last(before, started, &all, FAULTS_SHOWN)
+            },
+        );
+        self.report.faults = self.log.counts();
         self.report
     }
 
@@ -340,7 +354,7 @@ impl Outside<'_> {
                 millis(now() - self.started) / 1e3,
                 self.world.operations.load(Ordering::Relaxed),
                 self.checker.holds,
-                self.report.faults.values().sum::<u64>(),
+                self.log.len(),
                 self.checker.overlaps.len(),
                 self.checker.lost_updates.len(),
             );

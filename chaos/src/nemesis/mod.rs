@@ -7,12 +7,12 @@
 
 mod children;
 pub(crate) mod inject;
-mod log;
+pub(crate) mod log;
 mod run;
 pub(crate) mod schedule;
 mod verdict;
 
-pub(crate) use verdict::overlaps_found;
+pub(crate) use verdict::{FAULTS_SHOWN, overlaps_found};
 
 use leasehold_testkit::Flavor;
 

@@ -19,7 +19,7 @@ use crate::{
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many faults are told of each overlap.
-const FAULTS_SHOWN: usize = 6;
+pub(crate) const FAULTS_SHOWN: usize = 6;
 
 /// Nothing is held or asked for, and the clients still live: nobody may listen, and nothing of what
 /// was done may be left in memory.
@@ -121,7 +121,7 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
 fn overlaps(run: &Run<'_>) -> Vec<OverlapFound> {
     let worker = |process| run.lives[usize::try_from(process).unwrap_or(0)];
     overlaps_found(&run.checker, run.started, worker, |before, about| {
-        run.log.last(before, run.started, &about, FAULTS_SHOWN)
+        run.log.last(before, run.started, about, FAULTS_SHOWN)
     })
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn overlaps_found(
     checker: &Checker,
     started: u64,
     worker: impl Fn(u64) -> usize,
-    faults: impl Fn(u64, [usize; 2]) -> Vec<String>,
+    faults: impl Fn(u64, &[usize]) -> Vec<String>,
 ) -> Vec<OverlapFound> {
     let since = |at: u64| millis(at.saturating_sub(started)) / 1e3;
     let side = |span: &Span| {
@@ -162,7 +162,7 @@ pub(crate) fn overlaps_found(
                     side(other)
                 ),
                 lasted_ms,
-                faults_before: faults(overlap.from, about),
+                faults_before: faults(overlap.from, &about),
                 one: one.clone(),
                 other: other.clone(),
             }

@@ -140,15 +140,18 @@ async fn count(
     }
 }
 
-/// Extends a fixed lease now and then: longer, shorter, twice at once, dropped on the way.
+/// Now and then extends a fixed lease (longer, shorter, twice at once, dropped on the way), or asks
+/// the server about a renewed one.
 async fn extensions(world: &World, guard: &Guard, fixed: bool, mut rng: Rng) {
-    if !fixed {
-        return std::future::pending().await;
-    }
     loop {
         let wait = world.lease.mul_f64(rng.f64() / 3.0);
         tokio::time::sleep(wait).await;
         world.counted();
+        if !fixed {
+            // The watchdog extends this one; it can only be asked about.
+            let _ = guard.verify().await;
+            continue;
+        }
         let (one, other) = (length(world, &mut rng), length(world, &mut rng));
         match rng.u32(0..4) {
             0 => {
