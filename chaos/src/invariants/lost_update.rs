@@ -19,15 +19,22 @@ pub(crate) struct Increment {
 pub(crate) struct Increments {
     /// By name and number seen.
     proved: HashMap<(usize, u64), Increment>,
+    count: usize,
 }
 
 impl Increments {
     pub(crate) fn len(&self) -> usize {
-        self.proved.len()
+        self.count
+    }
+
+    /// Forgets what nobody can have read any more, so that a run of hours fits in memory.
+    pub(crate) fn forget_before(&mut self, at: u64) {
+        self.proved.retain(|_, increment| increment.at >= at);
     }
 
     /// Adds one; answers with an earlier one that saw the same: one of the two is lost.
     pub(crate) fn add(&mut self, increment: Increment) -> Option<Increment> {
+        self.count += 1;
         self.proved
             .insert((increment.name, increment.saw), increment)
     }
