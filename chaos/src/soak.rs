@@ -144,7 +144,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     };
     outside.storm(seed);
     tell.send_replace(Phase::Calm);
-    outside.calm(&runtime, tasks);
+    outside.calm(&runtime, &server, tasks);
     outside.clients_end(&runtime, &server);
     drop(tell);
     runtime.shutdown_timeout(Duration::from_secs(5));
@@ -199,7 +199,7 @@ impl Outside<'_> {
         self.report.operations = self.world.operations.load(Ordering::Relaxed);
     }
 
-    fn calm(&mut self, runtime: &Runtime, mut tasks: JoinSet<()>) {
+    fn calm(&mut self, runtime: &Runtime, server: &Server, mut tasks: JoinSet<()>) {
         self.checker.calm_since = Some(now());
         let most = self.patience.calm() * 2 + Duration::from_secs(10);
         let start = Instant::now();
@@ -237,10 +237,16 @@ impl Outside<'_> {
             };
             locks.spawn_on(lock, runtime.handle());
         }
-        let failures = runtime.block_on(locks.join_all()).into_iter().flatten();
+        let failures = runtime.block_on(locks.join_all());
+        let failures: Vec<String> = failures.into_iter().flatten().collect();
+        if !failures.is_empty() {
+            let seen = leftovers::held(server, &self.world.names);
+            self.report.hangs.extend(seen);
+        }
+        let hangs = failures.into_iter();
         self.report
             .hangs
-            .extend(failures.map(|failure| format!("in the calm, {failure}")));
+            .extend(hangs.map(|failure| format!("in the calm, {failure}")));
         self.look();
         // What is left hangs, and was reported.
         tasks.abort_all();

@@ -62,6 +62,28 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
     }
 }
 
+/// How the server sees the names that somebody holds or queues for, twice, since a hold that is
+/// renewed for nobody looks good once.
+pub(crate) fn held(server: &Server, names: &[String]) -> Vec<String> {
+    let mut connection = server.connection();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        for name in names {
+            let holders: Vec<String> = ask(&mut connection, &["HGETALL", name]);
+            let queue = format!("leasehold:{{{name}}}:queue");
+            let queue: Vec<String> = ask(&mut connection, &["LRANGE", &queue, "0", "-1"]);
+            if !holders.is_empty() || !queue.is_empty() {
+                let ttl_ms: i64 = ask(&mut connection, &["PTTL", name]);
+                seen.push(format!(
+                    "on the server {name} is held by {holders:?} for {ttl_ms} ms more, in its queue {queue:?}"
+                ));
+            }
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    seen
+}
+
 /// The channels somebody still listens to.
 pub(crate) fn channels(server: &Server) -> Vec<String> {
     ask(&mut server.connection(), &["PUBSUB", "CHANNELS"])

@@ -34,6 +34,9 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         }
     }
     if !quiet {
+        let names = worker::names(run.args.names);
+        let seen = leftovers::held(&run.field.server, &names);
+        report.hangs.extend(seen);
         for worker in run.field.workers.iter().flatten() {
             if !run.checker.quiet.contains_key(&worker.process) {
                 let locks = run.checker.calm_locks.get(&worker.process).unwrap_or(&0);
