@@ -10,7 +10,7 @@ pub(crate) fn renewed(mutex: &Mutex, lease: Duration) -> Mutex {
     mutex.watchdog(lease)
 }
 
-/// A lease of this length that nobody renews.
+/// A fixed lease of this length, which is not renewed.
 pub(crate) fn fixed(mutex: &Mutex, lease: Duration) -> Mutex {
     mutex.lease(lease)
 }

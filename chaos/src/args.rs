@@ -9,7 +9,7 @@ use crate::{nemesis::schedule::Fault, worker::Job};
 
 /// Real processes on real servers, and everything that can happen to them.
 ///
-/// Exits with 1 if two guards were valid at one instant, an update was lost, somebody waited for
+/// Exits with 1 if two guards were valid at one instant, an update was lost, an ask waited for
 /// ever, or something was left behind.
 #[derive(Parser, Debug)]
 #[command(name = "chaos", args_conflicts_with_subcommands = true)]

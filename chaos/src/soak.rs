@@ -151,7 +151,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     outside.verdict(&server, threads_before)
 }
 
-/// Whose network it is.
+/// The number of the network it happens to.
 fn network(plan: &Plan) -> usize {
     match plan.target {
         Target::Network(index) => index,
@@ -308,7 +308,7 @@ impl Outside<'_> {
                 .leftovers
                 .push(format!("{} threads", more.len()));
         }
-        // Leases left to expire have ended by then; nobody queues any more.
+        // Leases left to expire have ended by then; no waiter is left to queue.
         let lease = self.args.lease * LONGEST_LEASE;
         std::thread::sleep(lease + self.args.common.slack);
         let ends = Ends {

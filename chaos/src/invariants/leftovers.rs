@@ -62,8 +62,8 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
     }
 }
 
-/// How the server sees the names that somebody holds or queues for, twice, since a hold that is
-/// renewed for nobody looks good once.
+/// How the server sees the names that are held or queued for. Looks twice: a hold that is renewed
+/// without a guard looks good once.
 pub(crate) fn held(server: &Server, names: &[String]) -> Vec<String> {
     let mut connection = server.connection();
     let mut seen = Vec::new();
@@ -84,7 +84,7 @@ pub(crate) fn held(server: &Server, names: &[String]) -> Vec<String> {
     seen
 }
 
-/// The channels somebody still listens to.
+/// The channels that still have a subscriber.
 pub(crate) fn channels(server: &Server) -> Vec<String> {
     ask(&mut server.connection(), &["PUBSUB", "CHANNELS"])
 }

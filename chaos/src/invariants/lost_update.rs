@@ -27,7 +27,7 @@ impl Increments {
         self.count
     }
 
-    /// Forgets what nobody can have read any more, so that a run of hours fits in memory.
+    /// Forgets increments too old to be read again, so that a run of hours fits in memory.
     pub(crate) fn forget_before(&mut self, at: u64) {
         self.proved.retain(|_, increment| increment.at >= at);
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   storm: faults from the seed ── heal ── calm: waiters are served, every process gets every name
-//!   ── quiet: nobody listens any more ── end: clients shut down, processes end ── what is left?
+//!   ── quiet: no subscriptions, no commands ── end: clients shut down, processes end ── what is left?
 //! ```
 
 mod children;

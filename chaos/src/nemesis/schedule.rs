@@ -50,7 +50,7 @@ enum Lasts {
     No,
     /// A part of a lease, about one lease, or more.
     Lease,
-    /// At most half a lease, since it hits everybody.
+    /// At most half a lease, since it hits all processes.
     Shortly,
 }
 
@@ -203,7 +203,7 @@ impl Iterator for Schedule {
             return None;
         }
         loop {
-            // Close together or far apart; a breath now and then lets everybody queue.
+            // Close together or far apart; a breath now and then lets all tasks queue.
             let wild = [0.3, 0.65, 1.0, 1.35][self.rng.usize(0..4)];
             let breath = if self.rng.u32(0..12) == 0 { 1.0 } else { 0.0 };
             let gap = self.lease.mul_f64(0.4 * wild * self.rng.f64() + breath);

@@ -15,14 +15,14 @@ use crate::{
     worker,
 };
 
-/// How long the server may take to hear that nobody listens any more.
+/// How long the server may take to hear the last unsubscriptions.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 
 /// How many faults are told of each overlap.
 pub(crate) const FAULTS_SHOWN: usize = 6;
 
-/// Nothing is held or asked for, and the clients still live: nobody may listen, and nothing of what
-/// was done may be left in memory.
+/// Nothing is held or asked for, and the clients still live: no subscription may be left, nor
+/// anything in the memory of the clients.
 pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
     let quiet = run.all_quiet();
     for (process, left) in &run.checker.quiet {
@@ -56,7 +56,7 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
     }
     let listens = channels
         .into_iter()
-        .map(|channel| format!("a subscription to {channel:?} while nobody waits"));
+        .map(|channel| format!("a subscription to {channel:?} without a waiter"));
     report.leftovers.extend(listens);
     report.unrest(leftovers::unrest(&run.field.server));
 }

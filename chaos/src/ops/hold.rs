@@ -176,7 +176,7 @@ fn length(world: &World, rng: &mut Rng) -> Duration {
 async fn let_go(world: &World, witness: &mut Witness<'_>, guard: Guard, rng: &mut Rng) {
     world.counted();
     witness.look(&guard);
-    // Rare, since the name is then nobody's for the rest of the lease.
+    // Rare, since no task can have the name for the rest of the lease.
     let detaches = rng.u32(0..if world.brisk { 2_000 } else { 100 }) == 0;
     match rng.u32(1..60) {
         _ if detaches => {
