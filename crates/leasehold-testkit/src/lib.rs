@@ -34,6 +34,6 @@ mod server;
 mod wait;
 
 pub use history::{Claim, Event, History, Hold, Kind, Recorder, Summary, Violation, now};
-pub use proxy::{Proxy, Way};
+pub use proxy::{Lane, Proxy, Way};
 pub use server::{Flavor, Server};
 pub use wait::{wait_until, wait_until_async};

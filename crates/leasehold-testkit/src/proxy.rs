@@ -39,6 +39,21 @@ pub enum Way {
     ToClient,
 }
 
+/// Some of the connections through the proxy, by what they are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Those on which the client has subscribed to a channel.
+    Subscriptions,
+    /// All others.
+    Commands,
+}
+
+impl Lane {
+    fn has(self, link: &Link) -> bool {
+        link.subscribed.load(Ordering::SeqCst) == (self == Lane::Subscriptions)
+    }
+}
+
 /// A TCP proxy on a free loopback port, in front of one server.
 ///
 /// Faults add up until [`heal`](Proxy::heal) takes all of them back. Dropping the proxy closes
@@ -96,6 +111,12 @@ impl Proxy {
         self.shared.wait_until_closed(&closing);
     }
 
+    /// [`cut`](Proxy::cut) for the connections of one lane.
+    pub fn cut_lane(&self, lane: Lane) {
+        let closing = self.shared.reset(|link| lane.has(link));
+        self.shared.wait_until_closed(&closing);
+    }
+
     /// Accepts new connections only to close them at once. Open ones stay.
     pub fn refuse(&self, on: bool) {
         self.shared.faults.send_modify(|faults| faults.refuse = on);
@@ -119,6 +140,14 @@ impl Proxy {
         self.shared
             .faults
             .send_modify(|faults| faults.set(way, |flow| flow.hold = true));
+    }
+
+    /// [`stall`](Proxy::stall) for the connections of one lane, whichever they are by then: a
+    /// connection changes its lane with its first `SUBSCRIBE`.
+    pub fn stall_lane(&self, lane: Lane, way: Option<Way>) {
+        self.shared
+            .faults
+            .send_modify(|faults| faults.held_lanes.push((lane, way)));
     }
 
     /// Makes everything arrive `delay` later, each way, in order. Bytes on their way do not hold up
@@ -229,6 +258,7 @@ struct Faults {
     refuse: bool,
     to_server: Flow,
     to_client: Flow,
+    held_lanes: Vec<(Lane, Option<Way>)>,
     delay: Duration,
     cut_reply_after: Option<u64>,
     traps: Vec<Trap>,
@@ -296,12 +326,15 @@ impl Faults {
         Some(trap.part)
     }
 
-    fn passage(&self, way: Way, arrived: Instant) -> Passage {
+    fn passage(&self, way: Way, arrived: Instant, link: &Link) -> Passage {
         let flow = self.flow(way);
         let due = arrived + self.delay;
+        let lane_held = |&(lane, held): &(Lane, Option<Way>)| {
+            held.is_none_or(|held| held == way) && lane.has(link)
+        };
         if flow.swallow {
             Passage::Swallowed
-        } else if flow.hold {
+        } else if flow.hold || self.held_lanes.iter().any(lane_held) {
             Passage::HeldUntil(None)
         } else if due > Instant::now() {
             Passage::HeldUntil(Some(due))
@@ -386,6 +419,8 @@ struct Link {
     gap: AtomicBool,
     /// The client hears nothing more but the end.
     muted: AtomicBool,
+    /// The client has sent a `SUBSCRIBE`.
+    subscribed: AtomicBool,
     end: SetOnce<End>,
 }
 
@@ -410,6 +445,14 @@ struct Parcel {
     arrived: Instant,
     /// None is the end of the stream.
     bytes: Option<Vec<u8>>,
+}
+
+impl Parcel {
+    /// Clients write this short command in one piece, so it is not looked for across parcels.
+    fn subscribes(&self) -> bool {
+        let bytes = self.bytes.as_deref().unwrap_or_default();
+        contains(bytes, b"\r\nSUBSCRIBE\r\n")
+    }
 }
 
 fn run(listener: std::net::TcpListener, shared: &Arc<Shared>, stopped: oneshot::Receiver<()>) {
@@ -535,6 +578,9 @@ async fn deliver(
     let mut changes = shared.faults.subscribe();
     let mut requests = Requests::default();
     while let Some(parcel) = queue.recv().await {
+        if way == Way::ToServer && parcel.subscribes() {
+            link.subscribed.store(true, Ordering::SeqCst);
+        }
         let mut pending = Pending::new(parcel);
         loop {
             changes.mark_unchanged();
@@ -627,7 +673,7 @@ impl Pending {
         if link.end.get().is_some() {
             return Next::Stop;
         }
-        match faults.passage(way, self.arrived) {
+        match faults.passage(way, self.arrived, link) {
             Passage::Open => {}
             Passage::HeldUntil(due) => return Next::Wait(due),
             Passage::Swallowed => {
@@ -808,6 +854,17 @@ mod tests {
         assert_eq!(command_length(GET), Some(GET.len()));
         assert_eq!(command_length(&[GET, GET].concat()), Some(GET.len()));
         assert_eq!(command_length(b"PING\r\nPING\r\n"), Some(6));
+    }
+
+    #[test]
+    fn a_subscriber_is_known_by_its_first_subscribe() {
+        let parcel = |bytes: &[u8]| Parcel {
+            arrived: Instant::now(),
+            bytes: Some(bytes.to_vec()),
+        };
+        assert!(parcel(b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n").subscribes());
+        assert!(!parcel(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n$1\r\na\r\n").subscribes());
+        assert!(!parcel(GET).subscribes());
     }
 
     #[test]

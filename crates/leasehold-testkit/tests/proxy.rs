@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{Flavor, Proxy, Server, Way, wait_until, wait_until_async};
+use leasehold_testkit::{Flavor, Lane, Proxy, Server, Way, wait_until, wait_until_async};
 use redis::Value;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -249,6 +249,36 @@ fn a_stall_holds_back_and_loses_nothing() {
     let mut replies = [0; 8];
     client.0.read_exact(&mut replies).expect("two replies");
     client.expect_answer();
+}
+
+#[test]
+fn a_stall_of_one_lane_leaves_the_other_alone() {
+    let (_server, proxy) = server_and_proxy();
+    let mut subscriber = Raw::connect(&proxy);
+    subscriber.send("SUBSCRIBE news");
+    subscriber.expect("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n");
+    let mut client = Raw::connect(&proxy);
+
+    proxy.stall_lane(Lane::Subscriptions, Some(Way::ToClient));
+    client.send("PUBLISH news one");
+    client.expect(":1\r\n");
+    subscriber.expect_silence();
+    proxy.heal();
+    subscriber.expect("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$3\r\none\r\n");
+
+    proxy.stall_lane(Lane::Commands, None);
+    client.send("PUBLISH news two");
+    client.expect_silence();
+    subscriber.send("SUBSCRIBE other");
+    subscriber.expect("*3\r\n$9\r\nsubscribe\r\n$5\r\nother\r\n:2\r\n");
+    proxy.heal();
+    client.expect(":1\r\n");
+    subscriber.expect("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$3\r\ntwo\r\n");
+
+    proxy.cut_lane(Lane::Subscriptions);
+    assert_eq!(proxy.connections(), 1);
+    client.send("PING");
+    client.expect("+PONG\r\n");
 }
 
 #[test]

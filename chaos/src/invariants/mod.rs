@@ -1,0 +1,6 @@
+//! What must hold, one file each.
+
+pub(crate) mod leftovers;
+pub(crate) mod lost_update;
+pub(crate) mod overlap;
+pub(crate) mod patience;

@@ -1,0 +1,125 @@
+//! Does what the schedule says, and takes it back.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use leasehold_testkit::{Lane, Proxy, Server, Way};
+
+use super::{
+    children::Worker,
+    schedule::{Fault, Plan, Target},
+};
+
+/// Where faults happen.
+pub(crate) struct Field {
+    pub(crate) server: Server,
+    /// One per worker.
+    pub(crate) proxies: Vec<Proxy>,
+    /// `None` while it is killed.
+    pub(crate) workers: Vec<Option<Worker>>,
+}
+
+impl Field {
+    /// Begins a fault. A killed worker is handed out, to be read to its end.
+    pub(crate) fn begin(&mut self, plan: &Plan) -> io::Result<Option<Worker>> {
+        match plan.target {
+            Target::Server => self.begin_on_server(plan)?,
+            Target::Network(index) => begin_on_network(&self.proxies[index], plan),
+            Target::Process(index) if plan.fault == Fault::KillWorker => {
+                let killed = self.workers[index].take();
+                return Ok(killed.map(|mut worker| {
+                    worker.kill();
+                    worker
+                }));
+            }
+            Target::Process(index) => {
+                if let Some(worker) = &self.workers[index] {
+                    worker.stop();
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin_on_server(&mut self, plan: &Plan) -> io::Result<()> {
+        let addr = self.server.addr();
+        let millis = plan.lasts.as_millis();
+        match plan.fault {
+            Fault::StopServer => self.server.freeze(),
+            Fault::RestartServer => self.server.kill(),
+            Fault::PauseClients => drop(say(addr, &format!("CLIENT PAUSE {millis} ALL"))?),
+            Fault::PauseWrites => drop(say(addr, &format!("CLIENT PAUSE {millis} WRITE"))?),
+            // The answer comes after the sleep.
+            Fault::DebugSleep => shout(addr, &format!("DEBUG SLEEP {}", plan.lasts.as_secs_f64()))?,
+            Fault::FlushScripts => drop(say(addr, "SCRIPT FLUSH")?),
+            Fault::KillNormal => drop(say(addr, "CLIENT KILL TYPE normal SKIPME yes")?),
+            Fault::KillPubsub => drop(say(addr, "CLIENT KILL TYPE pubsub SKIPME yes")?),
+            other => unreachable!("{} is no fault of the server", other.name()),
+        }
+        Ok(())
+    }
+
+    /// Ends a fault; that of a killed worker ends when the caller has started another.
+    pub(crate) fn end(&mut self, plan: &Plan) {
+        match (plan.target, plan.fault) {
+            (Target::Server, Fault::StopServer) => self.server.thaw(),
+            (Target::Server, Fault::RestartServer) => self.server.restart(),
+            (Target::Network(index), _) => self.proxies[index].heal(),
+            (Target::Process(index), _) => {
+                if let Some(worker) = &self.workers[index] {
+                    worker.go_on();
+                }
+            }
+            (Target::Server, _) => {}
+        }
+    }
+}
+
+pub(crate) fn begin_on_network(proxy: &Proxy, plan: &Plan) {
+    let ways = [None, Some(Way::ToServer), Some(Way::ToClient)];
+    let way = ways[plan.draw as usize % ways.len()];
+    // Any command, or a step of the lock.
+    let needle: &[u8] = if plan.draw & 64 == 0 { b"EVALSHA" } else { b"" };
+    let times = 1 + plan.draw as usize / 128 % 3;
+    match plan.fault {
+        Fault::Cut => proxy.cut(),
+        Fault::CutSubscriptions => proxy.cut_lane(Lane::Subscriptions),
+        Fault::CutCommands => proxy.cut_lane(Lane::Commands),
+        Fault::StallRequests => proxy.stall(Some(Way::ToServer)),
+        Fault::StallReplies => proxy.stall(Some(Way::ToClient)),
+        Fault::StallBoth => proxy.stall(None),
+        Fault::StallSubscriptions => proxy.stall_lane(Lane::Subscriptions, None),
+        Fault::StallWakeUps => proxy.stall_lane(Lane::Subscriptions, Some(Way::ToClient)),
+        Fault::StallCommandReplies => proxy.stall_lane(Lane::Commands, Some(Way::ToClient)),
+        Fault::StallCommandRequests => proxy.stall_lane(Lane::Commands, Some(Way::ToServer)),
+        Fault::BlackHole => proxy.black_hole(way),
+        Fault::LoseRequests => proxy.lose_requests(needle, times),
+        Fault::LoseReplies => proxy.lose_replies(needle, times),
+        Fault::CutReply => proxy.cut_reply_after(u64::from(plan.draw % 64)),
+        Fault::Delay => proxy.delay(Duration::from_millis(u64::from(5 + plan.draw % 150))),
+        Fault::Refuse => {
+            proxy.refuse(true);
+            proxy.cut();
+        }
+        other => unreachable!("{} is no fault of the network", other.name()),
+    }
+}
+
+/// Sends one command on a connection of its own, past all proxies.
+fn shout(addr: SocketAddr, command: &str) -> io::Result<()> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.write_all(format!("{command}\r\n").as_bytes())
+}
+
+/// As [`shout`], and waits for the first line of the reply.
+pub(crate) fn say(addr: SocketAddr, command: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply)?;
+    Ok(reply)
+}

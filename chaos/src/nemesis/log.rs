@@ -1,0 +1,86 @@
+//! Which faults have happened when, for the reader of an overlap.
+
+use std::collections::BTreeMap;
+
+use super::schedule::{Plan, Target};
+use crate::clock::millis;
+
+/// A fault that happened.
+#[derive(Clone, Debug)]
+struct Happened {
+    plan: Plan,
+    from: u64,
+    to: Option<u64>,
+}
+
+/// All faults so far.
+#[derive(Default)]
+pub(crate) struct Log {
+    faults: Vec<Happened>,
+}
+
+impl Log {
+    pub(crate) fn len(&self) -> usize {
+        self.faults.len()
+    }
+
+    /// A fault begins. Its number, for [`ended`](Log::ended).
+    pub(crate) fn began(&mut self, plan: Plan, from: u64) -> usize {
+        self.faults.push(Happened {
+            plan,
+            from,
+            to: None,
+        });
+        self.faults.len() - 1
+    }
+
+    pub(crate) fn ended(&mut self, number: usize, to: u64) {
+        self.faults[number].to = Some(to);
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for fault in &self.faults {
+            *counts
+                .entry(fault.plan.fault.name().to_owned())
+                .or_default() += 1;
+        }
+        counts
+    }
+
+    /// The last `count` faults that began before `before`, counted from `start`. `about` chooses
+    /// workers; what happens to the server concerns all of them.
+    pub(crate) fn last(
+        &self,
+        before: u64,
+        start: u64,
+        about: &[usize],
+        count: usize,
+    ) -> Vec<String> {
+        let concerns = |target| match target {
+            Target::Server => true,
+            Target::Process(index) | Target::Network(index) => about.contains(&index),
+        };
+        let earlier = self.faults.iter().rev();
+        let mut last: Vec<String> = earlier
+            .filter(|fault| fault.from < before && concerns(fault.plan.target))
+            .take(count)
+            .map(|fault| {
+                let on = match fault.plan.target {
+                    Target::Server => "the server".to_owned(),
+                    Target::Process(index) => format!("worker {index}"),
+                    Target::Network(index) => format!("worker {index}'s network"),
+                };
+                let lasted = fault.to.unwrap_or(before).saturating_sub(fault.from);
+                format!(
+                    "{:.3}s {} on {on} for {:.0} ms",
+                    millis(fault.from - start) / 1e3,
+                    fault.plan.fault.name(),
+                    millis(lasted),
+                )
+            })
+            .collect();
+        last.reverse();
+        last
+    }
+}

@@ -1,0 +1,316 @@
+//! One run on one server.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::IsTerminal as _,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use fastrand::Rng;
+use leasehold_testkit::{Flavor, Proxy, Server};
+
+use super::{
+    children::Worker,
+    inject::{Field, say},
+    log::Log,
+    schedule::{Fault, Plan, Schedule, Target},
+    verdict,
+};
+use crate::{
+    args::NemesisArgs,
+    checker::Checker,
+    clock::{millis, now},
+    invariants::patience::{OpenAsk, Patience},
+    report::Report,
+    worker::Job,
+};
+
+const TICK: Duration = Duration::from_millis(10);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// How long a process may take to end once it is told to.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// One run on one server.
+pub(super) struct Run<'a> {
+    pub(super) args: &'a NemesisArgs,
+    pub(super) flavor: Flavor,
+    pub(super) seed: u64,
+    /// Seeds of the processes; the schedule has its own.
+    rng: Rng,
+    pub(super) field: Field,
+    pub(super) checker: Checker,
+    pub(super) log: Log,
+    pub(super) patience: Patience,
+    pub(super) hangs: BTreeMap<(u64, u64), String>,
+    /// Which worker each process was a life of.
+    pub(super) lives: Vec<usize>,
+    pub(super) crashes: Vec<String>,
+    pub(super) started: u64,
+    refused: BTreeSet<Fault>,
+    swept: Instant,
+    told: Instant,
+    dir: PathBuf,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn start(args: &'a NemesisArgs, flavor: Flavor, seed: u64) -> Run<'a> {
+        // On disk what was answered: a restarted server has forgotten nothing.
+        let server = Server::start_with(
+            flavor,
+            &[
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                "no",
+                "--enable-debug-command",
+                "yes",
+            ],
+        );
+        let debug = say(server.addr(), "DEBUG SLEEP 0").unwrap_or_default();
+        let refused = (!debug.starts_with('+')).then_some(Fault::DebugSleep);
+        let proxies = (0..args.processes)
+            .map(|_| Proxy::start(server.addr()))
+            .collect();
+        // The server's directory goes with the server, even when we are killed.
+        let dir = server.dir().join("chaos");
+        std::fs::create_dir(&dir).expect("a directory beside the server's");
+        let mut run = Run {
+            args,
+            flavor,
+            seed,
+            rng: Rng::with_seed(seed ^ 0x5eed),
+            field: Field {
+                server,
+                proxies,
+                workers: Vec::new(),
+            },
+            checker: Checker::default(),
+            log: Log::default(),
+            patience: Patience {
+                lease: args.lease,
+                slack: args.common.slack,
+            },
+            hangs: BTreeMap::new(),
+            lives: Vec::new(),
+            crashes: Vec::new(),
+            started: now(),
+            refused: refused.into_iter().collect(),
+            swept: Instant::now(),
+            told: Instant::now(),
+            dir,
+        };
+        eprintln!("chaos: {flavor}, seed {seed}, {} s", args.seconds);
+        for index in 0..args.processes {
+            let worker = run.new_life(index);
+            run.field.workers.push(Some(worker));
+        }
+        run
+    }
+
+    fn new_life(&mut self, index: usize) -> Worker {
+        let process = self.lives.len() as u64;
+        self.lives.push(index);
+        let file = |name: &str| self.dir.join(name);
+        let lease = self.args.lease.as_millis();
+        Worker::start(&Job {
+            url: self.field.proxies[index].url(),
+            journal: file(&format!("{process}.journal")),
+            counter: file("counter"),
+            names: self.args.names,
+            tasks: self.args.tasks,
+            lease_ms: u64::try_from(lease).unwrap_or(u64::MAX),
+            seed: self.rng.u64(..),
+            process,
+            parent: std::process::id(),
+        })
+        .expect("a worker can be started")
+    }
+
+    pub(super) fn finish(mut self) -> Report {
+        self.storm();
+        self.calm();
+        let mut report = Report::default();
+        verdict::quiet(&mut self, &mut report);
+        self.end(&mut report);
+        verdict::at_the_end(&mut self, &mut report);
+        report.faults_refused = self.refused.iter().map(|f| f.name().to_owned()).collect();
+        report
+    }
+
+    /// Faults, for as long as we were told to.
+    fn storm(&mut self) {
+        let mut faults = self.args.faults.list.clone();
+        faults.retain(|fault| !self.refused.contains(fault));
+        let lease = self.args.lease;
+        let mut schedule = Schedule::new(self.seed, faults, self.args.processes, lease).peekable();
+        let mut open: Vec<(Instant, usize, Plan)> = Vec::new();
+        let (start, most) = (Instant::now(), Duration::from_secs(self.args.seconds));
+        while start.elapsed() < most {
+            let due = |until: &Instant| *until <= Instant::now();
+            while let Some(place) = open.iter().position(|(until, ..)| due(until)) {
+                let (_, number, plan) = open.swap_remove(place);
+                self.end_fault(number, &plan);
+            }
+            while let Some(plan) = schedule.next_if(|plan| plan.at <= start.elapsed()) {
+                // The machine may be late with the end of what the target has had before.
+                while let Some(place) = open.iter().position(|(.., o)| o.target == plan.target) {
+                    let (_, number, plan) = open.swap_remove(place);
+                    self.end_fault(number, &plan);
+                }
+                let number = self.begin_fault(&plan);
+                open.push((Instant::now() + plan.lasts, number, plan));
+            }
+            self.look();
+            std::thread::sleep(TICK);
+        }
+        for (_, number, plan) in open {
+            self.end_fault(number, &plan);
+        }
+    }
+
+    fn begin_fault(&mut self, plan: &Plan) -> usize {
+        let number = self.log.began(plan.clone(), now());
+        match self.field.begin(plan) {
+            Ok(Some(killed)) => killed.bury(&mut self.checker),
+            Ok(None) => {}
+            Err(error) => eprintln!("chaos: {}: {error}", plan.fault.name()),
+        }
+        number
+    }
+
+    fn end_fault(&mut self, number: usize, plan: &Plan) {
+        if plan.lasts.is_zero() {
+            self.log.ended(number, now());
+            return;
+        }
+        if let (Target::Process(index), Fault::KillWorker) = (plan.target, plan.fault)
+            && self.field.workers[index].is_none()
+        {
+            self.field.workers[index] = Some(self.new_life(index));
+        }
+        self.field.end(plan);
+        self.log.ended(number, now());
+    }
+
+    /// No faults any more: waiters are served, and every process gets every name.
+    fn calm(&mut self) {
+        for proxy in &self.field.proxies {
+            proxy.heal();
+        }
+        self.checker.calm_since = Some(now());
+        for worker in self.field.workers.iter_mut().flatten() {
+            worker.tell("calm");
+        }
+        let names = u32::try_from(self.args.names).unwrap_or(u32::MAX);
+        let most = self.patience.calm() * (names + 2) + Duration::from_secs(10);
+        let start = Instant::now();
+        while start.elapsed() < most && !self.all_quiet() {
+            self.look();
+            std::thread::sleep(TICK);
+        }
+        self.look();
+    }
+
+    pub(super) fn all_quiet(&self) -> bool {
+        let mut workers = self.field.workers.iter().flatten();
+        workers.all(|worker| self.checker.quiet.contains_key(&worker.process))
+    }
+
+    /// Reads what was written, and judges it.
+    fn look(&mut self) {
+        for index in 0..self.field.workers.len() {
+            let Some(worker) = &mut self.field.workers[index] else {
+                continue;
+            };
+            worker.collect(&mut self.checker);
+            if worker.has_exited() {
+                let exit = worker.exited.expect("it has");
+                let process = worker.process;
+                self.crashes.push(format!(
+                    "worker {index} (process {process}) ended with {exit}"
+                ));
+                let worker = self.field.workers[index].take().expect("it is there");
+                worker.bury(&mut self.checker);
+                self.field.workers[index] = Some(self.new_life(index));
+            }
+        }
+        let found = self.checker.hanging(now(), self.patience);
+        for (process, number, ask) in found {
+            let text = self.hang(process, &ask);
+            self.hangs.entry((process, number)).or_insert(text);
+        }
+        if self.swept.elapsed() > SWEEP_EVERY {
+            self.swept = Instant::now();
+            let keep = Duration::from_secs(60) + self.args.lease * 10;
+            self.checker.sweep(now(), keep);
+        }
+        if self.told.elapsed() > PROGRESS_EVERY {
+            self.told = Instant::now();
+            self.progress();
+        }
+    }
+
+    fn hang(&self, process: u64, ask: &OpenAsk) -> String {
+        let waited = now().saturating_sub(ask.at);
+        let when = match self.checker.calm_since {
+            Some(since) => format!(
+                ", and the faults ended {:.1} s ago",
+                millis(now() - since) / 1e3
+            ),
+            None => String::new(),
+        };
+        format!(
+            "{} of name {} by process {process} (worker {}) is not answered after {:.1} s{when}",
+            ask.how,
+            ask.name,
+            self.lives[usize::try_from(process).unwrap_or(0)],
+            millis(waited) / 1e3,
+        )
+    }
+
+    fn progress(&self) {
+        let back = if std::io::stderr().is_terminal() {
+            "\x1b[2K\r"
+        } else {
+            ""
+        };
+        eprintln!(
+            "{back}chaos: {} {:>4.0} s: {} holds, {} faults, {} overlaps, {} lost updates, {} hangs",
+            self.flavor,
+            millis(now() - self.started) / 1e3,
+            self.checker.holds,
+            self.log.len(),
+            self.checker.overlaps.len(),
+            self.checker.lost_updates.len(),
+            self.hangs.len(),
+        );
+    }
+
+    /// Clients shut down, and processes end by themselves.
+    fn end(&mut self, report: &mut Report) {
+        for worker in self.field.workers.iter_mut().flatten() {
+            worker.tell("end");
+        }
+        let start = Instant::now();
+        let mut workers: Vec<&mut Worker> = self.field.workers.iter_mut().flatten().collect();
+        while start.elapsed() < ENDS_WITHIN && !workers.iter_mut().all(|w| w.has_exited()) {
+            std::thread::sleep(TICK);
+        }
+        for worker in &mut workers {
+            if !worker.has_exited() {
+                report.not_ended.push(format!(
+                    "process {} (worker {}, pid {}) was killed {ENDS_WITHIN:?} after it was told to end",
+                    worker.process, self.lives[usize::try_from(worker.process).unwrap_or(0)], worker.pid(),
+                ));
+            }
+        }
+        for worker in &mut self.field.workers {
+            if let Some(worker) = worker.take() {
+                worker.bury(&mut self.checker);
+            }
+        }
+        self.checker.sweep(now(), Duration::ZERO);
+    }
+}

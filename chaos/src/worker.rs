@@ -1,0 +1,194 @@
+//! One worker: a process that does operations until the nemesis calls for calm.
+//!
+//! It hears on stdin (`calm`, `end`; the end of stdin is the end of the worker), and says what it has
+//! to say in its journal.
+
+use std::{
+    io::BufRead as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use fastrand::Rng;
+use leasehold::{Client, Shutdown};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use tokio::{runtime, sync::watch, task::JoinSet};
+
+use crate::{
+    api,
+    counter::Counter,
+    journal::Journal,
+    ops::{self, Phase, World},
+    record::Record,
+};
+
+/// How long a client may take to forget what it had, once nothing is held or asked for.
+const FORGETS_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the nemesis tells a worker when it starts it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Job {
+    /// Where it connects.
+    #[arg(long)]
+    pub(crate) url: String,
+    /// The file it writes to.
+    #[arg(long)]
+    pub(crate) journal: PathBuf,
+    /// The file of the counters.
+    #[arg(long)]
+    pub(crate) counter: PathBuf,
+    /// How many names there are.
+    #[arg(long)]
+    pub(crate) names: usize,
+    /// How many tasks it runs.
+    #[arg(long)]
+    pub(crate) tasks: u64,
+    /// The client's lease, in milliseconds.
+    #[arg(long)]
+    pub(crate) lease_ms: u64,
+    /// What it draws from.
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// The number of this life of this worker.
+    #[arg(long)]
+    pub(crate) process: u64,
+    /// The nemesis; the worker does not outlive it.
+    #[arg(long)]
+    pub(crate) parent: u32,
+}
+
+/// The names that are fought for.
+pub(crate) fn names(count: usize) -> Vec<String> {
+    (1..=count)
+        .map(|number| format!("stock:{number}"))
+        .collect()
+}
+
+/// Works until told to end.
+pub(crate) fn run(job: &Job) {
+    // SIGKILL reaches a stopped process, too.
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal for our parent's death");
+    if getppid().map(Pid::as_raw_pid) != i32::try_from(job.parent).ok() {
+        return; // it died before we asked to be told
+    }
+    panic_ends_the_process(&job.journal);
+    let phase = listen();
+    let mut rng = Rng::with_seed(job.seed);
+    let threads = rng.usize(1..=2);
+    let runtime = if threads == 1 {
+        runtime::Builder::new_current_thread().enable_all().build()
+    } else {
+        runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+    };
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(work(job, threads, phase, rng));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut rng: Rng) {
+    let lease = Duration::from_millis(job.lease_ms);
+    let journal = Journal::to_file(&job.journal).expect("the journal can be opened");
+    let client = connect(&job.url, lease, &mut rng).await;
+    journal.write(Record::Ready {
+        setup: format!("{threads} threads"),
+    });
+    let world = Arc::new(World {
+        journal,
+        counter: Counter::open(&job.counter).expect("the counter can be opened"),
+        names: names(job.names),
+        lease,
+        brisk: false,
+        process: job.process,
+        phase: phase.clone(),
+        operations: AtomicU64::new(0),
+        clients: vec![(Mutex::new(client), job.url.clone())],
+    });
+    let mut tasks = JoinSet::new();
+    for _ in 0..job.tasks {
+        let world = Arc::clone(&world);
+        tasks.spawn(ops::work(world, 0, rng.u64(..)));
+    }
+    while tasks.join_next().await.is_some() {}
+    calm(&world).await;
+
+    let client = world.client(0);
+    world.journal.write(Record::Quiet {
+        left: forgotten(&client).await,
+    });
+    // An error says that the nemesis is gone.
+    let _ = phase.wait_for(|phase| *phase == Phase::End).await;
+    let grace = Duration::from_millis(500);
+    client.shutdown(Shutdown::ReleaseAll { grace }).await;
+}
+
+/// The way to the server may be broken for a while.
+async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Client {
+    loop {
+        match ops::connect(url, lease, rng).await {
+            Ok(client) => return client,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// Every name can be had again.
+async fn calm(world: &World) {
+    for name in 0..world.names.len() {
+        // An error is an answer, but not the one that is due here.
+        while let Err(error) = ops::calm_lock(world, 0, name).await.map(|took| {
+            world.journal.write(Record::CalmLock { name, took });
+        }) {
+            eprintln!("chaos: worker {}: in the calm: {error}", world.process);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// What a client has in memory once it has had time to forget.
+pub(crate) async fn forgotten(client: &Client) -> [usize; 3] {
+    let deadline = Instant::now() + FORGETS_WITHIN;
+    loop {
+        let left = api::footprint(client);
+        if left == [0; 3] || Instant::now() > deadline {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What the nemesis says.
+fn listen() -> watch::Receiver<Phase> {
+    let (tell, hear) = watch::channel(Phase::Run);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let phase = if line == "calm" {
+                Phase::Calm
+            } else {
+                Phase::End
+            };
+            let _ = tell.send(phase);
+        }
+        std::process::exit(0);
+    });
+    hear
+}
+
+/// A panic anywhere, in the library's tasks too, is a finding, and must not go by as a dropped task.
+fn panic_ends_the_process(journal: &Path) {
+    let journal = journal.to_owned();
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        if let Ok(journal) = Journal::to_file(&journal) {
+            journal.write(Record::Panic {
+                what: panic.to_string(),
+            });
+        }
+        std::process::exit(101);
+    }));
+}
