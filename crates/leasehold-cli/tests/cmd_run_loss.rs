@@ -4,6 +4,11 @@ mod common;
 
 use std::{
     os::unix::process::CommandExt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -16,6 +21,9 @@ const FLAGS: [&str; 4] = ["--lease", "2s", "--grace", "500ms"];
 /// How much later than the server's expiry the next one may come: a wake-up, a round trip, three process starts
 /// on a busy machine.
 const TAKEOVER: Duration = Duration::from_millis(200);
+
+/// More stops than reports fit into a socket that is not read: 278 on Linux with its default sizes.
+const ENOUGH_STOPS: usize = 400;
 
 /// A command that hears SIGTERM, says so, and goes on.
 fn stubborn(notes: &Notes) -> String {
@@ -147,6 +155,26 @@ fn a_stopped_supervisor_cannot_keep_the_command_alive() {
     assert_eq!(holder.code(), 76);
 }
 
+/// `cpulimit` stops and continues a command like this. Each stop is reported to the supervisor, which takes none.
+#[test]
+fn reports_that_a_stopped_supervisor_does_not_take_do_not_delay_the_deadline() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let flags = ["--lease", "3s", "--grace", "500ms"];
+    let mut holder = Process::start_captured(&mut run(&server.url(), &flags, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let heir = heir(&server, &notes, victim);
+
+    holder.signal(Signal::STOP);
+    let storm = Storm::over(victim);
+    takes_over(heir, &server, &notes);
+    let stops = storm.end();
+    assert!(stops >= ENOUGH_STOPS, "only {stops} stops");
+    assert_eq!(notes.read("term"), "TERM\n", "it was told first");
+    holder.signal(Signal::CONT);
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+}
+
 #[test]
 fn a_supervisor_killed_while_it_waits_never_starts_the_command() {
     let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
@@ -170,6 +198,48 @@ fn a_command_whose_guardian_was_killed_is_ended_at_once() {
     assert_eq!(code, 70, "{said}");
     assert!(!is_alive(victim));
     assert_eq!(pttl(&server, "job"), -2, "released");
+}
+
+/// Stops and continues a group, over and over.
+struct Storm {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+impl Storm {
+    /// How long each stop and each run lasts, so that the guardian sees each.
+    const RHYTHM: Duration = Duration::from_millis(1);
+
+    fn over(group: Pid) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let thread = thread::spawn(move || {
+            let mut stops = 0;
+            while !told.load(Ordering::Relaxed) && kill_process_group(group, Signal::STOP).is_ok() {
+                stops += 1;
+                thread::sleep(Self::RHYTHM);
+                let _ = kill_process_group(group, Signal::CONT);
+                thread::sleep(Self::RHYTHM);
+            }
+            stops
+        });
+        Storm {
+            ended,
+            thread: Some(thread),
+        }
+    }
+
+    /// Ends it; how often the group was stopped.
+    fn end(mut self) -> usize {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The only child of `leasehold run`.
