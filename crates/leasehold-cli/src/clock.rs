@@ -3,7 +3,7 @@
 //! `CLOCK_BOOTTIME` counts while the machine sleeps, as the server's clock does. A timer on it fires the
 //! moment the machine wakes, whereas a plain timeout would first run for the rest of its time.
 
-use std::{io, os::fd::BorrowedFd, time::Duration};
+use std::{io, time::Duration};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -51,14 +51,12 @@ impl Alarm {
         Ok(Alarm { timer })
     }
 
-    /// Returns which of `fds` can be read or have ended, at `at` at the latest.
+    /// Returns which of `fds` are ready for what they want or have ended, at `at` at the latest.
     pub(crate) fn wait<const N: usize>(
         &self,
-        fds: [Option<BorrowedFd<'_>>; N],
+        fds: &[Option<PollFd<'_>>; N],
         at: Option<Duration>,
     ) -> io::Result<[bool; N]> {
-        use std::os::fd::AsFd;
-
         use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
         // A time of zero would disarm the timer; one nanosecond after boot is over, too.
         let at = at.map(|at| at.max(Duration::from_nanos(1)));
@@ -67,7 +65,7 @@ impl Alarm {
             it_value: timespec(at.unwrap_or_default()),
         };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
-        poll_all(fds, Some(self.timer.as_fd()), None)
+        poll_all(fds, Some(&PollFd::new(&self.timer, PollFlags::IN)), None)
     }
 }
 
@@ -78,10 +76,10 @@ impl Alarm {
         Ok(Alarm {})
     }
 
-    /// Returns which of `fds` can be read or have ended, at `at` at the latest.
+    /// Returns which of `fds` are ready for what they want or have ended, at `at` at the latest.
     pub(crate) fn wait<const N: usize>(
         &self,
-        fds: [Option<BorrowedFd<'_>>; N],
+        fds: &[Option<PollFd<'_>>; N],
         at: Option<Duration>,
     ) -> io::Result<[bool; N]> {
         const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -95,31 +93,32 @@ impl Alarm {
     }
 }
 
-/// Which of `fds` can be read or have ended. `None` among them never does.
+/// Which of `fds` are ready or have ended. `None` among them never is.
 fn poll_all<const N: usize>(
-    fds: [Option<BorrowedFd<'_>>; N],
-    timer: Option<BorrowedFd<'_>>,
+    fds: &[Option<PollFd<'_>>; N],
+    timer: Option<&PollFd<'_>>,
     timeout: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let mut polled: Vec<_> = fds
-        .iter()
-        .chain([&timer])
-        .flatten()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
+    let mut polled: Vec<_> = fds.iter().flatten().chain(timer).cloned().collect();
     match poll(&mut polled, timeout.map(timespec).as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
     let mut answers = polled.iter().map(|fd| !fd.revents().is_empty());
-    Ok(fds.map(|fd| fd.is_some() && answers.next() == Some(true)))
+    Ok(fds
+        .each_ref()
+        .map(|fd| fd.is_some() && answers.next() == Some(true)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, os::fd::AsFd, os::unix::net::UnixStream};
+    use std::{io::Write, os::unix::net::UnixStream};
 
     use super::*;
+
+    fn readable(stream: &UnixStream) -> PollFd<'_> {
+        PollFd::new(stream, PollFlags::IN)
+    }
 
     #[test]
     fn the_alarm_rings_at_its_time_and_not_before() {
@@ -127,7 +126,7 @@ mod tests {
         let at = now() + Duration::from_millis(20);
         let ready = Alarm::new()
             .unwrap()
-            .wait([Some(quiet.as_fd())], Some(at))
+            .wait(&[Some(readable(&quiet))], Some(at))
             .unwrap();
         assert_eq!(ready, [false]);
         assert!(now() >= at);
@@ -139,7 +138,7 @@ mod tests {
         let alarm = Alarm::new().unwrap();
         assert_eq!(
             alarm
-                .wait([Some(quiet.as_fd())], Some(Duration::ZERO))
+                .wait(&[Some(readable(&quiet))], Some(Duration::ZERO))
                 .unwrap(),
             [false]
         );
@@ -151,10 +150,10 @@ mod tests {
         let alarm = Alarm::new().unwrap();
         let at = Some(now() + Duration::from_millis(5));
         assert_eq!(
-            alarm.wait([None, Some(ended.as_fd())], at).unwrap(),
+            alarm.wait(&[None, Some(readable(&ended))], at).unwrap(),
             [false, true]
         );
-        assert_eq!(alarm.wait([None, None], at).unwrap(), [false, false]);
+        assert_eq!(alarm.wait(&[None, None], at).unwrap(), [false, false]);
     }
 
     #[test]
@@ -165,16 +164,30 @@ mod tests {
         to_a.write_all(b"x").unwrap();
         assert_eq!(
             alarm
-                .wait([Some(a.as_fd()), Some(b.as_fd())], None)
+                .wait(&[Some(readable(&a)), Some(readable(&b))], None)
                 .unwrap(),
             [true, false]
         );
         drop(to_b);
         assert_eq!(
             alarm
-                .wait([Some(a.as_fd()), Some(b.as_fd())], None)
+                .wait(&[Some(readable(&a)), Some(readable(&b))], None)
                 .unwrap(),
             [true, true]
         );
+    }
+
+    #[test]
+    fn room_in_a_stream_and_the_end_of_its_reader_wake_a_writer() {
+        let (full, reader) = UnixStream::pair().unwrap();
+        full.set_nonblocking(true).unwrap();
+        let alarm = Alarm::new().unwrap();
+        let writable = || Some(PollFd::new(&full, PollFlags::OUT));
+        assert_eq!(alarm.wait(&[writable()], None).unwrap(), [true]);
+        while (&full).write(&[0; 4096]).is_ok() {}
+        let at = Some(now() + Duration::from_millis(5));
+        assert_eq!(alarm.wait(&[writable()], at).unwrap(), [false]);
+        drop(reader);
+        assert_eq!(alarm.wait(&[writable()], None).unwrap(), [true]);
     }
 }

@@ -5,6 +5,7 @@
 //! that starts the command and ends it in time, whatever becomes of the first.
 
 mod args;
+mod children;
 mod clock;
 mod cmd;
 mod exit;

@@ -2,10 +2,12 @@
 //!
 //! The guardian ends CMD when a deadline passes; this side only tells it what it learns from the server. When
 //! the guard says that the lease is lost, this side kills as well: two processes have to fail before CMD can
-//! go on without the lock.
+//! go on without the lock. So this side must not wait for the guardian, which may be stopped, nor for the reader
+//! of its remarks.
 
 pub(crate) mod link;
 mod orphans;
+pub(crate) mod remarks;
 pub(crate) mod signals;
 mod terminal;
 
@@ -20,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 pub(crate) use self::terminal::stop_ourselves;
-use self::{link::Link, orphans::Orphans, signals::Signals, terminal::Terminal};
+use self::{link::Link, orphans::Orphans, remarks::Remarks, signals::Signals, terminal::Terminal};
 use crate::{
     clock,
     exit::{Exit, Failure},
@@ -28,7 +30,7 @@ use crate::{
         keeper::{Terms, Why},
         wire::{Ended, Order, Report},
     },
-    output::{self, human, remark},
+    output::{self, human},
 };
 
 /// How long before the end of the lease CMD is killed: a twentieth of it, but enough for the kernel to do it
@@ -55,8 +57,6 @@ pub(crate) struct Hold<'a> {
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
     pub(crate) program: &'a OsStr,
-    /// Remarks are for eyes; a JSON reader gets the summary.
-    pub(crate) json: bool,
 }
 
 impl Hold<'_> {
@@ -79,62 +79,68 @@ impl Hold<'_> {
             valid_until_ms: output::millis(since_1970.unwrap_or_default()),
         }
     }
-
-    fn remark(&self, message: &str) {
-        if !self.json {
-            remark(message);
-        }
-    }
 }
 
-/// Runs CMD under the guard until nothing is left of it.
+/// Runs CMD under the guard until nothing is left of it, also if that ends in an error.
 pub(crate) async fn supervise(
     hold: Hold<'_>,
     mut link: Link,
     mut events: Receiver<Event>,
     signals: &mut Signals,
+    remarks: &mut Remarks,
 ) -> Result<Outcome, Failure> {
     let mut job = Job::new();
-    tell(&mut link, hold.order()).await?;
+    link.tell(hold.order());
     let mut renewals = 0;
     let mut lost = None;
-    let how = loop {
+    loop {
         tokio::select! {
-            report = link.report() => match report.map_err(|error| Failure::internal("understand the guardian", &error))? {
-                Some(Report::Ended { how, why }) => {
+            report = link.report() => match report {
+                Ok(Some(Report::Ended { how, why })) => {
+                    job.over(how);
                     let lease = matches!(why, Some(Why::LeaseEnds | Why::LeaseGone));
-                    break Outcome { how, lost: lease || lost.is_some(), renewals };
+                    return Ok(Outcome { how, lost: lease || lost.is_some(), renewals });
                 }
-                Some(report) => job.hear(report, &hold)?,
-                None => return Err(job.without_guardian(&hold).await),
+                Ok(Some(report)) => job.hear(report, &hold, remarks)?,
+                // A guardian that cannot be understood is as good as none.
+                Ok(None) | Err(_) => {
+                    job.kill_all(&link).await;
+                    return Err(without_guardian(lost, hold.guard));
+                }
             },
             signal = signals.next() => job.pass_on(signal),
             event = events.recv() => if is_renewal(&event, hold.guard) {
                 renewals += 1;
-                tell(&mut link, Order::Until(hold.until())).await?;
+                link.tell(Order::Until(hold.until()));
             },
             reason = hold.guard.lost(), if lost.is_none() => {
                 lost = Some(reason);
-                tell(&mut link, Order::Gone).await?;
-                job.lost(reason, &hold);
+                link.tell(Order::Gone);
+                match job.group {
+                    Some(group) => {
+                        send(group, Signal::KILL);
+                        remarks.add(format!("{}: killed the command", loss(reason, hold.guard)));
+                    }
+                    // The guardian may be stopped just before it starts CMD, and must not do it later.
+                    None => job.kill_all(&link).await,
+                }
             }
         }
-    };
-    job.over(how.how);
-    Ok(how)
-}
-
-async fn tell(link: &mut Link, order: Order) -> Result<(), Failure> {
-    match link.tell(order).await {
-        // A guardian that ended has reported first, and that report is still to be read.
-        Err(error) if is_gone(&error) => Ok(()),
-        other => other.map_err(|error| Failure::internal("reach the guardian", &error)),
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset};
-    matches!(error.kind(), BrokenPipe | ConnectionReset)
+fn without_guardian(lost: Option<LostReason>, guard: &Guard) -> Failure {
+    match lost {
+        Some(reason) => Failure::new(
+            Exit::Lost,
+            format!("{}: the command was killed", loss(reason, guard)),
+        ),
+        None => Failure::new(
+            Exit::Internal,
+            "the guardian process was killed, and the command with it: without a guardian it could \
+             outlive the lock",
+        ),
+    }
 }
 
 fn is_renewal(event: &Result<Event, RecvError>, guard: &Guard) -> bool {
@@ -165,7 +171,12 @@ impl Job {
         }
     }
 
-    fn hear(&mut self, report: Report, hold: &Hold<'_>) -> Result<(), Failure> {
+    fn hear(
+        &mut self,
+        report: Report,
+        hold: &Hold<'_>,
+        remarks: &mut Remarks,
+    ) -> Result<(), Failure> {
         match report {
             Report::Started(pid) => self.started(pid),
             Report::CannotStart(code) => {
@@ -181,17 +192,19 @@ impl Job {
                 ));
             }
             Report::Stopped(signal) => self.stopped(signal),
-            Report::Ending(Why::LeaseEnds) => hold.remark(&format!(
+            Report::Ending(Why::LeaseEnds) => remarks.add(format!(
                 "{} ends in {} and could not be renewed: stopping the command",
                 name(hold.guard),
                 human(hold.guard.remaining()),
             )),
-            Report::Ending(Why::Leftovers) => hold.remark(
-                "the command has ended and left processes behind: stopping them before the release",
+            Report::Ending(Why::Leftovers) => remarks.add(
+                "the command has ended and left processes behind: stopping them before the release"
+                    .to_owned(),
             ),
-            Report::OutOfReach => hold.remark(
+            Report::OutOfReach => remarks.add(
                 "the command runs as another user and cannot be stopped: \
-                 it goes on, and must not rely on the lock any more",
+                 it goes on, and must not rely on the lock any more"
+                    .to_owned(),
             ),
             Report::Ending(_) | Report::Ended { .. } => {}
         }
@@ -237,16 +250,6 @@ impl Job {
         }
     }
 
-    fn lost(&self, reason: LostReason, hold: &Hold<'_>) {
-        if let Some(group) = self.group {
-            send(group, Signal::KILL);
-        }
-        hold.remark(&format!(
-            "{} is lost, {reason}: killed the command",
-            name(hold.guard)
-        ));
-    }
-
     fn over(&self, how: Ended) {
         let (Some(terminal), Some(group)) = (&self.terminal, self.group) else {
             return;
@@ -257,16 +260,13 @@ impl Job {
         }
     }
 
-    /// The guardian is dead, so nobody could end CMD in time: end it now.
-    async fn without_guardian(&self, hold: &Hold<'_>) -> Failure {
-        let give_up = hold.until().min(clock::now() + SEARCH);
-        self.orphans.kill(self.group, give_up).await;
+    /// Nothing ends CMD in time any more: end it now, and the guardian, if it is there, with it.
+    async fn kill_all(&self, link: &Link) {
+        let give_up = clock::now() + SEARCH;
+        self.orphans
+            .kill(link.guardian(), self.group, give_up)
+            .await;
         self.over(Ended::Signaled(Signal::KILL.as_raw()));
-        Failure::new(
-            Exit::Internal,
-            "the guardian process was killed, and the command with it: without a guardian it could \
-             outlive the lock",
-        )
     }
 }
 
@@ -277,4 +277,8 @@ fn send(group: Pid, signal: Signal) {
 
 fn name(guard: &Guard) -> String {
     format!("the lease on {:?}", guard.name())
+}
+
+fn loss(reason: LostReason, guard: &Guard) -> String {
+    format!("{} is lost, {reason}", name(guard))
 }

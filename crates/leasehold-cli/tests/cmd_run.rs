@@ -164,18 +164,35 @@ fn a_hangup_that_was_ignored_before_stays_ignored() {
 #[test]
 fn without_a_terminal_a_stopped_command_keeps_its_lock_and_goes_on_when_told() {
     let (server, notes) = (server(), Notes::new());
-    let mut command = run(&server.url(), &["--lease", "900ms"], &stay(&notes));
-    let mut process = Process::start(&mut command);
+    // One process: a shell that starts another one by vfork when both are stopped is never seen as stopped.
+    let script = format!(
+        "mkfifo {go}; exec 3<>{go}; echo $$ >{pid}; read line <&3",
+        pid = notes.sh("pid"),
+        go = notes.sh("go")
+    );
+    let mut process = Process::start(&mut run(&server.url(), &["--lease", "900ms"], &script));
     let pid = notes.wait_pid("pid");
     process.signal(Signal::TSTP);
     wait_until(SOON, "the command has stopped", || state(pid) == 'T');
-    notes.write("go", "");
+    notes.write("go", "\n");
     let renewed = |before| common::pttl(&server, "job") > before;
     let before = common::pttl(&server, "job");
     wait_until(SOON, "the lease was renewed meanwhile", || renewed(before));
     assert_eq!(state(pid), 'T');
     process.signal(Signal::CONT);
     assert_eq!(process.code(), 0);
+}
+
+#[test]
+fn a_parent_that_ignores_the_end_of_its_children_does_not_hide_how_the_command_ended() {
+    let server = server();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' CHLD; exec \"$@\"", "sh"])
+        .args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--"])
+        .args(["sh", "-c", "exit 3"])
+        .env("LEASEHOLD_URL", server.url());
+    assert_eq!(Process::start(&mut command).code(), 3);
 }
 
 fn state(pid: rustix::process::Pid) -> char {

@@ -3,19 +3,29 @@
 mod common;
 
 use std::{
+    fs,
     os::unix::process::CommandExt,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use common::{Notes, Process, SOON, is_there, leasehold, pttl, run};
 use leasehold_testkit::{Flavor, Proxy, Server, wait_until};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const FLAGS: [&str; 4] = ["--lease", "2s", "--grace", "500ms"];
 
 /// How much later than the server's expiry the next one may come: a wake-up, a round trip, three process starts
 /// on a busy machine.
 const TAKEOVER: Duration = Duration::from_millis(200);
+
+/// More stops than reports fit into a socket that is not read: 278 on Linux with its default sizes.
+const ENOUGH_STOPS: usize = 400;
 
 /// A command that hears SIGTERM, says so, and goes on.
 fn stubborn(notes: &Notes) -> String {
@@ -147,6 +157,64 @@ fn a_stopped_supervisor_cannot_keep_the_command_alive() {
     assert_eq!(holder.code(), 76);
 }
 
+/// `cpulimit` stops and continues a command like this. Each stop is reported to the supervisor, which takes none.
+#[test]
+fn reports_that_a_stopped_supervisor_does_not_take_do_not_delay_the_deadline() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let flags = ["--lease", "3s", "--grace", "500ms"];
+    let mut holder = Process::start_captured(&mut run(&server.url(), &flags, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let heir = heir(&server, &notes, victim);
+
+    holder.signal(Signal::STOP);
+    let storm = Storm::over(victim);
+    takes_over(heir, &server, &notes);
+    let stops = storm.end();
+    assert!(stops >= ENOUGH_STOPS, "only {stops} stops");
+    assert_eq!(notes.read("term"), "TERM\n", "it was told first");
+    holder.signal(Signal::CONT);
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+}
+
+/// As on a file server that hangs. A program that is loaded late must not run late.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_command_that_is_still_being_loaded_at_the_deadline_never_runs() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let slow = SlowProgram::new(&notes);
+    let mut holder = Process::start_captured(&mut slow.run(&server));
+    let (_, loading) = slow.is_being_loaded_for(&holder);
+
+    holder.signal(Signal::STOP);
+    wait_until(SOON, "what would have become the command is dead", || {
+        !is_alive(loading)
+    });
+    let left = pttl(&server, "job");
+    assert!(left > 0, "the name was free {left} before that");
+    holder.signal(Signal::CONT);
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+    assert_eq!(notes.read("ran"), "");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_guardian_stopped_before_the_command_runs_cannot_start_it_after_the_loss() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let slow = SlowProgram::new(&notes);
+    let mut holder = Process::start_captured(&mut slow.run(&server));
+    let (guardian, loading) = slow.is_being_loaded_for(&holder);
+
+    kill_process(guardian, Signal::STOP).unwrap();
+    server.cli(&["DEL", "job"]);
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+    assert!(!is_alive(loading));
+    assert!(!is_alive(guardian));
+    assert_eq!(notes.read("ran"), "");
+}
+
 #[test]
 fn a_supervisor_killed_while_it_waits_never_starts_the_command() {
     let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
@@ -165,22 +233,123 @@ fn a_command_whose_guardian_was_killed_is_ended_at_once() {
     let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
     let mut holder = Process::start_captured(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));
     let victim = notes.wait_pid("pid");
-    rustix::process::kill_process(guardian_of(holder.pid()), Signal::KILL).unwrap();
+    kill_process(guardian_of(holder.pid()), Signal::KILL).unwrap();
     let (code, said) = holder.end();
     assert_eq!(code, 70, "{said}");
     assert!(!is_alive(victim));
     assert_eq!(pttl(&server, "job"), -2, "released");
 }
 
+/// Stops and continues a group, over and over.
+struct Storm {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<usize>>,
+}
+
+impl Storm {
+    /// How long each stop and each run lasts, so that the guardian sees each.
+    const RHYTHM: Duration = Duration::from_millis(1);
+
+    fn over(group: Pid) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let thread = thread::spawn(move || {
+            let mut stops = 0;
+            while !told.load(Ordering::Relaxed) && kill_process_group(group, Signal::STOP).is_ok() {
+                stops += 1;
+                thread::sleep(Self::RHYTHM);
+                let _ = kill_process_group(group, Signal::CONT);
+                thread::sleep(Self::RHYTHM);
+            }
+            stops
+        });
+        Storm {
+            ended,
+            thread: Some(thread),
+        }
+    }
+
+    /// Ends it; how often the group was stopped.
+    fn end(mut self) -> usize {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A program that takes 45 s to load: a process has leased its file from the kernel (`F_SETLEASE`, see fcntl(2)),
+/// and does not give the lease back when another wants to run it.
+#[cfg(target_os = "linux")]
+struct SlowProgram<'a> {
+    notes: &'a Notes,
+    _file_server: Process,
+}
+
+#[cfg(target_os = "linux")]
+impl<'a> SlowProgram<'a> {
+    const FILE_SERVER: &'static str = "\
+import fcntl, os, signal, sys
+program, wanted, leased, ran = sys.argv[1:]
+def say(name):
+    with open(name, 'w') as note: note.write('yes\\n')
+with open(program, 'w') as file: file.write('#!/bin/sh\\necho ran >' + ran + '\\nsleep 100\\n')
+os.chmod(program, 0o755)
+signal.signal(signal.SIGIO, lambda *_: say(wanted))
+file = os.open(program, os.O_RDONLY)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+say(leased)
+while True: signal.pause()
+";
+
+    fn new(notes: &'a Notes) -> Self {
+        let files = ["program", "wanted", "leased", "ran"].map(|name| notes.path(name));
+        let mut python = Command::new("python3");
+        let file_server = Process::start(python.args(["-c", Self::FILE_SERVER]).args(files));
+        notes.wait("leased");
+        SlowProgram {
+            notes,
+            _file_server: file_server,
+        }
+    }
+
+    fn run(&self, server: &Server) -> Command {
+        let mut command = leasehold(&server.url());
+        command.arg("run").args(FLAGS).args(["job", "--"]);
+        command.arg(self.notes.path("program"));
+        command
+    }
+
+    /// Waits until the program is wanted; the guardian, and its child that is to become the command.
+    fn is_being_loaded_for(&self, holder: &Process) -> (Pid, Pid) {
+        self.notes.wait("wanted");
+        let guardian = guardian_of(holder.pid());
+        (guardian, children(guardian)[0])
+    }
+}
+
 /// The only child of `leasehold run`.
 fn guardian_of(supervisor: Pid) -> Pid {
-    let pid = supervisor.as_raw_pid();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    Pid::from_raw(children.trim().parse().unwrap()).unwrap()
+    children(supervisor)[0]
+}
+
+/// Of all threads of this process.
+fn children(parent: Pid) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", parent.as_raw_pid())).unwrap();
+    let lists =
+        tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    let pids = lists.collect::<String>();
+    pids.split_whitespace()
+        .map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap())
+        .collect()
 }
 
 /// Neither gone nor dead and waiting to be collected, by whoever collects orphans here.
 fn is_alive(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
 }

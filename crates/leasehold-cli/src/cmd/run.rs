@@ -14,6 +14,7 @@ use crate::{
     supervise::{
         self, Hold, Outcome,
         link::Link,
+        remarks::Remarks,
         signals::{self, Signals},
     },
 };
@@ -49,12 +50,14 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         lease: args.lease,
         grace,
         program: &args.command[0],
-        json: args.json,
     };
+    let mut remarks = Remarks::new(args.json);
     let started = Instant::now();
-    let outcome = supervise::supervise(hold, link, client.events(), &mut signals).await;
+    let outcome =
+        supervise::supervise(hold, link, client.events(), &mut signals, &mut remarks).await;
     let during = started.elapsed();
     let released = guard.release().await;
+    drop(remarks);
 
     let outcome = outcome?;
     let lost = outcome.lost || released.is_err();

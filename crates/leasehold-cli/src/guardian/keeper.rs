@@ -92,7 +92,7 @@ impl Keeper {
         }
         self.phase = Phase::Ending {
             why,
-            kill_at: last.min(now + self.terms.grace),
+            kill_at: last.min(now.saturating_add(self.terms.grace)),
         };
         Act::Terminate(why)
     }
@@ -107,7 +107,12 @@ impl Keeper {
         matches!(self.phase, Phase::Working)
     }
 
-    fn terminate_at(&self) -> Duration {
+    pub(crate) fn has_killed(&self) -> bool {
+        matches!(self.phase, Phase::Killed)
+    }
+
+    /// From then on CMD is told to end, and is not worth starting.
+    pub(crate) fn terminate_at(&self) -> Duration {
         self.terms.until.saturating_sub(self.terms.grace)
     }
 

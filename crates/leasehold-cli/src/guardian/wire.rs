@@ -4,7 +4,7 @@
 //! connection.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut, Read},
     mem::MaybeUninit,
     os::{
         fd::{AsFd, OwnedFd},
@@ -65,6 +65,27 @@ pub(crate) fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// No message is longer.
+pub(crate) const LINE_MAX: usize = 1024;
+
+/// More than a socket holds of messages as short as ours, so that one read takes in all that has arrived: a
+/// process that was stopped for long acts on the newest.
+pub(crate) const READ_MAX: usize = 16 * 1024;
+
+/// Reads once; `false` at the end of the stream.
+pub(super) fn read(stream: &mut UnixStream, lines: &mut Lines) -> io::Result<bool> {
+    let mut bytes = [0; READ_MAX];
+    let length = stream.read(&mut bytes)?;
+    lines.push(&bytes[..length]);
+    Ok(length > 0)
+}
+
+/// Whether a read or write that does not block may be repeated later.
+pub(crate) fn is_nothing_yet(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    matches!(error.kind(), Interrupted | WouldBlock)
+}
+
 /// Puts lines together from whatever pieces arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Vec<u8>);
@@ -74,10 +95,13 @@ impl Lines {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The next whole message, if it has arrived.
+    /// The next whole message, if it has arrived. An error is final: what follows cannot be told apart from it.
     pub(crate) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some(end) = self.0.iter().position(|byte| *byte == b'\n') else {
-            return Ok(None);
+            return match self.0.len() {
+                0..=LINE_MAX => Ok(None),
+                _ => Err(io::ErrorKind::InvalidData.into()),
+            };
         };
         let message = serde_json::from_slice(&self.0[..end])?;
         self.0.drain(..=end);

@@ -3,14 +3,14 @@
 //! Its children become ours, so CMD is found even if the guardian died before it could say which process that
 //! is, and collected when it is dead.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, wait},
+    process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process_group, wait},
 };
 
-use crate::clock;
+use crate::{children::children, clock};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -30,43 +30,27 @@ impl Orphans {
         Orphans { known: children() }
     }
 
-    /// Kills this group, and those of all orphans; returns when they are gone, or at this time.
-    pub(super) async fn kill(&self, group: Option<Pid>, until: Duration) {
-        let orphans = children()
-            .into_iter()
-            .filter(|pid| !self.known.contains(pid));
-        kill(group.into_iter().chain(orphans).collect(), until).await;
-    }
-}
-
-async fn kill(mut groups: Vec<Pid>, until: Duration) {
-    for group in &groups {
-        let _ = kill_process_group(*group, Signal::KILL);
-    }
-    loop {
-        // The dead keep their numbers until they are collected.
-        while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
-        groups.retain(|group| test_kill_process_group(*group) != Err(Errno::SRCH));
-        if groups.is_empty() || clock::now() >= until {
-            return;
+    /// Kills the guardian, this group, and those of all orphans; returns when they are gone, or at this time.
+    pub(super) async fn kill(&self, guardian: Pid, group: Option<Pid>, until: Duration) {
+        // The guardian leads a group, in which a child is that it has just forked.
+        let mut groups: Vec<Pid> = group.into_iter().chain([guardian]).collect();
+        loop {
+            groups.retain(|group| kill_process_group(*group, Signal::KILL) != Err(Errno::SRCH));
+            // The dead keep their numbers until they are collected.
+            while matches!(wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+            // The guardian's children become ours at its end, so as long as it is there more may come.
+            let children = children();
+            let orphans = children.iter().filter(|pid| !self.known.contains(pid));
+            for group in orphans.filter_map(|pid| getpgid(Some(*pid)).ok()) {
+                if group != getpgrp() && !groups.contains(&group) {
+                    groups.push(group);
+                }
+            }
+            let is_over = groups.is_empty() && !children.contains(&guardian);
+            if is_over || clock::now() >= until {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
     }
-}
-
-/// Our children; none where the system does not tell.
-fn children() -> Vec<Pid> {
-    let tasks = fs::read_dir("/proc/self/task")
-        .into_iter()
-        .flatten()
-        .flatten();
-    tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|line| {
-            let pids = line
-                .split_whitespace()
-                .filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-            pids.collect::<Vec<_>>()
-        })
-        .collect()
 }
