@@ -187,7 +187,11 @@ impl Guard {
             let mut over = pin!(self.hold.over.notified());
             over.as_mut().enable();
             match self.hold.standing() {
-                Ok(_) => over.await,
+                // The watchdog tells; a timer of the caller's own does so even if the watchdog cannot.
+                Ok(left) => tokio::select! {
+                    () = over => {}
+                    () = self.hold.core.sleep_here(left) => {}
+                },
                 Err(End::Lost(reason)) => return reason,
                 // Only while another task is inside `release`, which takes the guard: nobody is left to ask.
                 Err(End::Released) => return LostReason::Unconfirmed,
@@ -211,7 +215,7 @@ impl Guard {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(remaining.saturating_sub(left)) => {}
+                () = self.hold.core.sleep_here(remaining.saturating_sub(left)) => {}
                 _ = self.lost() => return,
             }
         }

@@ -57,6 +57,7 @@ mod error;
 mod events;
 mod guard;
 mod hold;
+mod home;
 mod lease;
 mod locks;
 mod name;

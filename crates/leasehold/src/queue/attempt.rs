@@ -98,7 +98,8 @@ impl<'a> Attempt<'a> {
     pub(super) async fn pause(&self) {
         let ms = 10_u64 << self.failures.min(6).saturating_sub(1);
         let ms = ms.min(500);
-        tokio::time::sleep(Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2))).await;
+        let pause = Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2));
+        self.core.sleep(pause).await;
     }
 
     pub(super) fn resent(&self) -> bool {

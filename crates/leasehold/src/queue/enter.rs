@@ -46,9 +46,7 @@ pub(crate) async fn acquire(
     spec: Spec,
     patience: Patience,
 ) -> Answer {
-    if core.is_closed() {
-        return Err(Error::Closed);
-    }
+    core.check_open()?;
     let until = match patience {
         Patience::For(wait) => tokio::time::Instant::now().checked_add(wait),
         _ => None,
