@@ -128,6 +128,7 @@ fn leases_outlive_the_runtime_that_connected_and_end_with_the_last_guard() {
             let again = guard.reenter().unwrap();
             again.release().await.unwrap();
         });
+        drop(second);
         drop(guard);
         wait_until(SOON, "the name is free", || keys(&server).is_empty());
         wait_until(SOON, "the connections are closed", || {
@@ -207,13 +208,10 @@ fn a_static_client_serves_one_test_after_the_other() {
         let client: OnceLock<Client> = OnceLock::new();
         for test in ["the first test", "the second test", "the third test"] {
             one_thread().block_on(async {
-                let client = match client.get() {
-                    Some(client) => client,
-                    None => {
-                        let made = connect(&server.url()).await;
-                        client.get_or_init(|| made)
-                    }
-                };
+                if client.get().is_none() {
+                    client.set(connect(&server.url()).await).unwrap();
+                }
+                let client = client.get().unwrap();
                 let guard = lock(client, "order:42").await;
                 // Another process waits in line, and is heard.
                 let other = connect(&server.url()).await;
