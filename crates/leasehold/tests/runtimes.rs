@@ -248,7 +248,7 @@ async fn wait_until_listening(server: &Server, clients: i64) {
 fn a_client_outlives_the_runtime_that_noticed_its_broken_connection() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
-        let first = one_thread();
+        let first = two_threads();
         let client = first.block_on(async {
             let builder = Client::builder().url(proxy.url()).lease(LEASE);
             let builder = builder.operation_timeout(Duration::from_millis(200));

@@ -21,7 +21,7 @@ use crate::{
     backend::{Failure, WakeUp},
     config::Config,
     error::Cause,
-    home::{Home, ThreadGone},
+    home::Home,
     name::{Name, OURS},
     wakeup::WakeUps,
 };
@@ -71,7 +71,11 @@ impl Subscriptions {
             match home.within(timeout, heard).await {
                 Some(Ok(Ok(()))) => Ok(()),
                 Some(Ok(Err(cause))) => Err(Failure::NotSent(cause)),
-                Some(Err(_ended)) => Err(Failure::Rejected(Arc::new(ThreadGone))),
+                // The connection broke, or the thread has ended.
+                Some(Err(untold)) => Err(match home.check() {
+                    Ok(()) => Failure::NotSent(Arc::new(untold)),
+                    Err(gone) => Failure::Rejected(Arc::new(gone)),
+                }),
                 None => Err(Failure::NotSent(Arc::new(NotHeard(timeout)))),
             }
         })
