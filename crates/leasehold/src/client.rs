@@ -33,8 +33,17 @@ use crate::{
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
-/// Cheap to clone; clones are the same client. Its tasks run on the tokio runtime that connected it, so that
-/// runtime must outlive the guards. They end when the last client, mutex and guard are gone.
+/// Cheap to clone; clones are the same client, and may be used from any number of tokio runtimes, at once or one
+/// after the other: in a `static`, for instance. On a real server renewals, wake-ups and reconnecting run on one
+/// thread of Leasehold's own per process, so leases are renewed whether the runtimes of their holders are
+/// blocked, busy or ended. A process that hangs therefore keeps its locks: see
+/// [`max_hold`](crate::Mutex::max_hold). What a client does in the background ends when the last client, mutex and
+/// guard are gone; the thread stays.
+///
+/// A client of `memory:` lives on the runtime that connected it, which must outlive the guards.
+///
+/// It takes one connection for each runtime that locks through it, closed when that runtime ends, one for
+/// renewals, and one to hear wake-ups when somebody first waits.
 ///
 /// # Examples
 /// ```no_run
@@ -316,7 +325,7 @@ impl ClientBuilder {
     /// As [`Client::connect`], and [`Error::Invalid`] for settings that do not fit each other.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// On a tokio runtime without I/O or time (`enable_all`); for `memory:`, outside a tokio runtime.
     ///
     /// # Cancel safety
     /// Cancel safe: the connection is closed.
@@ -325,7 +334,10 @@ impl ClientBuilder {
     }
 
     /// Connects, with a home of this making for a client of a real server.
-    async fn connect_at(self, home: impl FnOnce() -> io::Result<Home>) -> Result<Client, Error> {
+    pub(crate) async fn connect_at(
+        self,
+        home: impl FnOnce() -> io::Result<Home>,
+    ) -> Result<Client, Error> {
         let mut config = self.config;
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));

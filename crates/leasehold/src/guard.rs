@@ -178,7 +178,8 @@ impl Guard {
     /// Waits until the hold is lost, and says how.
     ///
     /// Comes before the server can give the name to anybody else: at the latest at
-    /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key.
+    /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key. It sets a
+    /// timer on the runtime that polls it, and so needs nothing but that runtime to make progress.
     ///
     /// # Cancel safety
     /// Cancel safe. Made for `select!`.
