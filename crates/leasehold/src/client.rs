@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    io,
     pin::Pin,
     sync::{
         Arc,
@@ -12,7 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tokio::{runtime::Handle, sync::broadcast};
+use tokio::sync::broadcast;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
     config::{Config, Handoff, millis},
     error::Invalid,
     events::Events,
+    home::Home,
     lease::margin,
     name::Name,
     owner::{LeaseId, client_uuid},
@@ -32,8 +34,17 @@ use crate::{
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
-/// Cheap to clone; clones are the same client. Its tasks run on the tokio runtime that connected it, so that
-/// runtime must outlive the guards. They end when the last client, mutex and guard are gone.
+/// Cheap to clone; clones are the same client, and may be used from any number of tokio runtimes, at once or one
+/// after the other: in a `static`, for instance. On a real server renewals, wake-ups and reconnecting run on one
+/// thread of Leasehold's own per process, so leases are renewed whether the runtimes of their holders are
+/// blocked, busy or ended. A process that hangs therefore keeps its locks: see
+/// [`max_hold`](crate::Mutex::max_hold). What a client does in the background ends when the last client, mutex and
+/// guard are gone; the thread stays.
+///
+/// A client of `memory:` lives on the runtime that connected it, which must outlive the guards.
+///
+/// It takes one connection for each runtime that locks through it, closed when that runtime ends, one for
+/// renewals, and one to hear wake-ups when somebody first waits.
 ///
 /// # Examples
 /// ```no_run
@@ -325,11 +336,19 @@ impl ClientBuilder {
     /// As [`Client::connect`], and [`Error::Invalid`] for settings that do not fit each other.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// On a tokio runtime without I/O or time (`enable_all`); for `memory:`, outside a tokio runtime.
     ///
     /// # Cancel safety
     /// Cancel safe: the connection is closed.
     pub async fn connect(self) -> Result<Client, Error> {
+        self.connect_at(Home::thread).await
+    }
+
+    /// Connects, with a home of this making for a client of a real server.
+    pub(crate) async fn connect_at(
+        self,
+        home: impl FnOnce() -> io::Result<Home>,
+    ) -> Result<Client, Error> {
         let mut config = self.config;
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
@@ -340,11 +359,11 @@ impl ClientBuilder {
             Some(server) => Some(server),
             None => MemoryServer::from_url(url),
         };
-        let (backend, clock): (Box<dyn Backend>, Clock) = if let Some(server) = memory {
+        let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = if let Some(server) = memory {
             let clock = server.clock();
             let label = self.label.unwrap_or_else(default_label);
             let backend = memory::Memory::new(server, &uuid, label, &config, wake_ups.clone());
-            (Box::new(backend), clock)
+            (Box::new(backend), clock, Home::here())
         } else {
             let label = self.label.unwrap_or_else(default_label);
             if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -357,9 +376,14 @@ impl ClientBuilder {
                 .into());
             }
             let target = redis::Target::parse(url, &self.login)?;
+            let home = home().map_err(|error| Error::NotSent {
+                doing: "start the thread of this client".into(),
+                source: Arc::new(error),
+            })?;
+            let wake_ups = Arc::clone(&wake_ups);
             let backend =
-                redis::Redis::connect(target, &uuid, &label, &config, wake_ups.clone()).await?;
-            (Box::new(backend), Clock::Boot)
+                redis::Redis::connect(target, &uuid, &label, &config, wake_ups, &home).await?;
+            (Box::new(backend), Clock::Boot, home)
         };
         let core = Arc::new(Core {
             uuid,
@@ -369,15 +393,15 @@ impl ClientBuilder {
             queues: Queues::new(),
             watchdog: Arc::default(),
             events: Events::new(),
-            runtime: Handle::current(),
+            home,
             tasks: TaskTracker::new(),
             closed: AtomicBool::new(false),
             lets_expire: AtomicBool::new(false),
         });
         wake_ups.connect(Arc::downgrade(&core));
         let watchdog = Arc::clone(&core.watchdog);
-        core.runtime
-            .spawn(watchdog::run(watchdog, Arc::downgrade(&core)));
+        let home = core.home.handle();
+        home.spawn(watchdog::run(watchdog, Arc::downgrade(&core)));
         Ok(Client { core })
     }
 }
@@ -412,32 +436,44 @@ pub(crate) struct Core {
     pub(crate) queues: Queues,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Events,
-    runtime: Handle,
+    home: Home,
     tasks: TaskTracker,
     closed: AtomicBool,
     lets_expire: AtomicBool,
 }
 
 impl Core {
-    /// Runs something in the background. From any thread, with or without a runtime; after the runtime has
-    /// ended it does nothing.
+    /// Runs something in the background, at home. From any thread, with or without a runtime; if the home is gone it
+    /// does nothing.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_on(work, &self.runtime);
+        // In a fork the locks are the parent's, and not to be given back.
+        if self.home.check_process().is_ok() {
+            self.tasks.spawn_on(work, self.home.handle());
+        }
     }
 
-    /// Completes after `time`, on the clock of the runtime that carries out the work of this client, whichever
-    /// runtime polls it.
-    pub(crate) fn sleep(&self, time: Duration) -> tokio::time::Sleep {
-        tokio::time::sleep(time)
+    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and whatever becomes of the one
+    /// that polled it before.
+    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        self.home.sleep(time)
+    }
+
+    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the home is gone.
+    pub(crate) async fn sleep_here(&self, time: Duration) {
+        self.home.sleep_here(time).await;
     }
 
     /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Core::sleep) does.
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
-        tokio::select! {
-            biased;
-            output = work => Some(output),
-            () = self.sleep(time) => None,
+        self.home.within(time, work).await
+    }
+
+    /// Whether anything new may be begun.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
         }
+        self.home.check().map_err(|_gone| Error::ThreadGone)
     }
 
     /// Work that is carried out to its end whether or not anybody waits for it (D5).
@@ -535,10 +571,9 @@ impl Core {
     async fn all_released(&self) {
         let mut events = self.events.listen();
         while !self.queues.holds().is_empty() {
-            let nap = self.sleep(Duration::from_millis(50));
             tokio::select! {
                 _ = events.recv() => {}
-                () = nap => {}
+                () = self.sleep(Duration::from_millis(50)) => {}
             }
         }
     }

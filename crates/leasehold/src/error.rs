@@ -17,6 +17,7 @@ use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Durat
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
+/// | [`ThreadGone`](Error::ThreadGone) | what it held before; our leases end, unless this is a fork | connect a new client |
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,6 +71,9 @@ pub enum Error {
     },
     /// The client was shut down.
     Closed,
+    /// The thread that does this client's background work is not there: this process was forked from the one
+    /// that connected, or the thread has panicked. Nothing was sent.
+    ThreadGone,
 }
 
 /// The kinds of [`Error`], for `match` and for metrics.
@@ -85,6 +89,7 @@ pub enum ErrorKind {
     Lost,
     TooShort,
     Closed,
+    ThreadGone,
 }
 
 /// The cause of an error, shared by all who waited for the same answer.
@@ -152,6 +157,7 @@ impl Error {
             Error::Lost { .. } => ErrorKind::Lost,
             Error::TooShort { .. } => ErrorKind::TooShort,
             Error::Closed => ErrorKind::Closed,
+            Error::ThreadGone => ErrorKind::ThreadGone,
         }
     }
 
@@ -192,6 +198,9 @@ impl fmt::Display for Error {
                 "the lease on {name:?} lasts {left:?} more, {wanted:?} were asked for"
             ),
             Error::Closed => f.write_str("the client was shut down; connect a new one"),
+            Error::ThreadGone => f.write_str(
+                "the thread of this client is gone: this process was forked from the one that connected, or the thread panicked; connect a new client",
+            ),
         }
     }
 }

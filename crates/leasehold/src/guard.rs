@@ -146,7 +146,8 @@ impl Guard {
     /// Waits until the hold is lost, and says how.
     ///
     /// Comes before the server can give the name to anybody else: at the latest at
-    /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key.
+    /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key. It sets a
+    /// timer on the runtime that polls it, and so needs nothing but that runtime to make progress.
     ///
     /// # Cancel safety
     /// Cancel safe. Made for `select!`.
@@ -155,7 +156,11 @@ impl Guard {
             let mut over = pin!(self.hold.over.notified());
             over.as_mut().enable();
             match self.hold.standing() {
-                Ok(_) => over.await,
+                // The watchdog tells; a timer of the caller's own does so even if the watchdog cannot.
+                Ok(left) => tokio::select! {
+                    () = over => {}
+                    () = self.hold.core.sleep_here(left) => {}
+                },
                 Err(End::Lost(reason)) => return reason,
                 // Only while another task is inside `release`, which takes the guard: nobody is left to ask.
                 Err(End::Released) => return LostReason::Unconfirmed,
@@ -179,7 +184,7 @@ impl Guard {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(remaining.saturating_sub(left)) => {}
+                () = self.hold.core.sleep_here(remaining.saturating_sub(left)) => {}
                 _ = self.lost() => return,
             }
         }

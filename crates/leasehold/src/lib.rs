@@ -47,7 +47,14 @@
 //!
 //! # Runtime
 //!
-//! tokio. The tasks of a client run on the runtime that connected it. Timers need tokio's time driver.
+//! tokio, with I/O and time enabled. Any runtime may use a client and its guards, wherever they came from. On a
+//! real server all that a client does by itself runs on one thread per process, with a connection of its own: a
+//! runtime that is blocked, busy or ended costs no lease. The other side of it: a process that hangs keeps its locks,
+//! unless [`max_hold`](Mutex::max_hold) ends them. A client of `memory:` lives on the runtime that connected it.
+//!
+//! After a `fork` the child connects a new client; the old one answers [`Error::ThreadGone`]
+//! (`docs/guarantees.md`). On a runtime that never ends and is never polled again, the connection that it
+//! used stays open.
 
 mod backend;
 mod client;
@@ -57,6 +64,7 @@ mod error;
 mod events;
 mod guard;
 mod hold;
+mod home;
 mod lease;
 mod locks;
 mod name;

@@ -11,6 +11,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use crate::{
     error::{Cause, Error},
+    home::ThreadGone,
     name::Name,
     owner::LeaseId,
 };
@@ -46,6 +47,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Stops hearing wake-ups for the name.
     fn unlisten(&self, name: &Name);
+
+    /// Leases are held that will have to be renewed from home: what that needs may be made ready.
+    fn prepare(&self) {}
 }
 
 /// Asks for a name.
@@ -196,6 +200,7 @@ impl Failure {
     pub(crate) fn into_error(self, doing: impl Into<Box<str>>, free_within: Duration) -> Error {
         let doing = doing.into();
         match self {
+            Failure::Rejected(source) if source.is::<ThreadGone>() => Error::ThreadGone,
             Failure::NotSent(source) => Error::NotSent { doing, source },
             Failure::NotNow(source) | Failure::Rejected(source) => {
                 Error::Rejected { doing, source }

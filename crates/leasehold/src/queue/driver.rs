@@ -207,7 +207,7 @@ impl<'a> Driver<'a> {
             }
             Err(failure) => {
                 ticket.failed(&failure);
-                self.failed(&mut state, failure)
+                self.failed(&mut state, &failure)
             }
         }
     }
@@ -232,7 +232,7 @@ impl<'a> Driver<'a> {
                 Step::Ask
             }
             Ok(()) => Step::Ask,
-            Err(failure) => self.failed(&mut state, failure),
+            Err(failure) => self.failed(&mut state, &failure),
         }
     }
 
@@ -268,13 +268,13 @@ impl<'a> Driver<'a> {
 
     /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, each waiter as long as
     /// it was told to wait (L4).
-    fn failed(&self, state: &mut super::State, failure: Failure) -> Step {
+    fn failed(&self, state: &mut super::State, failure: &Failure) -> Step {
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
         };
         let now = self.core.clock.now();
         let remote = state.remote();
-        let lasts = remote.failed(&failure, now);
+        let lasts = remote.failed(failure, now);
         let verdict = match &remote.ticket {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),

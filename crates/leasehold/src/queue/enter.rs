@@ -53,6 +53,7 @@ pub(crate) async fn acquire(
     spec: Spec,
     patience: Patience,
 ) -> Answer {
+    core.check_open()?;
     let until = match patience {
         Patience::For(wait) => tokio::time::Instant::now().checked_add(wait),
         _ => None,
@@ -211,7 +212,7 @@ async fn first_attempt(
                 Ok(Acquired::Granted { remaining }) => {
                     let granted = ticket.granted(sent, remaining);
                     if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
-                        queue.took(&mut state, &hold);
+                        state.took(&hold);
                         drop(state);
                         queue.seated(&core, &hold, sent);
                         // A guard from here on: should the caller be gone, its drop releases the name (D5).

@@ -18,119 +18,39 @@
 
 mod driver;
 mod enter;
+mod map;
 mod release;
+mod remote;
+mod spec;
 mod ticket;
+mod waiters;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    hash::{BuildHasher, RandomState},
-    ops::Range,
-    panic::Location,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use driver::{Start, drive};
 pub(crate) use enter::acquire;
-use enter::{WaitTicket, reenter_on_server};
+pub(crate) use map::Queues;
 use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
-use ticket::Ticket;
+use remote::{Ears, Remote};
+pub(crate) use spec::{Patience, Spec};
 pub(crate) use ticket::{Debt, abandon};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
+use waiters::{Waiter, deliver};
 
 use crate::{
     Error,
-    backend::{Failure, Grant, WakeUp},
+    backend::Grant,
     client::Core,
-    clock::{Span, Tick},
-    config::{Handoff, SELF_WAIT_WARNING, VERIFY_EVERY_MOST, millis},
+    clock::Tick,
+    config::SELF_WAIT_WARNING,
     events::EventKind,
     guard::Guard,
     hold::{Granted, Hold},
     lease,
     name::Name,
-    owner::{LeaseId, OwnerId},
+    owner::LeaseId,
 };
-
-/// What a caller asks for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spec {
-    pub(crate) lease: Span,
-    /// Zero: a fixed lease, never renewed.
-    pub(crate) renew_every: Span,
-    /// Zero: no end.
-    pub(crate) max_hold: Span,
-    pub(crate) handoff: Handoff,
-    pub(crate) owner: Option<OwnerId>,
-    pub(crate) reentrant: bool,
-    /// Where in the user's code.
-    pub(crate) place: &'static Location<'static>,
-}
-
-impl Spec {
-    pub(crate) fn is_fixed(&self) -> bool {
-        self.renew_every == Span::ZERO
-    }
-
-    pub(crate) fn lease(&self) -> Duration {
-        self.lease.get()
-    }
-
-    /// How often the server is asked about the hold: to renew it, or whether a fixed one is still ours.
-    pub(crate) fn ask_every(&self) -> Duration {
-        if self.is_fixed() {
-            (self.lease() / 3).min(VERIFY_EVERY_MOST)
-        } else {
-            self.renew_every.get()
-        }
-    }
-
-    pub(crate) fn max_hold(&self) -> Option<Duration> {
-        (self.max_hold != Span::ZERO).then(|| self.max_hold.get())
-    }
-
-    pub(crate) fn lease_ms(&self) -> u64 {
-        millis(self.lease())
-    }
-
-    /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: who asks for ten
-    /// seconds gets ten seconds from now.
-    fn serves(&self, other: &Spec) -> bool {
-        !self.is_fixed()
-            && self.lease == other.lease
-            && self.renew_every == other.renew_every
-            && self.max_hold == Span::ZERO
-            && other.max_hold == Span::ZERO
-    }
-
-    /// Whether a lease that counts since `sent` is fresh enough for a new holder: a renewal must not be its first worry, and
-    /// of a fixed lease hardly any may be gone.
-    fn is_fresh(&self, sent: Tick, now: Tick) -> bool {
-        let part = if self.is_fixed() { 20 } else { 3 };
-        now.since(sent) < self.lease() / part
-    }
-}
-
-/// How long a caller is willing to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Once,
-    For(Duration),
-    Forever,
-}
-
-/// The queues of a client, by name.
-#[derive(Debug)]
-pub(crate) struct Queues {
-    shards: Box<[Shard]>,
-    hasher: RandomState,
-}
-
-/// One part of the map, so that names do not wait for each other's locks.
-type Shard = Mutex<HashMap<Name, Arc<Queue>>>;
-
-const SHARDS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -181,120 +101,13 @@ enum Life {
     Removed,
 }
 
-/// What this process has at the server while it waits for the name.
-///
-/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in [`Queue::seat`], or a debt in
-/// [`Remote::give_up`]: nothing else takes it out (B5).
-#[derive(Debug)]
-struct Remote {
-    ticket: Option<Ticket>,
-    ears: Ears,
-    /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
-    granted: bool,
-    /// Why the server gives no usable answer, and since when.
-    trouble: Option<(Failure, Tick)>,
-}
-
-/// Whether wake-ups are heard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ears {
-    Closed,
-    /// A subscription was asked for, and may come about at any time.
-    Opening,
-    Open,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    number: i64,
-    spec: Spec,
-    /// Does not wait for holders, only for attempts and releases under way.
-    once: bool,
-    answer: oneshot::Sender<Answer>,
-}
-
 type Answer = Result<Option<Guard>, Error>;
 
 type Locked<'a> = parking_lot::MutexGuard<'a, State>;
 
-impl Remote {
-    fn new() -> Box<Remote> {
-        Box::new(Remote {
-            ticket: None,
-            ears: Ears::Closed,
-            granted: false,
-            trouble: None,
-        })
-    }
-
-    /// Takes over the ticket of a first attempt that was not granted.
-    fn take_over(&mut self, ticket: Ticket) -> Option<Debt> {
-        let old = self.give_up();
-        self.ticket = Some(ticket);
-        old
-    }
-
-    /// The ticket to ask under, for a lease of this length. `None` if the present one has other terms (B2): give it up first.
-    fn ticket_for(&mut self, core: &Core, lease_ms: u64) -> Option<&mut Ticket> {
-        let ticket = self
-            .ticket
-            .get_or_insert_with(|| Ticket::new(core, lease_ms));
-        (ticket.lease_ms() == lease_ms).then_some(ticket)
-    }
-
-    /// The ticket with this lease id, if that is the present one.
-    fn ticket(&mut self, lease: LeaseId) -> Option<&mut Ticket> {
-        self.ticket
-            .as_mut()
-            .filter(|ticket| ticket.lease() == lease)
-    }
-
-    /// A request under the present ticket goes out.
-    fn asks(&mut self) {
-        self.granted = false;
-    }
-
-    /// The server has answered.
-    fn answered(&mut self) {
-        self.trouble = None;
-    }
-
-    fn failed(&mut self, failure: &Failure, now: Tick) -> Duration {
-        let since = self.trouble.take().map_or(now, |(_, since)| since);
-        self.trouble = Some((failure.clone(), since));
-        now.since(since)
-    }
-
-    /// Nothing is asked for under the ticket any more. What the server must be told, if it may have it (B5).
-    fn give_up(&mut self) -> Option<Debt> {
-        self.granted = false;
-        self.ticket.take().and_then(|ticket| ticket.debt())
-    }
-}
-
-impl Queues {
-    pub(crate) fn new() -> Queues {
-        Queues {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
-        }
-    }
-
-    fn shard(&self, name: &Name) -> &Shard {
-        let hash = self.hasher.hash_one(name);
-        &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
-    }
-
-    fn find(&self, name: &Name) -> Option<Arc<Queue>> {
-        self.shard(name).lock().get(name).cloned()
-    }
-
-    fn find_or_make(&self, name: &Name) -> Arc<Queue> {
-        let mut shard = self.shard(name).lock();
-        if let Some(queue) = shard.get(name) {
-            return Arc::clone(queue);
-        }
-        let queue = Arc::new(Queue {
+impl Queue {
+    fn new(name: &Name) -> Queue {
+        Queue {
             name: name.clone(),
             state: Mutex::new(State {
                 phase: Phase::Idle,
@@ -308,249 +121,9 @@ impl Queues {
                 remote: None,
             }),
             driver_wake: Notify::new(),
-        });
-        shard.insert(name.clone(), Arc::clone(&queue));
-        queue
-    }
-
-    /// Takes a queue out of the map. Call under the queue's lock (Q3).
-    fn remove(&self, queue: &Arc<Queue>) {
-        let mut shard = self.shard(&queue.name).lock();
-        if shard
-            .get(&queue.name)
-            .is_some_and(|q| Arc::ptr_eq(q, queue))
-        {
-            shard.remove(&queue.name);
         }
     }
 
-    fn all(&self) -> Vec<Arc<Queue>> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            all.extend(shard.lock().values().cloned());
-        }
-        // In the same order each time, whatever the hasher: a simulation must be able to replay it.
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
-    }
-
-    /// How many wait for the name in this process.
-    pub(crate) fn waiting(&self, name: &Name) -> usize {
-        self.find(name)
-            .map_or(0, |queue| queue.state.lock().waiters.len())
-    }
-
-    /// Whether this process hears the wake-ups for the name.
-    pub(crate) fn is_listening(&self, name: &Name) -> bool {
-        self.find(name)
-            .is_some_and(|queue| queue.state.lock().is_listening())
-    }
-
-    /// All holds of this process.
-    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        let all = self.all();
-        all.iter().filter_map(|queue| queue.holder()).collect()
-    }
-
-    /// The hold of this process on a name.
-    pub(crate) fn held(&self, name: &Name) -> Option<Arc<Hold>> {
-        self.find(name)?.holder()
-    }
-
-    /// The backend heard something about a name.
-    pub(crate) fn wake(&self, core: &Arc<Core>, name: &Name, wake_up: WakeUp) {
-        let queue = self.find(name);
-        match (wake_up, queue) {
-            (WakeUp::TryAgain, Some(queue)) => {
-                let state = queue.state.lock();
-                if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
-                    queue.driver_wake.notify_one();
-                }
-            }
-            (WakeUp::TryAgain, None) => {}
-            (WakeUp::Granted(grant), queue) => {
-                if !queue.is_some_and(|queue| queue.granted(core, &grant)) {
-                    // B3: the id does not wait for it (any more).
-                    let debt = Debt {
-                        lease: grant.lease,
-                        lease_ms: grant.lease_ms,
-                        copies: false,
-                    };
-                    abandon(core, name, debt);
-                }
-            }
-        }
-    }
-
-    /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
-    /// queue that is made from now on refuses its newcomer by itself.
-    pub(crate) fn close(&self) {
-        for queue in self.all() {
-            let mut state = queue.state.lock();
-            if state.life == Life::Open {
-                state.life = Life::Closing;
-            }
-            state.answer_all(&Error::Closed);
-            queue.driver_wake.notify_one();
-        }
-    }
-}
-
-impl State {
-    fn line_up(&mut self, queue: &Arc<Queue>, spec: Spec, once: bool, first: bool) -> WaitTicket {
-        let (answer, answered) = oneshot::channel();
-        let number = if first {
-            self.numbers.start -= 1;
-            self.numbers.start
-        } else {
-            self.numbers.end += 1;
-            self.numbers.end - 1
-        };
-        let waiter = Waiter {
-            number,
-            spec,
-            once,
-            answer,
-        };
-        self.try_once += u32::from(once);
-        if first {
-            self.waiters.push_front(waiter);
-        } else {
-            self.waiters.push_back(waiter);
-        }
-        WaitTicket {
-            queue: Arc::clone(queue),
-            number,
-            answered,
-        }
-    }
-
-    /// What the first live waiter asks for.
-    fn first_live_waiter(&mut self) -> Option<Spec> {
-        while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
-            self.pop_waiter();
-        }
-        self.waiters.front().map(|w| w.spec)
-    }
-
-    fn pop_waiter(&mut self) -> Option<Waiter> {
-        let waiter = self.waiters.pop_front()?;
-        self.try_once -= u32::from(waiter.once);
-        Some(waiter)
-    }
-
-    /// Answers those who ask only once.
-    fn answer_try_once(&mut self, answer: &Result<(), Error>) {
-        if self.try_once == 0 {
-            return;
-        }
-        self.try_once = 0;
-        let (once, patient): (VecDeque<_>, VecDeque<_>) =
-            self.waiters.drain(..).partition(|w| w.once);
-        self.waiters = patient;
-        for waiter in once {
-            let _ = waiter.answer.send(answer.clone().map(|()| None));
-        }
-    }
-
-    fn is_listening(&self) -> bool {
-        self.remote
-            .as_ref()
-            .is_some_and(|remote| remote.ears == Ears::Open)
-    }
-
-    fn remote(&mut self) -> &mut Remote {
-        self.remote.get_or_insert_with(Remote::new)
-    }
-
-    /// A holder has the name in this process from now on.
-    fn held_by(&mut self, hold: &Arc<Hold>) {
-        self.phase = Phase::Held(Arc::clone(hold));
-        let owner = hold.spec().owner;
-        if owner.is_some() && self.waiters.iter().any(|w| w.spec.owner == owner) {
-            self.admit_same_owner(hold, owner);
-        }
-        self.answer_try_once(&Ok(()));
-    }
-
-    /// Waiters of the same owner enter with it, or they would wait for themselves.
-    fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
-        let mut rest = VecDeque::new();
-        for waiter in self.waiters.drain(..) {
-            if waiter.spec.owner != owner || waiter.answer.is_closed() {
-                rest.push_back(waiter);
-            } else if !waiter.spec.reentrant {
-                let _ = waiter.answer.send(Err(Error::Reentered {
-                    name: hold.queue.name.shared(),
-                    held_at: hold.spec().place,
-                }));
-            } else if hold.enter_counted().is_some() {
-                let hold = Arc::clone(hold);
-                let core = Arc::clone(&hold.core);
-                core.spawn(async move {
-                    let guard = reenter_on_server(hold).await;
-                    let _ = waiter.answer.send(guard.map(Some));
-                });
-            }
-        }
-        self.try_once = u32::try_from(rest.iter().filter(|w| w.once).count()).unwrap_or(0);
-        self.waiters = rest;
-    }
-
-    /// Every waiter gets the same answer.
-    fn answer_all(&mut self, error: &Error) {
-        self.try_once = 0;
-        for waiter in self.waiters.drain(..) {
-            let _ = waiter.answer.send(Err(error.clone()));
-        }
-    }
-
-    /// Answers the first live waiter, and only that one: what it asked for concerns no other (L4).
-    fn answer_first(&mut self, error: Error) {
-        if self.first_live_waiter().is_some()
-            && let Some(waiter) = self.pop_waiter()
-        {
-            let _ = waiter.answer.send(Err(error));
-        }
-    }
-
-    /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is.
-    fn hand_over(&mut self, hold: &Arc<Hold>, from: &Spec, now: Tick) -> bool {
-        while self
-            .first_live_waiter()
-            .is_some_and(|next| from.serves(&next))
-        {
-            let Some(waiter) = self.pop_waiter() else {
-                return false;
-            };
-            hold.hand_over(waiter.spec, now);
-            if deliver(waiter, hold) {
-                self.held_by(hold);
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// Gives a waiter its guard. `false` if the waiter left at this very moment.
-fn deliver(waiter: Waiter, hold: &Arc<Hold>) -> bool {
-    match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
-        Ok(()) => true,
-        // Q5: the guard must not act on its drop.
-        Err(Ok(Some(guard))) => {
-            drop(guard.defuse());
-            false
-        }
-        Err(_) => false,
-    }
-}
-
-impl Queue {
     fn holder(&self) -> Option<Arc<Hold>> {
         match &self.state.lock().phase {
             Phase::Held(hold) => Some(Arc::clone(hold)),
@@ -594,18 +167,11 @@ impl Queue {
                 remote.ticket = None;
                 remote.granted = false;
                 remote.answered();
-                self.took(state, &hold);
+                state.took(&hold);
                 self.stop_listening(core, state);
                 return Some(hold);
             }
         }
-    }
-
-    /// The server gave the name to `hold`; the count of hand-offs starts anew.
-    fn took(&self, state: &mut State, hold: &Arc<Hold>) {
-        state.handoffs = 0;
-        state.handoffs_since = hold.core.clock.now();
-        state.held_by(hold);
     }
 
     fn seated(&self, core: &Arc<Core>, hold: &Arc<Hold>, sent: Tick) {

@@ -150,7 +150,7 @@ impl Releasing {
         let mut pauses = Pauses::default();
         loop {
             match self.send().await {
-                Ok(answered) => return self.finish(answered),
+                Ok(answered) => return self.finish(&answered),
                 Err(failure) if failure.is_final() => {
                     self.give_up(&failure);
                     return Ok(self.unconfirmed());
@@ -174,7 +174,7 @@ impl Releasing {
             pauses.pause(&core).await;
             match self.send().await {
                 Ok(answered) => {
-                    let _ = self.finish(answered);
+                    let _ = self.finish(&answered);
                     return;
                 }
                 Err(failure) if failure.is_final() || core.clock.now().since(self.began) > over => {
@@ -242,7 +242,7 @@ impl Releasing {
     }
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
-    fn finish(self, answered: Answered) -> Result<Released, Error> {
+    fn finish(self, answered: &Answered) -> Result<Released, Error> {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         core.events
             .tell(&queue.name, self.hold.lease, EventKind::Released);
@@ -250,7 +250,7 @@ impl Releasing {
         queue.released(
             &self.hold,
             self.next.map(|(lease, _)| lease),
-            &answered,
+            answered,
             self.silent,
         );
         // "Not ours" can mean that an earlier copy released it, or that it expired on the way: either way we held it until we
@@ -303,10 +303,8 @@ impl Queue {
                     }
                 }
                 // Not queued, and not kept: the server does not have it, unless by an earlier copy.
-                backend::Released::Freed { others: 0 } | backend::Released::NotOurs => {
-                    if !silent {
-                        ticket.refused();
-                    }
+                backend::Released::Freed { others: 0 } | backend::Released::NotOurs if !silent => {
+                    ticket.refused();
                 }
                 _ if !queued && !silent => ticket.refused(),
                 _ => {}

@@ -190,12 +190,16 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
         let now = core.clock.now();
         let wake_at = watchdog.wake_at.get();
         if wake_at > now {
+            let nap = core.sleep(wake_at.since(now));
+            if wake_at != Tick::MAX {
+                core.backend.prepare();
+            }
             drop(core); // whoever sleeps keeps no client alive
             if wake_at == Tick::MAX {
                 watchdog.earlier.notified().await;
             } else {
                 tokio::select! {
-                    () = tokio::time::sleep(wake_at.since(now)) => {}
+                    () = nap => {}
                     () = watchdog.earlier.notified() => {}
                 }
             }
@@ -248,18 +252,22 @@ fn renew_in_turn(core: &Arc<Core>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold
         let every = every.unwrap_or_default();
         let patience = patience(every, strong.config.operation_timeout);
         let lane = Arc::clone(&watchdog.lane).acquire_owned();
-        match tokio::time::timeout(patience, lane).await {
-            Ok(Ok(lane)) => {
+        match strong.within(patience, lane).await {
+            Some(Ok(lane)) => {
                 let _turn = watchdog.turn(lane);
                 renew(&strong, batch, every).await;
             }
-            Ok(Err(_)) => {} // the lane is never closed
-            Err(jammed) => {
+            Some(Err(_)) => {} // the lane is never closed
+            None => {
                 let now = strong.clock.now();
                 let due = batch
                     .into_iter()
                     .filter_map(|hold| Some((hold.due(now)?, hold)));
-                failed(due.collect(), &Failure::NotSent(Arc::new(jammed)), now);
+                failed(
+                    due.collect(),
+                    &Failure::NotSent(Arc::new(Late(patience))),
+                    now,
+                );
             }
         }
     });
@@ -295,8 +303,9 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
     // Finished in the background after its time, so that the connection learns of its silence.
     let answer = core.finish(core.backend.renew(&asked));
     drop(asked);
-    let answer = tokio::time::timeout(patience, answer).await;
-    let renewals = match answer.unwrap_or_else(|late| Err(Failure::Ambiguous(Arc::new(late)))) {
+    let answer = core.within(patience, answer).await;
+    let answer = answer.unwrap_or_else(|| Err(Failure::Ambiguous(Arc::new(Late(patience)))));
+    let renewals = match answer {
         Ok(renewals) => renewals,
         Err(failure) => return failed(due, &failure, sent),
     };
@@ -314,6 +323,10 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
         core.watchdog.renew_again(holds, every, sent);
     }
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}")]
+struct Late(Duration);
 
 /// A batch that has no answer: each is tried again by itself until its lease ends.
 fn failed(due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {

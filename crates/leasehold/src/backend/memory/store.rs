@@ -187,14 +187,14 @@ impl Store {
         // In this order (B3, B4): it holds; it was given up; the name is free; its place.
         if let Some(held) = self.ours(client, &step.name, step.lease) {
             held.ends = held.ends.max(now + lease);
-            let remaining = held.ends - now;
+            let remaining = held.ends.saturating_sub(now);
             return Acquired::Granted { remaining };
         }
         if self.is_given_up(client, step.lease) {
             return Acquired::GivenUp;
         }
         if let Some(held) = self.held.get(&step.name) {
-            let ttl = Some(held.ends - now);
+            let ttl = Some(held.ends.saturating_sub(now));
             if let Some(place) = step.place {
                 let grant = Grant {
                     lease: step.lease,
@@ -222,7 +222,7 @@ impl Store {
                 Some(next) => {
                     self.ours(client, name, next.lease)
                         .map_or(Released::NotOurs, |held| Released::Kept {
-                            remaining: held.ends - now,
+                            remaining: held.ends.saturating_sub(now),
                         })
                 }
                 None => Released::NotOurs,
@@ -291,7 +291,7 @@ impl Store {
         let now = self.clock;
         let held = self.ours(client, name, lease)?;
         held.ends = held.ends.max(now + Duration::from_millis(lease_ms));
-        Some(held.ends - now)
+        Some(held.ends.saturating_sub(now))
     }
 
     pub(crate) fn count(
@@ -312,7 +312,7 @@ impl Store {
                 .map(|held| (format!("{}:{}", held.client, held.lease), held.holds.into()))
                 .into_iter()
                 .collect(),
-            ttl: held.map(|held| held.ends - self.clock),
+            ttl: held.map(|held| held.ends.saturating_sub(self.clock)),
             listeners: self.ears(name).len() as u64,
             label: held.and_then(|held| self.labels.get(&held.client).cloned()),
         }

@@ -1,9 +1,11 @@
 //! Leases on a Redis or Valkey server. The only files that name the redis crate are in this folder.
 //!
 //! Commands and subscriptions travel on connections of their own ("lanes", D10): an unsubscription that the
-//! server sends unasked must never be taken for the answer to a command.
+//! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a lane,
+//! and so has the client's home, where renewals are sent and subscriptions are heard.
 
 mod commands;
+mod lanes;
 mod mutex;
 mod script;
 mod subscriptions;
@@ -13,7 +15,7 @@ use std::{fmt, sync::Arc};
 
 pub(crate) use target::{Login, Target};
 
-use crate::{config::Config, error::Error, wakeup::WakeUps};
+use crate::{config::Config, error::Error, home::Home, wakeup::WakeUps};
 use commands::Commands;
 use subscriptions::Subscriptions;
 
@@ -32,15 +34,17 @@ impl Redis {
         label: &str,
         config: &Config,
         wake_ups: Arc<WakeUps>,
+        home: &Home,
     ) -> Result<Redis, Error> {
         let shown = target.to_string();
         let target = Arc::new(target);
         let connection_name = format!("{CONNECTION_NAME}:{client}:{label}");
-        let commands = Commands::connect(Arc::clone(&target), connection_name, config).await?;
+        let commands =
+            Commands::connect(Arc::clone(&target), connection_name, config, home).await?;
         Ok(Redis {
             client: Arc::clone(client),
             commands: Arc::new(commands),
-            subscriptions: Subscriptions::new(target, client, config, wake_ups),
+            subscriptions: Subscriptions::new(target, client, config, wake_ups, home),
             shown,
         })
     }

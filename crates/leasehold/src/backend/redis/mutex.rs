@@ -224,6 +224,10 @@ impl Backend for Redis {
     fn unlisten(&self, name: &Name) {
         self.subscriptions.unlisten(name);
     }
+
+    fn prepare(&self) {
+        self.commands.prepare();
+    }
 }
 
 fn int(reply: &Value) -> Option<i64> {

@@ -3,6 +3,8 @@
 //! For each name it hears Redisson's channel, on which the name is said to be free, and an inbox of its own,
 //! on which the server says that it is this client's turn.
 //!
+//! It is at home, so that a wake-up is heard whatever the waiter's runtime does.
+//!
 //! After a gap everything is subscribed again, and everybody who waits is told to look for himself.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -19,6 +21,7 @@ use crate::{
     backend::{Failure, Grant, WakeUp},
     config::Config,
     error::Cause,
+    home::Home,
     name::{Name, OURS},
     wakeup::WakeUps,
 };
@@ -26,6 +29,7 @@ use crate::{
 pub(super) struct Subscriptions {
     orders: mpsc::UnboundedSender<Order>,
     timeout: Duration,
+    home: Home,
 }
 
 enum Order {
@@ -39,6 +43,7 @@ impl Subscriptions {
         client: &Arc<str>,
         config: &Config,
         wake_ups: Arc<WakeUps>,
+        home: &Home,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
         let lane = Lane {
@@ -49,24 +54,29 @@ impl Subscriptions {
             wake_ups,
             names: HashMap::new(),
         };
-        tokio::spawn(lane.run(inbox));
+        home.handle().spawn(lane.run(inbox));
         Subscriptions {
             orders,
             timeout: config.operation_timeout,
+            home: home.clone(),
         }
     }
 
     pub(super) fn listen(&self, name: Name) -> crate::backend::Reply<()> {
         let (told, heard) = oneshot::channel();
-        // Fails only when the runtime has ended, and then nobody polls this.
+        // Fails only when the thread has ended, and then nobody answers.
         let _ = self.orders.send(Order::Listen(name, told));
-        let timeout = self.timeout;
+        let (timeout, home) = (self.timeout, self.home.clone());
         Box::pin(async move {
-            match tokio::time::timeout(timeout, heard).await {
-                Ok(Ok(Ok(()))) => Ok(()),
-                Ok(Ok(Err(cause))) => Err(Failure::NotSent(cause)),
-                Ok(Err(ended)) => Err(Failure::NotSent(Arc::new(ended))),
-                Err(elapsed) => Err(Failure::NotSent(Arc::new(elapsed))),
+            match home.within(timeout, heard).await {
+                Some(Ok(Ok(()))) => Ok(()),
+                Some(Ok(Err(cause))) => Err(Failure::NotSent(cause)),
+                // The connection broke, or the thread has ended.
+                Some(Err(untold)) => Err(match home.check() {
+                    Ok(()) => Failure::NotSent(Arc::new(untold)),
+                    Err(gone) => Failure::Rejected(Arc::new(gone)),
+                }),
+                None => Err(Failure::NotSent(Arc::new(NotHeard(timeout)))),
             }
         })
     }
@@ -75,6 +85,10 @@ impl Subscriptions {
         let _ = self.orders.send(Order::Unlisten(name.clone()));
     }
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("not subscribed within {0:?}")]
+struct NotHeard(Duration);
 
 struct Lane {
     target: Arc<Target>,

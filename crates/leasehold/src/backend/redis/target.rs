@@ -89,7 +89,9 @@ impl Target {
             .with_retries(PROBES);
         let tcp = TcpSettings::default()
             .set_nodelay(true)
-            .set_keepalive(keepalive);
+            .set_keepalive(keepalive)
+            // A connection that is closed discards what it has not sent (B4).
+            .set_linger_time(Duration::ZERO);
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
         Ok(Target {

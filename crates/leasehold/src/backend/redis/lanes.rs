@@ -1,0 +1,438 @@
+//! Which connection a command travels on.
+//!
+//! A connection lives on one runtime: its socket is polled there, and it dies with it. So there is one *lane* for
+//! each runtime that sends, made when it first does and gone when it ends, and one for the client's home.
+//! A command never changes threads on its way, and no runtime that is blocked or ended stands in the way of
+//! another's commands, nor of a renewal: those travel on the home's lane.
+//!
+//! A lane reconnects on its own runtime, for as long as there is one.
+
+use std::{
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::RwLock;
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, RedisError, Value, aio::MultiplexedConnection,
+};
+use tokio::{
+    runtime::{Handle, Id},
+    sync::{Notify, futures::Notified},
+    task::AbortHandle,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{commands::classify, target::Target};
+use crate::{
+    backend::Failure,
+    error::Cause,
+    home::{Home, ThreadGone},
+};
+
+/// So many unanswered commands in a row, and the connection is taken for dead: a half-open socket never says so.
+const SILENT: u32 = 2;
+
+/// Between attempts to reconnect: this, doubled up to the most.
+const RECONNECT_FIRST: Duration = Duration::from_millis(20);
+const RECONNECT_MOST: Duration = Duration::from_secs(1);
+
+/// All lanes of a client.
+pub(super) struct Lanes {
+    home: Home,
+    dialler: Arc<Dialler>,
+    /// For whatever runs at home, and for callers without a runtime.
+    of_home: Arc<Lane>,
+    /// One for each other runtime that has sent anything and has not ended. Few, so a list.
+    others: RwLock<Vec<Arc<Lane>>>,
+}
+
+/// The connection of one runtime, replaced when it breaks.
+pub(super) struct Lane {
+    id: Id,
+    runtime: Handle,
+    dialler: Arc<Dialler>,
+    state: RwLock<State>,
+    changed: Notify,
+    /// Commands in a row without an answer.
+    silent: AtomicU32,
+    /// The task that ends with the runtime, and tells.
+    sentinel: OnceLock<AbortHandle>,
+}
+
+enum State {
+    /// Nobody has wanted it yet.
+    Idle,
+    Up {
+        connection: MultiplexedConnection,
+        /// Tells a broken connection from the one that has replaced it already.
+        number: u64,
+    },
+    /// A task is at work on it; `cause` is why its last attempt failed.
+    Down { number: u64, cause: Cause },
+    /// The runtime has ended.
+    Gone,
+}
+
+/// A way for one command.
+pub(super) struct Way {
+    pub(super) connection: MultiplexedConnection,
+    number: u64,
+    lane: Arc<Lane>,
+}
+
+/// Why there is no way.
+pub(super) enum NoWay {
+    /// None within the time that a command may take.
+    Down(Cause),
+    /// The client is of no use any more.
+    Gone(ThreadGone),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("not connected yet")]
+struct NotYet;
+
+impl Lanes {
+    /// The first connection is made here and now, so that whoever connects learns what is wrong.
+    pub(super) async fn connect(dialler: Dialler, home: &Home) -> Result<Arc<Lanes>, Failure> {
+        let dialler = Arc::new(dialler);
+        let here = Handle::try_current().ok();
+        let connection = if here.is_some() {
+            dialler.dial().await?
+        } else {
+            let dialler = Arc::clone(&dialler);
+            let at_home = home.handle().spawn(async move { dialler.dial().await });
+            let connection = AbortOnDropHandle::new(at_home).await;
+            connection.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
+        };
+        let lanes = Arc::new(Lanes {
+            home: home.clone(),
+            of_home: Lane::new(home.handle().clone(), &dialler),
+            dialler,
+            others: RwLock::default(),
+        });
+        let first = match here {
+            Some(here) if here.id() != lanes.of_home.id => lanes.open(here),
+            _ => Arc::clone(&lanes.of_home),
+        };
+        first.is_up(connection, 1);
+        Ok(lanes)
+    }
+
+    /// A way for a command from here; waits for it as long as `patience`.
+    pub(super) async fn way(self: &Arc<Self>, patience: Duration) -> Result<Way, NoWay> {
+        self.home.check().map_err(NoWay::Gone)?;
+        if let Some(way) = self.of_this_runtime().and_then(Lane::way) {
+            return Ok(way);
+        }
+        // From a fork the parent's connections must not be used; its runtimes have none here.
+        self.home.check_process().map_err(NoWay::Gone)?;
+        let mut cause: Cause = Arc::new(NotYet);
+        let found = self.home.within(patience, self.wait(&mut cause)).await;
+        found.ok_or(NoWay::Down(cause))
+    }
+
+    async fn wait(self: &Arc<Self>, why_not: &mut Cause) -> Way {
+        loop {
+            // Who polls this may have changed: a request outlives the runtime that it was made on.
+            let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
+            let changed = lane.changed.notified();
+            lane.dial();
+            if let Some(way) = Arc::clone(&lane).way() {
+                return way;
+            }
+            if let State::Down { cause, .. } = &*lane.state.read() {
+                *why_not = Arc::clone(cause);
+            }
+            lane.changed_or_left(changed, self.of_home.id).await;
+        }
+    }
+
+    /// The lane of the runtime that calls this, if it has one.
+    fn of_this_runtime(&self) -> Option<Arc<Lane>> {
+        let Ok(here) = Handle::try_current() else {
+            return Some(Arc::clone(&self.of_home));
+        };
+        let id = here.id();
+        if id == self.of_home.id {
+            return Some(Arc::clone(&self.of_home));
+        }
+        let others = self.others.read();
+        others.iter().find(|lane| lane.id == id).cloned()
+    }
+
+    /// The lane of the runtime that calls this, a new one if need be.
+    fn enter(self: &Arc<Self>) -> Arc<Lane> {
+        match Handle::try_current() {
+            Ok(here) if here.id() != self.of_home.id => self.open(here),
+            _ => Arc::clone(&self.of_home),
+        }
+    }
+
+    fn open(self: &Arc<Self>, runtime: Handle) -> Arc<Lane> {
+        let lane = Lane::new(runtime, &self.dialler);
+        {
+            let mut others = self.others.write();
+            if let Some(there) = others.iter().find(|there| there.id == lane.id) {
+                return Arc::clone(there);
+            }
+            others.push(Arc::clone(&lane));
+        }
+        let leaving = Leaving {
+            lanes: Arc::downgrade(self),
+            lane: Arc::downgrade(&lane),
+        };
+        // Dropped with the runtime; at once, if that has ended already.
+        let sentinel = lane.runtime.spawn(async move {
+            let _leaving = leaving;
+            std::future::pending::<()>().await;
+        });
+        let _ = lane.sentinel.set(sentinel.abort_handle());
+        if matches!(&*lane.state.read(), State::Gone) {
+            return Arc::clone(&self.of_home);
+        }
+        lane
+    }
+
+    /// Renewals will want a connection.
+    pub(super) fn prepare(&self) {
+        self.of_home.dial();
+    }
+}
+
+/// The end of a runtime is the end of its lane.
+struct Leaving {
+    lanes: Weak<Lanes>,
+    lane: Weak<Lane>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let Some(lane) = self.lane.upgrade() else {
+            return;
+        };
+        let was = std::mem::replace(&mut *lane.state.write(), State::Gone);
+        if let Some(lanes) = self.lanes.upgrade() {
+            lanes
+                .others
+                .write()
+                .retain(|there| !Arc::ptr_eq(there, &lane));
+        }
+        drop(was);
+        lane.changed.notify_waiters();
+    }
+}
+
+impl Way {
+    /// It has carried an answer.
+    pub(super) fn answered(&self) {
+        // Most often it was answered before: nothing to write that others must then read again.
+        if self.lane.silent.load(Ordering::Relaxed) != 0 {
+            self.lane.silent.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It has carried none in time.
+    pub(super) fn silent(&self, error: &RedisError) {
+        if self.lane.silent.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT {
+            self.broken(error);
+        }
+    }
+
+    /// The next command is better sent on another connection.
+    pub(super) fn broken(&self, error: &RedisError) {
+        self.lane.replace(self.number, Arc::new(error.clone()));
+    }
+}
+
+impl Lane {
+    fn new(runtime: Handle, dialler: &Arc<Dialler>) -> Arc<Lane> {
+        Arc::new(Lane {
+            id: runtime.id(),
+            runtime,
+            dialler: Arc::clone(dialler),
+            state: RwLock::new(State::Idle),
+            changed: Notify::new(),
+            silent: AtomicU32::new(0),
+            sentinel: OnceLock::new(),
+        })
+    }
+
+    fn way(self: Arc<Self>) -> Option<Way> {
+        let (connection, number) = match &*self.state.read() {
+            State::Up { connection, number } => (connection.clone(), *number),
+            _ => return None,
+        };
+        Some(Way {
+            connection,
+            number,
+            lane: self,
+        })
+    }
+
+    /// Waits for a change of this lane, or until this is polled on another runtime than the lane's.
+    async fn changed_or_left(&self, changed: Notified<'_>, home: Id) {
+        let mut changed = std::pin::pin!(changed);
+        std::future::poll_fn(|cx| {
+            let here = Handle::try_current().map_or(home, |here| here.id());
+            if here == self.id || self.id == home {
+                changed.as_mut().poll(cx)
+            } else {
+                std::task::Poll::Ready(())
+            }
+        })
+        .await;
+    }
+
+    fn is_up(&self, connection: MultiplexedConnection, number: u64) {
+        let mut state = self.state.write();
+        if !matches!(&*state, State::Gone) {
+            *state = State::Up { connection, number };
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Sees to a connection, if nobody has yet.
+    fn dial(self: &Arc<Self>) {
+        if !matches!(&*self.state.read(), State::Idle) {
+            return;
+        }
+        let mut state = self.state.write();
+        if !matches!(&*state, State::Idle) {
+            return;
+        }
+        *state = State::Down {
+            number: 0,
+            cause: Arc::new(NotYet),
+        };
+        drop(state);
+        self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
+    }
+
+    /// The connection `number` is broken: drops it and reconnects in the background. Once per connection.
+    fn replace(self: &Arc<Self>, number: u64, cause: Cause) {
+        let mut state = self.state.write();
+        match &*state {
+            State::Up {
+                number: present, ..
+            } if *present == number => {}
+            _ => return, // somebody else was faster
+        }
+        tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
+        let was = std::mem::replace(&mut *state, State::Down { number, cause });
+        drop(state);
+        drop(was);
+        self.silent.store(0, Ordering::Relaxed);
+        // On the lane's own runtime, not on that of whoever has noticed.
+        self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
+    }
+
+    /// Ends when there is a connection, or nobody who wants one.
+    async fn reconnect(lane: Weak<Lane>) {
+        let mut pause = RECONNECT_FIRST;
+        loop {
+            let Some(dialler) = lane.upgrade().map(|lane| Arc::clone(&lane.dialler)) else {
+                return;
+            };
+            let made = dialler.dial().await;
+            let Some(strong) = lane.upgrade() else { return };
+            match made {
+                Ok(connection) => {
+                    let number = match &*strong.state.read() {
+                        State::Down { number, .. } | State::Up { number, .. } => number + 1,
+                        State::Idle => 1,
+                        State::Gone => return,
+                    };
+                    strong.is_up(connection, number);
+                    tracing::debug!(server = %dialler.target, "connected");
+                    return;
+                }
+                Err(failure) => {
+                    if let State::Down { cause, .. } = &mut *strong.state.write() {
+                        *cause = Arc::clone(failure.cause());
+                    }
+                }
+            }
+            drop(strong);
+            tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
+            pause = (pause * 2).min(RECONNECT_MOST);
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if let Some(sentinel) = self.sentinel.get() {
+            sentinel.abort();
+        }
+    }
+}
+
+/// Makes connections.
+pub(super) struct Dialler {
+    pub(super) target: Arc<Target>,
+    /// Under which name `CLIENT LIST` shows us.
+    pub(super) name: String,
+    pub(super) connect_timeout: Duration,
+}
+
+impl Dialler {
+    /// One attempt to connect, log in, and be recognised as a Redis server's client. The connection lives on the
+    /// runtime that polls this.
+    async fn dial(&self) -> Result<MultiplexedConnection, Failure> {
+        // Answers are timed by whoever waits for them: a timer of the redis crate belongs to the runtime that
+        // polls first, and a request outlives that one.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(None);
+        let dialling = async {
+            let client = Client::open(self.target.info.clone())?;
+            let mut connection = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            let mut name = redis::cmd("CLIENT");
+            name.arg("SETNAME").arg(&self.name);
+            let named = connection.send_packed_command(&name).await;
+            match named.and_then(Value::extract_error) {
+                // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
+                // refuses everything.
+                Err(error)
+                    if error.code() == Some("NOAUTH")
+                        || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
+                {
+                    Err(error)
+                }
+                _ => Ok(connection),
+            }
+        };
+        // The login is part of it, and has no timeout of its own.
+        match tokio::time::timeout(self.connect_timeout, dialling).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) if error.kind() == ErrorKind::Parse => {
+                Err(Failure::Rejected(Arc::new(NotRedis(error))))
+            }
+            Ok(Err(error)) if error.is_timeout() => {
+                Err(Failure::NotSent(Arc::new(Silent(self.connect_timeout))))
+            }
+            Ok(Err(error)) if error.is_io_error() => Err(Failure::NotSent(Arc::new(error))),
+            Ok(Err(error)) => Err(match classify(error) {
+                Failure::Ambiguous(cause) => Failure::NotSent(cause),
+                other => other,
+            }),
+            Err(_) => Err(Failure::NotSent(Arc::new(Silent(self.connect_timeout)))),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("whoever listens there does not speak Redis' protocol; check host and port")]
+struct NotRedis(#[source] RedisError);
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}; check host and port, or raise the connect timeout")]
+struct Silent(Duration);

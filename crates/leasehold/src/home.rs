@@ -1,0 +1,384 @@
+//! Where the background work of a client runs, and whose timers it uses.
+//!
+//! A lease must be renewed whether or not the runtime of those who hold it makes progress. So everything that a
+//! client of a real server does by itself (renewals, wake-ups, reconnecting, releases in the background) runs on
+//! one thread of this process, which is ours alone: a runtime of the user's may be blocked, busy or ended
+//! without any lease noticing. The thread starts with the first client and stays as long as the process.
+//!
+//! A client of a memory server lives on tokio time, which a test may pause. Its home is the runtime that
+//! connected it.
+
+use std::{
+    future::{Future, pending, poll_fn},
+    io,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::{Builder, Handle},
+    time::Instant as TokioInstant,
+};
+
+/// Where the background work of a client runs.
+#[derive(Clone, Debug)]
+pub(crate) enum Home {
+    /// The thread of this process.
+    Thread(Arc<Thread>),
+    /// The runtime that connected.
+    Runtime(Handle),
+}
+
+/// A thread that runs a runtime of its own.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    runtime: Handle,
+    alive: Arc<AtomicBool>,
+    /// A fork copies everything but the thread.
+    process: u32,
+}
+
+/// The client's thread is not there.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the thread of this client is gone")]
+pub(crate) struct ThreadGone;
+
+/// The one of this process.
+static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
+
+impl Home {
+    /// The thread of this process, started if it is not there.
+    pub(crate) fn thread() -> io::Result<Home> {
+        let mut present = THREAD.lock();
+        if let Some(thread) = &*present
+            && thread.is_in_this_process()
+        {
+            return Ok(Home::Thread(Arc::clone(thread)));
+        }
+        let thread = Arc::new(Thread::start(pending())?);
+        *present = Some(Arc::clone(&thread));
+        Ok(Home::Thread(thread))
+    }
+
+    /// The runtime that calls this.
+    pub(crate) fn here() -> Home {
+        Home::Runtime(Handle::current())
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        match self {
+            Home::Thread(thread) => &thread.runtime,
+            Home::Runtime(runtime) => runtime,
+        }
+    }
+
+    /// Whether there is anybody at home. One atomic load.
+    pub(crate) fn check(&self) -> Result<(), ThreadGone> {
+        match self {
+            Home::Thread(thread) if !thread.is_alive() => Err(ThreadGone),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, and that this is not a fork of the process where the thread runs. One system call.
+    pub(crate) fn check_process(&self) -> Result<(), ThreadGone> {
+        match self {
+            Home::Thread(thread) if !thread.is_in_this_process() => Err(ThreadGone),
+            _ => Ok(()),
+        }
+    }
+
+    /// Completes after `time`, from now, by a timer of the home: whoever polls it, and whatever becomes of the
+    /// runtime that polled it before.
+    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let (home, end) = (self.clone(), self.end(time));
+        async move { home.timer(end, Timer::OfHome).await }
+    }
+
+    /// Completes after `time`, from now, by a timer of whichever runtime polls it: also if nobody is at home.
+    pub(crate) async fn sleep_here(&self, time: Duration) {
+        let end = end_of(TokioInstant::now(), time);
+        self.timer(end, Timer::OfWhoPolls).await;
+    }
+
+    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Home::sleep) does.
+    pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
+        let timer = self.timer(self.end(time), Timer::OfHome);
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = timer => None,
+        }
+    }
+
+    fn end(&self, time: Duration) -> TokioInstant {
+        let now = match self {
+            // Its clock is never paused, whatever the clock of the runtime that asks.
+            Home::Thread(_) => TokioInstant::from_std(Instant::now()),
+            Home::Runtime(_) => TokioInstant::now(),
+        };
+        end_of(now, time)
+    }
+
+    /// A tokio timer belongs to one runtime, and panics when it is polled after that one has ended. So it is made
+    /// anew whenever it would be polled where it does not belong.
+    async fn timer(&self, end: TokioInstant, whose: Timer) {
+        loop {
+            let Some(place) = self.place(whose) else {
+                return pending().await; // no thread and no runtime, so no time
+            };
+            let timer = {
+                let _its = place.runtime().enter();
+                tokio::time::sleep_until(end)
+            };
+            let mut timer = pin!(timer);
+            let over = poll_fn(|cx| {
+                if place.holds() {
+                    timer.as_mut().poll(cx).map(|()| true)
+                } else {
+                    Poll::Ready(false)
+                }
+            });
+            if over.await {
+                return;
+            }
+        }
+    }
+
+    /// Whose timer to use now.
+    fn place(&self, whose: Timer) -> Option<Place<'_>> {
+        let thread = match self {
+            Home::Thread(thread) if thread.is_alive() => Some(thread),
+            _ => None,
+        };
+        if let (Timer::OfHome, Some(thread)) = (whose, thread) {
+            return Some(Place::Thread(thread));
+        }
+        match (Handle::try_current(), thread, self) {
+            (Ok(here), _, _) => Some(Place::Here(here)),
+            (Err(_), Some(thread), _) => Some(Place::Thread(thread)),
+            (Err(_), None, Home::Runtime(runtime)) => Some(Place::Nowhere(runtime)),
+            (Err(_), None, Home::Thread(_)) => None,
+        }
+    }
+}
+
+/// To which runtime a timer belongs.
+enum Place<'a> {
+    Thread(&'a Thread),
+    /// The runtime that polls it.
+    Here(Handle),
+    /// No runtime polls it; this one is asked to.
+    Nowhere(&'a Handle),
+}
+
+impl Place<'_> {
+    fn runtime(&self) -> &Handle {
+        match self {
+            Place::Thread(thread) => &thread.runtime,
+            Place::Here(runtime) => runtime,
+            Place::Nowhere(runtime) => runtime,
+        }
+    }
+
+    /// Whether the timer may still be polled, here and now.
+    fn holds(&self) -> bool {
+        match self {
+            Place::Thread(thread) => thread.is_alive(),
+            Place::Here(runtime) => {
+                Handle::try_current().is_ok_and(|here| here.id() == runtime.id())
+            }
+            Place::Nowhere(_) => Handle::try_current().is_err(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Timer {
+    OfHome,
+    OfWhoPolls,
+}
+
+/// `time` after `now`; what is too long for the clock is thirty years.
+fn end_of(now: TokioInstant, time: Duration) -> TokioInstant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    now.checked_add(time).unwrap_or_else(|| now + FAR)
+}
+
+impl Thread {
+    /// Runs until `end`.
+    fn start(end: impl Future<Output = ()> + Send + 'static) -> io::Result<Thread> {
+        let alive = Arc::new(AtomicBool::new(true));
+        let at_end = Ended(Arc::clone(&alive));
+        // The runtime is made over there: it must not be dropped in the middle of a user's.
+        let (told, heard) = mpsc::channel();
+        std::thread::Builder::new()
+            .name(NAME.to_owned())
+            .spawn(move || {
+                let built = Builder::new_current_thread()
+                    .enable_all()
+                    .thread_name(NAME)
+                    .build();
+                match built {
+                    Ok(runtime) => {
+                        let _ = told.send(Ok(runtime.handle().clone()));
+                        // Before the runtime, so that no timer of it is polled after its end.
+                        let _at_end = at_end;
+                        runtime.block_on(end);
+                    }
+                    Err(error) => drop(told.send(Err(error))),
+                }
+            })?;
+        let runtime = heard.recv().map_err(io::Error::other)??;
+        Ok(Thread {
+            runtime,
+            alive,
+            process: std::process::id(),
+        })
+    }
+
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    fn is_in_this_process(&self) -> bool {
+        self.is_alive() && self.process == std::process::id()
+    }
+}
+
+/// What the thread is called in a debugger.
+const NAME: &str = "leasehold";
+
+struct Ended(Arc<AtomicBool>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use leasehold_testkit::{Flavor, Server, wait_until};
+    use tokio::{runtime::Runtime, sync::oneshot};
+
+    use super::*;
+    use crate::{Client, ErrorKind, LostReason};
+
+    const LEASE: Duration = Duration::from_millis(600);
+    const SOON: Duration = Duration::from_secs(10);
+
+    /// A thread that ends when it is told to.
+    fn mortal() -> (Home, oneshot::Sender<()>) {
+        let (end, ended) = oneshot::channel();
+        let thread = Thread::start(async {
+            let _ = ended.await;
+        });
+        (Home::Thread(Arc::new(thread.unwrap())), end)
+    }
+
+    fn one_thread() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn there_is_one_thread_for_the_process() {
+        let (Home::Thread(one), Home::Thread(other)) =
+            (Home::thread().unwrap(), Home::thread().unwrap())
+        else {
+            panic!("a thread")
+        };
+        assert!(Arc::ptr_eq(&one, &other));
+        assert!(one.is_in_this_process());
+    }
+
+    #[test]
+    fn a_thread_of_another_process_is_none() {
+        let Home::Thread(thread) = Home::thread().unwrap() else {
+            panic!("a thread")
+        };
+        let forked = Home::Thread(Arc::new(Thread {
+            runtime: thread.runtime.clone(),
+            alive: Arc::clone(&thread.alive),
+            process: thread.process + 1,
+        }));
+        assert!(forked.check_process().is_err());
+    }
+
+    #[test]
+    fn a_timer_fires_although_the_runtime_that_polled_it_has_ended() {
+        let time = Duration::from_millis(50);
+        for home in [Home::thread().unwrap(), {
+            let stays = Box::leak(Box::new(one_thread()));
+            stays.block_on(async { Home::here() })
+        }] {
+            let began = Instant::now();
+            let mut sleep = Box::pin(home.sleep(time));
+            let first = one_thread();
+            let polled = first.block_on(async { (&mut sleep).now_or_never() });
+            assert!(polled.is_none());
+            drop(first);
+            one_thread().block_on(sleep);
+            assert!(began.elapsed() >= time);
+        }
+    }
+
+    #[test]
+    fn a_timer_fires_although_its_thread_has_ended() {
+        let (home, end) = mortal();
+        let mut sleep = Box::pin(home.sleep(Duration::from_millis(50)));
+        let runtime = one_thread();
+        let polled = runtime.block_on(async { (&mut sleep).now_or_never() });
+        assert!(polled.is_none());
+        end.send(()).unwrap();
+        wait_until(SOON, "it has ended", || home.check().is_err());
+        runtime.block_on(async { tokio::time::timeout(SOON, sleep).await.unwrap() });
+    }
+
+    #[test]
+    fn a_client_whose_thread_is_gone_says_so_and_its_guards_know_when_they_end() {
+        for flavor in Flavor::available() {
+            let server = Server::start(flavor);
+            let (home, end) = mortal();
+            one_thread().block_on(async {
+                let builder = Client::builder().url(server.url()).lease(LEASE);
+                let client = builder.connect_at(|| Ok(home.clone())).await.unwrap();
+                let guard = client.mutex("order:42").lock().await.unwrap();
+                end.send(()).unwrap();
+                wait_until(SOON, "it has ended", || home.check().is_err());
+
+                let error = client.mutex("order:43").lock().await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ThreadGone);
+                assert!(
+                    error.to_string().contains("connect a new client"),
+                    "{error}"
+                );
+                let error = client.status("order:42").await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ThreadGone);
+
+                let until = guard.valid_until();
+                assert_eq!(guard.lost().await, LostReason::Expired);
+                assert!(Instant::now() < until + Duration::from_millis(100));
+                drop(guard);
+
+                let again = Client::connect(&server.url()).await.unwrap();
+                again
+                    .mutex("order:42")
+                    .lock()
+                    .await
+                    .unwrap()
+                    .release()
+                    .await
+                    .unwrap();
+            });
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The queues of a client, by name.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    Life, Phase, Queue,
+    ticket::{Debt, abandon},
+};
+use crate::{Error, backend::WakeUp, client::Core, hold::Hold, name::Name};
+
+/// The queues of a client, by name.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+/// One part of the map, so that names do not wait for each other's locks.
+type Shard = Mutex<HashMap<Name, Arc<Queue>>>;
+
+const SHARDS: usize = 16;
+
+impl Queues {
+    pub(crate) fn new() -> Queues {
+        Queues {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    pub(super) fn shard(&self, name: &Name) -> &Shard {
+        let hash = self.hasher.hash_one(name);
+        &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
+    }
+
+    pub(super) fn find(&self, name: &Name) -> Option<Arc<Queue>> {
+        self.shard(name).lock().get(name).cloned()
+    }
+
+    pub(super) fn find_or_make(&self, name: &Name) -> Arc<Queue> {
+        let mut shard = self.shard(name).lock();
+        if let Some(queue) = shard.get(name) {
+            return Arc::clone(queue);
+        }
+        let queue = Arc::new(Queue::new(name));
+        shard.insert(name.clone(), Arc::clone(&queue));
+        queue
+    }
+
+    /// Takes a queue out of the map. Call under the queue's lock (Q3).
+    pub(super) fn remove(&self, queue: &Arc<Queue>) {
+        let mut shard = self.shard(&queue.name).lock();
+        if shard
+            .get(&queue.name)
+            .is_some_and(|q| Arc::ptr_eq(q, queue))
+        {
+            shard.remove(&queue.name);
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Queue>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().values().cloned());
+        }
+        // In the same order each time, whatever the hasher: a simulation must be able to replay it.
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// How many wait for the name in this process.
+    pub(crate) fn waiting(&self, name: &Name) -> usize {
+        self.find(name)
+            .map_or(0, |queue| queue.state.lock().waiters.len())
+    }
+
+    /// Whether this process hears the wake-ups for the name.
+    pub(crate) fn is_listening(&self, name: &Name) -> bool {
+        self.find(name)
+            .is_some_and(|queue| queue.state.lock().is_listening())
+    }
+
+    /// All holds of this process.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        let all = self.all();
+        all.iter().filter_map(|queue| queue.holder()).collect()
+    }
+
+    /// The hold of this process on a name.
+    pub(crate) fn held(&self, name: &Name) -> Option<Arc<Hold>> {
+        self.find(name)?.holder()
+    }
+
+    /// The backend heard something about a name.
+    pub(crate) fn wake(&self, core: &Arc<Core>, name: &Name, wake_up: WakeUp) {
+        let queue = self.find(name);
+        match (wake_up, queue) {
+            (WakeUp::TryAgain, Some(queue)) => {
+                let state = queue.state.lock();
+                if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
+                    queue.driver_wake.notify_one();
+                }
+            }
+            (WakeUp::TryAgain, None) => {}
+            (WakeUp::Granted(grant), queue) => {
+                if !queue.is_some_and(|queue| queue.granted(core, &grant)) {
+                    // B3: the id does not wait for it (any more).
+                    let debt = Debt {
+                        lease: grant.lease,
+                        lease_ms: grant.lease_ms,
+                        copies: false,
+                    };
+                    abandon(core, name, debt);
+                }
+            }
+        }
+    }
+
+    /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
+    /// queue that is made from now on refuses its newcomer by itself.
+    pub(crate) fn close(&self) {
+        for queue in self.all() {
+            let mut state = queue.state.lock();
+            if state.life == Life::Open {
+                state.life = Life::Closing;
+            }
+            state.answer_all(&Error::Closed);
+            queue.driver_wake.notify_one();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What a caller asks for, and when a lease serves it.
+
+use std::{panic::Location, time::Duration};
+
+use crate::{
+    clock::{Span, Tick},
+    config::{Handoff, VERIFY_EVERY_MOST, millis},
+    owner::OwnerId,
+};
+
+/// What a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    pub(crate) lease: Span,
+    /// Zero: a fixed lease, never renewed.
+    pub(crate) renew_every: Span,
+    /// Zero: no end.
+    pub(crate) max_hold: Span,
+    pub(crate) handoff: Handoff,
+    pub(crate) owner: Option<OwnerId>,
+    pub(crate) reentrant: bool,
+    /// Where in the user's code.
+    pub(crate) place: &'static Location<'static>,
+}
+
+impl Spec {
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.renew_every == Span::ZERO
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease.get()
+    }
+
+    /// How often the server is asked about the hold: to renew it, or whether a fixed one is still ours.
+    pub(crate) fn ask_every(&self) -> Duration {
+        if self.is_fixed() {
+            (self.lease() / 3).min(VERIFY_EVERY_MOST)
+        } else {
+            self.renew_every.get()
+        }
+    }
+
+    pub(crate) fn max_hold(&self) -> Option<Duration> {
+        (self.max_hold != Span::ZERO).then(|| self.max_hold.get())
+    }
+
+    pub(crate) fn lease_ms(&self) -> u64 {
+        millis(self.lease())
+    }
+
+    /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: who asks for ten
+    /// seconds gets ten seconds from now.
+    pub(super) fn serves(&self, other: &Spec) -> bool {
+        !self.is_fixed()
+            && self.lease == other.lease
+            && self.renew_every == other.renew_every
+            && self.max_hold == Span::ZERO
+            && other.max_hold == Span::ZERO
+    }
+
+    /// Whether a lease that counts since `sent` is fresh enough for a new holder: a renewal must not be its first worry, and
+    /// of a fixed lease hardly any may be gone.
+    pub(super) fn is_fresh(&self, sent: Tick, now: Tick) -> bool {
+        let part = if self.is_fixed() { 20 } else { 3 };
+        now.since(sent) < self.lease() / part
+    }
+}
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Once,
+    For(Duration),
+    Forever,
+}

@@ -1,0 +1,184 @@
+//! The waiters of a queue: which is next, and how each is answered.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tokio::sync::oneshot;
+
+use super::{
+    Answer, Phase, Queue, Spec, State,
+    enter::{WaitTicket, reenter_on_server},
+    remote::{Ears, Remote},
+};
+use crate::{Error, clock::Tick, guard::Guard, hold::Hold, owner::OwnerId};
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) number: i64,
+    pub(super) spec: Spec,
+    /// Does not wait for holders, only for attempts and releases under way.
+    pub(super) once: bool,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+impl State {
+    pub(super) fn line_up(
+        &mut self,
+        queue: &Arc<Queue>,
+        spec: Spec,
+        once: bool,
+        first: bool,
+    ) -> WaitTicket {
+        let (answer, answered) = oneshot::channel();
+        let number = if first {
+            self.numbers.start -= 1;
+            self.numbers.start
+        } else {
+            self.numbers.end += 1;
+            self.numbers.end - 1
+        };
+        let waiter = Waiter {
+            number,
+            spec,
+            once,
+            answer,
+        };
+        self.try_once += u32::from(once);
+        if first {
+            self.waiters.push_front(waiter);
+        } else {
+            self.waiters.push_back(waiter);
+        }
+        WaitTicket {
+            queue: Arc::clone(queue),
+            number,
+            answered,
+        }
+    }
+
+    /// What the first live waiter asks for.
+    pub(super) fn first_live_waiter(&mut self) -> Option<Spec> {
+        while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
+            self.pop_waiter();
+        }
+        self.waiters.front().map(|w| w.spec)
+    }
+
+    pub(super) fn pop_waiter(&mut self) -> Option<Waiter> {
+        let waiter = self.waiters.pop_front()?;
+        self.try_once -= u32::from(waiter.once);
+        Some(waiter)
+    }
+
+    /// Answers those who ask only once.
+    pub(super) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
+        if self.try_once == 0 {
+            return;
+        }
+        self.try_once = 0;
+        let (once, patient): (VecDeque<_>, VecDeque<_>) =
+            self.waiters.drain(..).partition(|w| w.once);
+        self.waiters = patient;
+        for waiter in once {
+            let _ = waiter.answer.send(answer.clone().map(|()| None));
+        }
+    }
+
+    pub(super) fn is_listening(&self) -> bool {
+        self.remote
+            .as_ref()
+            .is_some_and(|remote| remote.ears == Ears::Open)
+    }
+
+    pub(super) fn remote(&mut self) -> &mut Remote {
+        self.remote.get_or_insert_with(|| Box::new(Remote::new()))
+    }
+
+    /// The server gave the name to `hold`; the count of hand-offs starts anew.
+    pub(super) fn took(&mut self, hold: &Arc<Hold>) {
+        self.handoffs = 0;
+        self.handoffs_since = hold.core.clock.now();
+        self.held_by(hold);
+    }
+
+    /// A holder has the name in this process from now on.
+    pub(super) fn held_by(&mut self, hold: &Arc<Hold>) {
+        self.phase = Phase::Held(Arc::clone(hold));
+        let owner = hold.spec().owner;
+        if owner.is_some() && self.waiters.iter().any(|w| w.spec.owner == owner) {
+            self.admit_same_owner(hold, owner);
+        }
+        self.answer_try_once(&Ok(()));
+    }
+
+    /// Waiters of the same owner enter with it, or they would wait for themselves.
+    pub(super) fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
+        let mut rest = VecDeque::new();
+        for waiter in self.waiters.drain(..) {
+            if waiter.spec.owner != owner || waiter.answer.is_closed() {
+                rest.push_back(waiter);
+            } else if !waiter.spec.reentrant {
+                let _ = waiter.answer.send(Err(Error::Reentered {
+                    name: hold.queue.name.shared(),
+                    held_at: hold.spec().place,
+                }));
+            } else if hold.enter_counted().is_some() {
+                let hold = Arc::clone(hold);
+                let core = Arc::clone(&hold.core);
+                core.spawn(async move {
+                    let guard = reenter_on_server(hold).await;
+                    let _ = waiter.answer.send(guard.map(Some));
+                });
+            }
+        }
+        self.try_once = u32::try_from(rest.iter().filter(|w| w.once).count()).unwrap_or(0);
+        self.waiters = rest;
+    }
+
+    /// Every waiter gets the same answer.
+    pub(super) fn answer_all(&mut self, error: &Error) {
+        self.try_once = 0;
+        for waiter in self.waiters.drain(..) {
+            let _ = waiter.answer.send(Err(error.clone()));
+        }
+    }
+
+    /// Answers the first live waiter, and only that one: what it asked for concerns no other (L4).
+    pub(super) fn answer_first(&mut self, error: Error) {
+        if self.first_live_waiter().is_some()
+            && let Some(waiter) = self.pop_waiter()
+        {
+            let _ = waiter.answer.send(Err(error));
+        }
+    }
+
+    /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is.
+    pub(super) fn hand_over(&mut self, hold: &Arc<Hold>, from: &Spec, now: Tick) -> bool {
+        while self
+            .first_live_waiter()
+            .is_some_and(|next| from.serves(&next))
+        {
+            let Some(waiter) = self.pop_waiter() else {
+                return false;
+            };
+            hold.hand_over(waiter.spec, now);
+            if deliver(waiter, hold) {
+                self.held_by(hold);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Gives a waiter its guard. `false` if the waiter left at this very moment.
+pub(super) fn deliver(waiter: Waiter, hold: &Arc<Hold>) -> bool {
+    match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
+        Ok(()) => true,
+        // Q5: the guard must not act on its drop.
+        Err(Ok(Some(guard))) => {
+            drop(guard.defuse());
+            false
+        }
+        Err(_) => false,
+    }
+}
