@@ -101,6 +101,20 @@ impl Term {
         }
     }
 
+    /// What a look would find, without being one: nothing becomes final by it.
+    #[cfg(feature = "sim")]
+    pub(crate) fn peek(&self, now: Tick) -> crate::sim::Look {
+        let seen = self.0.load(Ordering::Acquire);
+        match End::from_code(seen) {
+            Some(End::Lost(reason)) => crate::sim::Look::Lost(reason),
+            Some(End::Released) => crate::sim::Look::Released,
+            None if now.nanos() < seen => {
+                crate::sim::Look::Valid(Tick::from_nanos(seen).since(now))
+            }
+            None => crate::sim::Look::Expired,
+        }
+    }
+
     /// Moves the end out to `until`, unless it is later already (answers may overtake each other) or the term is
     /// over by `now` (L3).
     pub(crate) fn prolong(&self, until: Tick, now: Tick) -> Standing {

@@ -22,7 +22,7 @@ mod release;
 
 use std::{
     collections::{HashMap, VecDeque},
-    hash::{BuildHasher, RandomState},
+    hash::BuildHasher,
     ops::Range,
     panic::Location,
     sync::Arc,
@@ -111,11 +111,17 @@ pub(crate) enum Patience {
 #[derive(Debug)]
 pub(crate) struct Queues {
     shards: Box<[Shard]>,
-    hasher: RandomState,
+    hasher: Hashing,
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
-type Shard = Mutex<HashMap<Name, Arc<Queue>>>;
+type Shard = Mutex<HashMap<Name, Arc<Queue>, Hashing>>;
+
+#[cfg(not(feature = "sim"))]
+type Hashing = std::hash::RandomState;
+/// The same order in each run.
+#[cfg(feature = "sim")]
+type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 const SHARDS: usize = 16;
 
@@ -208,7 +214,7 @@ impl Queues {
     pub(crate) fn new() -> Queues {
         Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: Hashing::default(),
         }
     }
 
