@@ -196,7 +196,7 @@ impl Task {
             }
             Some(Ok(Some(guard))) => {
                 // All guards of one owner are one holder.
-                let holder = owned.then_some(u64::MAX - u64::from(self.who()));
+                let holder = owned.then_some(u64::MAX - u64::from(self.me));
                 let held = Held::new(&self.world, guard, self.me, name, holder);
                 self.hold(r, held, &mutex, owned).await;
             }

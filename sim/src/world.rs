@@ -319,9 +319,9 @@ impl World {
             now + 2_000
         } else {
             // Nobody tells when its next timer is due, so it is looked at again and again, ever less often: a timer is
-            // late by a sixteenth of its time at most, as on a machine with much to do.
+            // late by a sixth of its time at most, as on a machine with much to do.
             let idle = now - process.idle_since;
-            now + (idle / 16).clamp(100_000, 40 * MS)
+            now + (idle / 6).clamp(300_000, 40 * MS)
         };
         self.send_all();
         self.drive_at(me, next);
