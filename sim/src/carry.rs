@@ -6,6 +6,7 @@ use leasehold::sim::{Hint, Kind, NoAnswer, Request};
 use parking_lot::Mutex;
 
 use crate::{
+    config::SECOND,
     dice::Point,
     invariants::s2,
     process::{Lane, Life, Process},
@@ -53,6 +54,7 @@ impl World {
             .sent(client, now, &mut self.processes, &self.shared);
         let asked = Arc::new(Asked {
             number,
+            sent: now,
             client,
             request: Mutex::new(request),
             kind,
@@ -236,6 +238,12 @@ impl World {
             }
         }
         self.watch.executed(asked, &answer, &self.shared);
+        // Tombstones are kept for 30 s, or for the client's lease.
+        if self.now - asked.sent > (30 * SECOND).max(self.config.lease) {
+            self.watch
+                .outlived
+                .extend(asked.about.iter().map(|(_, lease)| (client, *lease)));
+        }
         s2::check(self, asked, before);
         for hint in hints {
             self.send_hint(hint);

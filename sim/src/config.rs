@@ -128,6 +128,21 @@ impl Config {
         config
     }
 
+    pub fn in_words(&self) -> String {
+        let time = Duration::from_nanos;
+        format!(
+            "seed {}: {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            self.seed,
+            self.clients,
+            self.tasks,
+            self.names,
+            time(self.lease),
+            time(self.operation_timeout),
+            time(self.poll_every),
+            time(self.latency),
+        )
+    }
+
     /// A delay that is likely to matter: about a lease, about an operation timeout, or just some.
     pub fn span(&self, r: &mut Rng) -> u64 {
         let scale =

@@ -41,6 +41,7 @@ pub enum Freight {
 /// A request, kept as long as a copy of it may be carried out.
 pub struct Asked {
     pub number: u64,
+    pub sent: u64,
     pub client: u8,
     pub request: Mutex<Request>,
     pub kind: Kind,

@@ -95,7 +95,7 @@ impl World {
         let server = MemoryServer::simulated(Arc::clone(&outbox) as Arc<dyn sim::Network>);
         let dice = Dice::new(config.seed, calm);
         let mut shared = Shared::new(config.clone(), dice, traced);
-        shared.say(|| format!("{config:#?}"));
+        shared.say(|| config.in_words());
         World {
             now: 0,
             shared: Arc::new(Mutex::new(shared)),

@@ -21,6 +21,7 @@ fn is_excused(world: &World, shared: &Shared, client: u8, lease: u64) -> bool {
     let process = &world.processes[usize::from(client)];
     process.life == Life::Dead
         || shared.detached.contains(&(client, lease))
+        || world.watch.outlived.contains(&(client, lease))
         || (process.shut_down && process.last_fault > 0)
         || process.shut_down && process.left_to_expire
 }
@@ -78,7 +79,12 @@ pub fn check(world: &mut World) {
         let what = format!("client {client} still listens for {name}, and waits for nobody");
         shared.breach("L3", "a subscription is left", what);
     }
-    if let Some((name, client, lease)) = left.queued.iter().find(|(_, client, _)| lives(client)) {
+    let outlived =
+        |client: &str, lease: &u64| world.watch.outlived.contains(&(client_of(client), *lease));
+    let mut queued = left.queued.iter();
+    if let Some((name, client, lease)) =
+        queued.find(|(_, client, lease)| lives(client) && !outlived(client, lease))
+    {
         let heard = world.watch.last_heard(client_of(client), *lease).to_owned();
         let what = format!("client {client} still stands in the queue for {name} as #{lease}");
         shared.breach(

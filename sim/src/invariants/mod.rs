@@ -8,7 +8,7 @@ pub mod l4;
 pub mod s1;
 pub mod s2;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold::sim::{Answer, Held, Hint, Kind};
 use parking_lot::Mutex;
@@ -48,6 +48,8 @@ pub struct Watch {
     pub granted_until: Vec<u64>,
     /// Holds of nobody: name, client, lease id, and since when.
     pub orphans: BTreeMap<(u8, u8, u64), u64>,
+    /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
+    pub outlived: BTreeSet<(u8, u64)>,
     pub longest: u64,
     pub all_done_at: Option<u64>,
     heal_planned: bool,
@@ -63,6 +65,7 @@ impl Watch {
             done: vec![String::new(); names],
             granted_until: vec![0; names],
             orphans: BTreeMap::new(),
+            outlived: BTreeSet::new(),
             longest: config.lease,
             all_done_at: None,
             heal_planned: false,
