@@ -238,8 +238,9 @@ impl World {
             }
         }
         self.watch.executed(asked, &answer, &self.shared);
-        // Tombstones are kept for 30 s, or for the client's lease.
-        if self.now - asked.sent > (30 * SECOND).max(self.config.lease) {
+        // Tombstones are kept for 30 s, or for the client's lease; a server without its data has none.
+        let kept = (30 * SECOND).max(self.config.lease);
+        if self.now - asked.sent > kept || asked.sent < self.watch.forgot_at {
             self.watch
                 .outlived
                 .extend(asked.about.iter().map(|(_, lease)| (client, *lease)));

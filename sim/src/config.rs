@@ -92,7 +92,7 @@ pub struct Config {
 
 impl Config {
     pub fn new(seed: u64) -> Config {
-        let mut rng = Rng::with_seed(mix(seed, 0xC0FFEE));
+        let mut rng = Rng::with_seed(mix(seed, 0x00C0_FFEE));
         let r = &mut rng;
         let lease = pick(
             r,

@@ -232,7 +232,7 @@ impl World {
         process.life = Life::Dead;
         process.drive_at = u64::MAX;
         let letter = LETTERS[usize::from(client)];
-        let closed = self.now % 2 == 0;
+        let closed = self.now.is_multiple_of(2);
         self.note(client, "fault: death", || {
             let how = if closed {
                 "its connections are closed"
@@ -275,6 +275,7 @@ impl World {
                 self.watch.forgive(&held);
             }
             self.server.forget();
+            self.watch.forgot_at = self.now;
         }
         for client in 0..self.config.clients {
             self.cut(client, false);

@@ -42,6 +42,9 @@ struct Args {
     /// Do not ask about these.
     #[arg(long, value_delimiter = ',')]
     except: Vec<String>,
+    /// Ignore breaches whose `promise: kind` contains this: known ones, while others are looked for.
+    #[arg(long)]
+    ignore: Vec<String>,
     #[arg(long)]
     json: bool,
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
     let asked = Asked {
         only: args.only.clone(),
         not: args.except.clone(),
+        ignored: args.ignore.clone(),
     };
     if let Some(seed) = args.seed {
         return one(seed, args.trace, &asked);

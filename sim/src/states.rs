@@ -49,7 +49,11 @@ impl Distinct {
             .map(|&zeros| 0.5_f64.powi(i32::from(zeros)))
             .sum();
         let raw = 0.7213 / (1.0 + 1.079 / groups) * groups * groups / sum;
-        let empty = self.0.iter().filter(|&&zeros| zeros == 0).count();
+        let empty = self
+            .0
+            .iter()
+            .map(|&zeros| usize::from(zeros == 0))
+            .sum::<usize>();
         if raw <= 2.5 * groups && empty > 0 {
             return (groups * (groups / empty as f64).ln()).round() as u64;
         }

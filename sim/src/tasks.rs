@@ -137,7 +137,7 @@ impl Task {
         };
         if r.f64() < config.max_hold {
             let most = Duration::from_nanos(fraction(lease, 0.5 + r.f64() * 3.0));
-            terms += &format!(", at most {most:?}");
+            terms = format!("{terms}, at most {most:?}");
             mutex = mutex.max_hold(most);
         }
         if config.handoff_off {
@@ -154,13 +154,13 @@ impl Task {
     async fn lock(&self, r: &mut Rng, name: u8, asked: Asked) {
         let (mutex, lease, owned, terms) = self.mutex(r, name);
         let called = NAMES[usize::from(name)];
-        let (since, wait) = {
+        let (since, waits) = {
             let mut shared = self.world.lock();
-            let (since, wait) = (shared.now, shared.number());
+            let (since, number) = (shared.now, shared.number());
             if matches!(asked, Asked::Lock) {
                 let client = self.me;
                 shared.waits.insert(
-                    wait,
+                    number,
                     Wait {
                         client,
                         name,
@@ -168,7 +168,7 @@ impl Task {
                     },
                 );
             }
-            (since, wait)
+            (since, number)
         };
         let got = match asked {
             Asked::Lock => {
@@ -179,12 +179,12 @@ impl Task {
                 self.doing(|| format!("try_lock({called}, {terms})"));
                 self.maybe(mutex.try_lock()).await
             }
-            Asked::TryFor(wait) => {
-                self.doing(|| format!("try_lock_for({called}, {wait:?}, {terms})"));
-                self.maybe(mutex.try_lock_for(wait)).await
+            Asked::TryFor(most) => {
+                self.doing(|| format!("try_lock_for({called}, {most:?}, {terms})"));
+                self.maybe(mutex.try_lock_for(most)).await
             }
         };
-        self.world.lock().waits.remove(&wait);
+        self.world.lock().waits.remove(&waits);
         match got {
             None => self.say(|| format!("dropped its future for {called}")),
             Some(Ok(None)) => self.say(|| format!("did not get {called}")),
@@ -203,12 +203,12 @@ impl Task {
         }
     }
 
-    async fn hold(&self, r: &mut Rng, held: Held, mutex: &Mutex, owned: bool) {
+    async fn hold(&self, r: &mut Rng, guarded: Held, mutex: &Mutex, owned: bool) {
         let mix = &self.config.mix;
-        let hold = |r: &mut Rng| fraction(self.config.lease, self.config.hold * r.f64());
+        let some_time = |r: &mut Rng| fraction(self.config.lease, self.config.hold * r.f64());
         let until_lost = choose(r, &[mix.release, mix.drop, mix.detach, mix.until_lost]);
         for _ in 0..r.u32(0..4) {
-            let Some(guard) = held.guard() else { return };
+            let Some(guard) = guarded.guard() else { return };
             match choose(
                 r,
                 &[
@@ -221,7 +221,7 @@ impl Task {
                 ],
             ) {
                 0 => {
-                    let time = hold(r);
+                    let time = some_time(r);
                     self.doing(|| format!("holds for {:?}", Duration::from_nanos(time)));
                     if r.bool() {
                         let _ = guard.run(self.rest(time)).await;
@@ -249,17 +249,22 @@ impl Task {
                 4 => {
                     if let Ok(again) = guard.reenter() {
                         self.doing(|| "has entered again".to_owned());
-                        let again =
-                            Held::new(&self.world, again, self.me, held.name, Some(held.holder));
-                        self.rest(hold(r)).await;
+                        let again = Held::new(
+                            &self.world,
+                            again,
+                            self.me,
+                            guarded.name,
+                            Some(guarded.holder),
+                        );
+                        self.rest(some_time(r)).await;
                         drop(again);
                     }
                 }
-                _ if owned => self.nested(r, &held, mutex).await,
+                _ if owned => self.nested(r, &guarded, mutex).await,
                 _ => {}
             }
         }
-        self.give_back(until_lost, held).await;
+        self.give_back(until_lost, guarded).await;
     }
 
     /// Locks what it holds as the same owner, and lets go of the inner guard.

@@ -346,7 +346,11 @@ impl World {
         let mut shared = self.shared.lock();
         let outcome = Outcome {
             seed: self.config.seed,
-            breach: shared.breaches.first().cloned(),
+            breach: shared
+                .breaches
+                .first()
+                .filter(|breach| self.watch.counts(breach))
+                .cloned(),
             steps: self.steps,
             lasted: self.now,
             used: mem::take(&mut shared.dice.used),

@@ -28,11 +28,11 @@ const EPOCH_MS: u64 = 1_767_225_600_000;
 impl LeaseId {
     /// A lease id later than every earlier one of this process.
     pub(crate) fn next() -> LeaseId {
+        static LAST: AtomicU64 = AtomicU64::new(0);
         #[cfg(feature = "sim")]
         if let Some(number) = crate::sim::next_lease() {
             return LeaseId(number);
         }
-        static LAST: AtomicU64 = AtomicU64::new(0);
         let clock = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::{
     config::{Config, MS, SECOND},
     process::Process,
-    shared::{NAMES, Shared},
+    shared::{Breach, NAMES, Shared},
     wire::Asked as Request,
     world::{Event, World, settle},
 };
@@ -26,9 +26,17 @@ use crate::{
 pub struct Asked {
     pub only: Vec<String>,
     pub not: Vec<String>,
+    /// Kinds of breaches that are known and not asked about, by any part of `promise: kind`.
+    pub ignored: Vec<String>,
 }
 
 impl Asked {
+    /// Whether this breach is one that is asked about.
+    pub fn counts(&self, breach: &Breach) -> bool {
+        let kind = format!("{}: {}", breach.promise, breach.kind);
+        !self.ignored.iter().any(|part| kind.contains(part.as_str()))
+    }
+
     fn about(&self, promise: &str) -> bool {
         let is = |name: &String| name.eq_ignore_ascii_case(promise);
         (self.only.is_empty() || self.only.iter().any(is)) && !self.not.iter().any(is)
@@ -50,6 +58,8 @@ pub struct Watch {
     pub orphans: BTreeMap<(u8, u8, u64), u64>,
     /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
     pub outlived: BTreeSet<(u8, u64)>,
+    /// When the server lost its data last.
+    pub forgot_at: u64,
     pub longest: u64,
     pub all_done_at: Option<u64>,
     heal_planned: bool,
@@ -66,10 +76,15 @@ impl Watch {
             granted_until: vec![0; names],
             orphans: BTreeMap::new(),
             outlived: BTreeSet::new(),
+            forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
             heal_planned: false,
         }
+    }
+
+    pub fn counts(&self, breach: &Breach) -> bool {
+        self.asked.counts(breach)
     }
 
     pub fn asks(&self, promise: &str) -> bool {

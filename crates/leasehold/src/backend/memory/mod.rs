@@ -110,7 +110,8 @@ type What = (
     Box<dyn fmt::Debug + Send + Sync>,
 );
 #[cfg(not(feature = "sim"))]
-type What = ();
+#[derive(Clone, Copy)]
+struct What;
 
 macro_rules! what {
     ($kind:ident, $name:expr, $lease:expr, $what:expr) => {{
@@ -120,6 +121,8 @@ macro_rules! what {
             let what: Box<dyn fmt::Debug + Send + Sync> = Box::new($what);
             (sim::Kind::$kind, about, what)
         }
+        #[cfg(not(feature = "sim"))]
+        What
     }};
 }
 
@@ -155,7 +158,7 @@ impl Backend for Memory {
             (sim::Kind::Renew, about.collect(), Box::new(batch.clone()))
         };
         #[cfg(not(feature = "sim"))]
-        let what = ();
+        let what = What;
         self.step(what, move |store, client| {
             let answers = batch.iter().map(|(name, lease, lease_ms)| {
                 let (lease, lease_ms) = (*lease, *lease_ms);
