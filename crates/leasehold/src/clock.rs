@@ -58,19 +58,24 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 /// The clock that a client's leases are measured on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Clock {
     /// `CLOCK_BOOTTIME`: monotonic, and counts while the machine sleeps.
     Boot,
     /// tokio's clock, counted from this instant.
     Tokio(tokio::time::Instant),
+    /// A number that the simulation writes.
+    #[cfg(feature = "sim")]
+    Simulated(crate::sim::SimClock),
 }
 
 impl Clock {
-    pub(crate) fn now(self) -> Tick {
+    pub(crate) fn now(&self) -> Tick {
         match self {
             Clock::Boot => boot_time(),
             Clock::Tokio(origin) => Tick(nanos(origin.elapsed()).saturating_add(EPOCH)),
+            #[cfg(feature = "sim")]
+            Clock::Simulated(clock) => clock.now(),
         }
     }
 }

@@ -96,6 +96,11 @@ impl Guard {
         Arc::clone(&self.hold)
     }
 
+    #[cfg(feature = "sim")]
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
     /// The name that is held.
     pub fn name(&self) -> &str {
         self.hold.queue.name.as_str()

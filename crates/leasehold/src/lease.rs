@@ -111,6 +111,20 @@ impl Term {
             .then(|| Tick::from_nanos(seen))
     }
 
+    /// What a look would find, without being one: nothing becomes final by it.
+    #[cfg(feature = "sim")]
+    pub(crate) fn peek(&self, now: Tick) -> crate::sim::Look {
+        let seen = self.0.load(Ordering::Acquire);
+        match End::from_code(seen) {
+            Some(End::Lost(reason)) => crate::sim::Look::Lost(reason),
+            Some(End::Released) => crate::sim::Look::Released,
+            None if now.nanos() < seen => {
+                crate::sim::Look::Valid(Tick::from_nanos(seen).since(now))
+            }
+            None => crate::sim::Look::Expired,
+        }
+    }
+
     /// Moves the end out to `until`, unless it is later already (B2) or the term is over by `now`.
     pub(crate) fn prolong(&self, until: Tick, now: Tick) -> Standing {
         let mut seen = self.0.load(Ordering::Acquire);

@@ -70,6 +70,9 @@ mod locks;
 mod name;
 mod owner;
 mod queue;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod sim;
 mod wakeup;
 mod watchdog;
 

@@ -29,6 +29,10 @@ impl LeaseId {
     /// A lease id later than every earlier one of this process.
     pub(crate) fn next() -> LeaseId {
         static LAST: AtomicU64 = AtomicU64::new(0);
+        #[cfg(feature = "sim")]
+        if let Some(number) = crate::sim::next_lease() {
+            return LeaseId(number);
+        }
         let clock = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
@@ -71,6 +75,10 @@ impl fmt::Display for LeaseId {
 
 /// A new client's uuid (version 4), the first half of each of its owner fields.
 pub(crate) fn client_uuid() -> String {
+    #[cfg(feature = "sim")]
+    if let Some(uuid) = crate::sim::uuid() {
+        return uuid.to_string();
+    }
     let mut bytes = [0_u8; 16];
     if getrandom::fill(&mut bytes).is_err() {
         // No entropy from the system: the hasher's keys, the time and the pid still make it unique.

@@ -1,10 +1,6 @@
 //! The queues of a client, by name.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-};
+use std::{collections::HashMap, hash::BuildHasher, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -18,11 +14,17 @@ use crate::{Error, backend::WakeUp, client::Core, hold::Hold, name::Name};
 #[derive(Debug)]
 pub(crate) struct Queues {
     shards: Box<[Shard]>,
-    hasher: RandomState,
+    hasher: Hashing,
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
-type Shard = Mutex<HashMap<Name, Arc<Queue>>>;
+type Shard = Mutex<HashMap<Name, Arc<Queue>, Hashing>>;
+
+#[cfg(not(feature = "sim"))]
+type Hashing = std::hash::RandomState;
+/// The same order in each run.
+#[cfg(feature = "sim")]
+type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 const SHARDS: usize = 16;
 
@@ -30,7 +32,7 @@ impl Queues {
     pub(crate) fn new() -> Queues {
         Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            hasher: Hashing::default(),
         }
     }
 

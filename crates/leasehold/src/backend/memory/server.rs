@@ -47,6 +47,9 @@ struct Shared {
     /// Rings when a fault is taken back.
     healed: Notify,
     origin: Instant,
+    /// Who carries the requests, in a simulation.
+    #[cfg(feature = "sim")]
+    network: Option<Arc<dyn crate::sim::Network>>,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +67,8 @@ impl Default for Shared {
             faults: Mutex::default(),
             healed: Notify::new(),
             origin: Instant::now(),
+            #[cfg(feature = "sim")]
+            network: None,
         }
     }
 }
@@ -85,6 +90,10 @@ impl MemoryServer {
     }
 
     pub(crate) fn clock(&self) -> Clock {
+        #[cfg(feature = "sim")]
+        if let (Some(_), Some(clock)) = (&self.0.network, crate::sim::clock()) {
+            return clock;
+        }
         Clock::Tokio(self.0.origin)
     }
 
@@ -150,13 +159,7 @@ impl MemoryServer {
     }
 
     pub(crate) fn unlisten(&self, client: &Arc<str>, name: &Name) {
-        let mut store = self.0.store.lock();
-        if let Some(listeners) = store.listeners.get_mut(name) {
-            listeners.retain(|ears| ears.upgrade().is_some_and(|ears| ears.client != *client));
-            if listeners.is_empty() {
-                store.listeners.remove(name);
-            }
-        }
+        self.0.store.lock().unlisten(client, name);
     }
 
     /// Carries out one step, with the faults of the moment.
@@ -203,6 +206,68 @@ impl MemoryServer {
             return Err(Failure::Ambiguous(cause));
         }
         answer
+    }
+}
+
+/// In a simulation: see [`crate::sim`].
+#[cfg(feature = "sim")]
+impl MemoryServer {
+    pub(crate) fn with_network(network: Arc<dyn crate::sim::Network>) -> MemoryServer {
+        MemoryServer(Arc::new(Shared {
+            network: Some(network),
+            ..Shared::default()
+        }))
+    }
+
+    pub(crate) fn network(&self) -> Option<&Arc<dyn crate::sim::Network>> {
+        self.0.network.as_ref()
+    }
+
+    pub(crate) fn carry_out_simulated<T>(
+        &self,
+        step: impl FnOnce(&mut Store) -> T,
+    ) -> (T, Vec<crate::sim::Hint>) {
+        let mut store = self.0.store.lock();
+        let done = step(&mut store);
+        let hints = store.take_hints();
+        (done, hints)
+    }
+
+    /// The server's clock shows `now` from here on.
+    #[doc(hidden)]
+    pub fn set_clock(&self, now: Duration) {
+        self.0.store.lock().set_clock(now);
+    }
+
+    /// All that it keeps.
+    #[doc(hidden)]
+    pub fn snapshot(&self) -> crate::sim::Snapshot {
+        self.0.store.lock().snapshot()
+    }
+
+    /// Who holds a name.
+    #[doc(hidden)]
+    pub fn held(&self, name: &str) -> Option<crate::sim::Held> {
+        let name = Name::new(name).ok()?;
+        self.0.store.lock().held(&name)
+    }
+
+    /// The client's connection for wake-ups is gone.
+    #[doc(hidden)]
+    pub fn disconnect(&self, client: &str) {
+        self.0.store.lock().disconnect(client);
+    }
+
+    /// It restarts without its data.
+    #[doc(hidden)]
+    pub fn forget(&self) {
+        self.0.store.lock().forget();
+    }
+
+    /// What a client is told that listens again after a gap.
+    #[doc(hidden)]
+    pub fn after_gap(&self, client: &str) -> Vec<crate::sim::Hint> {
+        self.0.store.lock().after_gap(client)
     }
 }
 

@@ -1,5 +1,8 @@
 //! What the scripts in `backend/redis` do, in Rust: the readable specification. No I/O, no clock of its own.
 
+#[cfg(feature = "sim")]
+pub(crate) mod look;
+
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
@@ -332,5 +335,14 @@ impl Store {
         let listeners = self.listeners.entry(name.clone()).or_default();
         listeners.retain(|ears| ears.upgrade().is_some_and(|ears| ears.client != *client));
         listeners.push(Arc::downgrade(ears));
+    }
+
+    pub(crate) fn unlisten(&mut self, client: &Arc<str>, name: &Name) {
+        if let Some(listeners) = self.listeners.get_mut(name) {
+            listeners.retain(|ears| ears.upgrade().is_some_and(|ears| ears.client != *client));
+            if listeners.is_empty() {
+                self.listeners.remove(name);
+            }
+        }
     }
 }

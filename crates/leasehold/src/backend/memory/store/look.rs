@@ -1,0 +1,125 @@
+//! What the simulation sees of the store, and does to it from outside.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Listener, Store};
+use crate::{backend::WakeUp, name::Name, sim::Hint};
+
+/// Who holds a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The name.
+    pub name: Arc<str>,
+    /// The holder's client.
+    pub client: Arc<str>,
+    /// Its lease id.
+    pub lease: u64,
+    /// How often it has entered.
+    pub holds: u32,
+    /// When its lease ends, on the server's clock.
+    pub ends: Duration,
+}
+
+/// All that the store keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The holders, by name.
+    pub held: Vec<Held>,
+    /// Places in queues: name, client, lease id; next first.
+    pub queued: Vec<(Arc<str>, Arc<str>, u64)>,
+    /// Who listens: name, client.
+    pub listeners: Vec<(Arc<str>, Arc<str>)>,
+    /// How many tombstones there are.
+    pub tombstones: usize,
+}
+
+impl Store {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut queued: Vec<_> = self
+            .queues
+            .iter()
+            .flat_map(|(name, waiting)| {
+                let places = waiting.places.iter();
+                places.map(|queued| {
+                    let lease = queued.grant.lease.get();
+                    (name.shared(), Arc::clone(&queued.client), lease)
+                })
+            })
+            .collect();
+        // By name; each queue keeps its order.
+        queued.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut listeners: Vec<_> = self
+            .listeners
+            .iter()
+            .flat_map(|(name, ears)| {
+                ears.iter()
+                    .filter_map(Listener::upgrade)
+                    .map(|ears| (name.shared(), Arc::clone(&ears.client)))
+            })
+            .collect();
+        listeners.sort();
+        Snapshot {
+            held: self
+                .held
+                .keys()
+                .filter_map(|name| self.held(name))
+                .collect(),
+            queued,
+            listeners,
+            tombstones: self.gone.len(),
+        }
+    }
+
+    pub(crate) fn held(&self, name: &Name) -> Option<Held> {
+        self.held.get(name).map(|held| Held {
+            name: name.shared(),
+            client: Arc::clone(&held.client),
+            lease: held.lease.get(),
+            holds: held.holds,
+            ends: held.ends,
+        })
+    }
+
+    /// The client's connection for wake-ups is gone.
+    pub(crate) fn disconnect(&mut self, client: &str) {
+        for listeners in self.listeners.values_mut() {
+            listeners.retain(|ears| ears.upgrade().is_some_and(|ears| &*ears.client != client));
+        }
+        self.listeners.retain(|_, listeners| !listeners.is_empty());
+    }
+
+    /// A restart without data.
+    pub(crate) fn forget(&mut self) {
+        self.held.clear();
+        self.queues.clear();
+        self.gone.clear();
+    }
+
+    pub(crate) fn take_hints(&mut self) -> Vec<Hint> {
+        let outbox = std::mem::take(&mut self.outbox).into_iter();
+        let hint = |(ears, name, wake_up): (Arc<super::Ears>, Name, WakeUp)| {
+            Hint::new(&ears.client, Arc::clone(&ears.wake_ups), name, wake_up)
+        };
+        outbox.map(hint).collect()
+    }
+
+    /// What a client is told when it listens again after a gap: whatever it listens for may have changed.
+    pub(crate) fn after_gap(&self, client: &str) -> Vec<Hint> {
+        let mut hints: Vec<Hint> = Vec::new();
+        for (name, listeners) in &self.listeners {
+            for ears in listeners.iter().filter_map(Listener::upgrade) {
+                if &*ears.client == client {
+                    let wake_ups = Arc::clone(&ears.wake_ups);
+                    hints.push(Hint::new(
+                        &ears.client,
+                        wake_ups,
+                        name.clone(),
+                        WakeUp::TryAgain,
+                    ));
+                }
+            }
+        }
+        hints.sort_by(|a, b| a.name.cmp(&b.name));
+        hints
+    }
+}

@@ -1,0 +1,347 @@
+//! Hooks for the deterministic simulation in `sim/`, and for nobody else: no promise of this crate covers them.
+//!
+//! The simulation runs the real engine over the memory backend. It carries every request itself, says what time
+//! it is, hands out the numbers, and looks at guards and at the store from outside without changing either.
+//! Outside a simulation ([`enter`] was not called on this thread) nothing here does anything.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::{
+    Guard, LostReason, MemoryServer,
+    backend::{Failure, Reply, WakeUp, memory::store::Store},
+    clock::{Clock, Tick},
+    hold::Hold,
+    name::Name,
+    wakeup::WakeUps,
+};
+
+pub use crate::backend::memory::store::look::{Held, Snapshot};
+
+/// Carries what clients send. Called while the client runs; must not wait.
+pub trait Network: Send + Sync {
+    /// A request leaves its client.
+    fn send(&self, request: Request);
+}
+
+/// The clock that a simulated client's leases are measured on: a number that the simulation writes.
+#[derive(Clone, Debug, Default)]
+pub struct SimClock(Arc<AtomicU64>);
+
+impl SimClock {
+    /// The clock shows `nanos` from here on, unless it is past that.
+    pub fn set(&self, nanos: u64) {
+        self.0.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// What the engine reads. Each look is a nanosecond later than the one before, so that nothing depends on which
+    /// of two equal instants comes first.
+    pub(crate) fn now(&self) -> Tick {
+        Tick::from_nanos(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What it shows, which grows with each look that the engine takes.
+    pub fn reading(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn peek(&self) -> Tick {
+        Tick::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Which client the code that runs now belongs to.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Its uuid.
+    pub client: Arc<str>,
+    /// Its clock.
+    pub clock: SimClock,
+}
+
+thread_local! {
+    static IDENTITY: RefCell<Option<Identity>> = const { RefCell::new(None) };
+    static LEASES: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// A simulation begins on this thread: lease ids count from 1.
+pub fn enter() {
+    LEASES.set(Some(0));
+}
+
+/// A client that connects to a simulated server from here on is this one.
+pub fn identify(identity: Option<Identity>) {
+    IDENTITY.set(identity);
+}
+
+pub(crate) fn uuid() -> Option<Arc<str>> {
+    IDENTITY.with_borrow(|identity| identity.as_ref().map(|is| Arc::clone(&is.client)))
+}
+
+pub(crate) fn clock() -> Option<Clock> {
+    IDENTITY.with_borrow(|identity| {
+        let clock = identity.as_ref().map(|is| is.clock.clone());
+        clock.map(Clock::Simulated)
+    })
+}
+
+pub(crate) fn next_lease() -> Option<u64> {
+    let next = LEASES.get()? + 1;
+    LEASES.set(Some(next));
+    Some(next)
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the steps of backend/mod.rs")]
+pub enum Kind {
+    Acquire,
+    Release,
+    Renew,
+    Extend,
+    Count,
+    Inspect,
+    ForceUnlock,
+    Listen,
+    Unlisten,
+}
+
+impl Kind {
+    /// Travels on the connection for wake-ups.
+    pub fn is_subscription(self) -> bool {
+        matches!(self, Kind::Listen | Kind::Unlisten)
+    }
+}
+
+/// A request on its way: may be carried out at any time, any number of times, or never.
+pub struct Request {
+    /// Who asks.
+    pub client: Arc<str>,
+    /// What for.
+    pub kind: Kind,
+    /// Which name and under which lease id. One for most kinds, any number for a renewal.
+    pub about: Vec<(Arc<str>, u64)>,
+    what: Box<dyn fmt::Debug + Send + Sync>,
+    step: Box<dyn Step>,
+}
+
+/// How a request ends without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// It never left.
+    NotSent,
+    /// It may have been carried out.
+    Ambiguous,
+}
+
+/// An answer on its way back. Dropped, it is lost.
+pub struct Answer {
+    /// In words.
+    pub text: Box<dyn fmt::Debug + Send>,
+    deliver: Box<dyn FnOnce() + Send>,
+}
+
+impl Answer {
+    /// Reaches the client.
+    pub fn deliver(self) {
+        (self.deliver)();
+    }
+}
+
+/// A wake-up on its way to a client. Dropped, it is lost.
+#[derive(Clone)]
+pub struct Hint {
+    /// To whom.
+    pub client: Arc<str>,
+    /// About which name.
+    pub name: Arc<str>,
+    /// The lease id that the name was given to; `None`: try again.
+    pub granted: Option<u64>,
+    wake_ups: Arc<WakeUps>,
+    wake_up: (Name, WakeUp),
+}
+
+impl Hint {
+    pub(crate) fn new(
+        client: &Arc<str>,
+        wake_ups: Arc<WakeUps>,
+        name: Name,
+        wake_up: WakeUp,
+    ) -> Hint {
+        Hint {
+            client: Arc::clone(client),
+            name: name.shared(),
+            granted: match wake_up {
+                WakeUp::Granted(grant) => Some(grant.lease.get()),
+                WakeUp::TryAgain => None,
+            },
+            wake_ups,
+            wake_up: (name, wake_up),
+        }
+    }
+
+    /// Reaches the client, whose code it runs.
+    pub fn deliver(self) {
+        let (name, wake_up) = self.wake_up;
+        self.wake_ups.tell(&name, wake_up);
+    }
+}
+
+trait Step: Send {
+    fn execute(&self, store: &mut Store) -> Answer;
+    fn fail(&self, how: NoAnswer);
+    fn is_awaited(&self) -> bool;
+}
+
+type Awaited<T> = Arc<Mutex<Option<oneshot::Sender<Result<T, Failure>>>>>;
+
+struct Sent<T, F> {
+    step: F,
+    awaited: Awaited<T>,
+}
+
+impl<T, F> Step for Sent<T, F>
+where
+    T: Clone + fmt::Debug + Send + 'static,
+    F: Fn(&mut Store) -> Result<T, Failure> + Send,
+{
+    fn execute(&self, store: &mut Store) -> Answer {
+        let answer = (self.step)(store);
+        let awaited = Arc::clone(&self.awaited);
+        Answer {
+            text: Box::new(answer.clone()),
+            deliver: Box::new(move || {
+                if let Some(awaited) = awaited.lock().take() {
+                    let _ = awaited.send(answer);
+                }
+            }),
+        }
+    }
+
+    fn fail(&self, how: NoAnswer) {
+        let failure = match how {
+            NoAnswer::NotSent => Failure::NotSent(Arc::new(Unconnected)),
+            NoAnswer::Ambiguous => Failure::Ambiguous(Arc::new(Unconnected)),
+        };
+        if let Some(awaited) = self.awaited.lock().take() {
+            let _ = awaited.send(Err(failure));
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        let awaited = self.awaited.lock();
+        awaited.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is gone")]
+struct Unconnected;
+
+impl Request {
+    /// A request, and what its client waits for.
+    pub(crate) fn new<T: Clone + fmt::Debug + Send + 'static>(
+        client: &Arc<str>,
+        kind: Kind,
+        about: Vec<(Arc<str>, u64)>,
+        what: impl fmt::Debug + Send + Sync + 'static,
+        step: impl Fn(&mut Store) -> Result<T, Failure> + Send + 'static,
+    ) -> (Request, Reply<T>) {
+        let (sender, answered) = oneshot::channel();
+        let awaited = Arc::new(Mutex::new(Some(sender)));
+        let request = Request {
+            client: Arc::clone(client),
+            kind,
+            about,
+            what: Box::new(what),
+            step: Box::new(Sent { step, awaited }),
+        };
+        let answer = async move {
+            match answered.await {
+                Ok(answer) => answer,
+                // Lost on the way: whoever waits gives up by its own clock.
+                Err(_) => std::future::pending().await,
+            }
+        };
+        (request, Box::pin(answer))
+    }
+
+    /// The server carries it out now: the answer, and the wake-ups that it causes.
+    pub fn execute(&self, server: &MemoryServer) -> (Answer, Vec<Hint>) {
+        server.carry_out_simulated(|store| self.step.execute(store))
+    }
+
+    /// Tells its client that there will be no answer.
+    pub fn fail(&self, how: NoAnswer) {
+        self.step.fail(how);
+    }
+
+    /// Whether its client still waits for an answer, and has none.
+    pub fn is_awaited(&self) -> bool {
+        self.step.is_awaited()
+    }
+
+    /// In words.
+    pub fn what(&self) -> &dyn fmt::Debug {
+        &*self.what
+    }
+}
+
+impl MemoryServer {
+    /// A server whose requests this network carries.
+    pub fn simulated(network: Arc<dyn Network>) -> MemoryServer {
+        MemoryServer::with_network(network)
+    }
+}
+
+/// Looks at a guard from outside, without keeping it or its client alive and without changing anything.
+#[derive(Clone, Debug)]
+pub struct Probe(Weak<Hold>);
+
+/// What a [`Probe`] sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// `is_valid()` would say so now, and for so long.
+    Valid(Duration),
+    /// Its time is over.
+    Expired,
+    /// Lost, and somebody has noticed.
+    Lost(LostReason),
+    /// Released, or gone altogether.
+    Released,
+}
+
+impl Probe {
+    /// What [`Guard::is_valid`] would say at this moment of its client's clock.
+    pub fn look(&self) -> Look {
+        let Some(hold) = self.0.upgrade() else {
+            return Look::Released;
+        };
+        let Clock::Simulated(clock) = &hold.core.clock else {
+            return Look::Released;
+        };
+        hold.term.peek(clock.peek())
+    }
+
+    /// The lease id of the hold, as it is now.
+    pub fn lease(&self) -> u64 {
+        self.0.upgrade().map_or(0, |hold| hold.lease.get())
+    }
+}
+
+impl Guard {
+    /// See [`Probe`].
+    pub fn probe(&self) -> Probe {
+        Probe(Arc::downgrade(self.hold()))
+    }
+}

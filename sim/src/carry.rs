@@ -1,0 +1,379 @@
+//! The network: how each request, reply and wake-up travels, and what goes wrong with it.
+
+use std::{mem, sync::Arc};
+
+use leasehold::sim::{Hint, Kind, NoAnswer, Request};
+use parking_lot::Mutex;
+
+use crate::{
+    config::SECOND,
+    dice::Point,
+    invariants::s2,
+    process::{Lane, Life, Process},
+    shared::{LETTERS, NAMES},
+    wire::{Asked, Freight, Message, in_words},
+    world::{Event, World},
+};
+
+fn number_of(letters: &[&str], of: &str) -> u8 {
+    let at = letters.iter().position(|letter| *letter == of);
+    at.and_then(|at| u8::try_from(at).ok()).unwrap_or(0)
+}
+
+impl Process {
+    pub fn lane(&mut self, subscription: bool) -> &mut Lane {
+        if subscription {
+            &mut self.subscription
+        } else {
+            &mut self.commands
+        }
+    }
+}
+
+impl World {
+    /// A request leaves its client.
+    pub fn send(&mut self, request: Request) {
+        let client = number_of(&LETTERS, &request.client);
+        let kind = request.kind;
+        let about = request.about.iter();
+        let about = about
+            .map(|(name, lease)| (number_of(&NAMES, name), *lease))
+            .collect();
+        let subscription = kind.is_subscription();
+        let now = self.now;
+        let number = self.number();
+        let lane = *self.processes[usize::from(client)].lane(subscription);
+        let mut shared = self.shared.lock();
+        shared.say(|| {
+            let letter = LETTERS[usize::from(client)];
+            format!("client {letter}  sends [{number}] {}", in_words(&request))
+        });
+        shared.count(label(kind));
+        drop(shared);
+        self.watch
+            .sent(client, now, &mut self.processes, &self.shared);
+        let asked = Arc::new(Asked {
+            number,
+            sent: now,
+            client,
+            request: Mutex::new(request),
+            kind,
+            about,
+        });
+        match kind {
+            Kind::Listen => {
+                let name = asked.about[0].0;
+                self.wanted.insert((client, name), Arc::clone(&asked));
+            }
+            Kind::Unlisten => {
+                self.wanted.remove(&(client, asked.about[0].0));
+            }
+            _ => {}
+        }
+        if lane.down_until > now {
+            // Subscriptions are made again when the connection is back; commands are refused meanwhile.
+            if !subscription {
+                asked.request.lock().fail(NoAnswer::NotSent);
+                self.note(client, "fault: refused while cut", || {
+                    format!("[{number}] is not sent")
+                });
+                self.drive_soon(client);
+            }
+            return;
+        }
+        let faults = self.config.faults.clone();
+        if self
+            .chance(Point::Request, client, faults.lost_request)
+            .is_some()
+        {
+            self.note(client, "fault: request lost", || {
+                format!("[{number}] is lost")
+            });
+            return;
+        }
+        let due = self.delay(
+            Point::Request,
+            client,
+            faults.slow_request,
+            "request",
+            number,
+        );
+        let freight = Freight::Request {
+            request: asked,
+            stray: false,
+        };
+        self.dispatch(client, freight, due);
+        self.react(client, "sends");
+    }
+
+    pub fn chance(&mut self, point: Point, who: u8, probability: f64) -> Option<fastrand::Rng> {
+        self.shared.lock().dice.chance(point, who, probability)
+    }
+
+    /// Something happens to a client: counted, told, and remembered.
+    pub fn note(&mut self, client: u8, what: &'static str, line: impl FnOnce() -> String) {
+        self.processes[usize::from(client)].last_fault = self.now;
+        let mut shared = self.shared.lock();
+        shared.count(what);
+        shared.say(|| format!("          {}", line()));
+    }
+
+    /// When a message arrives, if its connection lets it.
+    fn delay(
+        &mut self,
+        point: Point,
+        client: u8,
+        slow: f64,
+        what: &'static str,
+        number: u64,
+    ) -> u64 {
+        let jitter = {
+            let mut shared = self.shared.lock();
+            shared
+                .dice
+                .harmless(point, client)
+                .u64(0..=self.config.latency)
+        };
+        let usual = self.now + self.config.latency / 2 + jitter;
+        let Some(mut r) = self.chance(point, client, slow) else {
+            return usual;
+        };
+        let late = self.config.span(&mut r);
+        let label = match what {
+            "request" => "fault: request slow",
+            "reply" => "fault: reply slow",
+            _ => "fault: wake-up slow",
+        };
+        self.note(client, label, || {
+            format!("the {what} [{number}] takes {}", crate::shared::span(late))
+        });
+        usual + late
+    }
+
+    /// Puts a message on its way. A connection keeps its order.
+    pub fn dispatch(&mut self, client: u8, freight: Freight, due: u64) {
+        let id = self.number();
+        let mut message = Message {
+            client,
+            freight,
+            due,
+            generation: 0,
+        };
+        let stray = matches!(message.freight, Freight::Request { stray: true, .. });
+        if !stray {
+            let (to_client, subscription) = (message.is_to_client(), message.is_subscription());
+            let lane = self.processes[usize::from(client)].lane(subscription);
+            let last = if to_client {
+                &mut lane.last_in
+            } else {
+                &mut lane.last_out
+            };
+            message.due = due.max(*last + 1);
+            *last = message.due;
+            message.generation = lane.generation;
+        }
+        let due = message.due;
+        self.messages.insert(id, message);
+        self.at(due, Event::Message(id));
+    }
+
+    /// A message arrives.
+    pub fn arrive(&mut self, id: u64) {
+        let Some(message) = self.messages.get_mut(&id) else {
+            return;
+        };
+        let client = message.client;
+        if !message.is_to_client() && self.paused_until > self.now {
+            message.due = self.paused_until;
+            let due = message.due;
+            self.at(due, Event::Message(id));
+            return;
+        }
+        if message.is_to_client() {
+            match self.processes[usize::from(client)].life {
+                // It stays where it is until the client runs again: see `thaw`.
+                Life::Frozen => {
+                    message.due = u64::MAX;
+                    return;
+                }
+                Life::Dead | Life::Unborn => {
+                    self.messages.remove(&id);
+                    return;
+                }
+                Life::Runs => {}
+            }
+        }
+        let Some(message) = self.messages.remove(&id) else {
+            return;
+        };
+        match message.freight {
+            Freight::Request { request, stray } => self.execute(&request, stray),
+            Freight::Reply { request, answer } => self.reply(&request, answer),
+            Freight::Hint(hint) => self.hint(client, hint),
+        }
+    }
+
+    /// The server carries a request out.
+    fn execute(&mut self, asked: &Arc<Asked>, stray: bool) {
+        let (client, number) = (asked.client, asked.number);
+        let before = s2::look(self, asked);
+        let (answer, hints) = asked.request.lock().execute(&self.server);
+        let mut seen = mem::take(&mut self.seen);
+        seen.transition(self, asked, &answer);
+        self.seen = seen;
+        {
+            let mut shared = self.shared.lock();
+            let copy = if stray { ", a stray copy" } else { "" };
+            shared.say(|| {
+                format!(
+                    "server    [{number}] from {}{copy}: {:?}",
+                    LETTERS[usize::from(client)],
+                    answer.text
+                )
+            });
+            if stray {
+                shared.count("seen: stray copy carried out");
+            } else if !asked.request.lock().is_awaited() && asked.kind != Kind::Unlisten {
+                shared.count("seen: carried out after its sender gave up");
+            }
+        }
+        self.watch.executed(asked, &answer, &self.shared);
+        // Tombstones are kept for 30 s, or for the client's lease; a server without its data has none.
+        let kept = (30 * SECOND).max(self.config.lease);
+        if self.now - asked.sent > kept || asked.sent < self.watch.forgot_at {
+            self.watch
+                .outlived
+                .extend(asked.about.iter().map(|(_, lease)| (client, *lease)));
+        }
+        s2::check(self, asked, before);
+        for hint in hints {
+            self.send_hint(hint);
+        }
+        if stray || asked.kind == Kind::Unlisten {
+            return;
+        }
+        let faults = self.config.faults.clone();
+        let mut lost = faults.lost_reply;
+        if asked.kind == Kind::Release {
+            lost = lost.max(faults.lost_release);
+        }
+        if self.chance(Point::Reply, client, lost).is_some() {
+            self.note(client, "fault: reply lost", || {
+                format!("the reply to [{number}] is lost")
+            });
+            self.maybe_double(asked);
+            return;
+        }
+        let due = self.delay(Point::Reply, client, faults.slow_reply, "reply", number);
+        let request = Arc::clone(asked);
+        self.dispatch(client, Freight::Reply { request, answer }, due);
+    }
+
+    /// A copy of what had no answer may be carried out at any time.
+    pub fn maybe_double(&mut self, asked: &Arc<Asked>) {
+        let (client, number) = (asked.client, asked.number);
+        if asked.kind.is_subscription() {
+            return;
+        }
+        let probability = self.config.faults.double;
+        if let Some(mut r) = self.chance(Point::Double, client, probability) {
+            let due = self.now + self.config.span(&mut r);
+            self.note(client, "fault: doubled", || {
+                format!("a copy of [{number}] is under way")
+            });
+            let request = Arc::clone(asked);
+            self.dispatch(
+                client,
+                Freight::Request {
+                    request,
+                    stray: true,
+                },
+                due,
+            );
+        }
+    }
+
+    fn reply(&mut self, asked: &Arc<Asked>, answer: leasehold::sim::Answer) {
+        let client = asked.client;
+        let now = self.now;
+        {
+            let mut shared = self.shared.lock();
+            shared.last_answer[usize::from(client)] = now;
+            let letter = LETTERS[usize::from(client)];
+            shared.say(|| {
+                format!(
+                    "client {letter}  hears of [{}]: {:?}",
+                    asked.number, answer.text
+                )
+            });
+            if !asked.request.lock().is_awaited() {
+                shared.count("seen: answer after its asker gave up");
+            }
+        }
+        let held = self.watch.heard(asked, &answer);
+        answer.deliver();
+        self.drive_soon(client);
+        self.react(client, if held { "in line" } else { "hears" });
+    }
+
+    pub fn send_hint(&mut self, hint: Hint) {
+        let client = number_of(&LETTERS, &hint.client);
+        let lane = *self.processes[usize::from(client)].lane(true);
+        let faults = self.config.faults.clone();
+        let lost = self.chance(Point::Hint, client, faults.lost_hint).is_some();
+        if lost || lane.down_until > self.now {
+            self.note(client, "fault: wake-up lost", || {
+                format!("the wake-up for {} is lost", LETTERS[usize::from(client)])
+            });
+            return;
+        }
+        let number = hint.granted.unwrap_or(0);
+        let due = self.delay(Point::Hint, client, faults.slow_hint, "wake-up", number);
+        self.dispatch(client, Freight::Hint(hint), due);
+    }
+
+    fn hint(&mut self, client: u8, hint: Hint) {
+        {
+            let mut shared = self.shared.lock();
+            let letter = LETTERS[usize::from(client)];
+            shared.say(|| match hint.granted {
+                Some(lease) => format!(
+                    "client {letter}  is woken: {} was given to #{lease}",
+                    hint.name
+                ),
+                None => format!("client {letter}  is woken: {} may be free", hint.name),
+            });
+            if let Some(lease) = hint.granted {
+                let held = self.server.held(&hint.name);
+                let still = held.is_some_and(|held| held.lease == lease);
+                shared.count(if still {
+                    "seen: grant heard"
+                } else {
+                    "seen: grant heard late"
+                });
+            }
+        }
+        self.watch.woken(client, &hint);
+        let process = &self.processes[usize::from(client)];
+        let inside = process.runtime.enter();
+        fastrand::seed(crate::dice::mix(self.config.seed, self.now));
+        hint.deliver();
+        drop(inside);
+        self.drive_soon(client);
+        self.react(client, "woken");
+    }
+}
+
+fn label(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Acquire => "sent: acquire",
+        Kind::Release => "sent: release",
+        Kind::Extend => "sent: extend",
+        Kind::Renew => "sent: renew",
+        Kind::Count => "sent: count",
+        Kind::Inspect => "sent: inspect",
+        Kind::ForceUnlock => "sent: force_unlock",
+        Kind::Listen => "sent: listen",
+        Kind::Unlisten => "sent: unlisten",
+    }
+}

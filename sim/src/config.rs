@@ -1,0 +1,237 @@
+//! What a world is like: drawn from the seed once. Each world has its own mixture of faults and operations
+//! (swarm testing: what is always on hides what it masks), and some are bent on one kind of trouble.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+use crate::dice::mix;
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000 * MS;
+
+/// Probabilities of the faults, each at the moment at which it could happen.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    pub slow_request: f64,
+    pub slow_reply: f64,
+    pub slow_hint: f64,
+    pub lost_request: f64,
+    pub lost_reply: f64,
+    pub lost_hint: f64,
+    /// Only the replies to releases.
+    pub lost_release: f64,
+    pub double: f64,
+    pub cancel: f64,
+    /// Frozen right after the reply "held": in line.
+    pub freeze_in_line: f64,
+    /// Frozen at any reply or send.
+    pub freeze: f64,
+    pub cut: f64,
+    pub cut_subscription: f64,
+    pub slow_run: f64,
+    /// Planned events of each kind, at most.
+    pub pauses: u32,
+    pub restarts: u32,
+    pub freezes: u32,
+    pub cuts: u32,
+    pub deaths: u32,
+    pub shutdowns: u32,
+}
+
+/// How often each operation is chosen, in parts of their sum.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    pub lock: u32,
+    pub try_lock: u32,
+    pub try_for: u32,
+    pub force: u32,
+    pub status: u32,
+    // Inside.
+    pub rest: u32,
+    pub extend: u32,
+    pub extend_twice: u32,
+    pub verify: u32,
+    pub reenter: u32,
+    pub nested: u32,
+    // At the end.
+    pub release: u32,
+    pub drop: u32,
+    pub detach: u32,
+    pub until_lost: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub seed: u64,
+    pub clients: u8,
+    pub names: u8,
+    pub tasks: u8,
+    pub ops: u32,
+    /// The lease that others are multiples of.
+    pub lease: u64,
+    /// All ask for the same terms.
+    pub same_terms: bool,
+    pub fixed: f64,
+    pub max_hold: f64,
+    pub owned: f64,
+    pub handoff_off: bool,
+    pub operation_timeout: u64,
+    pub poll_every: u64,
+    /// One way, without faults.
+    pub latency: u64,
+    pub faults: Faults,
+    pub mix: Mix,
+    /// When faults end at the latest.
+    pub chaos: u64,
+    /// Polls of a client before anybody else has a turn.
+    pub polls: u32,
+    /// How long a holder holds, in parts of a lease.
+    pub hold: f64,
+}
+
+impl Config {
+    pub fn new(seed: u64) -> Config {
+        let mut rng = Rng::with_seed(mix(seed, 0x00C0_FFEE));
+        let r = &mut rng;
+        let lease = pick(
+            r,
+            &[
+                30, 60, 100, 300, 300, 1_000, 1_000, 3_000, 10_000, 30_000, 30_000,
+            ],
+        ) * MS;
+        let operation_timeout = pick(r, &[2_000, 2_000, 2_000, 2_000, 300, 100]) * MS;
+        let clients = pick(r, &[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5]);
+        let mut config = Config {
+            seed,
+            clients: u8::try_from(clients).unwrap_or(2),
+            names: if r.f64() < 0.8 { 1 } else { r.u8(2..=3) },
+            tasks: r.u8(1..=3),
+            ops: r.u32(1..=5),
+            lease,
+            same_terms: r.bool(),
+            fixed: pick_f(r, &[0.0, 0.0, 0.3, 1.0]),
+            max_hold: pick_f(r, &[0.0, 0.0, 0.0, 0.3]),
+            owned: pick_f(r, &[0.0, 0.0, 0.3]),
+            handoff_off: r.f64() < 0.3,
+            operation_timeout,
+            poll_every: pick(r, &[10_000, 10_000, 10_000, 1_000, 200]) * MS,
+            latency: pick(r, &[100, 100, 300, 1_000, 5_000, 30_000]) * 1_000,
+            faults: Faults::default(),
+            mix: some_of(r),
+            chaos: 0,
+            polls: u32::try_from(pick(r, &[1, 2, 5, 100])).unwrap_or(1),
+            hold: pick_f(r, &[0.05, 0.3, 1.0, 2.0]),
+        };
+        config.faults = faults(r);
+        config.chaos = (lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);
+        config
+    }
+
+    pub fn in_words(&self) -> String {
+        let time = Duration::from_nanos;
+        format!(
+            "seed {}: {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            self.seed,
+            self.clients,
+            self.tasks,
+            self.names,
+            time(self.lease),
+            time(self.operation_timeout),
+            time(self.poll_every),
+            time(self.latency),
+        )
+    }
+
+    /// A delay that is likely to matter: about a lease, about an operation timeout, or just some.
+    pub fn span(&self, r: &mut Rng) -> u64 {
+        let scale =
+            |r: &mut Rng, of: u64, from: f64, to: f64| fraction(of, from + r.f64() * (to - from));
+        match r.u32(0..10) {
+            0 | 1 => scale(r, self.latency, 2.0, 50.0),
+            2 => scale(r, self.lease, 0.0, 0.5),
+            3..=5 => scale(r, self.lease, 0.7, 1.5),
+            6 => scale(r, self.lease, 1.0, 3.0),
+            7 => scale(r, self.operation_timeout, 0.2, 1.0),
+            _ => scale(r, self.operation_timeout, 1.0, 2.0),
+        }
+    }
+}
+
+pub fn fraction(of: u64, part: f64) -> u64 {
+    Duration::from_nanos(of)
+        .mul_f64(part)
+        .as_nanos()
+        .try_into()
+        .unwrap_or(u64::MAX)
+}
+
+pub fn pick(r: &mut Rng, of: &[u64]) -> u64 {
+    of[r.usize(..of.len())]
+}
+
+fn pick_f(r: &mut Rng, of: &[f64]) -> f64 {
+    of[r.usize(..of.len())]
+}
+
+/// Off, or rare, or common.
+fn some(r: &mut Rng, on: f64, common: f64) -> f64 {
+    if r.f64() >= on {
+        0.0
+    } else if r.bool() {
+        common
+    } else {
+        common / 5.0
+    }
+}
+
+fn some_of(r: &mut Rng) -> Mix {
+    let mut weight = |on: f64, weight: u32| if r.f64() < on { weight } else { 0 };
+    Mix {
+        lock: 10,
+        try_lock: weight(0.5, 5),
+        try_for: weight(0.5, 8),
+        force: weight(0.15, 2),
+        status: weight(0.2, 1),
+        rest: 10,
+        extend: weight(0.5, 8),
+        extend_twice: weight(0.3, 6),
+        verify: weight(0.3, 4),
+        reenter: weight(0.3, 3),
+        nested: weight(0.4, 4),
+        release: 10,
+        drop: weight(0.7, 10),
+        detach: weight(0.15, 2),
+        until_lost: weight(0.3, 3),
+    }
+}
+
+fn faults(r: &mut Rng) -> Faults {
+    let count = |r: &mut Rng, on: f64, most: u32| if r.f64() < on { r.u32(1..=most) } else { 0 };
+    let mut faults = Faults::default();
+    // One world in twenty has none: what fails there needs none.
+    if r.f64() < 0.05 {
+        return faults;
+    }
+    faults.slow_request = some(r, 0.4, 0.2);
+    faults.slow_reply = some(r, 0.4, 0.2);
+    faults.slow_hint = some(r, 0.4, 0.5);
+    faults.lost_request = some(r, 0.3, 0.15);
+    faults.lost_reply = some(r, 0.3, 0.2);
+    faults.lost_hint = some(r, 0.3, 0.3);
+    faults.lost_release = some(r, 0.25, 0.6);
+    faults.double = some(r, 0.5, 0.6);
+    faults.cancel = some(r, 0.4, 0.4);
+    faults.freeze_in_line = some(r, 0.25, 0.4);
+    faults.freeze = some(r, 0.25, 0.05);
+    faults.cut = some(r, 0.3, 0.08);
+    faults.cut_subscription = some(r, 0.3, 0.1);
+    faults.slow_run = some(r, 0.3, 0.1);
+    faults.pauses = count(r, 0.25, 2);
+    faults.restarts = count(r, 0.1, 1);
+    faults.freezes = count(r, 0.3, 3);
+    faults.cuts = count(r, 0.2, 3);
+    faults.deaths = count(r, 0.15, 2);
+    faults.shutdowns = count(r, 0.2, 2);
+    faults
+}

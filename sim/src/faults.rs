@@ -1,0 +1,330 @@
+//! What happens to clients, connections and the server; and the end of all that.
+
+use std::{mem, sync::Arc};
+
+use leasehold::sim::NoAnswer;
+
+use crate::{
+    config::{MS, SECOND},
+    dice::Point,
+    process::Life,
+    shared::{LETTERS, NAMES, span},
+    wire::{Freight, Message},
+    world::{Event, World},
+};
+
+impl World {
+    /// Trouble at the very moment at which something has reached a client or left it.
+    pub fn react(&mut self, client: u8, at: &'static str) {
+        let faults = &self.config.faults;
+        let (freeze, cut, deaf) = (faults.freeze, faults.cut, faults.cut_subscription);
+        let freeze = if at == "in line" {
+            freeze.max(faults.freeze_in_line)
+        } else {
+            freeze
+        };
+        if let Some(mut r) = self.chance(Point::React, client, freeze) {
+            let time = self.config.span(&mut r);
+            // A moment later, so that it has got in line, or believes in its hold.
+            let after = if r.bool() {
+                0
+            } else {
+                r.u64(0..=self.config.latency * 4)
+            };
+            self.at(self.now + after, Event::Freeze(client, time));
+        }
+        if at == "sends" || at == "hears" {
+            if let Some(mut r) = self.chance(Point::React, client, cut) {
+                let after = r.u64(0..=self.config.latency * 2);
+                self.at(self.now + after, Event::Cut(client, false));
+            }
+        } else if let Some(mut r) = self.chance(Point::React, client, deaf) {
+            let after = r.u64(0..=self.config.latency * 2);
+            self.at(self.now + after, Event::Cut(client, true));
+        }
+    }
+
+    /// SIGSTOP.
+    pub fn freeze(&mut self, client: u8, time: u64, why: &'static str) {
+        let healed = self.healed_at.is_some();
+        let process = &mut self.processes[usize::from(client)];
+        if process.life != Life::Runs || healed {
+            return;
+        }
+        process.life = Life::Frozen;
+        process.drive_at = u64::MAX;
+        self.note(client, "fault: frozen", || {
+            format!(
+                "client {} is frozen for {} ({why})",
+                LETTERS[usize::from(client)],
+                span(time)
+            )
+        });
+        self.at(self.now + time, Event::Thaw(client));
+    }
+
+    /// SIGCONT. What has come meanwhile is read in the order of each connection, but one connection may be read long
+    /// before the other.
+    pub fn thaw(&mut self, client: u8) {
+        let process = &mut self.processes[usize::from(client)];
+        if process.life != Life::Frozen {
+            return;
+        }
+        process.life = Life::Runs;
+        self.note(client, "fault: thawed", || {
+            format!("client {} goes on", LETTERS[usize::from(client)])
+        });
+        let mut later = [0, 0];
+        if let Some(mut r) = self.chance(Point::Thaw, client, 0.7) {
+            let which = r.usize(0..2);
+            later[which] = match r.u32(0..3) {
+                0 => self.config.latency,
+                1 => self.config.latency * 10,
+                _ => r.u64(0..self.config.lease),
+            };
+        }
+        let now = self.now;
+        let mut due = Vec::new();
+        for (&id, message) in &mut self.messages {
+            if message.client == client && message.due == u64::MAX {
+                let lane = usize::from(message.is_subscription());
+                later[lane] += 1_000;
+                message.due = now + later[lane];
+                due.push((id, message.due, message.is_subscription()));
+            }
+        }
+        for (id, due, subscription) in due {
+            let lane = self.processes[usize::from(client)].lane(subscription);
+            lane.last_in = lane.last_in.max(due);
+            self.at(due, Event::Message(id));
+        }
+        self.drive_soon(client);
+    }
+
+    /// A connection breaks. What was under way is lost, or arrives much later for nobody.
+    pub fn cut(&mut self, client: u8, subscription: bool) {
+        if self.healed_at.is_some() || self.processes[usize::from(client)].life == Life::Unborn {
+            return;
+        }
+        let down = self.chance(Point::Cut, client, 1.0).map_or(MS, |mut r| {
+            if r.bool() {
+                r.u64(0..20 * MS)
+            } else {
+                self.config.span(&mut r)
+            }
+        });
+        let which = if subscription {
+            "connection for wake-ups"
+        } else {
+            "connection"
+        };
+        let letter = LETTERS[usize::from(client)];
+        self.note(
+            client,
+            if subscription {
+                "fault: cut wake-ups"
+            } else {
+                "fault: cut"
+            },
+            || format!("the {which} of client {letter} is cut for {}", span(down)),
+        );
+        let now = self.now;
+        let lane = self.processes[usize::from(client)].lane(subscription);
+        lane.generation += 1;
+        lane.down_until = now + down;
+        (lane.last_in, lane.last_out) = (0, 0);
+        let generation = lane.generation;
+        let cut: Vec<u64> = self
+            .messages
+            .iter()
+            .filter(|(_, m)| m.client == client && m.is_subscription() == subscription)
+            .filter(|(_, m)| !matches!(m.freight, Freight::Request { stray: true, .. }))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in cut {
+            let Some(message) = self.messages.remove(&id) else {
+                continue;
+            };
+            self.strand(message);
+        }
+        if subscription {
+            self.server.disconnect(letter);
+            self.at(now + down, Event::Listen(client, generation));
+        }
+        self.drive_soon(client);
+    }
+
+    /// What becomes of a message whose connection is gone.
+    fn strand(&mut self, message: Message) {
+        let client = message.client;
+        match message.freight {
+            Freight::Request { request, .. } => {
+                if request.kind.is_subscription() {
+                    return;
+                }
+                request.request.lock().fail(NoAnswer::Ambiguous);
+                let number = request.number;
+                if let Some(mut r) = self.chance(Point::Cut, client, 0.5) {
+                    let due = self.now + self.config.span(&mut r);
+                    self.note(client, "fault: stranded", || {
+                        format!("[{number}] arrives late, for nobody")
+                    });
+                    let request = Arc::clone(&request);
+                    self.dispatch(
+                        client,
+                        Freight::Request {
+                            request,
+                            stray: true,
+                        },
+                        due,
+                    );
+                } else {
+                    self.maybe_double(&request);
+                }
+            }
+            Freight::Reply { request, .. } => {
+                request.request.lock().fail(NoAnswer::Ambiguous);
+                self.maybe_double(&request);
+            }
+            Freight::Hint(_) => {}
+        }
+    }
+
+    /// The connection for wake-ups is back: everything is subscribed again, and whoever listens is told to look.
+    pub fn listen_again(&mut self, client: u8, generation: u32) {
+        let process = &mut self.processes[usize::from(client)];
+        if process.subscription.generation != generation || process.life == Life::Dead {
+            return;
+        }
+        process.subscription.down_until = self.now;
+        let wanted: Vec<_> = self
+            .wanted
+            .iter()
+            .filter(|((who, _), _)| *who == client)
+            .map(|(_, asked)| Arc::clone(asked))
+            .collect();
+        for asked in wanted {
+            let name = NAMES[usize::from(asked.about[0].0)];
+            // The order of the server: subscribed first, then told.
+            let (answer, _) = asked.request.lock().execute(&self.server);
+            let due = self.now + self.config.latency;
+            let request = Arc::clone(&asked);
+            self.dispatch(client, Freight::Reply { request, answer }, due);
+            let hints = self.server.after_gap(LETTERS[usize::from(client)]);
+            for hint in hints.into_iter().filter(|hint| &*hint.name == name) {
+                self.dispatch(client, Freight::Hint(hint), due);
+            }
+        }
+    }
+
+    /// SIGKILL, or the machine is gone. What it has sent may still arrive.
+    pub fn die(&mut self, client: u8) {
+        // Somebody must be left to wait.
+        let alive = self
+            .processes
+            .iter()
+            .filter(|p| p.life != Life::Dead)
+            .count();
+        let process = &mut self.processes[usize::from(client)];
+        if alive < 2 || process.life == Life::Dead || self.healed_at.is_some() {
+            return;
+        }
+        process.life = Life::Dead;
+        process.drive_at = u64::MAX;
+        let letter = LETTERS[usize::from(client)];
+        let closed = self.now.is_multiple_of(2);
+        self.note(client, "fault: death", || {
+            let how = if closed {
+                "its connections are closed"
+            } else {
+                "nobody notices"
+            };
+            format!("client {letter} dies, and {how}")
+        });
+        if closed {
+            self.server.disconnect(letter);
+        }
+        let mut shared = self.shared.lock();
+        shared.doing.retain(|(who, _), _| *who != client);
+        shared.waits.retain(|_, wait| wait.client != client);
+    }
+
+    pub fn pause(&mut self, time: u64) {
+        if self.healed_at.is_some() {
+            return;
+        }
+        self.paused_until = self.paused_until.max(self.now + time);
+        for client in 0..self.config.clients {
+            self.processes[usize::from(client)].last_fault = self.now + time;
+        }
+        self.note(0, "fault: server paused", || {
+            format!("the server stands still for {}", span(time))
+        });
+    }
+
+    pub fn restart(&mut self, with_data: bool) {
+        if self.healed_at.is_some() {
+            return;
+        }
+        self.note(0, "fault: server restarted", || {
+            let data = if with_data { "with" } else { "without" };
+            format!("the server restarts {data} its data")
+        });
+        if !with_data {
+            for held in self.server.snapshot().held {
+                self.watch.forgive(&held);
+            }
+            self.server.forget();
+            self.watch.forgot_at = self.now;
+        }
+        for client in 0..self.config.clients {
+            self.cut(client, false);
+            self.cut(client, true);
+        }
+    }
+
+    /// Faults end. Whatever was still under way arrives soon.
+    pub fn heal(&mut self) {
+        if self.healed_at.is_some() {
+            return;
+        }
+        self.healed_at = Some(self.now);
+        {
+            let mut shared = self.shared.lock();
+            shared.say(|| "all is well from here on".to_owned());
+            shared.healed = true;
+            shared.dice.quiet = true;
+        }
+        self.paused_until = self.now;
+        let soon = self.now + 50 * MS;
+        let mut early = Vec::new();
+        for (&id, message) in &mut self.messages {
+            if message.due != u64::MAX && message.due > soon {
+                message.due = soon;
+                early.push(id);
+            }
+        }
+        for id in early {
+            self.at(soon, Event::Message(id));
+        }
+        for client in 0..self.config.clients {
+            let process = &mut self.processes[usize::from(client)];
+            process.commands.down_until = self.now;
+            for lane in [&mut process.commands, &mut process.subscription] {
+                lane.last_in = lane.last_in.min(soon);
+                lane.last_out = lane.last_out.min(soon);
+            }
+            let (life, generation) = (process.life, process.subscription.generation);
+            let down = mem::replace(&mut process.subscription.down_until, self.now) > self.now;
+            process.healed.notify_waiters();
+            if life == Life::Frozen {
+                self.at(self.now, Event::Thaw(client));
+            }
+            if down {
+                self.at(self.now, Event::Listen(client, generation));
+            }
+            self.drive_soon(client);
+        }
+        self.at(self.now + SECOND / 4, Event::Look);
+    }
+}

@@ -1,0 +1,53 @@
+//! **L1** When faults have ended, a waiter holds the name within the lease last granted and 200 ms.
+
+use leasehold::sim::Look;
+
+use crate::{
+    invariants::GRACE,
+    shared::{LETTERS, NAMES, span},
+    world::World,
+};
+
+pub fn check(world: &mut World, settled: u64) {
+    if !world.watch.asks("L1") {
+        return;
+    }
+    let mut shared = world.shared.lock();
+    for name in 0..world.config.names {
+        let at = usize::from(name);
+        let Some(wait) = shared
+            .waits
+            .values()
+            .find(|wait| wait.name == name)
+            .cloned()
+        else {
+            continue;
+        };
+        let held = shared
+            .guards
+            .iter()
+            .any(|guard| guard.name == name && matches!(guard.probe.look(), Look::Valid(_)));
+        if held {
+            shared.last_seen[at] = world.now;
+            continue;
+        }
+        let since = settled.max(shared.last_seen[at]).max(wait.since);
+        let deadline = since.max(world.watch.granted_until[at]) + GRACE;
+        if world.now > deadline {
+            let letter = LETTERS[usize::from(wait.client)];
+            let what = format!(
+                "{letter} has waited for {} since {}, and nobody has it; the server says {:?}",
+                NAMES[at],
+                crate::shared::stamp(wait.since),
+                world.server.snapshot()
+            );
+            let late = span(world.now - since);
+            shared.breach(
+                "L1",
+                "nobody has it",
+                format!("{what}; {late} without a holder"),
+            );
+            return;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The promises of docs/design/safety.md, each looked at from outside in a file of its own.
+
+pub mod busy;
+pub mod l1;
+pub mod l2;
+pub mod l3;
+pub mod l4;
+pub mod s1;
+pub mod s2;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leasehold::sim::{Answer, Held, Hint, Kind};
+use parking_lot::Mutex;
+
+use crate::{
+    config::{Config, MS, SECOND},
+    process::Process,
+    shared::{Breach, NAMES, Shared},
+    wire::Asked as Request,
+    world::{Event, World, settle},
+};
+
+/// Which promises are asked about; empty: all.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    pub only: Vec<String>,
+    pub not: Vec<String>,
+    /// Kinds of breaches that are known and not asked about, by any part of `promise: kind`.
+    pub ignored: Vec<String>,
+}
+
+impl Asked {
+    /// Whether this breach is one that is asked about.
+    pub fn counts(&self, breach: &Breach) -> bool {
+        let kind = format!("{}: {}", breach.promise, breach.kind);
+        !self.ignored.iter().any(|part| kind.contains(part.as_str()))
+    }
+
+    fn about(&self, promise: &str) -> bool {
+        let is = |name: &String| name.eq_ignore_ascii_case(promise);
+        (self.only.is_empty() || self.only.iter().any(is)) && !self.not.iter().any(is)
+    }
+}
+
+/// What the checks remember.
+pub struct Watch {
+    asked: Asked,
+    /// Until when two holders are nobody's fault, by name: the server forgot one, or was told to.
+    pub forgiven: Vec<u64>,
+    /// What each client heard last about each of its leases.
+    pub heard: BTreeMap<(u8, u64), String>,
+    /// What the server did last about each name.
+    pub done: Vec<String>,
+    /// When the lease granted or renewed last ends, by name.
+    pub granted_until: Vec<u64>,
+    /// Holds of nobody: name, client, lease id, and since when.
+    pub orphans: BTreeMap<(u8, u8, u64), u64>,
+    /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
+    pub outlived: BTreeSet<(u8, u64)>,
+    /// When the server lost its data last.
+    pub forgot_at: u64,
+    pub longest: u64,
+    pub all_done_at: Option<u64>,
+    heal_planned: bool,
+}
+
+impl Watch {
+    pub fn new(config: &Config, asked: &Asked) -> Watch {
+        let names = usize::from(config.names);
+        Watch {
+            asked: asked.clone(),
+            forgiven: vec![0; names],
+            heard: BTreeMap::new(),
+            done: vec![String::new(); names],
+            granted_until: vec![0; names],
+            orphans: BTreeMap::new(),
+            outlived: BTreeSet::new(),
+            forgot_at: 0,
+            longest: config.lease,
+            all_done_at: None,
+            heal_planned: false,
+        }
+    }
+
+    pub fn counts(&self, breach: &Breach) -> bool {
+        self.asked.counts(breach)
+    }
+
+    pub fn asks(&self, promise: &str) -> bool {
+        self.asked.about(promise)
+    }
+
+    /// Until this hold has ended, its guard may believe in what the server has given away.
+    pub fn forgive(&mut self, held: &Held) {
+        let name = NAMES.iter().position(|name| **name == *held.name);
+        if let Some(name) = name {
+            let until = nanos(held);
+            self.forgiven[name] = self.forgiven[name].max(until);
+        }
+    }
+
+    pub fn sent(
+        &mut self,
+        client: u8,
+        now: u64,
+        processes: &mut [Process],
+        shared: &Mutex<Shared>,
+    ) {
+        if self.asks("busy") {
+            busy::sent(&mut processes[usize::from(client)], now, shared);
+        }
+    }
+
+    pub fn executed(&mut self, asked: &Request, answer: &Answer, shared: &Mutex<Shared>) {
+        for (name, _) in &asked.about {
+            self.done[usize::from(*name)] = format!("{:?}", asked.kind);
+        }
+        let text = format!("{:?}", answer.text);
+        let mut shared = shared.lock();
+        match asked.kind {
+            Kind::Release if text.contains("Kept") => shared.count("seen: release answered kept"),
+            Kind::Release if text.contains("Granted") => {
+                shared.count("seen: release gave the name to the next in line");
+            }
+            Kind::Release if text.contains("NotOurs") => {
+                shared.count("seen: release answered not ours");
+            }
+            Kind::Acquire if text.contains("GivenUp") => {
+                shared.count("seen: acquire met a tombstone");
+            }
+            Kind::Acquire if text.contains("Held") => shared.count("seen: acquire found it held"),
+            Kind::Renew if text.contains("Lost") => shared.count("seen: renewal answered lost"),
+            _ => {}
+        }
+    }
+
+    /// A reply reaches its client; `true` if it says that the name is held by somebody else.
+    pub fn heard(&mut self, asked: &Request, answer: &Answer) -> bool {
+        let text = format!("{:?}", answer.text);
+        let text: String = text.chars().take_while(|c| *c != '{').collect();
+        for (_, lease) in &asked.about {
+            let heard = format!("{:?} {}", asked.kind, text.trim());
+            self.heard.insert((asked.client, *lease), heard);
+        }
+        asked.kind == Kind::Acquire && text.contains("Held")
+    }
+
+    pub fn woken(&mut self, client: u8, hint: &Hint) {
+        if let Some(lease) = hint.granted {
+            self.heard
+                .insert((client, lease), "grant by wake-up".to_owned());
+        }
+    }
+
+    /// What the client heard last of this lease.
+    pub fn last_heard(&self, client: u8, lease: u64) -> &str {
+        self.heard
+            .get(&(client, lease))
+            .map_or("nothing", String::as_str)
+    }
+}
+
+/// When a hold ends on the server.
+pub fn nanos(held: &Held) -> u64 {
+    u64::try_from(held.ends.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// After each step.
+pub fn after_step(world: &mut World) {
+    s1::check(world);
+    s2::told_in_error(world);
+    if world.healed_at.is_none() && !world.watch.heal_planned {
+        let idle = world.shared.lock().doing.is_empty();
+        let born = world.processes.iter().all(|p| p.client.is_some());
+        if idle && born {
+            // Nobody wants anything any more: a little longer, for what is under way.
+            world.watch.heal_planned = true;
+            let time = world.now + world.config.lease.min(SECOND);
+            world.at(time, Event::Heal);
+        }
+    }
+}
+
+const LOOK_EVERY: u64 = SECOND / 4;
+
+impl World {
+    /// Now and then, when faults have ended.
+    pub fn look(&mut self) {
+        let Some(healed) = self.healed_at else { return };
+        let settled = healed + settle(&self.config);
+        if self.now >= settled {
+            l3::orphans(self);
+            l1::check(self, settled);
+            l2::check(self, settled);
+            if self.watch.all_done_at.is_none() && self.shared.lock().doing.is_empty() {
+                self.watch.all_done_at = Some(self.now);
+            }
+            if self
+                .watch
+                .all_done_at
+                .is_some_and(|at| self.now >= at + SECOND)
+            {
+                l3::check(self);
+                self.over = true;
+                return;
+            }
+        }
+        self.at(self.now + LOOK_EVERY, Event::Look);
+    }
+}
+
+/// What 200 ms after the end of a lease means here: the promise, and how seldom anybody looks.
+pub const GRACE: u64 = 200 * MS + LOOK_EVERY;

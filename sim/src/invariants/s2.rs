@@ -1,0 +1,91 @@
+//! **S2** A stale holder changes nothing of the next one's; and until a hold is released, expires or is unlocked by
+//! force, nothing brings its end nearer (B2), and nobody is told that it is lost.
+
+use leasehold::{
+    LostReason,
+    sim::{Held, Kind, Look},
+};
+
+use crate::{
+    invariants::nanos,
+    shared::{LETTERS, NAMES, span},
+    wire::Asked,
+    world::World,
+};
+
+/// Who holds the names that a request is about.
+pub fn look(world: &World, asked: &Asked) -> Vec<Option<Held>> {
+    let held = |(name, _): &(u8, u64)| world.server.held(NAMES[usize::from(*name)]);
+    asked.about.iter().map(held).collect()
+}
+
+/// Compares with what was there before the request was carried out.
+pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
+    let letter = LETTERS[usize::from(asked.client)];
+    for ((name, lease), before) in asked.about.iter().zip(before) {
+        let name = usize::from(*name);
+        let after = world.server.held(NAMES[name]);
+        if let Some(after) = &after {
+            let watch = &mut world.watch;
+            watch.granted_until[name] = watch.granted_until[name].max(nanos(after));
+            watch.longest = watch.longest.max(nanos(after).saturating_sub(world.now));
+        }
+        let Some(before) = before else { continue };
+        if asked.kind == Kind::ForceUnlock {
+            world.watch.forgive(&before);
+            continue;
+        }
+        let same = |after: &Held| after.client == before.client && after.lease == before.lease;
+        let wrong = match &after {
+            Some(after) if same(after) && after.ends < before.ends => {
+                let nearer = before.ends.checked_sub(after.ends).unwrap_or_default();
+                let nearer = span(u64::try_from(nearer.as_nanos()).unwrap_or(u64::MAX));
+                let kind = format!("{:?} brings the end nearer", asked.kind);
+                Some((kind, format!("its end is {nearer} nearer than before")))
+            }
+            Some(after) if same(after) => None,
+            _ => {
+                let own = *before.client == *letter && before.lease == *lease;
+                let ends = matches!(asked.kind, Kind::Release);
+                (!own || !ends).then(|| {
+                    let kind = format!("{:?} ends the hold of another lease", asked.kind);
+                    (kind, format!("the name went to {after:?}"))
+                })
+            }
+        };
+        if let Some((kind, wrong)) = wrong
+            && world.watch.asks("S2")
+        {
+            let what = format!(
+                "{:?} #{lease} of {letter} met {before:?}: {wrong}",
+                asked.kind
+            );
+            world.shared.lock().breach("S2", kind, what);
+        }
+    }
+}
+
+/// A guard that was told that somebody else has its name, while the server still has it for this very lease.
+pub fn told_in_error(world: &mut World) {
+    if !world.watch.asks("S2") {
+        return;
+    }
+    let mut shared = world.shared.lock();
+    let wrong = shared.guards.iter().find_map(|guard| {
+        if guard.probe.look() != Look::Lost(LostReason::Replaced) {
+            return None;
+        }
+        let held = world.server.held(NAMES[usize::from(guard.name)])?;
+        let lease = guard.probe.lease();
+        let letter = LETTERS[usize::from(guard.client)];
+        (held.lease == lease && *held.client == *letter).then(|| {
+            let heard = world.watch.last_heard(guard.client, lease).to_owned();
+            let what =
+                format!("{letter} was told that #{lease} is lost, but the server has it: {held:?}");
+            (format!("told lost in error, heard last: {heard}"), what)
+        })
+    });
+    if let Some((kind, what)) = wrong {
+        shared.breach("S2", kind, what);
+    }
+}

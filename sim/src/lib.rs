@@ -1,0 +1,20 @@
+//! A deterministic simulation of leasehold: see `README.md` next to this crate.
+
+#![allow(missing_docs, reason = "nobody outside this repository uses it")]
+
+pub mod carry;
+pub mod config;
+pub mod dice;
+pub mod faults;
+pub mod held;
+pub mod invariants;
+pub mod panics;
+pub mod process;
+pub mod report;
+pub mod runner;
+pub mod shared;
+pub mod shrink;
+pub mod states;
+pub mod tasks;
+pub mod wire;
+pub mod world;

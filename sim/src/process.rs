@@ -1,0 +1,235 @@
+//! One simulated process: a client on a runtime of its own, which the scheduler polls by hand and whose clocks it
+//! moves. Frozen means that nobody polls it; dead, that nobody ever will.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use leasehold::{
+    Client, MemoryServer,
+    sim::{Identity, SimClock, identify},
+};
+use parking_lot::Mutex;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::Notify,
+};
+
+use crate::{config::Config, dice::mix, shared::LETTERS};
+
+/// The lease clock of every client starts here: its first instants mean something else to a `Term`.
+const CLOCK_STARTS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    Unborn,
+    Runs,
+    Frozen,
+    Dead,
+}
+
+/// One direction and kind of connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lane {
+    /// Grows when the connection is replaced.
+    pub generation: u32,
+    /// When the last message to the server arrives there: a connection keeps its order.
+    pub last_out: u64,
+    /// The same for messages to the client.
+    pub last_in: u64,
+    pub down_until: u64,
+}
+
+pub struct Process {
+    pub me: u8,
+    pub life: Life,
+    pub clock: SimClock,
+    pub healed: Arc<Notify>,
+    pub client: Option<Client>,
+    pub runtime: Runtime,
+    pub signal: Arc<Signal>,
+    /// So often it is interrupted before it may run until it has nothing to do.
+    pub interruptions: u32,
+    /// How fast its clocks run, in parts of a million of the server's.
+    rate: u64,
+    /// What its tokio clock shows.
+    shown: u64,
+    /// When it is polled next.
+    pub drive_at: u64,
+    /// Since when it has had nothing to do.
+    pub idle_since: u64,
+    pub commands: Lane,
+    pub subscription: Lane,
+    pub shut_down: bool,
+    /// …and what it held was left to expire.
+    pub left_to_expire: bool,
+    pub last_fault: u64,
+    /// Requests in the present second.
+    pub busy: (u64, u32),
+}
+
+impl Process {
+    pub fn new(me: u8, rate: u64) -> Process {
+        let signal = Arc::new(Signal::default());
+        let parks = Arc::clone(&signal);
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .event_interval(1)
+            .global_queue_interval(1)
+            .on_thread_park(move || parks.park())
+            .build()
+            .expect("a runtime without I/O needs nothing from the system");
+        Process {
+            me,
+            life: Life::Unborn,
+            clock: SimClock::default(),
+            healed: Arc::new(Notify::new()),
+            client: None,
+            runtime,
+            signal,
+            interruptions: 0,
+            rate,
+            shown: 0,
+            drive_at: u64::MAX,
+            idle_since: 0,
+            commands: Lane::default(),
+            subscription: Lane::default(),
+            shut_down: false,
+            left_to_expire: false,
+            last_fault: 0,
+            busy: (0, 0),
+        }
+    }
+
+    pub fn letter(&self) -> &'static str {
+        LETTERS[usize::from(self.me)]
+    }
+
+    /// What its clocks show at this moment of the world.
+    fn local(&self, now: u64) -> u64 {
+        u64::try_from(u128::from(now) * u128::from(self.rate) / 1_000_000).unwrap_or(u64::MAX)
+    }
+
+    pub fn set_clock(&self, now: u64) {
+        self.clock.set(CLOCK_STARTS + self.local(now));
+    }
+
+    /// It starts, and connects.
+    pub fn connect(&mut self, server: &MemoryServer, config: &Config, now: u64) -> Client {
+        self.set_clock(now);
+        fastrand::seed(mix(config.seed, u64::from(self.me)));
+        identify(Some(Identity {
+            client: self.letter().into(),
+            clock: self.clock.clone(),
+        }));
+        let builder = Client::builder()
+            .memory(server)
+            .label(self.letter())
+            .lease(Duration::from_nanos(config.lease))
+            .operation_timeout(Duration::from_nanos(config.operation_timeout))
+            .poll_every(Duration::from_nanos(config.poll_every));
+        let client = self.runtime.block_on(builder.connect());
+        identify(None);
+        let client = client.expect("the settings of a world are good ones");
+        self.client = Some(client.clone());
+        self.life = Life::Runs;
+        client
+    }
+
+    /// Lets it run: for so many polls while it is to be interrupted, else until it has sent something or has nothing
+    /// to do.
+    pub fn drive(&mut self, seed: u64, now: u64, polls: u32) -> Driven {
+        let local = self.local(now);
+        let ahead = Duration::from_nanos(local.saturating_sub(self.shown));
+        self.shown = self.shown.max(local);
+        fastrand::seed(mix(seed, now ^ u64::from(self.me) << 56));
+        let before = self.clock.reading();
+        let (signal, interrupted) = (&self.signal, self.interruptions > 0);
+        self.interruptions = self.interruptions.saturating_sub(1);
+        signal.parked.store(false, Ordering::Relaxed);
+        let (mut first, mut idle, mut ran) = (true, 0, 0);
+        self.runtime.block_on(poll_fn(|cx| {
+            if first {
+                first = false;
+                signal.waker.set(cx.waker());
+                // Moves the clock at its first poll, and would only yield after that, which looks at the timers.
+                let _ = pin!(tokio::time::advance(ahead)).poll(cx);
+                return Poll::Pending;
+            }
+            ran += 1;
+            // Timers are looked at while parked: only at the second time is there nothing to do.
+            idle += u32::from(signal.parked.swap(false, Ordering::Relaxed));
+            if idle >= 2
+                || (interrupted && ran > polls)
+                || signal.sent.swap(false, Ordering::Relaxed)
+            {
+                return Poll::Ready(());
+            }
+            if interrupted {
+                // Polled again after each poll of a task.
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        }));
+        signal.waker.clear();
+        Driven {
+            ran: self.clock.reading() > before,
+            more: idle < 2,
+        }
+    }
+}
+
+pub struct Driven {
+    pub ran: bool,
+    pub more: bool,
+}
+
+/// Wakes the scheduler out of a runtime that it drives.
+#[derive(Default)]
+pub struct Signal {
+    waker: WakerSlot,
+    parked: AtomicBool,
+    sent: AtomicBool,
+}
+
+impl Signal {
+    /// The runtime has nothing to do. To be awake by then keeps tokio from moving the clock by itself.
+    fn park(&self) {
+        self.parked.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+
+    /// The client has sent something.
+    pub fn send(&self) {
+        self.sent.store(true, Ordering::Relaxed);
+        self.waker.wake();
+    }
+}
+
+#[derive(Default)]
+struct WakerSlot(Mutex<Option<Waker>>);
+
+impl WakerSlot {
+    fn set(&self, waker: &Waker) {
+        *self.0.lock() = Some(waker.clone());
+    }
+
+    fn clear(&self) {
+        *self.0.lock() = None;
+    }
+
+    fn wake(&self) {
+        let waker = self.0.lock().clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! What the tasks of a client do: all of the public API, with mixed terms, and futures dropped on the way.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use leasehold::{Client, Error, ErrorKind, Guard, Handoff, Mutex, Owner, Shutdown};
+use tokio::{sync::Notify, time::sleep};
+
+use crate::{
+    config::{Config, MS, fraction},
+    dice::Point,
+    held::Held,
+    invariants::l4,
+    shared::{LETTERS, NAMES, Wait, World},
+};
+
+/// One task of one client.
+pub struct Task {
+    pub world: World,
+    pub client: Client,
+    pub me: u8,
+    pub number: u8,
+    pub owner: Owner,
+    /// Rings when faults have ended: whoever holds lets go.
+    pub healed: Arc<Notify>,
+    pub config: Config,
+}
+
+enum Asked {
+    Lock,
+    Try,
+    TryFor(Duration),
+}
+
+impl Task {
+    fn who(&self) -> u8 {
+        self.me * 4 + self.number
+    }
+
+    fn say(&self, line: impl FnOnce() -> String) {
+        let me = LETTERS[usize::from(self.me)];
+        let task = self.number;
+        self.world
+            .lock()
+            .say(|| format!("client {me}.{task}  {}", line()));
+    }
+
+    fn doing(&self, what: impl FnOnce() -> String) {
+        let what = what();
+        self.say(|| what.clone());
+        let key = (self.me, self.number);
+        self.world.lock().doing.insert(key, what);
+    }
+
+    pub async fn run(self) {
+        for _ in 0..self.config.ops {
+            let op = self.world.lock().dice.chance(Point::Op, self.who(), 1.0);
+            let Some(mut rng) = op else { continue };
+            let think = fraction(self.config.lease, rng.f64() * 0.5) + rng.u64(0..2 * MS);
+            self.doing(|| "thinks".to_owned());
+            self.rest(think).await;
+            if self.world.lock().healed {
+                break;
+            }
+            self.operation(&mut rng).await;
+        }
+        let key = (self.me, self.number);
+        self.world.lock().doing.remove(&key);
+    }
+
+    /// Rests, unless faults end before.
+    async fn rest(&self, nanos: u64) {
+        let mut healed = pin!(self.healed.notified());
+        healed.as_mut().enable();
+        if self.world.lock().healed {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = healed => {}
+            () = sleep(Duration::from_nanos(nanos)) => {}
+        }
+    }
+
+    async fn operation(&self, r: &mut Rng) {
+        let mix = &self.config.mix;
+        let name = r.u8(0..self.config.names);
+        match choose(
+            r,
+            &[mix.lock, mix.try_lock, mix.try_for, mix.force, mix.status],
+        ) {
+            0 => self.lock(r, name, Asked::Lock).await,
+            1 => self.lock(r, name, Asked::Try).await,
+            2 => {
+                let wait = Duration::from_nanos(fraction(self.config.lease, r.f64() * 2.0));
+                self.lock(r, name, Asked::TryFor(wait)).await;
+            }
+            3 => {
+                self.doing(|| format!("unlocks {} by force", NAMES[usize::from(name)]));
+                let freed = self
+                    .maybe(self.client.force_unlock(NAMES[usize::from(name)]))
+                    .await;
+                self.say(|| format!("unlocked by force: {freed:?}"));
+            }
+            _ => {
+                self.doing(|| format!("looks at {}", NAMES[usize::from(name)]));
+                let _ = self
+                    .maybe(self.client.status(NAMES[usize::from(name)]))
+                    .await;
+            }
+        }
+    }
+
+    /// The lock with this task's terms, and in words.
+    fn mutex(&self, r: &mut Rng, name: u8) -> (Mutex, u64, bool, String) {
+        let config = &self.config;
+        let mut lease = config.lease;
+        if !config.same_terms {
+            lease = fraction(lease, [0.1, 0.3, 1.0, 1.0, 3.0, 10.0][r.usize(..6)]);
+        }
+        let lease = lease.clamp(10 * MS, 60_000 * MS);
+        let lease_of = Duration::from_nanos(lease);
+        let fixed = r.f64() < config.fixed;
+        let mut mutex = self.client.mutex(NAMES[usize::from(name)]);
+        let mut terms = format!("{lease_of:?}");
+        mutex = if fixed {
+            terms += " fixed";
+            mutex.lease(lease_of)
+        } else {
+            mutex.watchdog(lease_of)
+        };
+        if r.f64() < config.max_hold {
+            let most = Duration::from_nanos(fraction(lease, 0.5 + r.f64() * 3.0));
+            terms = format!("{terms}, at most {most:?}");
+            mutex = mutex.max_hold(most);
+        }
+        if config.handoff_off {
+            mutex = mutex.handoff(Handoff::off());
+        }
+        let owned = r.f64() < config.owned;
+        if owned {
+            terms += ", as owner";
+            mutex = mutex.owned_by(&self.owner);
+        }
+        (mutex, lease, owned, terms)
+    }
+
+    async fn lock(&self, r: &mut Rng, name: u8, asked: Asked) {
+        let (mutex, lease, owned, terms) = self.mutex(r, name);
+        let called = NAMES[usize::from(name)];
+        let (since, waits) = {
+            let mut shared = self.world.lock();
+            let (since, number) = (shared.now, shared.number());
+            if matches!(asked, Asked::Lock) {
+                let client = self.me;
+                shared.waits.insert(
+                    number,
+                    Wait {
+                        client,
+                        name,
+                        since,
+                    },
+                );
+            }
+            (since, number)
+        };
+        let got = match asked {
+            Asked::Lock => {
+                self.doing(|| format!("lock({called}, {terms})"));
+                self.maybe(mutex.lock()).await.map(|got| got.map(Some))
+            }
+            Asked::Try => {
+                self.doing(|| format!("try_lock({called}, {terms})"));
+                self.maybe(mutex.try_lock()).await
+            }
+            Asked::TryFor(most) => {
+                self.doing(|| format!("try_lock_for({called}, {most:?}, {terms})"));
+                self.maybe(mutex.try_lock_for(most)).await
+            }
+        };
+        self.world.lock().waits.remove(&waits);
+        match got {
+            None => self.say(|| format!("dropped its future for {called}")),
+            Some(Ok(None)) => self.say(|| format!("did not get {called}")),
+            Some(Err(error)) => {
+                self.say(|| format!("failed: {error}"));
+                if matches!(asked, Asked::Lock) {
+                    l4::check(&mut self.world.lock(), &error, self.me, since, lease);
+                }
+            }
+            Some(Ok(Some(guard))) => {
+                // All guards of one owner are one holder.
+                let holder = owned.then_some(u64::MAX - u64::from(self.me));
+                let held = Held::new(&self.world, guard, self.me, name, holder);
+                self.hold(r, held, &mutex, owned).await;
+            }
+        }
+    }
+
+    async fn hold(&self, r: &mut Rng, guarded: Held, mutex: &Mutex, owned: bool) {
+        let mix = &self.config.mix;
+        let some_time = |r: &mut Rng| fraction(self.config.lease, self.config.hold * r.f64());
+        let until_lost = choose(r, &[mix.release, mix.drop, mix.detach, mix.until_lost]);
+        for _ in 0..r.u32(0..4) {
+            let Some(guard) = guarded.guard() else { return };
+            match choose(
+                r,
+                &[
+                    mix.rest,
+                    mix.extend,
+                    mix.extend_twice,
+                    mix.verify,
+                    mix.reenter,
+                    mix.nested,
+                ],
+            ) {
+                0 => {
+                    let time = some_time(r);
+                    self.doing(|| format!("holds for {:?}", Duration::from_nanos(time)));
+                    if r.bool() {
+                        let _ = guard.run(self.rest(time)).await;
+                    } else {
+                        self.rest(time).await;
+                    }
+                }
+                1 => {
+                    let to = self.some_lease(r);
+                    self.doing(|| format!("extends to {to:?}"));
+                    let done = self.maybe(guard.extend(to)).await;
+                    self.say(|| format!("extended: {done:?}"));
+                }
+                2 => {
+                    let (one, other) = (self.some_lease(r), self.some_lease(r));
+                    self.doing(|| format!("extends to {one:?} and to {other:?} at once"));
+                    let both = async { tokio::join!(guard.extend(one), guard.extend(other)) };
+                    let done = self.maybe(both).await;
+                    self.say(|| format!("extended: {done:?}"));
+                }
+                3 => {
+                    self.doing(|| "verifies".to_owned());
+                    let _ = self.maybe(guard.verify()).await;
+                }
+                4 => {
+                    if let Ok(again) = guard.reenter() {
+                        self.doing(|| "has entered again".to_owned());
+                        let again = Held::new(
+                            &self.world,
+                            again,
+                            self.me,
+                            guarded.name,
+                            Some(guarded.holder),
+                        );
+                        self.rest(some_time(r)).await;
+                        drop(again);
+                    }
+                }
+                _ if owned => self.nested(r, &guarded, mutex).await,
+                _ => {}
+            }
+        }
+        self.give_back(until_lost, guarded).await;
+    }
+
+    /// Locks what it holds as the same owner, and lets go of the inner guard.
+    async fn nested(&self, r: &mut Rng, held: &Held, mutex: &Mutex) {
+        self.doing(|| "locks as the same owner".to_owned());
+        if let Some(Ok(guard)) = self.maybe(mutex.lock()).await {
+            let inner = Held::new(&self.world, guard, self.me, held.name, Some(held.holder));
+            self.rest(r.u64(0..self.config.lease)).await;
+            if r.bool() {
+                let _ = inner.release().await;
+            }
+        }
+    }
+
+    async fn give_back(&self, how: usize, held: Held) {
+        match how {
+            0 => {
+                self.doing(|| "releases".to_owned());
+                let done = self.maybe(held.release()).await;
+                self.say(|| format!("released: {done:?}"));
+            }
+            2 => held.detach(),
+            3 => {
+                self.doing(|| "holds until it is lost".to_owned());
+                let Some(guard) = held.guard() else { return };
+                let lost = until_lost(guard);
+                let mut rest = pin!(self.rest(self.config.lease * 2));
+                tokio::select! {
+                    biased;
+                    () = lost => {}
+                    () = &mut rest => {}
+                }
+            }
+            _ => drop(held),
+        }
+    }
+
+    fn some_lease(&self, r: &mut Rng) -> Duration {
+        let part = [0.1, 0.3, 1.0, 2.0, 5.0][r.usize(..5)];
+        Duration::from_nanos(fraction(self.config.lease, part).clamp(10 * MS, 60_000 * MS))
+    }
+
+    /// Carries a future to its end, or drops it on the way: at one of its first polls, or after a while.
+    async fn maybe<F: Future>(&self, work: F) -> Option<F::Output> {
+        let probability = self.config.faults.cancel;
+        let cancel = {
+            let mut shared = self.world.lock();
+            let cancel = shared.dice.chance(Point::Cancel, self.who(), probability);
+            if cancel.is_some() {
+                shared.count("fault: future dropped");
+            }
+            cancel
+        };
+        let Some(mut r) = cancel else {
+            return Some(work.await);
+        };
+        let polls = r.u32(1..4);
+        let (by_poll, after) = (r.bool(), self.config.span(&mut r));
+        let mut alarm = pin!(sleep(Duration::from_nanos(after)));
+        let mut work: Pin<&mut F> = pin!(work);
+        let mut polled = 0;
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            polled += 1;
+            if (by_poll && polled >= polls) || alarm.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+async fn until_lost(guard: &Guard) {
+    guard.lost().await;
+}
+
+/// Shuts the client down at its time.
+pub async fn shut_down(world: World, client: Client, me: u8, after: u64, how: Shutdown) {
+    sleep(Duration::from_nanos(after)).await;
+    let letter = LETTERS[usize::from(me)];
+    {
+        let mut shared = world.lock();
+        shared.count("op: shutdown");
+        shared.say(|| format!("client {letter}  shuts down: {how:?}"));
+        shared.doing.insert((me, 3), "shutdown".to_owned());
+    }
+    client.shutdown(how).await;
+    let mut shared = world.lock();
+    shared.say(|| format!("client {letter}  has shut down"));
+    shared.doing.remove(&(me, 3));
+}
+
+pub fn is_transport(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotSent | ErrorKind::Ambiguous | ErrorKind::Rejected
+    )
+}
+
+/// The place of a choice, by weight.
+fn choose(r: &mut Rng, weights: &[u32]) -> usize {
+    let mut left = r.u32(0..weights.iter().sum::<u32>().max(1));
+    for (at, weight) in weights.iter().enumerate() {
+        if left < *weight {
+            return at;
+        }
+        left -= weight;
+    }
+    0
+}

@@ -1,0 +1,382 @@
+//! A world: clients, a server, and what is under way between them. The scheduler takes the next event, lets it
+//! happen, and has the promises checked.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use leasehold::{MemoryServer, Owner, Shutdown, sim};
+use parking_lot::Mutex;
+
+use crate::{
+    config::{Config, MS, SECOND},
+    dice::{Dice, Key, Point, mix},
+    invariants::{self, Watch},
+    panics,
+    process::{Life, Process},
+    shared::{Breach, LETTERS, Shared, World as SharedWorld},
+    states::Seen,
+    tasks::{self, Task},
+    wire::{Message, Outbox},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    Message(u64),
+    Drive(u8),
+    Thaw(u8),
+    Freeze(u8, u64),
+    Cut(u8, bool),
+    Listen(u8, u32),
+    Die(u8),
+    Born(u8),
+    Pause(u64),
+    Restart(bool),
+    Heal,
+    Look,
+}
+
+pub struct World {
+    pub config: Config,
+    pub now: u64,
+    pub shared: SharedWorld,
+    pub server: MemoryServer,
+    pub outbox: Arc<Outbox>,
+    pub processes: Vec<Process>,
+    pub agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub messages: BTreeMap<u64, Message>,
+    /// Which listen requests of a client are to be sent again after a gap, by client and name.
+    pub wanted: BTreeMap<(u8, u8), Arc<crate::wire::Asked>>,
+    pub paused_until: u64,
+    pub watch: Watch,
+    pub healed_at: Option<u64>,
+    pub steps: u64,
+    pub seen: Seen,
+    next: u64,
+    pub over: bool,
+}
+
+/// What became of one seed.
+#[derive(Debug)]
+pub struct Outcome {
+    pub seed: u64,
+    pub breach: Option<Breach>,
+    pub steps: u64,
+    /// Virtual time.
+    pub lasted: u64,
+    /// Decisions that had an effect.
+    pub used: Vec<Key>,
+    pub trace: Vec<String>,
+    pub coverage: BTreeMap<&'static str, u64>,
+    pub seen: Seen,
+}
+
+/// More events than this, and something goes round in circles.
+const MOST_STEPS: u64 = 150_000;
+
+/// Runs one seed, without the decisions in `calm`.
+pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> Outcome {
+    let config = Config::new(seed);
+    let mut world = World::new(config, calm, traced, asked);
+    world.run();
+    world.finish()
+}
+
+impl World {
+    fn new(config: Config, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> World {
+        sim::enter();
+        panics::forget();
+        let outbox = Arc::new(Outbox::default());
+        let server = MemoryServer::simulated(Arc::clone(&outbox) as Arc<dyn sim::Network>);
+        let dice = Dice::new(config.seed, calm);
+        let mut shared = Shared::new(config.clone(), dice, traced);
+        shared.say(|| config.in_words());
+        World {
+            now: 0,
+            shared: Arc::new(Mutex::new(shared)),
+            server,
+            outbox,
+            processes: Vec::new(),
+            agenda: BinaryHeap::new(),
+            messages: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            paused_until: 0,
+            watch: Watch::new(&config, asked),
+            healed_at: None,
+            steps: 0,
+            seen: Seen::default(),
+            next: 0,
+            over: false,
+            config,
+        }
+    }
+
+    pub fn at(&mut self, time: u64, event: Event) {
+        self.next += 1;
+        self.agenda
+            .push(Reverse((time.max(self.now), self.next, event)));
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn run(&mut self) {
+        self.plan();
+        while let Some(Reverse((time, _, event))) = self.agenda.pop() {
+            if !self.is_current(time, event) {
+                continue;
+            }
+            self.steps += 1;
+            self.set_time(time);
+            self.happen(event);
+            self.check();
+            if self.over || !self.shared.lock().breaches.is_empty() {
+                return;
+            }
+            if self.steps > MOST_STEPS {
+                let what = format!("{MOST_STEPS} events, and no end");
+                self.shared.lock().breach("L2", "endless", what);
+                return;
+            }
+        }
+    }
+
+    fn is_current(&self, time: u64, event: Event) -> bool {
+        match event {
+            Event::Drive(client) => self.processes[usize::from(client)].drive_at == time,
+            Event::Message(id) => self.messages.get(&id).is_some_and(|m| m.due == time),
+            _ => true,
+        }
+    }
+
+    fn set_time(&mut self, time: u64) {
+        self.now = time;
+        self.shared.lock().now = time;
+        self.server.set_clock(Duration::from_nanos(time));
+        for process in &self.processes {
+            process.set_clock(time);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Message(id) => self.arrive(id),
+            Event::Drive(client) => self.drive(client),
+            Event::Thaw(client) => self.thaw(client),
+            Event::Freeze(client, time) => self.freeze(client, time, "for no reason"),
+            Event::Cut(client, subscription) => self.cut(client, subscription),
+            Event::Listen(client, generation) => self.listen_again(client, generation),
+            Event::Die(client) => self.die(client),
+            Event::Born(client) => self.born(client),
+            Event::Pause(time) => self.pause(time),
+            Event::Restart(with_data) => self.restart(with_data),
+            Event::Heal => self.heal(),
+            Event::Look => self.look(),
+        }
+    }
+
+    /// Everything that is planned before the world begins.
+    fn plan(&mut self) {
+        let config = self.config.clone();
+        let mut r = Rng::with_seed(mix(config.seed, 1));
+        for me in 0..config.clients {
+            let rate = match r.u32(0..4) {
+                0 => 990_000,
+                1 => 1_010_000,
+                2 => 1_000_000,
+                _ => r.u64(990_000..=1_010_000),
+            };
+            self.processes.push(Process::new(me, rate));
+            let born = if me > 0 && r.f64() < 0.2 {
+                r.u64(0..config.chaos / 2)
+            } else {
+                0
+            };
+            self.at(born, Event::Born(me));
+        }
+        let faults = &config.faults;
+        let planned = [
+            (faults.freezes, 0),
+            (faults.cuts, 1),
+            (faults.deaths, 2),
+            (faults.pauses, 3),
+            (faults.restarts, 4),
+        ];
+        for (count, kind) in planned {
+            for _ in 0..count {
+                let chance = self.shared.lock().dice.chance(Point::Plan, kind, 1.0);
+                let Some(mut r) = chance else { continue };
+                // Early: that is where the operations are.
+                let time = r.u64(0..config.lease * 3 + 100 * MS).min(config.chaos);
+                let client = r.u8(0..config.clients);
+                let span = config.span(&mut r);
+                let event = match kind {
+                    0 => Event::Freeze(client, span),
+                    1 => Event::Cut(client, r.bool()),
+                    2 => Event::Die(client),
+                    3 => Event::Pause(span),
+                    _ => Event::Restart(r.bool()),
+                };
+                self.at(time, event);
+            }
+        }
+        self.at(config.chaos, Event::Heal);
+    }
+
+    /// A client starts: connects, and its tasks begin.
+    fn born(&mut self, me: u8) {
+        let config = self.config.clone();
+        let process = &mut self.processes[usize::from(me)];
+        let client = process.connect(&self.server, &config, self.now);
+        let owner = Owner::new();
+        for number in 0..config.tasks {
+            let task = Task {
+                world: Arc::clone(&self.shared),
+                client: client.clone(),
+                me,
+                number,
+                owner: owner.clone(),
+                healed: Arc::clone(&process.healed),
+                config: config.clone(),
+            };
+            let mut shared = self.shared.lock();
+            shared.doing.insert((me, number), "is new".to_owned());
+            drop(shared);
+            process.runtime.spawn(task.run());
+        }
+        if u32::from(me) < config.faults.shutdowns {
+            let chance = self.shared.lock().dice.chance(Point::Plan, 5, 1.0);
+            if let Some(mut r) = chance {
+                let after = r.u64(0..config.lease * 2 + 20 * MS).min(config.chaos);
+                let how = if r.bool() {
+                    Shutdown::LetExpire
+                } else {
+                    let grace = Duration::from_nanos(r.u64(0..config.lease));
+                    Shutdown::ReleaseAll { grace }
+                };
+                process.shut_down = true;
+                process.left_to_expire = how == Shutdown::LetExpire;
+                let shared = Arc::clone(&self.shared);
+                process
+                    .runtime
+                    .spawn(tasks::shut_down(shared, client, me, after, how));
+            }
+        }
+        self.drive_soon(me);
+    }
+
+    /// Lets a client run at once, or a moment later.
+    pub fn drive_soon(&mut self, me: u8) {
+        let now = self.now;
+        let process = &mut self.processes[usize::from(me)];
+        if process.life != Life::Runs {
+            return;
+        }
+        process.idle_since = now;
+        process.interruptions = if self.config.polls < 100 { 3 } else { 0 };
+        let slow = {
+            let mut shared = self.shared.lock();
+            let probability = self.config.faults.slow_run;
+            shared.dice.chance(Point::Run, me, probability)
+        };
+        let wait = match slow {
+            Some(mut r) => r.u64(0..20 * MS),
+            None => 1_000,
+        };
+        self.drive_at(me, now + wait);
+    }
+
+    fn drive_at(&mut self, me: u8, time: u64) {
+        let process = &mut self.processes[usize::from(me)];
+        // Whatever is earlier, unless that is over.
+        if process.drive_at <= self.now || time < process.drive_at {
+            process.drive_at = time;
+            self.at(time, Event::Drive(me));
+        }
+    }
+
+    fn drive(&mut self, me: u8) {
+        let now = self.now;
+        let process = &mut self.processes[usize::from(me)];
+        process.drive_at = u64::MAX;
+        if process.life != Life::Runs {
+            return;
+        }
+        *self.outbox.signal.lock() = Some(Arc::clone(&process.signal));
+        let driven = process.drive(self.config.seed, now, self.config.polls);
+        *self.outbox.signal.lock() = None;
+        if driven.ran {
+            process.idle_since = now;
+        }
+        let next = if driven.more {
+            now + 2_000
+        } else {
+            // Nobody tells when its next timer is due, so it is looked at again and again, ever less often: a timer is
+            // late by a sixth of its time at most, as on a machine with much to do.
+            let idle = now - process.idle_since;
+            now + (idle / 6).clamp(300_000, 40 * MS)
+        };
+        self.send_all();
+        self.drive_at(me, next);
+        if let Some(what) = panics::last() {
+            self.shared.lock().breach("no panic", "panic", what);
+        }
+    }
+
+    fn send_all(&mut self) {
+        let sent = mem::take(&mut *self.outbox.sent.lock());
+        for request in sent {
+            self.send(request);
+        }
+    }
+
+    fn check(&mut self) {
+        invariants::after_step(self);
+    }
+
+    /// What is seen of it all, for those who count states.
+    pub fn finish(mut self) -> Outcome {
+        let mut shared = self.shared.lock();
+        let outcome = Outcome {
+            seed: self.config.seed,
+            breach: shared
+                .breaches
+                .first()
+                .filter(|breach| self.watch.counts(breach))
+                .cloned(),
+            steps: self.steps,
+            lasted: self.now,
+            used: mem::take(&mut shared.dice.used),
+            trace: shared.trace.take().unwrap_or_default(),
+            coverage: mem::take(&mut shared.coverage),
+            seen: mem::take(&mut self.seen),
+        };
+        // What the drops below still do is nobody's business.
+        shared.trace = None;
+        drop(shared);
+        self.messages.clear();
+        self.wanted.clear();
+        for process in self.processes.drain(..) {
+            drop(process);
+            self.outbox.sent.lock().clear();
+        }
+        panics::forget();
+        outcome
+    }
+
+    pub fn letter(client: u8) -> &'static str {
+        LETTERS[usize::from(client)]
+    }
+}
+
+/// How long faults may echo after their end: one operation timeout, and the longest pause between two tries.
+pub fn settle(config: &Config) -> u64 {
+    config.operation_timeout + SECOND
+}

@@ -1,0 +1,59 @@
+//! The same seed is the same schedule: in one process, in another one, and after others have run.
+
+use std::{collections::BTreeSet, process::Command};
+
+use leasehold_sim::{invariants::Asked, panics, shrink::shrink, world::run};
+
+fn trace(seed: u64) -> Vec<String> {
+    run(seed, &BTreeSet::new(), true, &Asked::default()).trace
+}
+
+#[test]
+fn a_seed_gives_the_same_trace_each_time() {
+    panics::keep();
+    let seeds = 0..40;
+    let first: Vec<_> = seeds.clone().map(trace).collect();
+    let backwards: Vec<_> = seeds.clone().rev().map(trace).collect();
+    for (seed, lines) in seeds.clone().zip(backwards.iter().rev()) {
+        let at = usize::try_from(seed).unwrap();
+        assert_eq!(
+            &first[at], lines,
+            "seed {seed}, after other seeds than before"
+        );
+        assert_eq!(first[at], trace(seed), "seed {seed}, a third time");
+    }
+    let busy = first.iter().filter(|lines| lines.len() > 20).count();
+    assert!(busy > 20, "something happens in most worlds: {busy}");
+}
+
+#[test]
+fn a_seed_gives_the_same_trace_in_another_process() {
+    for seed in ["7", "44", "523"] {
+        let print = || {
+            let sim = Command::new(env!("CARGO_BIN_EXE_sim"))
+                .args(["--seed", seed, "--trace"])
+                .output()
+                .unwrap();
+            String::from_utf8(sim.stdout).unwrap()
+        };
+        let first = print();
+        assert!(first.lines().count() > 3, "{first}");
+        assert_eq!(first, print(), "seed {seed}");
+    }
+}
+
+/// Looks at failing seeds, if there are any among the first ones.
+#[test]
+fn a_minimised_schedule_breaks_the_same_promise_with_fewer_decisions() {
+    panics::keep();
+    let asked = Asked::default();
+    let failing = (0..200).map(|seed| run(seed, &BTreeSet::new(), false, &asked));
+    for failed in failing.filter(|outcome| outcome.breach.is_some()).take(3) {
+        let small = shrink(&failed, &asked);
+        let (before, after) = (failed.breach.unwrap(), small.outcome.breach.unwrap());
+        assert_eq!((before.promise, before.kind), (after.promise, after.kind));
+        assert!(small.decisions <= failed.used.len());
+        let again = run(failed.seed, &small.calm, true, &asked);
+        assert_eq!(again.trace, small.outcome.trace);
+    }
+}
