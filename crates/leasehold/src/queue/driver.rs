@@ -148,7 +148,7 @@ impl<'a> Driver<'a> {
             remote.asks();
             (step, sent)
         };
-        let lease = step.lease;
+        let (lease, lease_ms) = (step.lease, step.lease_ms);
         let queued = step.place.is_some();
         let answer = self.core.backend.acquire(step).await;
         let now = self.core.clock.now();
@@ -170,8 +170,9 @@ impl<'a> Driver<'a> {
                     && let Some(late) = &mut self.late
                     && let Err(failure) = late.again(now.since(sent))
                     && let Some(spec) = state.first_live_waiter()
+                    && spec.lease_ms() == lease_ms
                 {
-                    // Only this waiter's lease is too short (L4).
+                    // Only this waiter's lease is too short (L4), and it is the one that was asked for.
                     self.late = None;
                     let error = self.queue.error(failure, spec);
                     state.answer_first(error);

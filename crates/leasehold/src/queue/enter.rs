@@ -60,7 +60,16 @@ pub(crate) async fn acquire(
     };
     let mut wait = match enter(core, name, spec, patience)? {
         Admission::Busy => return Ok(None),
-        Admission::Inside(hold) => return core.finish(reenter_on_server(hold)).await.map(Some),
+        Admission::Inside(hold) => {
+            let inside = core.finish(reenter_on_server(hold, patience));
+            let Some(until) = until else {
+                return inside.await.map(Some);
+            };
+            return match tokio::time::timeout_at(until, inside).await {
+                Ok(guard) => guard.map(Some),
+                Err(elapsed) => Err(no_answer(name, spec, elapsed)),
+            };
+        }
         Admission::Wait(wait) => wait,
         Admission::Attempt(queue) => {
             let attempt = core.finish(first_attempt(Arc::clone(core), queue, spec, patience));
@@ -68,11 +77,7 @@ pub(crate) async fn acquire(
                 None => attempt.await?,
                 Some(until) => match tokio::time::timeout_at(until, attempt).await {
                     Ok(first) => first?,
-                    Err(elapsed) => {
-                        let failure = Failure::Ambiguous(Arc::new(elapsed));
-                        let free = lease::free_within(spec.lease());
-                        return Err(failure.into_error(format!("lock {name:?}"), free));
-                    }
+                    Err(elapsed) => return Err(no_answer(name, spec, elapsed)),
                 },
             };
             match first {
@@ -83,6 +88,13 @@ pub(crate) async fn acquire(
         }
     };
     wait.answer(spec, until).await
+}
+
+/// The time of a caller is up before the server has answered its request.
+fn no_answer(name: &Name, spec: Spec, elapsed: tokio::time::error::Elapsed) -> Error {
+    let failure = Failure::Ambiguous(Arc::new(elapsed));
+    let free = lease::free_within(spec.lease());
+    failure.into_error(format!("lock {name:?}"), free)
 }
 
 fn enter(
@@ -130,8 +142,9 @@ fn enter(
     }
 }
 
-/// Tells the server that an owner has entered again. The caller has been counted already.
-pub(super) async fn reenter_on_server(hold: Arc<Hold>) -> Result<Guard, Error> {
+/// Tells the server that an owner has entered again. The caller has been counted already. It waits as it was told to, at
+/// most until the hold is lost.
+pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Result<Guard, Error> {
     // From here on a guard, so that every way out takes the count back.
     let guard = Guard::new(Arc::clone(&hold));
     let (core, name) = (&hold.core, &hold.queue.name);
@@ -149,9 +162,12 @@ pub(super) async fn reenter_on_server(hold: Arc<Hold>) -> Result<Guard, Error> {
         };
         // The count is absolute, so writing it again is harmless (D3).
         silent |= matches!(failure, Failure::Ambiguous(_));
+        if hold.standing().is_err() {
+            break;
+        }
         let waited = core.clock.now().since(began);
-        if failure.is_final() || waited >= core.config.operation_timeout || hold.standing().is_err()
-        {
+        let once = patience == Patience::Once;
+        if failure.is_final() || once && waited >= core.config.operation_timeout {
             let failure = match failure {
                 Failure::NotSent(cause) | Failure::NotNow(cause) if silent => {
                     Failure::Ambiguous(cause)

@@ -167,7 +167,9 @@ pub(crate) fn abandon(core: &Arc<Core>, name: &Name, debt: Debt) {
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that a request of before
 /// took has expired.
 pub(super) async fn settle(core: Arc<Core>, name: Name, debt: Debt) {
-    let over = lease::free_within(Duration::from_millis(debt.lease_ms));
+    let lease = Duration::from_millis(debt.lease_ms);
+    // As long as a tombstone would last: late copies of its requests can still queue it.
+    let over = lease::free_within(lease.max(Duration::from_millis(core.tombstone_ms())));
     let began = core.clock.now();
     let mut debt = debt;
     let mut pauses = Pauses::default();

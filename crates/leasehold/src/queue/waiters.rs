@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::oneshot;
 
 use super::{
-    Answer, Phase, Queue, Spec, State,
+    Answer, Patience, Phase, Queue, Spec, State,
     enter::{WaitTicket, reenter_on_server},
     remote::{Ears, Remote},
 };
@@ -122,10 +122,15 @@ impl State {
                     held_at: hold.spec().place,
                 }));
             } else if hold.enter_counted().is_some() {
+                let patience = if waiter.once {
+                    Patience::Once
+                } else {
+                    Patience::Forever
+                };
                 let hold = Arc::clone(hold);
                 let core = Arc::clone(&hold.core);
                 core.spawn(async move {
-                    let guard = reenter_on_server(hold).await;
+                    let guard = reenter_on_server(hold, patience).await;
                     let _ = waiter.answer.send(guard.map(Some));
                 });
             }
