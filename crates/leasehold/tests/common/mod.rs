@@ -7,6 +7,7 @@
 
 pub mod process;
 pub mod redisson;
+pub mod wire;
 
 use std::{
     future::Future,
@@ -160,8 +161,13 @@ impl<F: Future> ByHand<F> {
 
     /// Lets the runtime turn until the future wants to be polled.
     pub async fn woken(&self) {
+        self.woken_or(|| false).await;
+    }
+
+    /// Lets the runtime turn until the future wants to be polled, or something has happened.
+    pub async fn woken_or(&self, happened: impl Fn() -> bool) {
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while !self.is_woken() {
+        while !self.is_woken() && !happened() {
             assert!(std::time::Instant::now() < deadline, "never woken");
             tokio::task::yield_now().await;
         }
