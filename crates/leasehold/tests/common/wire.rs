@@ -7,9 +7,9 @@ use std::{
 };
 
 use leasehold::{Client, ClientBuilder, Guard, MemoryServer};
-use leasehold_testkit::{Proxy, Server};
+use leasehold_testkit::{Proxy, Server, wait_until_async};
 
-use super::World;
+use super::{SOON, World};
 
 /// Everything clients send, as `MONITOR` shows it.
 pub struct Monitor<'a> {
@@ -75,6 +75,17 @@ pub fn queue(server: &Server, name: &str) -> Vec<String> {
     let queue = format!("leasehold:{{{name}}}:queue");
     let places = server.cli(&["LRANGE", &queue, "0", "-1"]);
     redis::from_redis_value(places).expect("the queue is a list")
+}
+
+/// Until so many places are in the queue for `name`.
+pub async fn until_queued(server: &Server, places: usize) {
+    let what = format!("{places} stand in the queue");
+    wait_until_async(SOON, &what, || queue(server, "name").len() == places).await;
+}
+
+/// How many script calls the server has answered.
+pub fn script_calls(server: &Server) -> u64 {
+    server.calls().get("evalsha").copied().unwrap_or(0)
 }
 
 /// Says once more that the name was given to a place: the message was late.
