@@ -128,7 +128,7 @@ async fn a_kept_name_whose_reply_is_lost_goes_to_the_next_waiter_once() {
             let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
             let keeping = client
                 .mutex("name")
-                .handoff(leasehold::Handoff::new(1, Duration::from_nanos(1)));
+                .handoff(leasehold::Handoff::new(1, Duration::from_micros(1)));
             for mutex in [mutex, keeping] {
                 let other = Client::connect(&server.url()).await.unwrap();
                 let guard = mutex.lock().await.unwrap();

@@ -239,7 +239,7 @@ async fn a_repeated_release_that_was_kept_before_is_believed_for_what_is_left() 
         let network = Network::to(&world);
         let (client, looker) = (network.client().await, world.client().await);
         // Nothing passes in memory, but what the server gives back is kept.
-        let handoff = Handoff::new(1, Duration::from_nanos(1));
+        let handoff = Handoff::new(1, Duration::from_micros(1));
         let mutex = client.mutex("name").watchdog(LEASE).handoff(handoff);
         for round in 0..5 {
             let guard = mutex.lock().await.unwrap();
@@ -314,7 +314,7 @@ async fn the_name_that_an_unanswered_release_kept_is_not_forgotten() {
             let builder = network.builder().operation_timeout(200 * MS);
             let client = builder.connect().await.unwrap();
             let other = world.client().await;
-            let handoff = Handoff::new(1, Duration::from_nanos(1));
+            let handoff = Handoff::new(1, Duration::from_micros(1));
             let mutex = client.mutex("name").handoff(handoff);
             let guard = mutex.lock().await.unwrap();
             let next = tokio::spawn(mutex.lock());
