@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
+use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle, wire::Monitor};
 use leasehold::{Client, ErrorKind, Owner, Released};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
 
@@ -128,7 +128,7 @@ async fn a_kept_name_whose_reply_is_lost_goes_to_the_next_waiter_once() {
             let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
             let keeping = client
                 .mutex("name")
-                .handoff(leasehold::Handoff::new(1, Duration::from_nanos(1)));
+                .handoff(leasehold::Handoff::new(1, Duration::from_micros(1)));
             for mutex in [mutex, keeping] {
                 let other = Client::connect(&server.url()).await.unwrap();
                 let guard = mutex.lock().await.unwrap();
@@ -292,14 +292,14 @@ async fn a_late_copy_of_an_acquire_meets_the_tombstone_of_its_release() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
         let client = behind(&proxy).await;
-        let monitor = monitor(&server);
+        let mut monitor = Monitor::start(&server);
         proxy.lose_replies(b"EVALSHA", 1);
         let guard = client.mutex("name").lock().await.unwrap();
         let owner = guard.owner();
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
-        let sent = monitor.stop(&server);
+        let sent = monitor.seen();
         // It arrives only now.
-        server.cli(&copy_of_acquire(&sent, &owner));
+        server.cli(&copy_of_acquire(sent, &owner));
         assert_only_tombstones(&server);
     }
 }
@@ -309,7 +309,7 @@ async fn a_late_copy_of_an_acquire_that_was_given_up_meets_its_tombstone() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
         let client = behind(&proxy).await;
-        let monitor = monitor(&server);
+        let mut monitor = Monitor::start(&server);
         proxy.lose_replies(b"EVALSHA", usize::MAX);
         let wait = Duration::from_millis(200);
         let error = client.mutex("name").try_lock_for(wait).await.unwrap_err();
@@ -318,49 +318,10 @@ async fn a_late_copy_of_an_acquire_that_was_given_up_meets_its_tombstone() {
         wait_until_async(SOON, "it gave up", || client.footprint().queues == 0).await;
         proxy.heal();
         wait_until_idle(&client).await;
-        let sent = monitor.stop(&server);
-        server.cli(&copy_of_acquire(&sent, client.id()));
+        let sent = monitor.seen();
+        server.cli(&copy_of_acquire(sent, client.id()));
         assert_only_tombstones(&server);
         assert!(client.mutex("name").try_lock().await.unwrap().is_some());
-    }
-}
-
-/// Everything clients send, as `MONITOR` shows it.
-struct Monitor {
-    stream: std::net::TcpStream,
-}
-
-fn monitor(server: &Server) -> Monitor {
-    use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(server.addr()).unwrap();
-    stream.write_all(b"MONITOR\r\n").unwrap();
-    let mut ok = [0; 5];
-    stream.read_exact(&mut ok).unwrap();
-    assert_eq!(&ok, b"+OK\r\n");
-    Monitor { stream }
-}
-
-impl Monitor {
-    /// The commands of clients, in words, in order.
-    fn stop(self, server: &Server) -> Vec<Vec<String>> {
-        use std::io::BufRead;
-        server.cli(&["ECHO", "end-of-monitor"]);
-        let mut seen = Vec::new();
-        for line in std::io::BufReader::new(self.stream).lines() {
-            let line = line.unwrap();
-            if line.contains("end-of-monitor") {
-                return seen;
-            }
-            if line.contains(" lua]") {
-                continue;
-            }
-            let Some((_, words)) = line.split_once("] ") else {
-                continue;
-            };
-            let words = words.trim_matches('"').split("\" \"");
-            seen.push(words.map(str::to_owned).collect());
-        }
-        panic!("MONITOR ended early");
     }
 }
 

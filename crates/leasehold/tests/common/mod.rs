@@ -7,6 +7,7 @@
 
 pub mod process;
 pub mod redisson;
+pub mod wire;
 
 use std::{
     future::Future,
@@ -19,8 +20,11 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, ClientBuilder, Error, LostReason, MemoryServer, Released};
+use leasehold::{Client, ClientBuilder, Error, Guard, LostReason, MemoryServer, Released};
 use leasehold_testkit::{Flavor, Server};
+
+/// By then what was waited for has come, or never will.
+pub const SOON: Duration = Duration::from_secs(10);
 
 /// Where the leases live.
 pub enum World {
@@ -87,6 +91,39 @@ pub fn assert_lost(released: Result<Released, Error>, reason: LostReason) {
     match released {
         Err(Error::Lost { reason: told, .. }) => assert_eq!(told, reason),
         other => panic!("{other:?} instead of lost, {reason:?}"),
+    }
+}
+
+/// Gives a name back that was held to the end.
+pub async fn release(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
+}
+
+/// What a future gives in time, or it has hung.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(SOON, future).await;
+    done.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
+}
+
+/// Until so many tasks of the client wait for `name`.
+pub async fn until_waiting_here(client: &Client, tasks: usize) {
+    let deadline = std::time::Instant::now() + SOON;
+    while client.status("name").await.unwrap().waiting_here != tasks {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{tasks} tasks never waited"
+        );
+    }
+}
+
+/// Until so many clients listen for `name`.
+pub async fn until_listening(client: &Client, clients: u64) {
+    let deadline = std::time::Instant::now() + SOON;
+    while client.status("name").await.unwrap().waiting_clients != clients {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{clients} never listened"
+        );
     }
 }
 
@@ -160,8 +197,13 @@ impl<F: Future> ByHand<F> {
 
     /// Lets the runtime turn until the future wants to be polled.
     pub async fn woken(&self) {
+        self.woken_or(|| false).await;
+    }
+
+    /// Lets the runtime turn until the future wants to be polled, or something has happened.
+    pub async fn woken_or(&self, happened: impl Fn() -> bool) {
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while !self.is_woken() {
+        while !self.is_woken() && !happened() {
             assert!(std::time::Instant::now() < deadline, "never woken");
             tokio::task::yield_now().await;
         }

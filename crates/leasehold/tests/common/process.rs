@@ -94,6 +94,11 @@ impl Process {
             .expect("the child says something")
     }
 
+    /// What the child has said, if anything.
+    pub fn try_next(&self) -> Option<String> {
+        self.said.try_recv().ok()
+    }
+
     /// Blocks until the child says this.
     pub fn wait_for(&self, word: &str) {
         assert_eq!(self.next(), word);
