@@ -11,7 +11,7 @@
 use std::{
     future::{Future, pending, poll_fn},
     io,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,8 +23,8 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    runtime::{Builder, Handle},
-    time::Instant as TokioInstant,
+    runtime::{Builder, Handle, Id},
+    time::{Instant as TokioInstant, Sleep},
 };
 
 /// Where the background work of a client runs.
@@ -110,11 +110,25 @@ impl Home {
 
     /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Home::sleep) does.
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
-        let timer = self.timer(self.end(time), Timer::OfHome);
         tokio::select! {
             biased;
             output = work => Some(output),
-            () = timer => None,
+            () = self.timer(self.end(time), Timer::OfHome) => None,
+        }
+    }
+
+    /// The same, measured as [`sleep_here`](Home::sleep_here) does, which is the cheapest for those who are on a
+    /// runtime. Takes a pointer, so that the work is not moved about.
+    pub(crate) async fn within_here<F: Future>(
+        &self,
+        time: Duration,
+        work: Pin<&mut F>,
+    ) -> Option<F::Output> {
+        let end = end_of(TokioInstant::now(), time);
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = self.timer(end, Timer::OfWhoPolls) => None,
         }
     }
 
@@ -134,11 +148,7 @@ impl Home {
             let Some(place) = self.place(whose) else {
                 return pending().await; // no thread and no runtime, so no time
             };
-            let timer = {
-                let _its = place.runtime().enter();
-                tokio::time::sleep_until(end)
-            };
-            let mut timer = pin!(timer);
+            let mut timer = pin!(place.timer(end));
             let over = poll_fn(|cx| {
                 if place.holds() {
                     timer.as_mut().poll(cx).map(|()| true)
@@ -161,41 +171,45 @@ impl Home {
         if let (Timer::OfHome, Some(thread)) = (whose, thread) {
             return Some(Place::Thread(thread));
         }
-        match (Handle::try_current(), thread, self) {
-            (Ok(here), _, _) => Some(Place::Here(here)),
-            (Err(_), Some(thread), _) => Some(Place::Thread(thread)),
-            (Err(_), None, Home::Runtime(runtime)) => Some(Place::Nowhere(runtime)),
-            (Err(_), None, Home::Thread(_)) => None,
+        match (here(), thread, self) {
+            (Some(here), _, _) => Some(Place::Here(here)),
+            (None, Some(thread), _) => Some(Place::Thread(thread)),
+            (None, None, Home::Runtime(runtime)) => Some(Place::Nowhere(runtime)),
+            (None, None, Home::Thread(_)) => None,
         }
     }
+}
+
+/// The runtime that polls this.
+fn here() -> Option<Id> {
+    Handle::try_current().ok().map(|here| here.id())
 }
 
 /// To which runtime a timer belongs.
 enum Place<'a> {
     Thread(&'a Thread),
     /// The runtime that polls it.
-    Here(Handle),
+    Here(Id),
     /// No runtime polls it; this one is asked to.
     Nowhere(&'a Handle),
 }
 
 impl Place<'_> {
-    fn runtime(&self) -> &Handle {
-        match self {
-            Place::Thread(thread) => &thread.runtime,
-            Place::Here(runtime) => runtime,
-            Place::Nowhere(runtime) => runtime,
-        }
+    fn timer(&self, end: TokioInstant) -> Sleep {
+        let _its = match self {
+            Place::Thread(thread) => Some(thread.runtime.enter()),
+            Place::Here(_) => None,
+            Place::Nowhere(runtime) => Some(runtime.enter()),
+        };
+        tokio::time::sleep_until(end)
     }
 
     /// Whether the timer may still be polled, here and now.
     fn holds(&self) -> bool {
         match self {
             Place::Thread(thread) => thread.is_alive(),
-            Place::Here(runtime) => {
-                Handle::try_current().is_ok_and(|here| here.id() == runtime.id())
-            }
-            Place::Nowhere(_) => Handle::try_current().is_err(),
+            Place::Here(runtime) => here() == Some(*runtime),
+            Place::Nowhere(_) => here().is_none(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Sends commands, and says what the server may hold after each.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use redis::{
     ErrorKind, RedisError, RedisResult, RetryMethod, ServerErrorKind, Value,
@@ -90,8 +90,11 @@ impl Commands {
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
     ) -> Result<Value, Sent> {
         let mut way = self.lanes.way(self.timeout).await?;
-        let answer = self.home.within(self.timeout, send(&mut way.connection));
-        let answer = match answer.await {
+        let answer = {
+            let sending = pin!(send(&mut way.connection));
+            self.home.within_here(self.timeout, sending).await
+        };
+        let answer = match answer {
             Some(Ok(value)) => {
                 way.answered();
                 value.extract_error()

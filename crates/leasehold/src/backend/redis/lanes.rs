@@ -129,14 +129,19 @@ impl Lanes {
         if let Some(way) = self.of_this_runtime().and_then(Lane::way) {
             return Ok(way);
         }
+        // Seldom, so it takes no room in every request.
+        Box::pin(self.wait(patience)).await
+    }
+
+    async fn wait(self: &Arc<Self>, patience: Duration) -> Result<Way, NoWay> {
         // From a fork the parent's connections must not be used; its runtimes have none here.
         self.home.check_process().map_err(NoWay::Gone)?;
         let mut cause: Cause = Arc::new(NotYet);
-        let found = self.home.within(patience, self.wait(&mut cause)).await;
+        let found = self.home.within(patience, self.next_way(&mut cause)).await;
         found.ok_or(NoWay::Down(cause))
     }
 
-    async fn wait(self: &Arc<Self>, why_not: &mut Cause) -> Way {
+    async fn next_way(self: &Arc<Self>, why_not: &mut Cause) -> Way {
         loop {
             // Who polls this may have changed: a request outlives the runtime that it was made on.
             let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
