@@ -192,7 +192,8 @@ impl<'a> Driver<'a> {
                 if granted {
                     Step::Ask // it may have been given to us after that answer (B5)
                 } else if state.is_listening() {
-                    Step::Wait(ttl)
+                    // Counted from the send: this process may have been stopped since.
+                    Step::Wait(ttl.map(|ttl| ttl.saturating_sub(now.since(sent))))
                 } else {
                     Step::Listen
                 }
