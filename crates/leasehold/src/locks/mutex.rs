@@ -110,8 +110,9 @@ impl Mutex {
 
     /// The same lock with an end to its renewals: no holder keeps it longer than this.
     ///
-    /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold). Against stuck holders
-    /// and forgotten guards. Turns hand-off off.
+    /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and the name is released a margin
+    /// later. Against stuck holders and forgotten guards. Turns hand-off off. 1 ms to 366 days, a renewed lease at least 3 ms;
+    /// the lease is no longer than that.
     #[must_use]
     pub fn max_hold(&self, most: Duration) -> Mutex {
         Mutex {
@@ -154,20 +155,22 @@ impl Mutex {
 
     /// Waits for the lock, as long as it takes, and returns the guard that holds it.
     ///
+    /// A server that cannot be reached, loads its data, is busy or full is waited for like a holder.
+    /// [`try_lock_for`](Mutex::try_lock_for) bounds the wait.
+    ///
     /// # Errors
     /// - [`Error::Invalid`]: the name or a setting is no good; nothing was sent.
-    /// - [`Error::NotSent`], [`Error::Ambiguous`]: the server was not reachable, or did not answer for a whole
-    ///   lease. What it may still hold is given up under way.
-    /// - [`Error::Rejected`]: the server refuses, for instance because another type stands under the name.
+    /// - [`Error::Rejected`]: the server refuses for good, for instance because another type stands under the name, or the
+    ///   lease is over each time before the answer is here. It is as it was.
     /// - [`Error::Reentered`]: the owner holds it, and re-entry is off.
     /// - [`Error::Closed`]: the client was shut down.
     ///
     /// # Cancel safety
-    /// Cancel safe. Dropping the future gives up the place in line; a request under way is seen to its end in
+    /// Cancel safe. Dropping the future gives up the place in the queue; a request under way is seen to its end in
     /// the background and what it brings is released.
     ///
     /// # Source
-    /// Redisson `RLock#lock()`. Where we differ: waiters stand in line in memory, and processes on the server.
+    /// Redisson `RLock#lock()`. Where we differ: waiters queue in memory, and processes on the server.
     #[track_caller]
     pub fn lock(&self) -> impl Future<Output = Result<Guard, Error>> + Send + 'static + use<> {
         let asked = self.ask(Patience::Forever);
