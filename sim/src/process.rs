@@ -163,7 +163,7 @@ impl Process {
         let (signal, interrupted) = (&self.signal, self.interruptions > 0);
         self.interruptions = self.interruptions.saturating_sub(1);
         signal.parked.store(false, Ordering::Relaxed);
-        let (mut first, mut idle, mut ran) = (true, 0, 0);
+        let (mut first, mut idle, mut ran) = (true, false, 0);
         self.runtime.block_on(poll_fn(|cx| {
             if first {
                 first = false;
@@ -173,12 +173,9 @@ impl Process {
                 return Poll::Pending;
             }
             ran += 1;
-            // Timers are looked at while parked: only at the second time is there nothing to do.
-            idle += u32::from(signal.parked.swap(false, Ordering::Relaxed));
-            if idle >= 2
-                || (interrupted && ran > polls)
-                || signal.sent.swap(false, Ordering::Relaxed)
-            {
+            // The timers were looked at when the clock had been moved: who parks has nothing to do.
+            idle = signal.parked.swap(false, Ordering::Relaxed);
+            if idle || (interrupted && ran > polls) || signal.sent.swap(false, Ordering::Relaxed) {
                 return Poll::Ready(());
             }
             if interrupted {
@@ -190,7 +187,7 @@ impl Process {
         signal.waker.clear();
         Driven {
             ran: self.clock.reading() > before,
-            more: idle < 2,
+            more: !idle,
         }
     }
 }
