@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::dice::mix;
+use crate::{dice::mix, styles};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
@@ -124,6 +124,11 @@ impl Config {
             hold: pick_f(r, &[0.05, 0.3, 1.0, 2.0]),
         };
         config.faults = faults(r);
+        if r.f64() < 0.4 {
+            styles::bend(&mut config, r);
+        }
+        // Else no answer is ever in time.
+        config.operation_timeout = config.operation_timeout.max(config.latency * 8);
         config.chaos = (lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);
         config
     }

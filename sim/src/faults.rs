@@ -71,6 +71,7 @@ impl World {
             return;
         }
         process.life = Life::Runs;
+        process.last_stop = self.now;
         self.note(client, "fault: thawed", || {
             format!("client {} goes on", LETTERS[usize::from(client)])
         });

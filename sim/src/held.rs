@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use leasehold::Guard;
+use leasehold::{Error, Guard};
 
 use crate::shared::{LETTERS, NAMES, Visible, World};
 
@@ -31,8 +31,10 @@ impl Held {
             )
         });
         shared.touched = true;
+        let since = shared.now;
         shared.guards.push(Visible {
             id,
+            since,
             name,
             client,
             holder,
@@ -70,15 +72,21 @@ impl Held {
         Some(guard)
     }
 
-    /// Gives the name back. The one place that knows what `release` answers, and takes it as it comes.
-    pub fn release(mut self) -> impl Future<Output = Result<(), leasehold::Error>> + Send {
+    /// Gives the name back. The one place that knows what `release` answers: an error, and perhaps the guard again.
+    pub fn release(mut self) -> impl Future<Output = Result<(), (Error, Option<Held>)>> + Send {
         let guard = self.take("releases");
+        let (world, client, name, holder) = (
+            World::clone(&self.world),
+            self.client,
+            self.name,
+            self.holder,
+        );
         async move {
-            match guard {
-                // A guard that comes back with the error tries again on its drop.
-                Some(guard) => guard.release().await.map(drop).map_err(Into::into),
-                None => Ok(()),
-            }
+            let Some(guard) = guard else { return Ok(()) };
+            guard.release().await.map(drop).map_err(|failed| {
+                let back = Held::new(&world, failed.guard, client, name, Some(holder));
+                (failed.error, Some(back))
+            })
         }
     }
 

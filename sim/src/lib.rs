@@ -15,6 +15,7 @@ pub mod runner;
 pub mod shared;
 pub mod shrink;
 pub mod states;
+pub mod styles;
 pub mod tasks;
 pub mod wire;
 pub mod world;

@@ -36,7 +36,7 @@ struct Args {
     /// Go on after the first breach, and count the kinds.
     #[arg(long)]
     all: bool,
-    /// Ask only about these promises: S1, S2, L1, L2, L3, L4, busy.
+    /// Ask only about these promises: S1, B1, S2, L1, L2, L3, L4, busy.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Do not ask about these.

@@ -71,6 +71,8 @@ pub struct Process {
     /// …and what it held was left to expire.
     pub left_to_expire: bool,
     pub last_fault: u64,
+    /// When it went on after it was frozen last.
+    pub last_stop: u64,
     /// Requests in the present second.
     pub busy: (u64, u32),
 }
@@ -105,6 +107,7 @@ impl Process {
             shut_down: false,
             left_to_expire: false,
             last_fault: 0,
+            last_stop: 0,
             busy: (0, 0),
         }
     }
@@ -116,6 +119,11 @@ impl Process {
     /// What its clocks show at this moment of the world.
     fn local(&self, now: u64) -> u64 {
         u64::try_from(u128::from(now) * u128::from(self.rate) / 1_000_000).unwrap_or(u64::MAX)
+    }
+
+    /// How long something on its clocks takes on the server's.
+    pub fn in_server_time(&self, time: Duration) -> u64 {
+        u64::try_from(time.as_nanos() * 1_000_000 / u128::from(self.rate)).unwrap_or(u64::MAX)
     }
 
     pub fn set_clock(&self, now: u64) {
@@ -155,7 +163,7 @@ impl Process {
         let (signal, interrupted) = (&self.signal, self.interruptions > 0);
         self.interruptions = self.interruptions.saturating_sub(1);
         signal.parked.store(false, Ordering::Relaxed);
-        let (mut first, mut idle, mut ran) = (true, 0, 0);
+        let (mut first, mut idle, mut ran) = (true, false, 0);
         self.runtime.block_on(poll_fn(|cx| {
             if first {
                 first = false;
@@ -165,12 +173,9 @@ impl Process {
                 return Poll::Pending;
             }
             ran += 1;
-            // Timers are looked at while parked: only at the second time is there nothing to do.
-            idle += u32::from(signal.parked.swap(false, Ordering::Relaxed));
-            if idle >= 2
-                || (interrupted && ran > polls)
-                || signal.sent.swap(false, Ordering::Relaxed)
-            {
+            // The timers were looked at when the clock had been moved: who parks has nothing to do.
+            idle = signal.parked.swap(false, Ordering::Relaxed);
+            if idle || (interrupted && ran > polls) || signal.sent.swap(false, Ordering::Relaxed) {
                 return Poll::Ready(());
             }
             if interrupted {
@@ -182,7 +187,7 @@ impl Process {
         signal.waker.clear();
         Driven {
             ran: self.clock.reading() > before,
-            more: idle < 2,
+            more: !idle,
         }
     }
 }

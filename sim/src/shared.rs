@@ -14,6 +14,7 @@ use crate::{config::Config, dice::Dice};
 #[derive(Clone, Debug)]
 pub struct Visible {
     pub id: u64,
+    pub since: u64,
     pub name: u8,
     pub client: u8,
     /// Guards of one holder do not exclude each other.
@@ -32,9 +33,10 @@ pub struct Breach {
     pub kind: String,
 }
 
-/// A `lock()` that a task waits for.
+/// A `lock()`, or a `try_lock()` without an owner, that a task waits for.
 #[derive(Clone, Debug)]
 pub struct Wait {
+    pub once: bool,
     pub client: u8,
     pub name: u8,
     pub since: u64,

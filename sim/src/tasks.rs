@@ -157,16 +157,16 @@ impl Task {
         let (since, waits) = {
             let mut shared = self.world.lock();
             let (since, number) = (shared.now, shared.number());
-            if matches!(asked, Asked::Lock) {
+            let once = matches!(asked, Asked::Try);
+            if matches!(asked, Asked::Lock) || once && !owned {
                 let client = self.me;
-                shared.waits.insert(
-                    number,
-                    Wait {
-                        client,
-                        name,
-                        since,
-                    },
-                );
+                let wait = Wait {
+                    once,
+                    client,
+                    name,
+                    since,
+                };
+                shared.waits.insert(number, wait);
             }
             (since, number)
         };
@@ -284,7 +284,17 @@ impl Task {
             0 => {
                 self.doing(|| "releases".to_owned());
                 let done = self.maybe(held.release()).await;
-                self.say(|| format!("released: {done:?}"));
+                let error = match &done {
+                    Some(Err((error, _))) => format!("{error:?}"),
+                    Some(Ok(())) => "ok".to_owned(),
+                    None => "nobody waits for the answer".to_owned(),
+                };
+                self.say(|| format!("released: {error}"));
+                if let Some(Err((_, Some(back)))) = done {
+                    // Keeps what came back for a while, and tries again.
+                    self.rest(self.config.operation_timeout).await;
+                    let _ = back.release().await;
+                }
             }
             2 => held.detach(),
             3 => {

@@ -18,7 +18,7 @@ pub fn check(world: &mut World, settled: u64) {
         let Some(wait) = shared
             .waits
             .values()
-            .find(|wait| wait.name == name)
+            .find(|wait| !wait.once && wait.name == name)
             .cloned()
         else {
             continue;

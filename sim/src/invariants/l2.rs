@@ -1,6 +1,40 @@
-//! **L2** Every future ends.
+//! **L2** Every future ends; and `try_lock()` waits for no holder.
 
-use crate::{config::SECOND, shared::LETTERS, world::World};
+use leasehold::sim::Look;
+
+use crate::{
+    config::{MS, SECOND},
+    process::Life,
+    shared::{LETTERS, NAMES},
+    world::World,
+};
+
+/// A `try_lock()` next to a guard of its own process is answered at once.
+pub fn no_wait(world: &mut World) {
+    let mut shared = world.shared.lock();
+    if !world.watch.asks("L2") || !shared.waits.values().any(|wait| wait.once) {
+        return;
+    }
+    let now = world.now;
+    let waits = shared.waits.values().filter(|wait| wait.once).find(|wait| {
+        let process = &world.processes[usize::from(wait.client)];
+        let fault = process.last_stop;
+        process.life == Life::Runs
+            && shared.guards.iter().any(|guard| {
+                (guard.client, guard.name) == (wait.client, wait.name)
+                    && now.saturating_sub(guard.since.max(wait.since).max(fault)) > 500 * MS
+                    && matches!(guard.probe.look(), Look::Valid(_))
+            })
+    });
+    if let Some(wait) = waits.cloned() {
+        let (letter, name) = (
+            LETTERS[usize::from(wait.client)],
+            NAMES[usize::from(wait.name)],
+        );
+        let what = format!("a try_lock({name}) of client {letter} waits for the holder");
+        shared.breach("L2", "try_lock waits for the holder", what);
+    }
+}
 
 pub fn check(world: &mut World, settled: u64) {
     let tasks = u64::from(world.config.tasks) * u64::from(world.config.clients);

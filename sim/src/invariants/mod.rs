@@ -1,5 +1,6 @@
 //! The promises of docs/design/safety.md, each looked at from outside in a file of its own.
 
+pub mod b1;
 pub mod busy;
 pub mod l1;
 pub mod l2;
@@ -169,7 +170,9 @@ pub fn nanos(held: &Held) -> u64 {
 /// After each step.
 pub fn after_step(world: &mut World) {
     s1::check(world);
+    b1::check(world);
     s2::told_in_error(world);
+    l2::no_wait(world);
     if world.healed_at.is_none() && !world.watch.heal_planned {
         let idle = world.shared.lock().doing.is_empty();
         let born = world.processes.iter().all(|p| p.client.is_some());
