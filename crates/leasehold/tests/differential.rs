@@ -169,7 +169,7 @@ impl<'a> Play<'a> {
             Step::Release { guard } => match self.pick(guard) {
                 Some(guard) => {
                     let (_, guard) = self.guards.remove(guard);
-                    told(guard.release().await.map_err(Error::from))
+                    told(guard.release().await)
                 }
                 None => String::new(),
             },
