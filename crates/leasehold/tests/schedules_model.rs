@@ -216,7 +216,7 @@ async fn a_grant_for_the_present_hold_changes_nothing() {
         say_granted(&server, "name", &place);
         until_heard(&server, &client, &other).await;
         wait_until_async(SOON, "nothing else goes on", || {
-            client.footprint().tasks == 1
+            client.footprint().tasks == 0
         })
         .await;
         assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
