@@ -5,11 +5,11 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    World, int, owners, release, servers, soon, until_waiting_here, wait_until_idle,
+    SOON, World, int, owners, release, servers, soon, until_waiting_here, wait_until_idle,
     wire::{Monitor, Network, assert_belief, queue, say_granted, send_copy, until_queued},
 };
 use leasehold::{Client, Handoff, Shutdown};
-use leasehold_testkit::{Proxy, Server};
+use leasehold_testkit::{Proxy, Server, wait_until_async};
 use redis::ConnectionLike;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -185,6 +185,16 @@ async fn a_grant_for_an_id_that_waits_no_more_is_given_back() {
     }
 }
 
+/// Until the client has heard everything that was said to it before: it is heard in order, and so is the answer to a
+/// `SUBSCRIBE`, on which its place in the queue for `mark` waits.
+async fn until_heard(server: &Server, client: &Client, other: &Client) {
+    let guard = other.mutex("mark").lock().await.unwrap();
+    let waiter = tokio::spawn(client.mutex("mark").lock());
+    wait_until_async(SOON, "it waits", || queue(server, "mark").len() == 1).await;
+    release(guard).await;
+    release(soon("mark", waiter).await.unwrap().unwrap()).await;
+}
+
 /// Suspected (B3): the message by which the holder got the name comes once more, while it holds it and while it releases it.
 #[tokio::test]
 async fn a_grant_for_the_present_hold_changes_nothing() {
@@ -204,6 +214,12 @@ async fn a_grant_for_the_present_hold_changes_nothing() {
         release(held).await;
         let guard = soon("the first", first).await.unwrap().unwrap();
         say_granted(&server, "name", &place);
+        until_heard(&server, &client, &other).await;
+        wait_until_async(SOON, "nothing else goes on", || {
+            client.footprint().tasks == 0
+        })
+        .await;
+        assert_eq!(owners(&server, "name"), [(guard.owner(), 1)]);
         guard.verify().await.unwrap();
         // The release does not leave; wake-ups are heard.
         proxy.lose_requests(b"EVALSHA", usize::MAX);
@@ -218,7 +234,8 @@ async fn a_grant_for_the_present_hold_changes_nothing() {
             tokio::task::yield_now().await;
         }
         proxy.heal();
-        drop(soon("the release", releasing).await.unwrap());
+        let released = soon("the release", releasing).await.unwrap();
+        assert!(released.is_ok(), "{released:?}");
         let guard = soon("the second", second).await.unwrap().unwrap();
         assert_belief(&guard, &other, "after a late grant").await;
         assert!(guard.is_valid());
