@@ -72,21 +72,12 @@ impl Held {
         Some(guard)
     }
 
-    /// Gives the name back. The one place that knows what `release` answers: an error, and perhaps the guard again.
-    pub fn release(mut self) -> impl Future<Output = Result<(), (Error, Option<Held>)>> + Send {
+    /// Gives the name back. The one place that knows what `release` answers.
+    pub fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send {
         let guard = self.take("releases");
-        let (world, client, name, holder) = (
-            World::clone(&self.world),
-            self.client,
-            self.name,
-            self.holder,
-        );
         async move {
             let Some(guard) = guard else { return Ok(()) };
-            guard.release().await.map(drop).map_err(|failed| {
-                let back = Held::new(&world, failed.guard, client, name, Some(holder));
-                (failed.error, Some(back))
-            })
+            guard.release().await.map(drop)
         }
     }
 

@@ -284,17 +284,7 @@ impl Task {
             0 => {
                 self.doing(|| "releases".to_owned());
                 let done = self.maybe(held.release()).await;
-                let error = match &done {
-                    Some(Err((error, _))) => format!("{error:?}"),
-                    Some(Ok(())) => "ok".to_owned(),
-                    None => "nobody waits for the answer".to_owned(),
-                };
-                self.say(|| format!("released: {error}"));
-                if let Some(Err((_, Some(back)))) = done {
-                    // Keeps what came back for a while, and tries again.
-                    self.rest(self.config.operation_timeout).await;
-                    let _ = back.release().await;
-                }
+                self.say(|| format!("released: {done:?}"));
             }
             2 => held.detach(),
             3 => {
