@@ -136,7 +136,6 @@ async fn the_second_in_line_is_next_after_a_waiter_that_leaves_with_its_grant_un
 /// A client that has left the queue is told to unsubscribe a round trip later. Meanwhile a release counts it as one that
 /// waits without a place, as Redisson's do, and lets all race for the name.
 #[tokio::test]
-#[ignore = "a bug: a client that leaves the queue is counted as a waiter until its UNSUBSCRIBE arrives"]
 async fn the_second_in_line_is_next_when_the_first_leaves_at_the_time_of_the_release() {
     for world in World::all() {
         let mut line = Line::of(&world, 3).await;

@@ -45,8 +45,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Starts to hear wake-ups for the name. When this is answered, none is missed any more.
     fn listen(&self, name: Name) -> Reply<()>;
 
-    /// Stops hearing wake-ups for the name.
-    fn unlisten(&self, name: &Name);
+    /// Stops hearing wake-ups for the name. Asked for at once, whether or not the reply is waited for.
+    fn unlisten(&self, name: &Name) -> Reply<()>;
 
     /// Leases are held that will have to be renewed from home: what that needs may be made ready.
     fn prepare(&self) {}

@@ -297,6 +297,16 @@ impl<'a> Driver<'a> {
             let mut state = self.queue.state.lock();
             state.remote().give_up()
         };
+        // First the subscription, then the place: a release in between takes whoever listens without a place for a waiter of
+        // Redisson's, and wakes all.
+        let unheard = {
+            let mut state = self.queue.state.lock();
+            self.queue.stop_listening(self.core, &mut state)
+        };
+        if let Some(unheard) = unheard {
+            let patience = self.core.config.operation_timeout;
+            let _ = self.core.within(patience, unheard).await;
+        }
         if let Some(debt) = debt {
             self.give_up(debt).await;
         }

@@ -40,7 +40,7 @@ use waiters::{Waiter, deliver};
 
 use crate::{
     Error,
-    backend::Grant,
+    backend::{Grant, Reply},
     client::Core,
     clock::Tick,
     config::SELF_WAIT_WARNING,
@@ -168,7 +168,7 @@ impl Queue {
                 remote.granted = false;
                 remote.answered();
                 state.took(&hold);
-                self.stop_listening(core, state);
+                drop(self.stop_listening(core, state));
                 return Some(hold);
             }
         }
@@ -239,24 +239,21 @@ impl Queue {
         state.phase = Phase::Idle;
         state.life = Life::Removed;
         core.queues.remove(self);
-        self.stop_listening(core, state);
+        drop(self.stop_listening(core, state));
         if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
             abandon(core, &self.name, debt);
         }
     }
 
-    /// Without waiters there is nothing to hear.
-    fn stop_listening(&self, core: &Arc<Core>, state: &mut State) {
-        if !state.waiters.is_empty() {
-            return;
+    /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
+    fn stop_listening(&self, core: &Arc<Core>, state: &mut State) -> Option<Reply<()>> {
+        let remote = state.remote.as_mut()?;
+        if !state.waiters.is_empty() || remote.ears == Ears::Closed {
+            return None;
         }
-        if let Some(remote) = &mut state.remote
-            && remote.ears != Ears::Closed
-        {
-            // Also one that is still being opened: it may come about at any time.
-            remote.ears = Ears::Closed;
-            core.backend.unlisten(&self.name);
-        }
+        // Also one that is still being opened: it may come about at any time.
+        remote.ears = Ears::Closed;
+        Some(core.backend.unlisten(&self.name))
     }
 
     /// The time of a patient waiter is up.

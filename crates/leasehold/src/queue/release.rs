@@ -149,15 +149,16 @@ impl Releasing {
         let core = Arc::clone(&self.hold.core);
         let mut pauses = Pauses::default();
         loop {
-            match self.send().await {
+            let failure = match self.send().await {
                 Ok(answered) => return self.finish(&answered),
                 Err(failure) if failure.is_final() => {
                     self.give_up(&failure);
                     return Ok(self.unconfirmed());
                 }
-                Err(_) => {}
-            }
+                Err(failure) => failure,
+            };
             if core.clock.now().since(self.began) >= core.config.operation_timeout {
+                self.answer_try_once(failure);
                 let unconfirmed = self.unconfirmed();
                 core.spawn(self.run_on(pauses));
                 return Ok(unconfirmed);
@@ -180,9 +181,20 @@ impl Releasing {
                 Err(failure) if failure.is_final() || core.clock.now().since(self.began) > over => {
                     return self.give_up(&failure);
                 }
-                Err(_) => {}
+                Err(failure) => self.answer_try_once(failure),
             }
         }
+    }
+
+    /// Those who do not wait learn that the server gives no answer. Of theirs, nothing was sent.
+    fn answer_try_once(&self, failure: Failure) {
+        let queue = &self.hold.queue;
+        let failure = match failure {
+            Failure::Ambiguous(cause) => Failure::NotSent(cause),
+            other => other,
+        };
+        let error = queue.error(failure, self.hold.spec());
+        queue.state.lock().answer_try_once(&Err(error));
     }
 
     fn unconfirmed(&self) -> Released {
@@ -231,8 +243,11 @@ impl Releasing {
             Err(failure) => {
                 self.silent |= matches!(failure, Failure::Ambiguous(_));
                 let mut state = queue.state.lock();
+                let remote = state.remote();
+                // For those whose time is up meanwhile.
+                remote.failed(&failure, core.clock.now());
                 if let Some((lease, _)) = self.next
-                    && let Some(ticket) = state.remote().ticket(lease)
+                    && let Some(ticket) = remote.ticket(lease)
                 {
                     ticket.failed(&failure);
                 }

@@ -114,9 +114,12 @@ impl Process {
         self.child.wait().expect("the child is ours");
     }
 
-    /// `SIGSTOP`.
+    /// `SIGSTOP`. Returns once the process has stopped.
     pub fn freeze(&self) {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
         self.signal(rustix::process::Signal::STOP);
+        let pid = WaitId::Pid(Pid::from_child(&self.child));
+        waitid(pid, WaitIdOptions::STOPPED).expect("it has stopped");
     }
 
     /// `SIGCONT`.

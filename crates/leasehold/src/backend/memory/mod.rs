@@ -199,7 +199,7 @@ impl Backend for Memory {
         })
     }
 
-    fn unlisten(&self, name: &Name) {
+    fn unlisten(&self, name: &Name) -> Reply<()> {
         #[cfg(feature = "sim")]
         if let Some(network) = self.server.network() {
             let (client, name) = (Arc::clone(&self.client), name.clone());
@@ -208,12 +208,12 @@ impl Backend for Memory {
                 store.unlisten(&client, &name);
                 Ok(())
             };
-            // Nobody waits for the answer.
-            let (request, _) = sim::Request::new(&self.client, kind, about, what, step);
+            let (request, answer) = sim::Request::new(&self.client, kind, about, what, step);
             network.send(request);
-            return;
+            return answer;
         }
         self.server.unlisten(&self.client, name);
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 

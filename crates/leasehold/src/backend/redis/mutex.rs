@@ -221,8 +221,8 @@ impl Backend for Redis {
         self.subscriptions.listen(name)
     }
 
-    fn unlisten(&self, name: &Name) {
-        self.subscriptions.unlisten(name);
+    fn unlisten(&self, name: &Name) -> Reply<()> {
+        self.subscriptions.unlisten(name)
     }
 
     fn prepare(&self) {

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::target::Target;
 use crate::{
-    backend::{Failure, Grant, WakeUp},
+    backend::{Failure, Grant, Reply, WakeUp},
     config::Config,
     error::Cause,
     home::Home,
@@ -34,7 +34,7 @@ pub(super) struct Subscriptions {
 
 enum Order {
     Listen(Name, oneshot::Sender<Result<(), Cause>>),
-    Unlisten(Name),
+    Unlisten(Name, oneshot::Sender<()>),
 }
 
 impl Subscriptions {
@@ -62,7 +62,7 @@ impl Subscriptions {
         }
     }
 
-    pub(super) fn listen(&self, name: Name) -> crate::backend::Reply<()> {
+    pub(super) fn listen(&self, name: Name) -> Reply<()> {
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then nobody answers.
         let _ = self.orders.send(Order::Listen(name, told));
@@ -81,8 +81,14 @@ impl Subscriptions {
         })
     }
 
-    pub(super) fn unlisten(&self, name: &Name) {
-        let _ = self.orders.send(Order::Unlisten(name.clone()));
+    pub(super) fn unlisten(&self, name: &Name) -> Reply<()> {
+        let (told, done) = oneshot::channel();
+        let _ = self.orders.send(Order::Unlisten(name.clone(), told));
+        Box::pin(async move {
+            // An error means that the connection is gone, and the subscription with it.
+            let _ = done.await;
+            Ok(())
+        })
     }
 }
 
@@ -112,7 +118,7 @@ impl Lane {
             while self.names.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
                     Some(Order::Listen(name, told)) => waiting.push((name, told)),
-                    Some(Order::Unlisten(_)) => {}
+                    Some(Order::Unlisten(..)) => {}
                     None => return,
                 }
             }
@@ -194,8 +200,8 @@ impl Lane {
                             requests.push(request);
                         }
                     }
-                    Some(Order::Unlisten(name)) => {
-                        let mut request = self.unsubscribe(&sink, &name);
+                    Some(Order::Unlisten(name, told)) => {
+                        let mut request = self.unsubscribe(&sink, &name, told);
                         if (&mut request).now_or_never().is_none() {
                             requests.push(request);
                         }
@@ -242,13 +248,18 @@ impl Lane {
         &mut self,
         sink: &PubSubSink,
         name: &Name,
+        told: oneshot::Sender<()>,
     ) -> BoxFuture<'static, Result<(), RedisError>> {
         let channels = self.channels(name);
         for channel in &channels {
             self.names.remove(channel);
         }
         let mut sink = sink.clone();
-        Box::pin(async move { sink.unsubscribe(&channels).await })
+        Box::pin(async move {
+            let answer = sink.unsubscribe(&channels).await;
+            let _ = told.send(());
+            answer
+        })
     }
 
     fn dispatch(&self, channel: &str, payload: &[u8]) {
