@@ -128,12 +128,10 @@ async fn a_waiter_that_leaves_while_its_subscription_is_pending_leaves_no_channe
             let proxy = Proxy::start(server.addr());
             let builder = Client::builder().url(proxy.url());
             let client = builder.operation_timeout(300 * MS).connect().await.unwrap();
-            let connections = if known { 2 } else { 1 };
             let elsewhere = holder.mutex("other").lock().await.unwrap();
             let listening = tokio::spawn(client.mutex("other").lock());
             if known {
                 // Its connection for wake-ups is there.
-                wait_until_async(SOON, "it listens", || proxy.connections() == 2).await;
                 until_channels(&server, 2).await;
             } else {
                 listening.abort();
@@ -153,7 +151,6 @@ async fn a_waiter_that_leaves_while_its_subscription_is_pending_leaves_no_channe
                 wait_until_async(SOON, "it hears", || proxy.bytes_to_client() > heard).await;
                 proxy.stall(Some(Way::ToClient));
             }
-            assert!(proxy.connections() >= connections);
             waiter.abort();
             if !pending {
                 tokio::time::sleep(400 * MS).await; // longer than the operation timeout

@@ -32,6 +32,10 @@ fn step_back() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..3_000))
 }
 
+/// So long a place is kept until the server has taken note that its client hears no more. Only fairness depends on it, and
+/// a connection that stands still must not keep the name from the next.
+const UNSUBSCRIBED: Duration = Duration::from_millis(20);
+
 /// Asks for the name until a waiter of this process holds it, or none is left.
 pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
@@ -304,8 +308,7 @@ impl<'a> Driver<'a> {
             self.queue.stop_listening(self.core, &mut state)
         };
         if let Some(unheard) = unheard {
-            let patience = self.core.config.operation_timeout;
-            let _ = self.core.within(patience, unheard).await;
+            let _ = self.core.within(UNSUBSCRIBED, unheard).await;
         }
         if let Some(debt) = debt {
             self.give_up(debt).await;
