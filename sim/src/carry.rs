@@ -74,6 +74,7 @@ impl World {
             // Subscriptions are made again when the connection is back; commands are refused meanwhile.
             if !subscription {
                 asked.request.lock().fail(NoAnswer::NotSent);
+                self.shared.lock().last_refusal.insert(client, now);
                 self.note(client, "fault: refused while cut", || {
                     format!("[{number}] is not sent")
                 });
@@ -298,7 +299,10 @@ impl World {
         let now = self.now;
         {
             let mut shared = self.shared.lock();
-            shared.last_answer[usize::from(client)] = now;
+            if asked.request.lock().is_awaited() {
+                let names = asked.about.iter().map(|(name, _)| ((client, *name), now));
+                shared.last_answer.extend(names);
+            }
             let letter = LETTERS[usize::from(client)];
             shared.say(|| {
                 format!(

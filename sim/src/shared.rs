@@ -57,8 +57,10 @@ pub struct Shared {
     pub detached: BTreeSet<(u8, u64)>,
     /// When somebody last had the name, by name.
     pub last_seen: Vec<u64>,
-    /// When each client last got an answer to anything.
-    pub last_answer: Vec<u64>,
+    /// When a client last got an answer that it waited for, by client and name.
+    pub last_answer: BTreeMap<(u8, u8), u64>,
+    /// When a client last could not send.
+    pub last_refusal: BTreeMap<u8, u64>,
     pub breaches: Vec<Breach>,
     pub trace: Option<Vec<String>>,
     pub coverage: BTreeMap<&'static str, u64>,
@@ -82,7 +84,8 @@ impl Shared {
             doing: BTreeMap::new(),
             detached: BTreeSet::new(),
             last_seen: vec![0; usize::from(config.names)],
-            last_answer: vec![0; usize::from(config.clients)],
+            last_answer: BTreeMap::new(),
+            last_refusal: BTreeMap::new(),
             breaches: Vec::new(),
             trace: traced.then(Vec::new),
             coverage: BTreeMap::new(),

@@ -191,7 +191,13 @@ impl Task {
             Some(Err(error)) => {
                 self.say(|| format!("failed: {error}"));
                 if matches!(asked, Asked::Lock) {
-                    l4::check(&mut self.world.lock(), &error, self.me, since, lease);
+                    l4::check(
+                        &mut self.world.lock(),
+                        &error,
+                        (self.me, name),
+                        since,
+                        lease,
+                    );
                 }
             }
             Some(Ok(Some(guard))) => {

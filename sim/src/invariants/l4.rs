@@ -1,5 +1,6 @@
 //! **L4** What one waiter asks for, or how long it waits, neither delays nor fails another: `lock()` fails only if the
-//! server was silent towards its client for as long as the lease that this caller asked for.
+//! server was silent towards its client about this name for as long as the lease that this caller asked for, or could not
+//! be reached for an operation timeout.
 
 use leasehold::{Error, ErrorKind};
 
@@ -19,17 +20,23 @@ pub fn ask(asked: &Asked) {
     ASKED.set(asked.clone());
 }
 
-pub fn check(shared: &mut Shared, error: &Error, client: u8, since: u64, lease: u64) {
+pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, lease: u64) {
     if !tasks::is_transport(error) || !ASKED.with_borrow(|asked| asked.about("L4")) {
         return;
     }
-    let silent = shared.now - since.max(shared.last_answer[usize::from(client)]);
+    let (client, _) = waiter;
+    let answered = shared.last_answer.get(&waiter).copied().unwrap_or(0);
+    let silent = shared.now - since.max(answered);
+    let refused = shared
+        .last_refusal
+        .get(&client)
+        .is_some_and(|at| *at >= since);
     let patience = match error.kind() {
         // Only if this very lease is too short for the way to the server and back.
         ErrorKind::Rejected if lease <= SECOND => return,
         ErrorKind::Rejected => u64::MAX,
         // What cannot be sent is tried for one operation timeout, or one lease.
-        ErrorKind::NotSent => lease.min(shared.config.operation_timeout),
+        _ if refused => lease.min(shared.config.operation_timeout),
         _ => lease,
     };
     // Clocks differ by a percent; and timers are late.
