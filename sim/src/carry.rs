@@ -83,9 +83,11 @@ impl World {
             return;
         }
         let faults = self.config.faults.clone();
-        if self
-            .chance(Point::Request, client, faults.lost_request)
-            .is_some()
+        // Only a command: a connection that loses a subscription is a connection that is cut.
+        if !subscription
+            && self
+                .chance(Point::Request, client, faults.lost_request)
+                .is_some()
         {
             self.note(client, "fault: request lost", || {
                 format!("[{number}] is lost")
@@ -326,6 +328,9 @@ impl World {
         let faults = self.config.faults.clone();
         let lost = self.chance(Point::Hint, client, faults.lost_hint).is_some();
         if lost || lane.down_until > self.now {
+            if let Some(lease) = hint.granted {
+                self.watch.unheard.insert((client, lease));
+            }
             self.note(client, "fault: wake-up lost", || {
                 format!("the wake-up for {} is lost", LETTERS[usize::from(client)])
             });

@@ -130,7 +130,9 @@ impl World {
             || format!("the {which} of client {letter} is cut for {}", span(down)),
         );
         let now = self.now;
-        let lane = self.processes[usize::from(client)].lane(subscription);
+        let process = &mut self.processes[usize::from(client)];
+        process.cut_for_long |= !subscription && down >= 20 * SECOND;
+        let lane = process.lane(subscription);
         lane.generation += 1;
         lane.down_until = now + down;
         (lane.last_in, lane.last_out) = (0, 0);
@@ -312,8 +314,8 @@ impl World {
             let process = &mut self.processes[usize::from(client)];
             process.commands.down_until = self.now;
             for lane in [&mut process.commands, &mut process.subscription] {
-                lane.last_in = lane.last_in.min(soon);
-                lane.last_out = lane.last_out.min(soon);
+                // What follows must not overtake what was moved above.
+                (lane.last_in, lane.last_out) = (soon, soon);
             }
             let (life, generation) = (process.life, process.subscription.generation);
             let down = mem::replace(&mut process.subscription.down_until, self.now) > self.now;

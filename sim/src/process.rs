@@ -71,6 +71,8 @@ pub struct Process {
     /// …and what it held was left to expire.
     pub left_to_expire: bool,
     pub last_fault: u64,
+    /// Its commands did not get through for so long that it may have stopped telling the server what it gave up.
+    pub cut_for_long: bool,
     /// When it went on after it was frozen last.
     pub last_stop: u64,
     /// Requests in the present second.
@@ -107,6 +109,7 @@ impl Process {
             shut_down: false,
             left_to_expire: false,
             last_fault: 0,
+            cut_for_long: false,
             last_stop: 0,
             busy: (0, 0),
         }

@@ -281,6 +281,7 @@ impl Guard {
         }
         self.check()?;
         let hold = &self.hold;
+        hold.asks_for(lease);
         let sent = hold.core.clock.now();
         let name = hold.queue.name.clone();
         let answer = hold.core.backend.extend(name, hold.lease, millis(lease));

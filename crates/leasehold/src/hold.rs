@@ -21,7 +21,8 @@ use crate::{
     Error, LostReason,
     backend::{self, Renewal},
     client::Core,
-    clock::Tick,
+    clock::{Span, Tick},
+    config::millis,
     events::EventKind,
     lease::{self, End, Standing, Term},
     owner::LeaseId,
@@ -54,6 +55,8 @@ struct State {
     counted: u32,
     /// When the present holder came in; `max_hold` counts from here.
     since: Tick,
+    /// The longest lease that the server was asked for under this lease id.
+    longest: Span,
 }
 
 /// What the watchdog finds when it looks at a hold.
@@ -103,6 +106,7 @@ impl Hold {
             guards: 1,
             counted: 1,
             since: now,
+            longest: spec.lease,
         };
         Arc::new(Hold {
             core: Arc::clone(core),
@@ -146,9 +150,20 @@ impl Hold {
     pub(crate) fn debt(&self) -> Debt {
         Debt {
             lease: self.lease,
-            lease_ms: self.spec().lease_ms(),
+            lease_ms: millis(self.longest()),
             copies: self.copies,
         }
+    }
+
+    /// How long at most a request of before may let the lease last.
+    pub(crate) fn longest(&self) -> Duration {
+        self.state.lock().longest.get()
+    }
+
+    /// The server is about to be asked for a lease of this length.
+    pub(crate) fn asks_for(&self, lease: Duration) {
+        let mut state = self.state.lock();
+        state.longest = state.longest.get().max(lease).into();
     }
 
     pub(crate) fn lost_error(&self, reason: LostReason) -> Error {

@@ -38,8 +38,9 @@ pub fn no_wait(world: &mut World) {
 
 pub fn check(world: &mut World, settled: u64) {
     let tasks = u64::from(world.config.tasks) * u64::from(world.config.clients);
-    // Each waiter may have to wait out one lease that nobody gives back.
-    let most = settled + world.watch.longest * 2 + 10 * SECOND + tasks * SECOND / 4;
+    // Each waiter may have to wait out one lease that nobody gives back, and each that was left to expire.
+    let detached = world.shared.lock().detached.len() as u64;
+    let most = settled + world.watch.longest * (2 + detached) + 10 * SECOND + tasks * SECOND / 4;
     if world.now <= most {
         return;
     }

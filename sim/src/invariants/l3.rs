@@ -20,8 +20,10 @@ fn client_of(letter: &str) -> u8 {
 fn is_excused(world: &World, shared: &Shared, client: u8, lease: u64) -> bool {
     let process = &world.processes[usize::from(client)];
     process.life == Life::Dead
+        || process.cut_for_long
         || shared.detached.contains(&(client, lease))
         || world.watch.outlived.contains(&(client, lease))
+        || world.watch.unheard.contains(&(client, lease))
         || (process.shut_down && process.last_fault > 0)
         || process.shut_down && process.left_to_expire
 }

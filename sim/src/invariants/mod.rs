@@ -59,6 +59,8 @@ pub struct Watch {
     pub orphans: BTreeMap<(u8, u8, u64), u64>,
     /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
     pub outlived: BTreeSet<(u8, u64)>,
+    /// Leases whose grant was lost on the way: client, lease id. The name may be held for nobody until they end (L1).
+    pub unheard: BTreeSet<(u8, u64)>,
     /// When the server lost its data last.
     pub forgot_at: u64,
     pub longest: u64,
@@ -77,6 +79,7 @@ impl Watch {
             granted_until: vec![0; names],
             orphans: BTreeMap::new(),
             outlived: BTreeSet::new(),
+            unheard: BTreeSet::new(),
             forgot_at: 0,
             longest: config.lease,
             all_done_at: None,

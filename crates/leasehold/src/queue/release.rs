@@ -6,7 +6,7 @@ use super::{
     Life, Locked, Phase, Queue, Spec,
     driver::Start,
     enter::write_count,
-    ticket::{Pauses, place},
+    ticket::{Pauses, abandon, place},
 };
 use crate::{
     Error, LostReason,
@@ -170,7 +170,7 @@ impl Releasing {
     /// Goes on telling the server, until the lease has ended there anyway.
     async fn run_on(mut self, mut pauses: Pauses) {
         let core = Arc::clone(&self.hold.core);
-        let over = lease::free_within(self.hold.spec().lease());
+        let over = lease::free_within(self.hold.longest());
         loop {
             pauses.pause(&core).await;
             match self.send().await {
@@ -199,7 +199,7 @@ impl Releasing {
 
     fn unconfirmed(&self) -> Released {
         Released::Unconfirmed {
-            free_within: lease::free_within(self.hold.spec().lease()),
+            free_within: lease::free_within(self.hold.longest()),
         }
     }
 
@@ -282,6 +282,10 @@ impl Releasing {
         tracing::warn!(name = %queue.name, cause = %failure.cause(), "not released, left to expire");
         core.events
             .tell(&queue.name, self.hold.lease, EventKind::Released);
+        if !failure.is_final() {
+            // A renewal that was held back may have prolonged it meanwhile (B5).
+            abandon(core, &queue.name, self.hold.debt());
+        }
         queue.go_on(core, queue.state.lock(), Start::Ask);
     }
 }
