@@ -6,7 +6,7 @@ use leasehold::sim::{Hint, Kind, NoAnswer, Request};
 use parking_lot::Mutex;
 
 use crate::{
-    config::SECOND,
+    config::{MS, SECOND},
     dice::Point,
     invariants::s2,
     process::{Lane, Life, Process},
@@ -187,7 +187,8 @@ impl World {
         };
         let client = message.client;
         if !message.is_to_client() && self.paused_until > self.now {
-            message.due = self.paused_until;
+            // In the order of sending, also if it stood still more than once: a server reads each connection in its order.
+            message.due = self.paused_until + id % MS;
             let due = message.due;
             self.at(due, Event::Message(id));
             return;
