@@ -16,7 +16,7 @@ use common::{
     servers, wait_until_idle,
 };
 use leasehold::{Client, Guard, Released};
-use leasehold_testkit::Server;
+use leasehold_testkit::{Server, wait_until};
 
 /// What the promise allows on top of the lease.
 const GRACE: Duration = Duration::from_millis(200);
@@ -142,7 +142,14 @@ async fn a_waiter_gets_the_name_within_a_lease_of_the_last_renewal_of_a_killed_h
             let waiter = tokio::spawn(client.mutex("name").lock());
             // Killed at another phase of its renewals each time.
             tokio::time::sleep(lease / 3 + lease / 12 * round).await;
+            let connections = format!(":{} ", holder.id());
             holder.kill();
+            // What it had sent has been carried out once the server has seen its connections end.
+            wait_until(SOON, "the server has seen its end", || {
+                let list = server.cli(&["CLIENT", "LIST"]);
+                let list: String = redis::from_redis_value(list).expect("a list");
+                !list.contains(&connections)
+            });
             let (killed, left) = (Instant::now(), left(&server, "name"));
             assert!(left <= lease && !left.is_zero(), "{left:?}");
             let guard = tokio::time::timeout(SOON, waiter).await.expect("granted");

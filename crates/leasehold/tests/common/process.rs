@@ -108,6 +108,11 @@ impl Process {
         writeln!(self.stdin, "{word}").expect("the child listens");
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// `SIGKILL`. Returns once the process is gone, with its sockets.
     pub fn kill(&mut self) {
         self.child.kill().expect("the child is ours to kill");
