@@ -14,7 +14,7 @@ use std::{
 };
 
 use tokio::sync::broadcast;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::{
     Error, Event, LostReason, Mutex,
@@ -23,8 +23,8 @@ use crate::{
     config::{Config, Handoff, millis},
     error::Invalid,
     events::Events,
+    hold::SHUTDOWN_MARGIN,
     home::Home,
-    lease::margin,
     name::Name,
     owner::{LeaseId, client_uuid},
     queue::Queues,
@@ -484,6 +484,7 @@ impl Core {
         Finish {
             core: Arc::clone(self),
             work: Some(Box::pin(work)),
+            _under_way: self.tasks.token(),
         }
     }
 
@@ -556,13 +557,18 @@ impl Core {
             let _ = self.within(grace, self.all_released()).await;
         }
         let holds = self.queues.holds();
-        let margin = holds.iter().map(|hold| margin(hold.spec().lease())).max();
+        let some = !holds.is_empty();
         for hold in holds {
             // Each loss has its lease id given up, a margin later: work that `run` is dropping is gone by then.
             hold.lose(LostReason::ClientShutdown);
         }
         self.tasks.close();
-        let patience = self.config.operation_timeout + margin.unwrap_or_default();
+        let margin = if some {
+            SHUTDOWN_MARGIN
+        } else {
+            Duration::ZERO
+        };
+        let patience = self.config.operation_timeout + margin;
         let _ = self.within(patience, self.tasks.wait()).await;
         self.watchdog.close();
     }
@@ -589,6 +595,8 @@ impl Drop for Core {
 pub(crate) struct Finish<T: Send + 'static> {
     core: Arc<Core>,
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    /// A shutdown waits for it.
+    _under_way: TaskTrackerToken,
 }
 
 impl<T: Send + 'static> Future for Finish<T> {

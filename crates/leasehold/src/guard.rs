@@ -2,9 +2,10 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     pin::pin,
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -222,6 +223,12 @@ impl Guard {
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         self.check()?;
+        let mut work = pin!(work);
+        // A timer does not notice that the machine slept; the clock does. So work is never polled after the end.
+        let work = poll_fn(|cx| match self.hold.standing() {
+            Ok(_) => work.as_mut().poll(cx),
+            Err(_) => Poll::Pending,
+        });
         tokio::select! {
             biased;
             reason = self.lost() => Err(self.hold.lost_error(reason)),

@@ -238,6 +238,8 @@ impl Hold {
     pub(crate) fn detach(self: &Arc<Self>) {
         if self.term.end(End::Released) {
             self.settled.store(true, Ordering::Release);
+            let within = lease::free_within(self.longest());
+            self.core.queues.detached(&self.core, self.lease, within);
             self.core.watchdog.forget(self);
             self.queue.holder_left(&self.core, self);
         }
@@ -275,8 +277,12 @@ impl Hold {
             self.core.spawn(async move {
                 // The server keeps the name for as long as after an end that nobody could tell it of: work that `run`
                 // is dropping at this moment is gone by then.
-                let lease = hold.spec().lease();
-                hold.core.sleep(lease::margin(lease)).await;
+                let margin = lease::margin(hold.spec().lease());
+                let most = match reason {
+                    LostReason::ClientShutdown => SHUTDOWN_MARGIN,
+                    _ => margin,
+                };
+                hold.core.sleep(margin.min(most)).await;
                 hold.settle();
             });
         } else {
@@ -461,6 +467,9 @@ impl State {
         }
     }
 }
+
+/// A shutdown has told the holders already, and does not wait for long margins.
+pub(crate) const SHUTDOWN_MARGIN: Duration = Duration::from_millis(500);
 
 /// A renewal gets a third of the interval, so that at least three fit into what is left of the lease.
 pub(crate) fn patience(every: Duration, operation_timeout: Duration) -> Duration {

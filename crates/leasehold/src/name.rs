@@ -112,7 +112,8 @@ impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.prefix)?;
         if self.name.contains('{') {
-            f.write_str(":")?;
+            // Redisson's channel of `{x}` is that of `x`. Our own keys and channels must not be: they carry grants.
+            f.write_str(if self.prefix == OURS { ":-" } else { ":" })?;
             f.write_str(self.name)?;
         } else {
             f.write_str(":{")?;
@@ -180,7 +181,24 @@ mod tests {
             name("order:{42}:lock")
                 .gone_key("ab-1", LeaseId::from(7))
                 .to_string(),
-            "leasehold:order:{42}:lock:gone:ab-1:7"
+            "leasehold:-order:{42}:lock:gone:ab-1:7"
+        );
+    }
+
+    #[test]
+    fn a_name_in_braces_shares_no_key_of_ours_with_the_name_inside() {
+        assert_eq!(
+            name("x").channel().to_string(),
+            name("{x}").channel().to_string(),
+            "as with Redisson"
+        );
+        assert_ne!(
+            name("x").queue_key().to_string(),
+            name("{x}").queue_key().to_string()
+        );
+        assert_ne!(
+            name("x").grant_channel("c").to_string(),
+            name("{x}").grant_channel("c").to_string()
         );
     }
 

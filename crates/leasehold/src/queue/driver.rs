@@ -288,7 +288,15 @@ impl<'a> Driver<'a> {
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_zero() {
-            tracing::warn!(name = %self.queue.name, cause = %failure.cause(), "cannot ask for the name, trying again");
+            // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
+            let (core, name, cause) = (
+                self.core,
+                self.queue.name.clone(),
+                Arc::clone(failure.cause()),
+            );
+            core.spawn(async move {
+                tracing::warn!(%name, %cause, "cannot ask for the name, trying again");
+            });
         } else if lasts >= self.core.config.operation_timeout {
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }

@@ -1,8 +1,8 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or back inside.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     Answer, Life, Locked, Patience, Phase, Queue, Spec,
@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
 ) -> Answer {
     core.check_open()?;
     let until = match patience {
-        Patience::For(wait) => tokio::time::Instant::now().checked_add(wait),
+        Patience::For(wait) => Instant::now().checked_add(wait),
         _ => None,
     };
     let mut wait = match enter(core, name, spec, patience)? {
@@ -65,9 +65,9 @@ pub(crate) async fn acquire(
             let Some(until) = until else {
                 return inside.await.map(Some);
             };
-            return match tokio::time::timeout_at(until, inside).await {
-                Ok(guard) => guard.map(Some),
-                Err(elapsed) => Err(no_answer(name, spec, elapsed)),
+            return match by(core, until, inside).await {
+                Some(guard) => guard.map(Some),
+                None => Err(no_answer(name, spec)),
             };
         }
         Admission::Wait(wait) => wait,
@@ -75,9 +75,9 @@ pub(crate) async fn acquire(
             let attempt = core.finish(first_attempt(Arc::clone(core), queue, spec, patience));
             let first = match until {
                 None => attempt.await?,
-                Some(until) => match tokio::time::timeout_at(until, attempt).await {
-                    Ok(first) => first?,
-                    Err(elapsed) => return Err(no_answer(name, spec, elapsed)),
+                Some(until) => match by(core, until, attempt).await {
+                    Some(first) => first?,
+                    None => return Err(no_answer(name, spec)),
                 },
             };
             match first {
@@ -87,12 +87,25 @@ pub(crate) async fn acquire(
             }
         }
     };
-    wait.answer(spec, until).await
+    wait.answer(core, spec, until).await
 }
 
+/// What `work` gives, or `None` if it gives nothing by then. By a timer of the caller, if it has a runtime.
+async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = work => Some(output),
+        () = core.sleep_here(until.saturating_duration_since(Instant::now())) => None,
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer in the time that was given")]
+struct TimeIsUp;
+
 /// The time of a caller is up before the server has answered its request.
-fn no_answer(name: &Name, spec: Spec, elapsed: tokio::time::error::Elapsed) -> Error {
-    let failure = Failure::Ambiguous(Arc::new(elapsed));
+fn no_answer(name: &Name, spec: Spec) -> Error {
+    let failure = Failure::Ambiguous(Arc::new(TimeIsUp));
     let free = lease::free_within(spec.lease());
     failure.into_error(format!("lock {name:?}"), free)
 }
@@ -311,8 +324,8 @@ impl Queue {
 
 impl WaitTicket {
     /// Waits to be answered.
-    async fn answer(&mut self, spec: Spec, until: Option<tokio::time::Instant>) -> Answer {
-        let mut warn_at = Some(tokio::time::Instant::now() + SELF_WAIT_WARNING);
+    async fn answer(&mut self, core: &Core, spec: Spec, until: Option<Instant>) -> Answer {
+        let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         loop {
             let alarm = match (warn_at, until) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -321,9 +334,9 @@ impl WaitTicket {
             tokio::select! {
                 biased;
                 answer = &mut self.answered => return answer.unwrap_or(Err(Error::Closed)),
-                () = sleep_until(alarm) => {}
+                () = sleep_until(core, alarm) => {}
             }
-            if until.is_some_and(|until| tokio::time::Instant::now() >= until) {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 return self.queue.out_of_time(spec);
             }
             self.queue.warn_of_self_wait(spec);
@@ -332,9 +345,12 @@ impl WaitTicket {
     }
 }
 
-async fn sleep_until(alarm: Option<tokio::time::Instant>) {
+async fn sleep_until(core: &Core, alarm: Option<Instant>) {
     match alarm {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => {
+            core.sleep_here(at.saturating_duration_since(Instant::now()))
+                .await;
+        }
         None => std::future::pending().await,
     }
 }

@@ -1,6 +1,6 @@
 //! The queues of a client, by name.
 
-use std::{collections::HashMap, hash::BuildHasher, sync::Arc};
+use std::{collections::HashMap, hash::BuildHasher, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -8,13 +8,17 @@ use super::{
     Life, Phase, Queue,
     ticket::{Debt, abandon},
 };
-use crate::{Error, backend::WakeUp, client::Core, hold::Hold, name::Name};
+use crate::{
+    Error, backend::WakeUp, client::Core, clock::Tick, hold::Hold, name::Name, owner::LeaseId,
+};
 
 /// The queues of a client, by name.
 #[derive(Debug)]
 pub(crate) struct Queues {
     shards: Box<[Shard]>,
     hasher: Hashing,
+    /// Lease ids that were left to expire, and until when they may last.
+    detached: Mutex<Vec<(LeaseId, Tick)>>,
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
@@ -33,6 +37,7 @@ impl Queues {
         Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
+            detached: Mutex::default(),
         }
     }
 
@@ -64,6 +69,22 @@ impl Queues {
         {
             shard.remove(&queue.name);
         }
+    }
+
+    /// A lease id is left to expire on the server, at the latest so long from now.
+    pub(crate) fn detached(&self, core: &Core, lease: LeaseId, within: Duration) {
+        let now = core.clock.now();
+        let mut detached = self.detached.lock();
+        detached.retain(|(_, until)| *until > now);
+        detached.push((lease, now.after(within)));
+    }
+
+    fn is_detached(&self, core: &Core, lease: LeaseId) -> bool {
+        let now = core.clock.now();
+        let detached = self.detached.lock();
+        detached
+            .iter()
+            .any(|(id, until)| *id == lease && *until > now)
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
@@ -114,6 +135,8 @@ impl Queues {
                 }
             }
             (WakeUp::TryAgain, None) => {}
+            // Left to expire by `detach`: a grant that is heard late must not give it back.
+            (WakeUp::Granted(grant), _) if self.is_detached(core, grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {
                 if !queue.is_some_and(|queue| queue.granted(core, &grant)) {
                     // B3: the id does not wait for it (any more).

@@ -270,7 +270,8 @@ impl Releasing {
         );
         // "Not ours" can mean that an earlier copy released it, or that it expired on the way: either way we held it until we
         // let go. If neither can be, it was taken from us.
-        if not_ours && !self.silent && core.clock.now() < self.until {
+        let alone = self.silent || self.hold.debt().copies;
+        if not_ours && !alone && core.clock.now() < self.until {
             return Err(self.hold.lost_error(LostReason::Replaced));
         }
         Ok(Released::Freed)

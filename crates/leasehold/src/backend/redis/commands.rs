@@ -150,7 +150,10 @@ pub(super) fn classify(error: RedisError) -> Failure {
                 | ServerErrorKind::ClusterDown
                 | ServerErrorKind::TryAgain
         )
-    ) || matches!(error.code(), Some("BUSY" | "OOM"));
+    ) || matches!(
+        error.code(),
+        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF")
+    );
     let answered = matches!(
         error.kind(),
         ErrorKind::Server(_)

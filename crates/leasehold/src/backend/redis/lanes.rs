@@ -250,7 +250,8 @@ impl Way {
 
     /// The next command is better sent on another connection.
     pub(super) fn broken(&self, error: &RedisError) {
-        self.lane.replace(self.number, Arc::new(error.clone()));
+        self.lane
+            .replace(self.number, &(Arc::new(error.clone()) as Cause));
     }
 }
 
@@ -320,7 +321,7 @@ impl Lane {
     }
 
     /// The connection `number` is broken: drops it and reconnects in the background. Once per connection.
-    fn replace(self: &Arc<Self>, number: u64, cause: Cause) {
+    fn replace(self: &Arc<Self>, number: u64, cause: &Cause) {
         let mut state = self.state.write();
         match &*state {
             State::Up {
@@ -328,10 +329,14 @@ impl Lane {
             } if *present == number => {}
             _ => return, // somebody else was faster
         }
-        tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
-        let was = std::mem::replace(&mut *state, State::Down { number, cause });
+        let down = State::Down {
+            number,
+            cause: Arc::clone(cause),
+        };
+        let was = std::mem::replace(&mut *state, down);
         drop(state);
         drop(was);
+        tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
         self.silent.store(0, Ordering::Relaxed);
         // On the lane's own runtime, not on that of whoever has noticed.
         self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));

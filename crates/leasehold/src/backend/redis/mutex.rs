@@ -104,6 +104,8 @@ impl Backend for Redis {
 
     fn release(&self, step: Release) -> Reply<Released> {
         let next = step.next;
+        // Also a subscription that is on its way to its end.
+        let listening = step.listening || self.subscriptions.is_counted(&step.name);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 3, 10, bytes(&step.name, 5))
             .arg(step.name.as_str())
@@ -113,7 +115,7 @@ impl Backend for Redis {
             .text(step.name.channel())
             .text(step.name.grant_channel(""))
             .arg(step.tombstone_ms.unwrap_or(0))
-            .arg(u8::from(step.listening))
+            .arg(u8::from(listening))
             .text(Or(next.map(|next| self.owner(next.lease))))
             .arg(next.map_or(0, |next| next.lease_ms))
             .arg(next.map_or(0, |next| u8::from(next.keep)))

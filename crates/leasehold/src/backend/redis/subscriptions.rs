@@ -7,11 +7,20 @@
 //!
 //! After a gap everything is subscribed again, and everybody who waits is told to look for himself.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use redis::{
-    Client, RedisError,
+    Client, ErrorKind, RedisError,
     aio::{PubSubSink, PubSubStream},
 };
 use tokio::sync::{mpsc, oneshot};
@@ -28,6 +37,7 @@ use crate::{
 
 pub(super) struct Subscriptions {
     orders: mpsc::UnboundedSender<Order>,
+    counted: Arc<Counted>,
     timeout: Duration,
     home: Home,
 }
@@ -46,6 +56,7 @@ impl Subscriptions {
         home: &Home,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
+        let counted = Arc::new(Counted::default());
         let lane = Lane {
             target,
             client: Arc::clone(client),
@@ -53,13 +64,20 @@ impl Subscriptions {
             operation_timeout: config.operation_timeout,
             wake_ups,
             names: HashMap::new(),
+            counted: Arc::clone(&counted),
         };
         home.handle().spawn(lane.run(inbox));
         Subscriptions {
             orders,
+            counted,
             timeout: config.operation_timeout,
             home: home.clone(),
         }
+    }
+
+    /// Whether the server may count this client among those that listen for the name: until an unsubscription is confirmed.
+    pub(super) fn is_counted(&self, name: &Name) -> bool {
+        self.counted.order(name).is_some()
     }
 
     pub(super) fn listen(&self, name: Name) -> Reply<()> {
@@ -102,16 +120,51 @@ struct Lane {
     connect_timeout: Duration,
     operation_timeout: Duration,
     wake_ups: Arc<WakeUps>,
-    /// By channel: the name it is about.
-    names: HashMap<String, Name>,
+    /// By channel: the names it is about. Redisson's channel of `x` is that of `{x}` too.
+    names: HashMap<String, Vec<Name>>,
+    counted: Arc<Counted>,
+}
+
+/// The names for which the server may count this client among the subscribers, and since which order.
+#[derive(Default)]
+struct Counted {
+    names: Mutex<HashMap<Name, u64>>,
+    orders: AtomicU64,
+}
+
+impl Counted {
+    fn begin(&self, name: &Name) {
+        let order = self.orders.fetch_add(1, Ordering::Relaxed);
+        self.names.lock().insert(name.clone(), order);
+    }
+
+    fn order(&self, name: &Name) -> Option<u64> {
+        self.names.lock().get(name).copied()
+    }
+
+    /// An unsubscription was confirmed that was asked for after `order`.
+    fn end(&self, name: &Name, order: Option<u64>) {
+        let mut names = self.names.lock();
+        if names.get(name).copied() == order {
+            names.remove(name);
+        }
+    }
 }
 
 type Ears = (PubSubSink, PubSubStream);
 
+/// What became of a request: done, refused for this name, or the connection is gone.
+type Answered = Result<Option<Name>, RedisError>;
+
+/// Pauses between connections, doubled up to the most; after a connection that lasted this long, they begin anew.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+const STEADY: Duration = Duration::from_secs(1);
+
 impl Lane {
     /// Ends with the client.
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
-        let mut pause = Duration::from_millis(20);
+        let mut pause = PAUSE_FIRST;
         let mut waiting = Vec::new();
         loop {
             // Nobody waits: no connection is needed.
@@ -124,9 +177,15 @@ impl Lane {
             }
             match self.dial().await {
                 Ok(ears) => {
-                    pause = Duration::from_millis(20);
-                    if self.hear(ears, &mut orders, &mut waiting).await.is_none() {
+                    let began = Instant::now();
+                    let ended = self.hear(ears, &mut orders, &mut waiting).await.is_none();
+                    self.counted.names.lock().clear();
+                    if ended {
                         return;
+                    }
+                    if began.elapsed() >= STEADY {
+                        pause = PAUSE_FIRST;
+                        continue;
                     }
                 }
                 Err(error) => {
@@ -135,9 +194,36 @@ impl Lane {
                         let _ = told.send(Err(Arc::clone(&cause)));
                     }
                     tracing::warn!(server = %self.target, %cause, "cannot subscribe, polling meanwhile");
-                    tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
-                    pause = (pause * 2).min(Duration::from_secs(1));
                 }
+            }
+            // Also after a connection that ended at once: the server may refuse a subscription each time.
+            if self.rest(pause, &mut orders, &mut waiting).await.is_none() {
+                return;
+            }
+            pause = (pause * 2).min(PAUSE_MOST);
+        }
+    }
+
+    /// Pauses before the next connection. `None`: the client has ended.
+    async fn rest(
+        &mut self,
+        pause: Duration,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        waiting: &mut Vec<(Name, oneshot::Sender<Result<(), Cause>>)>,
+    ) -> Option<()> {
+        let pause = pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+        let mut over = pin!(tokio::time::sleep(pause));
+        loop {
+            tokio::select! {
+                () = &mut over => return Some(()),
+                order = orders.recv() => match order? {
+                    Order::Listen(name, told) => waiting.push((name, told)),
+                    Order::Unlisten(name, told) => {
+                        waiting.retain(|(waits, _)| *waits != name);
+                        self.forget(&name);
+                        let _ = told.send(());
+                    }
+                },
             }
         }
     }
@@ -159,8 +245,7 @@ impl Lane {
         waiting: &mut Vec<(Name, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
         // Requests go out in order, one behind the other; only their answers are awaited side by side.
-        let mut requests: FuturesUnordered<BoxFuture<'static, Result<(), RedisError>>> =
-            FuturesUnordered::new();
+        let mut requests: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
         if !self.names.is_empty() {
             let channels: Vec<String> = self.names.keys().cloned().collect();
             let mut sink = sink.clone();
@@ -171,9 +256,9 @@ impl Lane {
                 _ => return Some(()),
             }
             // What was said during the gap is lost.
-            let mut names: Vec<&Name> = self.names.values().collect();
-            names.dedup();
-            for name in names {
+            let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
+            for name in &names {
+                self.counted.begin(name);
                 self.wake_ups.tell(name, WakeUp::TryAgain);
             }
         }
@@ -188,8 +273,11 @@ impl Lane {
                     None => return Some(()),
                 },
                 Some(done) = requests.next(), if !requests.is_empty() => {
-                    if done.is_err() {
-                        return Some(());
+                    match done {
+                        Ok(None) => {}
+                        // The server refuses this name; the others are still heard.
+                        Ok(Some(refused)) => self.forget(&refused),
+                        Err(_) => return Some(()),
                     }
                 }
                 order = orders.recv() => match order {
@@ -224,11 +312,16 @@ impl Lane {
         sink: &PubSubSink,
         name: &Name,
         told: oneshot::Sender<Result<(), Cause>>,
-    ) -> BoxFuture<'static, Result<(), RedisError>> {
+    ) -> BoxFuture<'static, Answered> {
         let channels = self.channels(name);
         for channel in &channels {
-            self.names.insert(channel.clone(), name.clone());
+            let names = self.names.entry(channel.clone()).or_default();
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
         }
+        self.counted.begin(name);
+        let name = name.clone();
         let mut sink = sink.clone();
         let timeout = self.operation_timeout;
         Box::pin(async move {
@@ -240,7 +333,11 @@ impl Lane {
                 Ok(()) => Ok(()),
                 Err(error) => Err(Arc::new(error.clone())),
             });
-            answer
+            match answer {
+                Ok(()) => Ok(None),
+                Err(error) if is_refusal(&error) => Ok(Some(name)),
+                Err(error) => Err(error),
+            }
         })
     }
 
@@ -249,21 +346,40 @@ impl Lane {
         sink: &PubSubSink,
         name: &Name,
         told: oneshot::Sender<()>,
-    ) -> BoxFuture<'static, Result<(), RedisError>> {
-        let channels = self.channels(name);
-        for channel in &channels {
-            self.names.remove(channel);
-        }
+    ) -> BoxFuture<'static, Answered> {
+        let mut channels = self.channels(name).to_vec();
+        let order = self.counted.order(name);
+        self.forget(name);
+        // A channel that another name shares is still heard.
+        channels.retain(|channel| !self.names.contains_key(channel));
+        let (counted, name) = (Arc::clone(&self.counted), name.clone());
         let mut sink = sink.clone();
         Box::pin(async move {
             let answer = sink.unsubscribe(&channels).await;
+            counted.end(&name, order);
             let _ = told.send(());
-            answer
+            match answer {
+                Ok(()) => Ok(None),
+                Err(error) if is_refusal(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
         })
     }
 
+    /// The name is not listened for any more.
+    fn forget(&mut self, name: &Name) {
+        for channel in self.channels(name) {
+            if let Some(names) = self.names.get_mut(&channel) {
+                names.retain(|heard| heard != name);
+                if names.is_empty() {
+                    self.names.remove(&channel);
+                }
+            }
+        }
+    }
+
     fn dispatch(&self, channel: &str, payload: &[u8]) {
-        let Some(name) = self.names.get(channel) else {
+        let Some(names) = self.names.get(channel) else {
             return; // said before the server had heard of our leaving
         };
         let wake_up = if channel.starts_with(OURS) {
@@ -274,8 +390,15 @@ impl Lane {
         } else {
             WakeUp::TryAgain
         };
-        self.wake_ups.tell(name, wake_up);
+        for name in names {
+            self.wake_ups.tell(name, wake_up);
+        }
     }
+}
+
+/// The server has said no, on a connection that goes on.
+fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
 /// `<client uuid>:<lease id> <lease_ms> <ask>`, the place that the grant was given to.

@@ -15,10 +15,19 @@ local function write(owner)
   return type(pcall('HSET', KEYS[1], owner, 1)) == 'number'
 end
 
--- How many clients besides the calling one wait for the name. Where PUBSUB is not permitted, one might.
-local function count_others(channel, listening)
+-- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
+-- permitted, one might. Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32): then those
+-- in the queue.
+local function count_others(channel, listening, waiting)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)
-  return heard.err and 1 or heard[2] - listening
+  if heard.err then
+    return 1
+  end
+  local count = heard[2]
+  if count < 0 or count > 1000000 then
+    return math.max(waiting, 1)
+  end
+  return count - listening
 end
 
 -- The name is `owner`'s from now on, and not that of those in `from` any more.

@@ -4,11 +4,11 @@
 -- ARGV[1] channel  bytes  where Redisson's waiters listen, and ours
 --
 -- Returns {ttl_ms, subscribers, {owner, holds, ...}}; ttl_ms -1: without an end, -2: free;
---         subscribers -1: PUBSUB is not permitted
+--         subscribers -1: not known (PUBSUB is not permitted; Valkey 9.1 miscounts some numbers)
 -- Retry   safe: it only reads.
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 return {
   redis.call('PTTL', KEYS[1]),
-  heard.err and -1 or heard[2],
+  (heard.err or heard[2] < 0 or heard[2] > 1000000) and -1 or heard[2],
   redis.call('HGETALL', KEYS[1]),
 }

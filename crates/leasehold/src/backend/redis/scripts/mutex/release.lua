@@ -49,7 +49,7 @@ end
 
 -- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
 local goes_on = next_owner ~= '' and not is_given_up(next_owner)
-local others = count_others(ARGV[2], ARGV[5])
+local others = count_others(ARGV[2], ARGV[5], waiting)
 if waiting == 0 and others <= 0 and goes_on and ARGV[8] == '1' and write(next_owner) then
   pass_on({ owner }, ARGV[7])
   return { 3, tonumber(ARGV[7]) }
