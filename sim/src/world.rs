@@ -77,7 +77,7 @@ pub struct Outcome {
 }
 
 /// More events than this, and something goes round in circles.
-const MOST_STEPS: u64 = 150_000;
+const MOST_STEPS: u64 = 500_000;
 
 /// Runs one seed, without the decisions in `calm`.
 pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> Outcome {

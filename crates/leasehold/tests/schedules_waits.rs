@@ -191,7 +191,8 @@ async fn a_try_lock_that_meets_a_release_without_an_answer_is_answered() {
         network.heal();
         drop(releasing.await);
         let guard = soon("the release is repeated", client.mutex("name").lock()).await;
-        release(guard.unwrap()).await;
+        // Confirmed or not: the connection of this runtime may still be the one that fell silent.
+        let _ = guard.unwrap().release().await;
         wait_until_idle(&client).await;
     }
 }

@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -65,6 +65,7 @@ impl Subscriptions {
             wake_ups,
             names: HashMap::new(),
             counted: Arc::clone(&counted),
+            worked: false,
         };
         home.handle().spawn(lane.run(inbox));
         Subscriptions {
@@ -123,6 +124,8 @@ struct Lane {
     /// By channel: the names it is about. Redisson's channel of `x` is that of `{x}` too.
     names: HashMap<String, Vec<Name>>,
     counted: Arc<Counted>,
+    /// A subscription has come about on the present connection.
+    worked: bool,
 }
 
 /// The names for which the server may count this client among the subscribers, and since which order.
@@ -156,10 +159,9 @@ type Ears = (PubSubSink, PubSubStream);
 /// What became of a request: done, refused for this name, or the connection is gone.
 type Answered = Result<Option<Name>, RedisError>;
 
-/// Pauses between connections, doubled up to the most; after a connection that lasted this long, they begin anew.
+/// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
-const STEADY: Duration = Duration::from_secs(1);
 
 impl Lane {
     /// Ends with the client.
@@ -177,13 +179,13 @@ impl Lane {
             }
             match self.dial().await {
                 Ok(ears) => {
-                    let began = Instant::now();
+                    self.worked = false;
                     let ended = self.hear(ears, &mut orders, &mut waiting).await.is_none();
                     self.counted.names.lock().clear();
                     if ended {
                         return;
                     }
-                    if began.elapsed() >= STEADY {
+                    if self.worked {
                         pause = PAUSE_FIRST;
                         continue;
                     }
@@ -252,7 +254,7 @@ impl Lane {
             let timeout = self.operation_timeout;
             let again = async move { sink.subscribe(&channels).await };
             match tokio::time::timeout(timeout, again).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => self.worked = true,
                 _ => return Some(()),
             }
             // What was said during the gap is lost.
@@ -274,7 +276,7 @@ impl Lane {
                 },
                 Some(done) = requests.next(), if !requests.is_empty() => {
                     match done {
-                        Ok(None) => {}
+                        Ok(None) => self.worked = true,
                         // The server refuses this name; the others are still heard.
                         Ok(Some(refused)) => self.forget(&refused),
                         Err(_) => return Some(()),
