@@ -33,10 +33,7 @@ struct Shared<T> {
 
 enum Progress<T> {
     /// Its caller polls it. A shutdown waits for it, by the token.
-    WithCaller(
-        Pin<Box<dyn Future<Output = T> + Send>>,
-        TaskTrackerToken,
-    ),
+    WithCaller(Pin<Box<dyn Future<Output = T> + Send>>, TaskTrackerToken),
     /// Its caller polls it at this moment.
     Polled,
     /// The home polls it, and wakes the caller at its end.

@@ -36,8 +36,8 @@ use std::{
 
 use driver::{Start, drive};
 pub(crate) use enter::acquire;
-pub(crate) use map::Queues;
 use locked::Locked;
+pub(crate) use map::Queues;
 use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
 use remote::{Ears, Remote};

@@ -11,9 +11,7 @@ use super::{
     enter::{WaitTicket, reenter_on_server},
     remote::{Ears, Remote},
 };
-use crate::{
-    Error, clock::Tick, finish::Work, guard::Guard, hold::Hold, owner::OwnerId,
-};
+use crate::{Error, clock::Tick, finish::Work, guard::Guard, hold::Hold, owner::OwnerId};
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -154,10 +152,7 @@ impl State {
 
     /// Gives a waiter its guard. `false` if the waiter left at this very moment.
     pub(super) fn deliver(&mut self, waiter: Waiter, hold: &Arc<Hold>) -> bool {
-        match waiter
-            .answer
-            .send(Ok(Some(Guard::new(Arc::clone(hold)))))
-        {
+        match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
             Ok(waker) => {
                 self.wakers.extend(waker);
                 true
