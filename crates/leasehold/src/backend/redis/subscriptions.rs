@@ -250,17 +250,25 @@ impl Lane {
         let mut requests: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
         if !self.names.is_empty() {
             let channels: Vec<String> = self.names.keys().cloned().collect();
-            let mut sink = sink.clone();
+            let mut all = sink.clone();
             let timeout = self.operation_timeout;
-            let again = async move { sink.subscribe(&channels).await };
+            let again = async move { all.subscribe(&channels).await };
+            let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
             match tokio::time::timeout(timeout, again).await {
                 Ok(Ok(())) => self.worked = true,
+                // The server refuses one of them, and therefore all.
+                Ok(Err(error)) if is_refusal(&error) => {
+                    if self.subscribe_each(&sink, &names).await.is_err() {
+                        return Some(());
+                    }
+                }
                 _ => return Some(()),
             }
-            // What was said during the gap is lost.
-            let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
             for name in &names {
-                self.counted.begin(name);
+                if self.hears(name) {
+                    self.counted.begin(name);
+                }
+                // What was said during the gap is lost.
                 self.wake_ups.tell(name, WakeUp::TryAgain);
             }
         }
@@ -278,7 +286,7 @@ impl Lane {
                     match done {
                         Ok(None) => self.worked = true,
                         // The server refuses this name; the others are still heard.
-                        Ok(Some(refused)) => self.forget(&refused),
+                        Ok(Some(refused)) => self.refused(&refused),
                         Err(_) => return Some(()),
                     }
                 }
@@ -343,6 +351,26 @@ impl Lane {
         })
     }
 
+    /// Subscribes to each name by itself, since the server refuses all at once.
+    async fn subscribe_each(
+        &mut self,
+        sink: &PubSubSink,
+        names: &BTreeSet<Name>,
+    ) -> Result<(), RedisError> {
+        let mut sink = sink.clone();
+        for name in names {
+            let channels = self.channels(name);
+            let subscribing = sink.subscribe(&channels);
+            match tokio::time::timeout(self.operation_timeout, subscribing).await {
+                Ok(Ok(())) => self.worked = true,
+                Ok(Err(error)) if is_refusal(&error) => self.refused(name),
+                Ok(Err(error)) => return Err(error),
+                Err(elapsed) => return Err(std::io::Error::from(elapsed).into()),
+            }
+        }
+        Ok(())
+    }
+
     fn unsubscribe(
         &mut self,
         sink: &PubSubSink,
@@ -378,6 +406,20 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// The server does not let this client listen for the name, and so does not count it.
+    fn refused(&mut self, name: &Name) {
+        self.forget(name);
+        self.counted.end(name, self.counted.order(name));
+    }
+
+    /// Whether this client is subscribed to the name's channels, or is about to be.
+    fn hears(&self, name: &Name) -> bool {
+        let channel = name.channel().to_string();
+        self.names
+            .get(&channel)
+            .is_some_and(|names| names.contains(name))
     }
 
     fn dispatch(&self, channel: &str, payload: &[u8]) {
