@@ -45,6 +45,8 @@ pub(super) struct Subscriptions {
 enum Order {
     Listen(Name, oneshot::Sender<Result<(), Cause>>),
     Unlisten(Name, oneshot::Sender<()>),
+    /// Answered when all is heard that the server has said before it.
+    Mark(oneshot::Sender<()>),
 }
 
 impl Subscriptions {
@@ -106,6 +108,17 @@ impl Subscriptions {
         Box::pin(async move {
             // An error means that the connection is gone, and the subscription with it.
             let _ = done.await;
+            Ok(())
+        })
+    }
+
+    /// When all is heard that the server has said until now.
+    pub(super) fn heard(&self) -> Reply<()> {
+        let (told, heard) = oneshot::channel();
+        let _ = self.orders.send(Order::Mark(told));
+        Box::pin(async move {
+            // An error means that the connection is gone, and what was said on it lost.
+            let _ = heard.await;
             Ok(())
         })
     }
@@ -173,7 +186,7 @@ impl Lane {
             while self.names.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
                     Some(Order::Listen(name, told)) => waiting.push((name, told)),
-                    Some(Order::Unlisten(..)) => {}
+                    Some(Order::Unlisten(..) | Order::Mark(_)) => {}
                     None => return,
                 }
             }
@@ -225,6 +238,7 @@ impl Lane {
                         self.forget(&name);
                         let _ = told.send(());
                     }
+                    Order::Mark(_) => {}
                 },
             }
         }
@@ -304,6 +318,7 @@ impl Lane {
                             requests.push(request);
                         }
                     }
+                    Some(Order::Mark(told)) => requests.push(mark(&sink, told)),
                     None => return None,
                 },
             }
@@ -438,6 +453,20 @@ impl Lane {
             self.wake_ups.tell(name, wake_up);
         }
     }
+}
+
+/// The answer to a `PING` comes behind all messages of before, and is looked at after them.
+fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, Answered> {
+    let mut sink = sink.clone();
+    Box::pin(async move {
+        let answer = sink.ping::<redis::Value>().await;
+        let _ = told.send(());
+        match answer {
+            Ok(_) => Ok(None),
+            Err(error) if is_refusal(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    })
 }
 
 /// The server has said no, on a connection that goes on.
