@@ -1,6 +1,12 @@
 //! The queues of a client, by name.
 
-use std::{collections::HashMap, hash::BuildHasher, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    collections::HashSet,
+    hash::{BuildHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
@@ -9,7 +15,8 @@ use super::{
     ticket::{Debt, abandon},
 };
 use crate::{
-    Error, backend::WakeUp, client::Core, clock::Tick, hold::Hold, name::Name, owner::LeaseId,
+    Error, backend::WakeUp, client::Core, clock::Tick, finish::Awaited, hold::Hold, name::Name,
+    owner::LeaseId,
 };
 
 /// The queues of a client, by name.
@@ -22,7 +29,31 @@ pub(crate) struct Queues {
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
-type Shard = Mutex<HashMap<Name, Arc<Queue>, Hashing>>;
+type Shard = Mutex<HashSet<ByName, Hashing>>;
+
+/// A queue that is found by its name.
+#[derive(Debug)]
+struct ByName(Arc<Queue>);
+
+impl Borrow<Name> for ByName {
+    fn borrow(&self) -> &Name {
+        &self.0.name
+    }
+}
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &ByName) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for ByName {}
 
 #[cfg(not(feature = "sim"))]
 type Hashing = std::hash::RandomState;
@@ -41,22 +72,23 @@ impl Queues {
         }
     }
 
-    pub(super) fn shard(&self, name: &Name) -> &Shard {
+    fn shard(&self, name: &Name) -> &Shard {
         let hash = self.hasher.hash_one(name);
         &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
     }
 
     pub(super) fn find(&self, name: &Name) -> Option<Arc<Queue>> {
-        self.shard(name).lock().get(name).cloned()
+        let shard = self.shard(name).lock();
+        shard.get(name).map(|ByName(queue)| Arc::clone(queue))
     }
 
     pub(super) fn find_or_make(&self, name: &Name) -> Arc<Queue> {
         let mut shard = self.shard(name).lock();
-        if let Some(queue) = shard.get(name) {
+        if let Some(ByName(queue)) = shard.get(name) {
             return Arc::clone(queue);
         }
         let queue = Arc::new(Queue::new(name));
-        shard.insert(name.clone(), Arc::clone(&queue));
+        shard.insert(ByName(Arc::clone(&queue)));
         queue
     }
 
@@ -65,7 +97,7 @@ impl Queues {
         let mut shard = self.shard(&queue.name).lock();
         if shard
             .get(&queue.name)
-            .is_some_and(|q| Arc::ptr_eq(q, queue))
+            .is_some_and(|ByName(there)| Arc::ptr_eq(there, queue))
         {
             shard.remove(&queue.name);
         }
@@ -90,7 +122,7 @@ impl Queues {
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.lock().values().cloned());
+            all.extend(shard.lock().iter().map(|ByName(queue)| Arc::clone(queue)));
         }
         // In the same order each time, whatever the hasher: a simulation must be able to replay it.
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -110,13 +142,13 @@ impl Queues {
     /// How many wait for the name in this process.
     pub(crate) fn waiting(&self, name: &Name) -> usize {
         self.find(name)
-            .map_or(0, |queue| queue.state.lock().waiters.len())
+            .map_or(0, |queue| queue.lock().waiters.len())
     }
 
     /// Whether this process hears the wake-ups for the name.
     pub(crate) fn is_listening(&self, name: &Name) -> bool {
         self.find(name)
-            .is_some_and(|queue| queue.state.lock().is_listening())
+            .is_some_and(|queue| queue.lock().is_listening())
     }
 
     /// All holds of this process.
@@ -135,7 +167,7 @@ impl Queues {
         let queue = self.find(name);
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
-                let state = queue.state.lock();
+                let state = queue.lock();
                 if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
                     queue.driver_wake.notify_one();
                 }
@@ -159,14 +191,19 @@ impl Queues {
 
     /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
     /// queue that is made from now on refuses its newcomer by itself.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&self, core: &Arc<Core>) {
         for queue in self.all() {
-            let mut state = queue.state.lock();
+            let mut state = queue.lock();
             if state.life == Life::Open {
                 state.life = Life::Closing;
             }
             state.answer_all(&Error::Closed);
             queue.driver_wake.notify_one();
+            let work = state.work();
+            drop(state);
+            if let Some(work) = work {
+                Awaited::add(core, work); // a shutdown waits for it
+            }
         }
     }
 }

@@ -1,0 +1,57 @@
+//! A queue's lock, which calls the wakers of those who were answered under it, once it is unlocked (Q5).
+
+use std::{
+    ops::{Deref, DerefMut},
+    task::Waker,
+};
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::{Queue, State};
+use crate::callout;
+
+pub(super) struct Locked<'a> {
+    state: Option<MutexGuard<'a, State>>,
+    wakers: SmallVec<[Waker; 1]>,
+}
+
+impl Queue {
+    pub(super) fn lock(&self) -> Locked<'_> {
+        Locked {
+            state: Some(self.state.lock()),
+            wakers: SmallVec::new(),
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Calls it once the queue is unlocked.
+    pub(super) fn wake_later(&mut self, waker: Option<Waker>) {
+        self.wakers.extend(waker);
+    }
+}
+
+/// Only its drop takes the guard out.
+const THERE: &str = "a lock is there until its drop";
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect(THERE)
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect(THERE)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        drop(self.state.take());
+        self.wakers.drain(..).for_each(callout::wake);
+    }
+}
