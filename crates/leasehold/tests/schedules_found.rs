@@ -20,7 +20,7 @@ use common::{
     without_runtime,
 };
 use futures_util::FutureExt as _;
-use leasehold::{Client, ErrorKind, LostReason, MemoryServer, Released, Shutdown};
+use leasehold::{Client, ErrorKind, Footprint, LostReason, MemoryServer, Released, Shutdown};
 use leasehold_testkit::{Lane, Proxy, Server, Way, wait_until, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
@@ -229,7 +229,7 @@ async fn a_waiter_that_may_not_subscribe_keeps_its_connections_and_asks_on() {
         let mut made = 0;
         wait_until_async(SOON, "it asks on", || {
             made = proxy.accepted();
-            made > 3 || script_calls(&server) >= calls + 20
+            made > 3 || script_calls(&server) >= calls + 8
         })
         .await;
         assert!(made <= 3, "{}: {made} connections", server.flavor());
@@ -238,6 +238,28 @@ async fn a_waiter_that_may_not_subscribe_keeps_its_connections_and_asks_on() {
         assert!(proxy.accepted() <= 3, "{}", server.flavor());
         drop(client);
         wait_until_async(SOON, "they are closed", || proxy.connections() == 0).await;
+    }
+}
+
+/// Each of its tries is a request to subscribe and one for the name.
+#[tokio::test]
+async fn a_waiter_that_may_not_subscribe_asks_a_few_times_a_second() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["&*", "+@all", "-subscribe"]).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let waiting = tokio::spawn(client.mutex("name").lock());
+        until_refused(&server).await;
+        let calls = script_calls(&server);
+        wait_until_async(SOON, "it asks on", || script_calls(&server) >= calls + 8).await;
+        let calls = script_calls(&server);
+        tokio::time::sleep(SECOND).await; // how often in this time is what is tested
+        let asked = script_calls(&server) - calls;
+        assert!(asked <= 6, "{}: {asked} times a second", server.flavor());
+        assert!(asked > 0, "{}: it asks no more", server.flavor());
+        release(guard).await;
+        release(soon("it asks", waiting).await.unwrap().unwrap()).await;
     }
 }
 
@@ -414,14 +436,17 @@ async fn a_shutdown_returns_when_what_is_under_way_has_been_settled() {
             let under_way = tokio::spawn(under_way);
             soon(&case, client.shutdown(AT_ONCE)).await;
             // Neither now, nor by anything that arrives later.
-            loop {
+            let what = format!("{case}: it has ended");
+            wait_until_async(SOON, &what, || {
                 assert_eq!(world.held(), [""; 0], "{case}: held for no one");
-                if under_way.is_finished() && client.footprint().queues == 0 {
-                    break;
-                }
-                tokio::time::sleep(2 * MS).await;
-            }
-            wait_until_idle(&client).await;
+                under_way.is_finished()
+            })
+            .await;
+            wait_until_async(SOON, "nothing is left", || {
+                assert_eq!(world.held(), [""; 0], "{case}: held for no one");
+                client.footprint() == Footprint::default()
+            })
+            .await;
         }
     }
 }
