@@ -71,12 +71,12 @@ pub struct Process {
     /// …and what it held was left to expire.
     pub left_to_expire: bool,
     pub last_fault: u64,
-    /// Its commands did not get through for so long that it may have stopped telling the server what it gave up.
-    pub cut_for_long: bool,
     /// When it went on after it was frozen last.
     pub last_stop: u64,
     /// Requests in the present second.
     pub busy: (u64, u32),
+    /// So often in a row it has had something to do at once.
+    pub turns: u32,
 }
 
 impl Process {
@@ -109,9 +109,9 @@ impl Process {
             shut_down: false,
             left_to_expire: false,
             last_fault: 0,
-            cut_for_long: false,
             last_stop: 0,
             busy: (0, 0),
+            turns: 0,
         }
     }
 
@@ -146,7 +146,8 @@ impl Process {
             .label(self.letter())
             .lease(Duration::from_nanos(config.lease))
             .operation_timeout(Duration::from_nanos(config.operation_timeout))
-            .poll_every(Duration::from_nanos(config.poll_every));
+            .poll_every(Duration::from_nanos(config.poll_every))
+            .may_duplicate(config.may_duplicate);
         let client = self.runtime.block_on(builder.connect());
         identify(None);
         let client = client.expect("the settings of a world are good ones");

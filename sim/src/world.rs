@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::{
     config::{Config, MS, SECOND},
     dice::{Dice, Key, Point, mix},
-    invariants::{self, Watch},
+    invariants::{self, Watch, release},
     panics,
     process::{Life, Process},
     shared::{Breach, LETTERS, Shared, World as SharedWorld},
@@ -37,6 +37,8 @@ pub enum Event {
     Born(u8),
     Pause(u64),
     Restart(bool),
+    /// A lease of a client is to be free by now: client, name, lease id.
+    Free(u8, u8, u64),
     Heal,
     Look,
 }
@@ -78,6 +80,9 @@ pub struct Outcome {
 
 /// More events than this, and something goes round in circles.
 const MOST_STEPS: u64 = 500_000;
+
+/// So many times in a row a client may have something to do at once.
+const MOST_TURNS: u32 = 2_000;
 
 /// Runs one seed, without the decisions in `calm`.
 pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> Outcome {
@@ -179,6 +184,7 @@ impl World {
             Event::Born(client) => self.born(client),
             Event::Pause(time) => self.pause(time),
             Event::Restart(with_data) => self.restart(with_data),
+            Event::Free(client, name, lease) => release::is_free(self, client, name, lease),
             Event::Heal => self.heal(),
             Event::Look => self.look(),
         }
@@ -317,6 +323,8 @@ impl World {
         if driven.ran {
             process.idle_since = now;
         }
+        process.turns = if driven.more { process.turns + 1 } else { 0 };
+        let turns = process.turns;
         let next = if driven.more {
             now + 2_000
         } else {
@@ -327,6 +335,13 @@ impl World {
         };
         self.send_all();
         self.drive_at(me, next);
+        if turns == MOST_TURNS && self.watch.asks("L2") {
+            let what = format!(
+                "client {} has something to do at once, for ever",
+                World::letter(me)
+            );
+            self.shared.lock().breach("L2", "spins", what);
+        }
         if let Some(what) = panics::last() {
             self.shared.lock().breach("no panic", "panic", what);
         }

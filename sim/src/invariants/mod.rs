@@ -1,11 +1,13 @@
 //! The promises of docs/design/safety.md, each looked at from outside in a file of its own.
 
 pub mod b1;
+pub mod b3;
 pub mod busy;
 pub mod l1;
 pub mod l2;
 pub mod l3;
 pub mod l4;
+pub mod release;
 pub mod s1;
 pub mod s2;
 
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 use crate::{
     config::{Config, MS, SECOND},
     process::Process,
-    shared::{Breach, NAMES, Shared},
+    shared::{Breach, LETTERS, NAMES, Shared, number_of},
     wire::Asked as Request,
     world::{Event, World, settle},
 };
@@ -61,6 +63,14 @@ pub struct Watch {
     pub outlived: BTreeSet<(u8, u64)>,
     /// Leases whose grant was lost on the way: client, lease id. The name may be held for nobody until they end (L1).
     pub unheard: BTreeSet<(u8, u64)>,
+    /// Grants that a client has heard, and done nothing about: client, lease id; and since when, and for which name.
+    pub granted: BTreeMap<(u8, u64), (u64, u8)>,
+    /// Holds that the server took from their clients, by force or because it lost its data: client, lease id.
+    pub taken: BTreeSet<(u8, u64)>,
+    /// Leases that a release has said to be free, and from when on: client, lease id. And whether it was sure.
+    pub free: BTreeMap<(u8, u64), (u64, bool)>,
+    /// Since when each lease id has its name, or had it last: client, lease id.
+    pub began: BTreeMap<(u8, u64), u64>,
     /// When the server lost its data last.
     pub forgot_at: u64,
     pub longest: u64,
@@ -80,6 +90,10 @@ impl Watch {
             orphans: BTreeMap::new(),
             outlived: BTreeSet::new(),
             unheard: BTreeSet::new(),
+            granted: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            free: BTreeMap::new(),
+            began: BTreeMap::new(),
             forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
@@ -102,6 +116,12 @@ impl Watch {
             let until = nanos(held);
             self.forgiven[name] = self.forgiven[name].max(until);
         }
+    }
+
+    /// The server took this hold from its client.
+    pub fn taken(&mut self, held: &Held) {
+        self.taken
+            .insert((number_of(&LETTERS, &held.client), held.lease));
     }
 
     pub fn sent(
@@ -150,10 +170,12 @@ impl Watch {
         asked.kind == Kind::Acquire && text.contains("Held")
     }
 
-    pub fn woken(&mut self, client: u8, hint: &Hint) {
+    pub fn woken(&mut self, client: u8, hint: &Hint, now: u64) {
         if let Some(lease) = hint.granted {
             self.heard
                 .insert((client, lease), "grant by wake-up".to_owned());
+            let name = number_of(&NAMES, &hint.name);
+            self.granted.insert((client, lease), (now, name));
         }
     }
 
@@ -174,7 +196,9 @@ pub fn nanos(held: &Held) -> u64 {
 pub fn after_step(world: &mut World) {
     s1::check(world);
     b1::check(world);
+    b3::check(world);
     s2::told_in_error(world);
+    release::check(world);
     l2::no_wait(world);
     if world.healed_at.is_none() && !world.watch.heal_planned {
         let idle = world.shared.lock().doing.is_empty();
@@ -202,6 +226,7 @@ impl World {
             if self.watch.all_done_at.is_none() && self.shared.lock().doing.is_empty() {
                 self.watch.all_done_at = Some(self.now);
             }
+            self.resume();
             if self
                 .watch
                 .all_done_at
@@ -213,6 +238,27 @@ impl World {
             }
         }
         self.at(self.now + LOOK_EVERY, Event::Look);
+    }
+}
+
+impl World {
+    /// All who are not stalled are done: the others go on.
+    fn resume(&mut self) {
+        {
+            let mut shared = self.shared.lock();
+            let all = shared
+                .doing
+                .keys()
+                .all(|task| shared.stalled.contains_key(task));
+            if shared.resumed_at.is_some() || !all {
+                return;
+            }
+            shared.resumed_at = Some(self.now);
+        }
+        for client in 0..self.config.clients {
+            self.processes[usize::from(client)].healed.notify_waiters();
+            self.drive_soon(client);
+        }
     }
 }
 
