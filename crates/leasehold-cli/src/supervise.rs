@@ -19,7 +19,10 @@ use std::{
 
 use leasehold::{Event, EventKind, Guard, LostReason};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    time::Instant,
+};
 
 pub(crate) use self::terminal::stop_ourselves;
 use self::{link::Link, orphans::Orphans, remarks::Remarks, signals::Signals, terminal::Terminal};
@@ -38,7 +41,8 @@ use crate::{
 const MARGIN_MIN: Duration = Duration::from_millis(20);
 const MARGIN_MAX: Duration = Duration::from_millis(250);
 
-/// How long to wait for the end of what a guardian that was killed has left behind.
+/// How long to wait for the end of what a guardian that was killed has left behind, and for a word of the guardian after a
+/// loss.
 const SEARCH: Duration = Duration::from_secs(2);
 
 /// What became of CMD.
@@ -93,7 +97,15 @@ pub(crate) async fn supervise(
     link.tell(hold.order());
     let mut renewals = 0;
     let mut lost = None;
+    // Set by the loss, and taken back by whatever the guardian says after it.
+    let mut answer_by: Option<Instant> = None;
     loop {
+        let no_answer = async {
+            match answer_by {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             report = link.report() => match report {
                 Ok(Some(Report::Ended { how, why })) => {
@@ -101,7 +113,10 @@ pub(crate) async fn supervise(
                     let lease = matches!(why, Some(Why::LeaseEnds | Why::LeaseGone));
                     return Ok(Outcome { how, lost: lease || lost.is_some(), renewals });
                 }
-                Ok(Some(report)) => job.hear(report, &hold, remarks)?,
+                Ok(Some(report)) => {
+                    answer_by = None;
+                    job.hear(report, &hold, remarks)?;
+                }
                 // A guardian that cannot be understood is as good as none.
                 Ok(None) | Err(_) => {
                     job.kill_all(&link).await;
@@ -115,6 +130,7 @@ pub(crate) async fn supervise(
             },
             reason = hold.guard.lost(), if lost.is_none() => {
                 lost = Some(reason);
+                answer_by = Some(Instant::now() + SEARCH);
                 link.tell(Order::Gone);
                 match job.group {
                     Some(group) => {
@@ -124,6 +140,11 @@ pub(crate) async fn supervise(
                     // The guardian may be stopped just before it starts CMD, and must not do it later.
                     None => job.kill_all(&link).await,
                 }
+            }
+            // A guardian that is stopped is as good as none, too.
+            () = no_answer => {
+                job.kill_all(&link).await;
+                return Err(without_guardian(lost, hold.guard));
             }
         }
     }

@@ -216,6 +216,20 @@ fn a_guardian_stopped_before_the_command_runs_cannot_start_it_after_the_loss() {
 }
 
 #[test]
+fn a_loss_ends_the_run_although_its_guardian_is_stopped() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let mut holder = Process::start_captured(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let guardian = guardian_of(holder.pid());
+    kill_process(guardian, Signal::STOP).unwrap();
+    server.cli(&["DEL", "job"]);
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+    assert!(!is_alive(victim));
+    assert!(!is_alive(guardian));
+}
+
+#[test]
 fn a_supervisor_killed_while_it_waits_never_starts_the_command() {
     let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
     let _first = Process::start(&mut run(&server.url(), &FLAGS, &stubborn(&notes)));

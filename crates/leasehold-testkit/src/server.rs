@@ -321,6 +321,16 @@ impl Server {
             .collect()
     }
 
+    /// Connections that were ever made to the server.
+    pub fn connections_received(&self) -> u64 {
+        let info = self.info("stats");
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.and_then(|count| count.trim().parse().ok())
+            .expect("INFO stats counts connections")
+    }
+
     fn info(&self, section: &str) -> String {
         match self.cli(&["INFO", section]) {
             redis::Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),

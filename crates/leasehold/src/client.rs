@@ -4,17 +4,15 @@ use std::{
     fmt,
     future::Future,
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
     time::{Duration, SystemTime},
 };
 
 use tokio::sync::broadcast;
-use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
+use tokio_util::task::TaskTracker;
 
 use crate::{
     Error, Event, LostReason, Mutex,
@@ -23,6 +21,7 @@ use crate::{
     config::{Config, Handoff, millis},
     error::Invalid,
     events::Events,
+    finish::{Awaited, Finish},
     hold::SHUTDOWN_MARGIN,
     home::Home,
     name::Name,
@@ -393,6 +392,7 @@ impl ClientBuilder {
             queues: Queues::new(),
             watchdog: Arc::default(),
             events: Events::new(),
+            awaited: Awaited::default(),
             home,
             tasks: TaskTracker::new(),
             closed: AtomicBool::new(false),
@@ -436,6 +436,8 @@ pub(crate) struct Core {
     pub(crate) queues: Queues,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Events,
+    /// Work of callers that others wait for.
+    pub(crate) awaited: Awaited,
     home: Home,
     tasks: TaskTracker,
     closed: AtomicBool,
@@ -481,11 +483,7 @@ impl Core {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        Finish {
-            core: Arc::clone(self),
-            work: Some(Box::pin(work)),
-            _under_way: self.tasks.token(),
-        }
+        Finish::new(self, self.tasks.token(), work)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -552,7 +550,7 @@ impl Core {
         self.lets_expire
             .fetch_or(how == Shutdown::LetExpire, Ordering::AcqRel);
         self.closed.store(true, Ordering::SeqCst);
-        self.queues.close();
+        self.queues.close(self);
         if let Shutdown::ReleaseAll { grace } = how {
             let _ = self.within(grace, self.all_released()).await;
         }
@@ -588,37 +586,5 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.watchdog.close();
-    }
-}
-
-/// See [`Core::finish`].
-pub(crate) struct Finish<T: Send + 'static> {
-    core: Arc<Core>,
-    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    /// A shutdown waits for it.
-    _under_way: TaskTrackerToken,
-}
-
-impl<T: Send + 'static> Future for Finish<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(work) = self.work.as_mut() else {
-            return Poll::Pending; // polled again after its end
-        };
-        let output = work.as_mut().poll(cx);
-        if output.is_ready() {
-            self.work = None;
-        }
-        output
-    }
-}
-
-impl<T: Send + 'static> Drop for Finish<T> {
-    fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            // Whatever comes of it gives itself back on its drop: a guard, a place in the queue.
-            self.core.spawn(async move { drop(work.await) });
-        }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use crate::{LostReason, name::Name, owner::LeaseId};
+use crate::{LostReason, callout, name::Name, owner::LeaseId};
 
 /// Something that happened to a lease of this client.
 #[derive(Clone, Debug)]
@@ -69,13 +69,14 @@ impl Events {
 
     pub(crate) fn tell(&self, name: &Name, lease: LeaseId, kind: EventKind) {
         if self.watched.load(Ordering::Relaxed) {
-            // An error means that nobody listens any more.
-            let _ = self.sender.send(Event {
+            let event = Event {
                 at: Instant::now(),
                 name: name.shared(),
                 lease: lease.get(),
                 kind,
-            });
+            };
+            // An error means that nobody listens any more.
+            callout::quietly(|| drop(self.sender.send(event)));
         }
     }
 }

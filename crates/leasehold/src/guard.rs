@@ -344,10 +344,9 @@ impl Guard {
     /// Redisson `RedissonLock#unlockInnerAsync`. Where we differ: a release repeated after a lost reply says
     /// "freed" without a latch key, because a lease id is never used again.
     pub async fn release(self) -> Result<Released, Error> {
-        let core = Arc::clone(&self.hold.core);
         match self.begin_release() {
             ReleaseStep::Done(released) => released,
-            ReleaseStep::ToServer(work) => core.finish(work).await,
+            ReleaseStep::ToServer(release) => release.finish().await,
         }
     }
 
@@ -390,10 +389,8 @@ impl Drop for Guard {
             return;
         }
         let hold = Arc::clone(&self.hold);
-        if let ReleaseStep::ToServer(work) = queue::begin_release(hold, self.counted) {
-            self.hold.core.spawn(async move {
-                let _ = work.await;
-            });
+        if let ReleaseStep::ToServer(release) = queue::begin_release(hold, self.counted) {
+            release.in_background();
         }
     }
 }

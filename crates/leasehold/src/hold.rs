@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use crate::{
     Error, LostReason,
     backend::{self, Renewal},
+    callout,
     client::Core,
     clock::{Span, Tick},
     config::millis,
@@ -260,7 +261,7 @@ impl Hold {
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
         let reason = self.reason(reason);
         self.core.watchdog.forget(self);
-        self.over.notify_waiters();
+        callout::quietly(|| self.over.notify_waiters());
         self.core
             .events
             .tell(&self.queue.name, self.lease, EventKind::Lost(reason));

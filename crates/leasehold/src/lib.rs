@@ -57,11 +57,13 @@
 //! used stays open.
 
 mod backend;
+mod callout;
 mod client;
 mod clock;
 mod config;
 mod error;
 mod events;
+mod finish;
 mod guard;
 mod hold;
 mod home;

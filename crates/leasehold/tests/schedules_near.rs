@@ -6,10 +6,11 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    SOON, World, int, owners, release, servers, soon, until_listening, wait_until_idle,
+    SOON, World, int, owners, release, servers, soon, until_listening, until_waiting_here,
+    wait_until_idle,
     wire::{Monitor, queue, send_copy},
 };
-use leasehold::{Client, ErrorKind, LostReason, Mutex, Owner};
+use leasehold::{Client, ErrorKind, Handoff, LostReason, Mutex, Owner};
 use leasehold_testkit::{Proxy, Server, Way, wait_until_async};
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -339,5 +340,57 @@ async fn a_server_that_is_busy_is_told_of_and_waited_for() {
         };
         refusals_are_told_as_such_and_waited_out(&server, "busy running a script", over).await;
         assert!(script.join().unwrap().is_err(), "it was killed");
+    }
+}
+
+/// Bug 49: each waiter of a server that has become a replica asked for a new connection, hundreds of times a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_reconnected_to_once_a_second_however_many_wait() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        for command in REPLICA.from {
+            server.cli(command);
+        }
+        let locks: Vec<_> = (0..100)
+            .map(|i| tokio::spawn(client.mutex(format!("name{i}")).lock()))
+            .collect();
+        let before = server.connections_received();
+        tokio::time::sleep(2500 * MS).await; // the time that is looked at
+        let made = server.connections_received() - before;
+        for command in REPLICA.until {
+            server.cli(command);
+        }
+        // One connection a second for each of two lanes, and those of this test itself.
+        assert!(made <= 10, "{}: {made} connections", server.flavor());
+        for lock in locks {
+            release(
+                soon("the replica is a master", lock)
+                    .await
+                    .unwrap()
+                    .unwrap(),
+            )
+            .await;
+        }
+        wait_until_idle(&client).await;
+    }
+}
+
+/// Bug 49: a monitor of all channels hears every grant, which says nothing of the client that it is meant for.
+#[tokio::test]
+async fn a_monitor_of_all_channels_makes_no_dead_waiter_look_alive() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mut monitor = server.connection();
+        let mut monitor = monitor.as_pubsub();
+        monitor.psubscribe("*").unwrap();
+        let mutex = client.mutex("name").handoff(Handoff::off());
+        let guard = mutex.lock().await.unwrap();
+        // The place of a client that was killed.
+        let dead = "00000000-0000-4000-8000-000000000000:1 60000 1";
+        server.cli(&["RPUSH", "leasehold:{name}:queue", dead]);
+        let next = tokio::spawn(mutex.lock());
+        until_waiting_here(&client, 1).await;
+        release(guard).await;
+        release(soon("the next", next).await.unwrap().unwrap()).await;
     }
 }

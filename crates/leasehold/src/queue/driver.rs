@@ -40,7 +40,7 @@ const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
     loop {
-        if queue.state.lock().first_live_waiter().is_none() {
+        if queue.lock().first_live_waiter().is_none() {
             if driver.leave().await {
                 return;
             }
@@ -98,7 +98,7 @@ enum Step {
 
 impl<'a> Driver<'a> {
     fn new(core: &'a Arc<Core>, queue: &'a Arc<Queue>, start: Start) -> Self {
-        let mut state = queue.state.lock();
+        let mut state = queue.lock();
         state.driver = state.driver.wrapping_add(1);
         Driver {
             core,
@@ -120,7 +120,7 @@ impl<'a> Driver<'a> {
     /// Asks the server for the name, and for a place in its queue if wake-ups are heard.
     async fn ask(&mut self) -> Step {
         let (step, sent) = {
-            let mut state = self.queue.state.lock();
+            let mut state = self.queue.lock();
             let Some(spec) = state.first_live_waiter() else {
                 return Step::Ask; // and find that again
             };
@@ -156,7 +156,7 @@ impl<'a> Driver<'a> {
         let queued = step.place.is_some();
         let answer = self.core.backend.acquire(step).await;
         let now = self.core.clock.now();
-        let mut state = self.queue.state.lock();
+        let mut state = self.queue.lock();
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
@@ -221,7 +221,7 @@ impl<'a> Driver<'a> {
     /// Learns to hear wake-ups; after that the server must be asked once more.
     async fn listen(&mut self) -> Step {
         {
-            let mut state = self.queue.state.lock();
+            let mut state = self.queue.lock();
             let remote = state.remote();
             if remote.ears == Ears::Open {
                 return Step::Ask;
@@ -229,7 +229,7 @@ impl<'a> Driver<'a> {
             remote.ears = Ears::Opening;
         }
         let answer = self.core.backend.listen(self.queue.name.clone()).await;
-        let mut state = self.queue.state.lock();
+        let mut state = self.queue.lock();
         let remote = state.remote();
         match answer {
             // If the last waiter has left meanwhile, it was closed again.
@@ -246,7 +246,7 @@ impl<'a> Driver<'a> {
     async fn wait(&mut self, ttl: Option<Duration>) -> Step {
         let mut wake = pin!(self.queue.driver_wake.notified());
         {
-            let mut state = self.queue.state.lock();
+            let mut state = self.queue.lock();
             if state.remote().granted {
                 return Step::Ask;
             }
@@ -264,11 +264,11 @@ impl<'a> Driver<'a> {
             () = wake => {}
             () = self.core.sleep(pause) => {}
         }
-        let mut state = self.queue.state.lock();
+        let mut state = self.queue.lock();
         if state.driver != self.number {
             return Step::Exit;
         }
-        state.phase = Phase::InFlight;
+        state.phase = Phase::InFlight(None);
         Step::Ask
     }
 
@@ -306,13 +306,13 @@ impl<'a> Driver<'a> {
     /// No waiter is left: gives up what this process has at the server. `false` if a waiter came meanwhile.
     async fn leave(&mut self) -> bool {
         let debt = {
-            let mut state = self.queue.state.lock();
+            let mut state = self.queue.lock();
             state.remote().give_up()
         };
         // First the subscription, then the place: a release in between takes whoever listens without a place for a waiter of
         // Redisson's, and wakes all.
         let unheard = {
-            let mut state = self.queue.state.lock();
+            let mut state = self.queue.lock();
             self.queue.stop_listening(self.core, &mut state)
         };
         if let Some(unheard) = unheard {
@@ -321,7 +321,7 @@ impl<'a> Driver<'a> {
         if let Some(debt) = debt {
             self.give_up(debt).await;
         }
-        let mut state = self.queue.state.lock();
+        let mut state = self.queue.lock();
         if state.first_live_waiter().is_none() {
             self.queue.close(self.core, &mut state);
             return true;

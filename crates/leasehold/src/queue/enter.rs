@@ -1,11 +1,16 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or back inside.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     Answer, Life, Locked, Patience, Phase, Queue, Spec,
+    answer::Answered,
     driver::Start,
     ticket::{Pauses, Ticket},
 };
@@ -14,6 +19,7 @@ use crate::{
     backend::{Acquire, Acquired, Failure},
     client::Core,
     config::SELF_WAIT_WARNING,
+    finish::{Awaited, Work},
     guard::Guard,
     hold::Hold,
     lease,
@@ -24,7 +30,7 @@ use crate::{
 pub(super) struct WaitTicket {
     pub(super) queue: Arc<Queue>,
     pub(super) number: i64,
-    pub(super) answered: oneshot::Receiver<Answer>,
+    pub(super) answered: Answered,
 }
 
 /// What a newcomer finds.
@@ -72,7 +78,9 @@ pub(crate) async fn acquire(
         }
         Admission::Wait(wait) => wait,
         Admission::Attempt(queue) => {
-            let attempt = core.finish(first_attempt(Arc::clone(core), queue, spec, patience));
+            let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
+            let attempt = core.finish(attempt);
+            queue.is_worked_on(core, attempt.work());
             let first = match until {
                 None => attempt.await?,
                 Some(until) => match by(core, until, attempt).await {
@@ -119,7 +127,7 @@ fn enter(
     let once = patience == Patience::Once;
     loop {
         let queue = core.queues.find_or_make(name);
-        let mut state = queue.state.lock();
+        let mut state = queue.lock();
         if state.life == Life::Removed {
             continue; // Q3
         }
@@ -132,7 +140,7 @@ fn enter(
         }
         match &state.phase {
             Phase::Idle => {
-                state.phase = Phase::InFlight;
+                state.phase = Phase::InFlight(None);
                 drop(state);
                 return Ok(Admission::Attempt(queue));
             }
@@ -150,7 +158,12 @@ fn enter(
             Phase::Held(_) | Phase::WaitingRemote if once => return Ok(Admission::Busy),
             _ => {}
         }
+        let work = state.work();
         let wait = state.line_up(&queue, spec, once, false);
+        drop(state);
+        if let Some(work) = work {
+            Awaited::add(core, work);
+        }
         return Ok(Admission::Wait(wait));
     }
 }
@@ -232,7 +245,7 @@ async fn first_attempt(
         }
         let now = core.clock.now();
         {
-            let mut state = queue.state.lock();
+            let mut state = queue.lock();
             match answer {
                 _ if state.life == Life::Closing => {
                     queue.leave_attempt(&core, state, &ticket);
@@ -281,6 +294,19 @@ async fn first_attempt(
 }
 
 impl Queue {
+    /// A caller is at work on this queue: those who wait for it must not depend on that caller.
+    pub(crate) fn is_worked_on(&self, core: &Arc<Core>, its: Weak<dyn Work>) {
+        let mut state = self.lock();
+        let (Phase::InFlight(work) | Phase::Releasing(_, work)) = &mut state.phase else {
+            return;
+        };
+        *work = Some(Weak::clone(&its));
+        if !state.waiters.is_empty() {
+            drop(state);
+            Awaited::add(core, its);
+        }
+    }
+
     /// A first attempt ends without a hold and without a wait.
     fn leave_attempt(self: &Arc<Self>, core: &Arc<Core>, state: Locked<'_>, ticket: &Ticket) {
         if let Some(debt) = ticket.debt() {
@@ -333,7 +359,7 @@ impl WaitTicket {
             };
             tokio::select! {
                 biased;
-                answer = &mut self.answered => return answer.unwrap_or(Err(Error::Closed)),
+                answer = &mut self.answered => return answer,
                 () = sleep_until(core, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -357,7 +383,9 @@ async fn sleep_until(core: &Core, alarm: Option<Instant>) {
 
 impl Drop for WaitTicket {
     fn drop(&mut self) {
-        let mut state = self.queue.state.lock();
+        // Q5: an answer may be there, with a guard in it. It goes last.
+        let _answer = self.answered.close();
+        let mut state = self.queue.lock();
         let at = state
             .waiters
             .binary_search_by_key(&self.number, |w| w.number);
@@ -370,9 +398,6 @@ impl Drop for WaitTicket {
             // The driver has no waiter left to ask for.
             self.queue.driver_wake.notify_one();
         }
-        drop(state);
-        // Q5: its answer may hold a guard.
-        drop(waiter);
     }
 }
 

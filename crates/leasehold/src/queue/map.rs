@@ -9,7 +9,8 @@ use super::{
     ticket::{Debt, abandon},
 };
 use crate::{
-    Error, backend::WakeUp, client::Core, clock::Tick, hold::Hold, name::Name, owner::LeaseId,
+    Error, backend::WakeUp, client::Core, clock::Tick, finish::Awaited, hold::Hold, name::Name,
+    owner::LeaseId,
 };
 
 /// The queues of a client, by name.
@@ -104,13 +105,13 @@ impl Queues {
     /// How many wait for the name in this process.
     pub(crate) fn waiting(&self, name: &Name) -> usize {
         self.find(name)
-            .map_or(0, |queue| queue.state.lock().waiters.len())
+            .map_or(0, |queue| queue.lock().waiters.len())
     }
 
     /// Whether this process hears the wake-ups for the name.
     pub(crate) fn is_listening(&self, name: &Name) -> bool {
         self.find(name)
-            .is_some_and(|queue| queue.state.lock().is_listening())
+            .is_some_and(|queue| queue.lock().is_listening())
     }
 
     /// All holds of this process.
@@ -129,7 +130,7 @@ impl Queues {
         let queue = self.find(name);
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
-                let state = queue.state.lock();
+                let state = queue.lock();
                 if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
                     queue.driver_wake.notify_one();
                 }
@@ -153,14 +154,19 @@ impl Queues {
 
     /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
     /// queue that is made from now on refuses its newcomer by itself.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&self, core: &Arc<Core>) {
         for queue in self.all() {
-            let mut state = queue.state.lock();
+            let mut state = queue.lock();
             if state.life == Life::Open {
                 state.life = Life::Closing;
             }
             state.answer_all(&Error::Closed);
             queue.driver_wake.notify_one();
+            let work = state.work();
+            drop(state);
+            if let Some(work) = work {
+                Awaited::add(core, work); // a shutdown waits for it
+            }
         }
     }
 }

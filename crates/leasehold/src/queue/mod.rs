@@ -11,13 +11,15 @@
 //! - **Q3** A queue leaves the map under its own lock, with nothing in it; a caller that finds it afterwards looks again.
 //! - **Q4** Once a release was sent, its lease id is never relied on again; the server may keep the name for
 //!   this client, but under the next id.
-//! - **Q5** A guard is never dropped under a queue's lock.
+//! - **Q5** A guard is never dropped under a queue's lock, and no waker is called there.
 //! - **B5** What this process has at the server is the holder's lease id or that of the one ticket in [`Remote`]. A ticket
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back what arrives.
 
+mod answer;
 mod driver;
 mod enter;
+mod locked;
 mod map;
 mod release;
 mod remote;
@@ -25,18 +27,25 @@ mod spec;
 mod ticket;
 mod waiters;
 
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{Arc, Weak},
+    task::Waker,
+};
 
 use driver::{Start, drive};
 pub(crate) use enter::acquire;
+use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
 use remote::{Ears, Remote};
+use smallvec::SmallVec;
 pub(crate) use spec::{Patience, Spec};
 pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::Notify;
-use waiters::{Waiter, deliver};
+use waiters::Waiter;
 
 use crate::{
     Error,
@@ -45,6 +54,7 @@ use crate::{
     clock::Tick,
     config::SELF_WAIT_WARNING,
     events::EventKind,
+    finish::Work,
     guard::Guard,
     hold::{Granted, Hold},
     lease,
@@ -76,16 +86,18 @@ struct State {
     handoffs_since: Tick,
     /// Only while this process waits at the server; boxed, since most names are never contended.
     remote: Option<Box<Remote>>,
+    /// Of waiters that have been answered: called after unlocking (Q5).
+    wakers: SmallVec<[Waker; 1]>,
 }
 
 /// Which actor has the name in this process (Q1).
 #[derive(Debug)]
 enum Phase {
     Idle,
-    /// An attempt or a driver talks to the server and will be done soon.
-    InFlight,
-    /// The last holder's lease id is being given up.
-    Releasing(LeaseId),
+    /// An attempt or a driver talks to the server and will be done soon. If it is a caller's attempt: that.
+    InFlight(Option<Weak<dyn Work>>),
+    /// The last holder's lease id is being given up; by a caller, if there is one.
+    Releasing(LeaseId, Option<Weak<dyn Work>>),
     /// Another process holds the name; the driver waits.
     WaitingRemote,
     Held(Arc<Hold>),
@@ -103,8 +115,6 @@ enum Life {
 
 type Answer = Result<Option<Guard>, Error>;
 
-type Locked<'a> = parking_lot::MutexGuard<'a, State>;
-
 impl Queue {
     fn new(name: &Name) -> Queue {
         Queue {
@@ -119,13 +129,14 @@ impl Queue {
                 handoffs: 0,
                 handoffs_since: Tick::MAX,
                 remote: None,
+                wakers: SmallVec::new(),
             }),
             driver_wake: Notify::new(),
         }
     }
 
     fn holder(&self) -> Option<Arc<Hold>> {
-        match &self.state.lock().phase {
+        match &self.lock().phase {
             Phase::Held(hold) => Some(Arc::clone(hold)),
             _ => None,
         }
@@ -162,7 +173,7 @@ impl Queue {
             }
             let hold = self.begin_hold(core, state, granted, spec)?;
             let waiter = state.pop_waiter()?;
-            if deliver(waiter, &hold) {
+            if state.deliver(waiter, &hold) {
                 let remote = state.remote();
                 remote.ticket = None;
                 remote.granted = false;
@@ -185,10 +196,10 @@ impl Queue {
     /// If the driver waits and the first live waiter can have the lease as it is, it gets it at once; the driver, whose
     /// hop this saves, only learns that it is not needed any more. If not, the driver asks again.
     fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         match &state.phase {
             Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
-            Phase::Releasing(lease) if *lease == grant.lease => return true, // it is being given up
+            Phase::Releasing(lease, _) if *lease == grant.lease => return true, // it is being given up
             _ => {}
         }
         let waits = matches!(state.phase, Phase::WaitingRemote);
@@ -217,7 +228,7 @@ impl Queue {
 
     /// The holder has lost the name or left it to expire: the next may ask for it.
     pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
-        let state = self.state.lock();
+        let state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
             self.go_on(core, state, Start::Ask);
         }
@@ -228,7 +239,7 @@ impl Queue {
         if state.first_live_waiter().is_none() {
             self.close(core, &mut state);
         } else {
-            state.phase = Phase::InFlight;
+            state.phase = Phase::InFlight(None);
             drop(state);
             core.spawn(drive(Arc::clone(core), Arc::clone(self), start));
         }
@@ -258,7 +269,7 @@ impl Queue {
 
     /// The time of a patient waiter is up.
     fn out_of_time(&self, spec: Spec) -> Answer {
-        let state = self.state.lock();
+        let state = self.lock();
         let trouble = state.remote.as_ref().and_then(|remote| {
             let (failure, _) = remote.trouble.clone()?;
             Some(match &remote.ticket {
@@ -277,7 +288,7 @@ impl Queue {
     }
 
     fn warn_of_self_wait(&self, spec: Spec) {
-        let holder = match &self.state.lock().phase {
+        let holder = match &self.lock().phase {
             Phase::Held(hold) => hold.spec().place,
             _ => return,
         };

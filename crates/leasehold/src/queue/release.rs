@@ -1,6 +1,6 @@
 //! The end of a guard: the lease passes on in memory, or goes back to the server.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     Life, Locked, Phase, Queue, Spec,
@@ -13,6 +13,7 @@ use crate::{
     backend::{self, Failure, Next, Release},
     clock::Tick,
     events::EventKind,
+    finish::Finish,
     guard::Released,
     hold::{Hold, Left},
     lease::{self, End, Standing},
@@ -24,10 +25,8 @@ pub(crate) enum ReleaseStep {
     /// Nothing is left to do.
     Done(Result<Released, Error>),
     /// The server must be told.
-    ToServer(ReleaseWork),
+    ToServer(Releasing),
 }
-
-pub(crate) type ReleaseWork = Pin<Box<dyn Future<Output = Result<Released, Error>> + Send>>;
 
 /// A guard goes: the last one passes the lease on in memory, or to the server.
 pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
@@ -49,7 +48,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         return ReleaseStep::Done(Err(hold.lost_error(reason)));
     }
     let spec = hold.spec();
-    let mut state = queue.state.lock();
+    let mut state = queue.lock();
     let may_pass = spec.handoff.is_on()
         && state.handoffs < spec.handoff.max_in_row
         && now.since(state.handoffs_since) < spec.handoff.max_time()
@@ -75,17 +74,16 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     }
     hold.settled_by_release();
     core.watchdog.forget(&hold);
-    state.phase = Phase::Releasing(hold.lease);
+    state.phase = Phase::Releasing(hold.lease, None);
     let next = next(&core, &mut state, &spec);
     drop(state);
-    let release = Releasing {
+    ReleaseStep::ToServer(Releasing {
         hold,
         next,
         until,
         began: now,
         silent: false,
-    };
-    ReleaseStep::ToServer(Box::pin(release.run()))
+    })
 }
 
 /// Only for those who look at the server: the count there decides nothing.
@@ -124,7 +122,7 @@ fn next(
 }
 
 /// A release on its way to the server.
-struct Releasing {
+pub(crate) struct Releasing {
     hold: Arc<Hold>,
     /// The ticket under which this process goes on, and whether the server may keep the name for it.
     next: Option<(LeaseId, bool)>,
@@ -143,6 +141,23 @@ struct Answered {
 }
 
 impl Releasing {
+    /// For a caller that waits for the answer.
+    pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
+        let core = Arc::clone(&self.hold.core);
+        let queue = Arc::clone(&self.hold.queue);
+        let release = core.finish(self.run());
+        queue.is_worked_on(&core, release.work());
+        release
+    }
+
+    /// For a guard that was dropped.
+    pub(crate) fn in_background(self) {
+        let core = Arc::clone(&self.hold.core);
+        core.spawn(async move {
+            let _ = self.run().await;
+        });
+    }
+
     /// Tells the server. A caller that waits hears within the operation timeout what is known by then; the rest is done in
     /// the background.
     async fn run(mut self) -> Result<Released, Error> {
@@ -150,7 +165,7 @@ impl Releasing {
         let mut pauses = Pauses::default();
         loop {
             let failure = match self.send().await {
-                Ok(answered) => return self.finish(&answered),
+                Ok(answered) => return self.answered(&answered),
                 Err(failure) if failure.is_final() => {
                     self.give_up(&failure);
                     return Ok(self.unconfirmed());
@@ -175,7 +190,7 @@ impl Releasing {
             pauses.pause(&core).await;
             match self.send().await {
                 Ok(answered) => {
-                    let _ = self.finish(&answered);
+                    let _ = self.answered(&answered);
                     return;
                 }
                 Err(failure) if failure.is_final() || core.clock.now().since(self.began) > over => {
@@ -194,7 +209,7 @@ impl Releasing {
             other => other,
         };
         let error = queue.error(failure, self.hold.spec());
-        queue.state.lock().answer_try_once(&Err(error));
+        queue.lock().answer_try_once(&Err(error));
     }
 
     fn unconfirmed(&self) -> Released {
@@ -208,7 +223,7 @@ impl Releasing {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         let sent = core.clock.now();
         let (next, listening) = {
-            let mut state = queue.state.lock();
+            let mut state = queue.lock();
             let listening = state.is_listening();
             let next = self.next.and_then(|(lease, keep)| {
                 let remote = state.remote();
@@ -242,7 +257,7 @@ impl Releasing {
             }),
             Err(failure) => {
                 self.silent |= matches!(failure, Failure::Ambiguous(_));
-                let mut state = queue.state.lock();
+                let mut state = queue.lock();
                 let remote = state.remote();
                 // For those whose time is up meanwhile.
                 remote.failed(&failure, core.clock.now());
@@ -257,7 +272,7 @@ impl Releasing {
     }
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
-    fn finish(self, answered: &Answered) -> Result<Released, Error> {
+    fn answered(self, answered: &Answered) -> Result<Released, Error> {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         core.events
             .tell(&queue.name, self.hold.lease, EventKind::Released);
@@ -287,7 +302,7 @@ impl Releasing {
             // A renewal that was held back may have prolonged it meanwhile (B5).
             abandon(core, &queue.name, self.hold.debt());
         }
-        queue.go_on(core, queue.state.lock(), Start::Ask);
+        queue.go_on(core, queue.lock(), Start::Ask);
     }
 }
 
@@ -306,7 +321,7 @@ impl Queue {
             sent,
             queued,
         } = *answered;
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if let Some(lease) = next
             && let Some(ticket) = state.remote().ticket(lease)
         {

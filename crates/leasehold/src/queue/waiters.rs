@@ -1,15 +1,17 @@
 //! The waiters of a queue: which is next, and how each is answered.
 
-use std::{collections::VecDeque, sync::Arc};
-
-use tokio::sync::oneshot;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+};
 
 use super::{
     Answer, Patience, Phase, Queue, Spec, State,
+    answer::{self, Answerer},
     enter::{WaitTicket, reenter_on_server},
     remote::{Ears, Remote},
 };
-use crate::{Error, clock::Tick, guard::Guard, hold::Hold, owner::OwnerId};
+use crate::{Error, clock::Tick, finish::Work, guard::Guard, hold::Hold, owner::OwnerId};
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -17,10 +19,18 @@ pub(super) struct Waiter {
     pub(super) spec: Spec,
     /// Does not wait for holders, only for attempts and releases under way.
     pub(super) once: bool,
-    pub(super) answer: oneshot::Sender<Answer>,
+    pub(super) answer: Answerer,
 }
 
 impl State {
+    /// The caller's work that a newcomer would have to wait for.
+    pub(super) fn work(&self) -> Option<Weak<dyn Work>> {
+        match &self.phase {
+            Phase::InFlight(work) | Phase::Releasing(_, work) => work.clone(),
+            _ => None,
+        }
+    }
+
     pub(super) fn line_up(
         &mut self,
         queue: &Arc<Queue>,
@@ -28,7 +38,7 @@ impl State {
         once: bool,
         first: bool,
     ) -> WaitTicket {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = answer::slot();
         let number = if first {
             self.numbers.start -= 1;
             self.numbers.start
@@ -79,7 +89,7 @@ impl State {
             self.waiters.drain(..).partition(|w| w.once);
         self.waiters = patient;
         for waiter in once {
-            let _ = waiter.answer.send(answer.clone().map(|()| None));
+            self.answer(waiter, answer.clone().map(|()| None));
         }
     }
 
@@ -113,14 +123,15 @@ impl State {
     /// Waiters of the same owner enter with it, or they would wait for themselves.
     pub(super) fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
         let mut rest = VecDeque::new();
-        for waiter in self.waiters.drain(..) {
+        for waiter in std::mem::take(&mut self.waiters) {
             if waiter.spec.owner != owner || waiter.answer.is_closed() {
                 rest.push_back(waiter);
             } else if !waiter.spec.reentrant {
-                let _ = waiter.answer.send(Err(Error::Reentered {
+                let error = Error::Reentered {
                     name: hold.queue.name.shared(),
                     held_at: hold.spec().place,
-                }));
+                };
+                self.answer(waiter, Err(error));
             } else if hold.enter_counted().is_some() {
                 let patience = if waiter.once {
                     Patience::Once
@@ -131,7 +142,7 @@ impl State {
                 let core = Arc::clone(&hold.core);
                 core.spawn(async move {
                     let guard = reenter_on_server(hold, patience).await;
-                    let _ = waiter.answer.send(guard.map(Some));
+                    waiter.answer.send_and_wake(guard.map(Some));
                 });
             }
         }
@@ -139,11 +150,34 @@ impl State {
         self.waiters = rest;
     }
 
+    /// Gives a waiter its guard. `false` if the waiter left at this very moment.
+    pub(super) fn deliver(&mut self, waiter: Waiter, hold: &Arc<Hold>) -> bool {
+        match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
+            Ok(waker) => {
+                self.wakers.extend(waker);
+                true
+            }
+            // Q5: the guard must not act on its drop.
+            Err(Ok(Some(guard))) => {
+                drop(guard.defuse());
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Answers a waiter otherwise than by a guard.
+    fn answer(&mut self, waiter: Waiter, answer: Answer) {
+        if let Ok(waker) = waiter.answer.send(answer) {
+            self.wakers.extend(waker);
+        }
+    }
+
     /// Every waiter gets the same answer.
     pub(super) fn answer_all(&mut self, error: &Error) {
         self.try_once = 0;
-        for waiter in self.waiters.drain(..) {
-            let _ = waiter.answer.send(Err(error.clone()));
+        for waiter in std::mem::take(&mut self.waiters) {
+            self.answer(waiter, Err(error.clone()));
         }
     }
 
@@ -152,7 +186,7 @@ impl State {
         if self.first_live_waiter().is_some()
             && let Some(waiter) = self.pop_waiter()
         {
-            let _ = waiter.answer.send(Err(error));
+            self.answer(waiter, Err(error));
         }
     }
 
@@ -166,24 +200,11 @@ impl State {
                 return false;
             };
             hold.hand_over(waiter.spec, now);
-            if deliver(waiter, hold) {
+            if self.deliver(waiter, hold) {
                 self.held_by(hold);
                 return true;
             }
         }
         false
-    }
-}
-
-/// Gives a waiter its guard. `false` if the waiter left at this very moment.
-pub(super) fn deliver(waiter: Waiter, hold: &Arc<Hold>) -> bool {
-    match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
-        Ok(()) => true,
-        // Q5: the guard must not act on its drop.
-        Err(Ok(Some(guard))) => {
-            drop(guard.defuse());
-            false
-        }
-        Err(_) => false,
     }
 }

@@ -110,6 +110,9 @@ impl Commands {
             // A timeout that we did not make is the kernel's, which has given the peer up.
             if needs_new_connection(&error) || error.is_timeout() {
                 way.broken(&error);
+            } else if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
+                // A server that has become a replica keeps its connections, and says so for ever.
+                way.unsuitable(&error);
             }
             Sent::Failed(error)
         })
@@ -171,11 +174,10 @@ pub(super) fn classify(error: RedisError) -> Failure {
     }
 }
 
-/// Whether the next command is better sent on another connection. A server that has become a replica keeps
-/// its connections, and says READONLY for ever.
+/// Whether the next command is better sent on another connection.
 fn needs_new_connection(error: &RedisError) -> bool {
     matches!(
         error.retry_method(),
         RetryMethod::Reconnect | RetryMethod::ReconnectFromInitialConnections
-    ) || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+    )
 }

@@ -12,7 +12,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::RwLock;
@@ -70,6 +70,7 @@ enum State {
         connection: MultiplexedConnection,
         /// Tells a broken connection from the one that has replaced it already.
         number: u64,
+        since: Instant,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
     Down { number: u64, cause: Cause },
@@ -248,6 +249,17 @@ impl Way {
         }
     }
 
+    /// It works, but another connection may lead to a better server. Once a second at most, however many find that.
+    pub(super) fn unsuitable(&self, error: &RedisError) {
+        let young = match &*self.lane.state.read() {
+            State::Up { since, .. } => since.elapsed() < RECONNECT_MOST,
+            _ => true,
+        };
+        if !young {
+            self.broken(error);
+        }
+    }
+
     /// The next command is better sent on another connection.
     pub(super) fn broken(&self, error: &RedisError) {
         self.lane
@@ -270,7 +282,9 @@ impl Lane {
 
     fn way(self: Arc<Self>) -> Option<Way> {
         let (connection, number) = match &*self.state.read() {
-            State::Up { connection, number } => (connection.clone(), *number),
+            State::Up {
+                connection, number, ..
+            } => (connection.clone(), *number),
             _ => return None,
         };
         Some(Way {
@@ -297,7 +311,11 @@ impl Lane {
     fn is_up(&self, connection: MultiplexedConnection, number: u64) {
         let mut state = self.state.write();
         if !matches!(&*state, State::Gone) {
-            *state = State::Up { connection, number };
+            *state = State::Up {
+                connection,
+                number,
+                since: Instant::now(),
+            };
         }
         drop(state);
         self.changed.notify_waiters();

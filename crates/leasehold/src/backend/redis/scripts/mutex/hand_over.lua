@@ -30,6 +30,12 @@ local function count_others(channel, listening, waiting)
   return count - listening
 end
 
+-- Whether a client may hear this channel. What PUBLISH counts includes monitors of all channels (PSUBSCRIBE).
+local function may_hear(channel)
+  local heard = pcall('PUBSUB', 'NUMSUB', channel)
+  return heard.err or heard[2] ~= 0
+end
+
 -- The name is `owner`'s from now on, and not that of those in `from` any more.
 local function pass_on(from, lease_ms)
   call('HDEL', KEYS[1], unpack(from))
@@ -42,7 +48,7 @@ local function give_to_next(from, grants)
   local place = call('LINDEX', KEYS[2], 0)
   while place do
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
-    if owner and not is_given_up(owner) then
+    if owner and not is_given_up(owner) and may_hear(grants .. client) then
       if not write(owner) then
         return nil
       end

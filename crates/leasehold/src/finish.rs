@@ -1,0 +1,201 @@
+//! Work that is carried out to its end, whether or not its caller goes on polling it (D5).
+//!
+//! A caller polls its own work, which costs no task. If it drops the work, that goes on at home. If it does neither, as
+//! `select!` with `&mut future` may do, the work still goes on at home as soon as others wait for it: see
+//! [`Awaited::add`].
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Weak},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::{callout, client::Core};
+
+/// Work that others wait for is taken home after this time, or after twice as long: a healthy request is answered before.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// See [`Core::finish`]. Dropping it leaves the rest of the work to the home.
+pub(crate) struct Finish<T: Send + 'static> {
+    core: Arc<Core>,
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    progress: Mutex<Progress<T>>,
+}
+
+enum Progress<T> {
+    /// Its caller polls it. A shutdown waits for it, by the token.
+    WithCaller(Pin<Box<dyn Future<Output = T> + Send>>, TaskTrackerToken),
+    /// Its caller polls it at this moment.
+    Polled,
+    /// The home polls it, and wakes the caller at its end.
+    AtHome(Option<Waker>),
+    Done(T),
+    /// The output was taken, or nobody wants it.
+    Over,
+}
+
+/// Work of any output.
+pub(crate) trait Work: Send + Sync {
+    /// Goes on at home from here, unless its caller polls it at this moment: then `false`.
+    fn take_home(self: Arc<Self>, core: &Core) -> bool;
+}
+
+impl<T: Send + 'static> Finish<T> {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        under_way: TaskTrackerToken,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Finish<T> {
+        Finish {
+            core: Arc::clone(core),
+            shared: Arc::new(Shared {
+                progress: Mutex::new(Progress::WithCaller(Box::pin(work), under_way)),
+            }),
+        }
+    }
+
+    /// For those who may come to wait for it.
+    pub(crate) fn work(&self) -> Weak<dyn Work> {
+        let work: Weak<Shared<T>> = Arc::downgrade(&self.shared);
+        work
+    }
+}
+
+impl<T: Send + 'static> Future for Finish<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let mut progress = self.shared.progress.lock();
+        match std::mem::replace(&mut *progress, Progress::Polled) {
+            Progress::WithCaller(mut work, under_way) => {
+                // Not under the lock: the work calls wakers, and may call whoever takes it home.
+                drop(progress);
+                let output = work.as_mut().poll(cx);
+                *self.shared.progress.lock() = match &output {
+                    Poll::Ready(_) => Progress::Over,
+                    Poll::Pending => Progress::WithCaller(work, under_way),
+                };
+                output
+            }
+            Progress::AtHome(old) => {
+                *progress = Progress::AtHome(Some(cx.waker().clone()));
+                drop(progress);
+                drop(old);
+                Poll::Pending
+            }
+            Progress::Done(output) => {
+                *progress = Progress::Over;
+                Poll::Ready(output)
+            }
+            // Polled again after its end, or after it panicked.
+            Progress::Polled | Progress::Over => {
+                *progress = Progress::Over;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Finish<T> {
+    fn drop(&mut self) {
+        let progress = std::mem::replace(&mut *self.shared.progress.lock(), Progress::Over);
+        if let Progress::WithCaller(work, _under_way) = progress {
+            // Whatever comes of it gives itself back on its drop: a guard, a place in the queue.
+            self.core.spawn(async move { drop(work.await) });
+        }
+    }
+}
+
+impl<T: Send + 'static> Work for Shared<T> {
+    fn take_home(self: Arc<Self>, core: &Core) -> bool {
+        let work = {
+            let mut progress = self.progress.lock();
+            match std::mem::replace(&mut *progress, Progress::AtHome(None)) {
+                Progress::WithCaller(work, _under_way) => work,
+                other => {
+                    let is_over = !matches!(other, Progress::Polled);
+                    *progress = other;
+                    return is_over;
+                }
+            }
+        };
+        core.spawn(async move {
+            let output = work.await;
+            let mut progress = self.progress.lock();
+            if let Progress::AtHome(caller) = &mut *progress {
+                let caller = caller.take();
+                *progress = Progress::Done(output);
+                drop(progress);
+                caller.into_iter().for_each(callout::wake);
+            } else {
+                drop(progress);
+                drop(output); // its caller has gone
+            }
+        });
+        true
+    }
+}
+
+/// Work that others wait for, until it is done or taken home.
+#[derive(Default)]
+pub(crate) struct Awaited {
+    list: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    works: Vec<Weak<dyn Work>>,
+    /// A task looks after it.
+    watched: bool,
+}
+
+impl fmt::Debug for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Awaited").finish_non_exhaustive()
+    }
+}
+
+impl Awaited {
+    /// Has `work` taken home, if its caller does not bring it to its end soon.
+    pub(crate) fn add(core: &Arc<Core>, work: Weak<dyn Work>) {
+        let watched = {
+            let mut list = core.awaited.list.lock();
+            list.works.push(work);
+            std::mem::replace(&mut list.watched, true)
+        };
+        if !watched {
+            core.spawn(watch(Arc::downgrade(core)));
+        }
+    }
+}
+
+/// Ends when no work is left that others wait for.
+async fn watch(core: Weak<Core>) {
+    let mut works: Vec<Weak<dyn Work>> = Vec::new();
+    loop {
+        let Some(pause) = core.upgrade().map(|core| core.sleep(PATIENCE)) else {
+            return;
+        };
+        pause.await;
+        let Some(core) = core.upgrade() else { return };
+        works.retain(|work| {
+            let work = work.upgrade();
+            work.is_some_and(|work| !work.take_home(&core))
+        });
+        let mut list = core.awaited.list.lock();
+        works.append(&mut list.works);
+        if works.is_empty() {
+            list.watched = false;
+            return;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What callers may do to their own futures and wakers without harm to the others: stop polling, and lock or panic while
+//! they are woken.
+
+mod common;
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+};
+
+use common::{
+    ByHand, SOON, World, release, servers, soon, until_listening, until_waiting_here,
+    wait_until_idle,
+};
+use leasehold::{Client, Released, Shutdown};
+
+/// Polls it to its end.
+async fn output<F: Future>(future: &mut ByHand<F>) -> F::Output {
+    loop {
+        if let Poll::Ready(output) = future.poll() {
+            return output;
+        }
+        future.woken().await;
+    }
+}
+
+/// Bug 47: `select!` with `&mut lock` polls a `lock()` once and then leaves it alone. It may come to hold the name, but
+/// whoever does not want to wait must be told so.
+#[tokio::test]
+async fn a_lock_that_is_not_polled_any_more_keeps_nobody_from_an_answer() {
+    for world in World::all() {
+        let case = world.name();
+        let client = world.client().await;
+        let mutex = client.mutex("name");
+        let mut parked = ByHand::new(mutex.lock());
+        assert!(parked.poll().is_pending(), "{case}");
+        let tried = soon(&case, mutex.try_lock()).await.unwrap();
+        assert!(tried.is_none(), "{case}: the parked lock has the name");
+        // Its work was done for it; what came of that is there when it looks.
+        let guard = soon(&case, output(&mut parked)).await.unwrap();
+        assert!(guard.is_valid(), "{case}");
+        drop((guard, parked));
+        release(soon(&case, mutex.lock()).await.unwrap()).await;
+        wait_until_idle(&client).await;
+    }
+}
+
+/// Bug 47: dropped instead of polled again, it gives the name back.
+#[tokio::test]
+async fn a_lock_that_is_dropped_after_its_work_was_done_for_it_gives_the_name_back() {
+    for world in World::all() {
+        let case = world.name();
+        let client = world.client().await;
+        let mutex = client.mutex("name");
+        let mut parked = ByHand::new(mutex.lock());
+        assert!(parked.poll().is_pending(), "{case}");
+        assert!(
+            soon(&case, mutex.try_lock()).await.unwrap().is_none(),
+            "{case}"
+        );
+        drop(parked);
+        release(soon(&case, mutex.lock()).await.unwrap()).await;
+        wait_until_idle(&client).await;
+    }
+}
+
+/// Bug 47: a release is carried out although its caller stopped polling it.
+#[tokio::test]
+async fn a_release_that_is_not_polled_any_more_lets_the_next_in() {
+    for world in World::all() {
+        for waits in [false, true] {
+            let case = format!("{}, waits: {waits}", world.name());
+            let client = world.client().await;
+            let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
+            let guard = mutex.lock().await.unwrap();
+            let mut next = ByHand::new(mutex.lock());
+            if waits {
+                assert!(next.poll().is_pending(), "{case}");
+                until_waiting_here(&client, 1).await;
+            }
+            let mut parked = ByHand::new(guard.release());
+            assert!(parked.poll().is_pending(), "{case}");
+            release(soon(&case, output(&mut next)).await.unwrap()).await;
+            let released = soon(&case, output(&mut parked)).await;
+            assert_eq!(released.unwrap(), Released::Freed, "{case}");
+            drop(parked);
+            wait_until_idle(&client).await;
+        }
+    }
+}
+
+/// Bug 47: what a caller has left alone does not hold up a shutdown.
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_lock_that_is_not_polled_any_more() {
+    for world in World::all() {
+        let case = world.name();
+        let builder = world.builder().operation_timeout(SOON * 6);
+        let client = builder.connect().await.unwrap();
+        let mut parked = ByHand::new(client.mutex("name").lock());
+        assert!(parked.poll().is_pending(), "{case}");
+        soon(&case, client.shutdown(Shutdown::LetExpire)).await;
+    }
+}
+
+/// Runs something of the user's while it is woken, as an executor does that polls at once.
+struct Inline<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Wake for Inline<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+fn waker(wake: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Inline(wake)))
+}
+
+/// Bug 48: no waker is called under the lock of the name's queue.
+#[tokio::test]
+async fn a_waker_may_ask_about_the_name_while_it_is_called() {
+    for world in World::all() {
+        let case = world.name();
+        let client = world.client().await;
+        let mutex = client.mutex("name");
+        let guard = mutex.lock().await.unwrap();
+        let mut lock = Box::pin(mutex.lock());
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let looks = client.clone();
+        let runtime = tokio::runtime::Handle::current();
+        let waker = waker(move || {
+            let _here = runtime.enter();
+            // Looks at the queue of the name in its first poll.
+            let mut attempt = pin!(looks.mutex("name").try_lock());
+            let _ = attempt
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+            let _ = told.send(());
+        });
+        assert!(
+            lock.as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        until_waiting_here(&client, 1).await;
+        // On a thread of its own, which may hang.
+        let handle = tokio::runtime::Handle::current();
+        std::thread::spawn(move || {
+            let _here = handle.enter();
+            drop(guard); // hands over in memory, and wakes
+        });
+        if tokio::time::timeout(SOON, heard.recv()).await.is_err() {
+            std::mem::forget(lock); // its drop would hang too
+            panic!("{case}: the waker waits for the queue that calls it");
+        }
+        drop(lock);
+        release(soon(&case, mutex.lock()).await.unwrap()).await;
+        wait_until_idle(&client).await;
+    }
+}
+
+/// Bug 48: a waker that panics is the trouble of its owner. The other names are still heard and renewed.
+#[tokio::test]
+async fn a_waker_that_panics_makes_no_other_name_deaf() {
+    for server in servers() {
+        let case = server.flavor().to_string();
+        let builder = || Client::builder().url(server.url()).poll_every(SOON * 6);
+        let client = builder().connect().await.unwrap();
+        let other = builder().connect().await.unwrap();
+        let first = other.mutex("name").lock().await.unwrap();
+        let second = other.mutex("second").lock().await.unwrap();
+        let mut bad = Box::pin(client.mutex("name").lock());
+        let bad_waker = waker(|| panic!("a waker that panics on purpose"));
+        while client.status("name").await.unwrap().waiting_clients == 0 {
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(bad.as_mut().poll(&mut cx).is_pending());
+        }
+        let mut cx = Context::from_waker(&bad_waker);
+        assert!(bad.as_mut().poll(&mut cx).is_pending());
+        let good = tokio::spawn(client.mutex("second").lock());
+        soon(&case, async {
+            while client.status("second").await.unwrap().waiting_clients != 1 {}
+        })
+        .await;
+        release(first).await;
+        // Until the panicking waker has been called.
+        soon(&case, async {
+            while other.status("name").await.unwrap().holder.is_none() {}
+        })
+        .await;
+        until_listening(&other, 0).await;
+        release(second).await;
+        release(soon(&case, good).await.unwrap().unwrap()).await;
+        drop(bad);
+        wait_until_idle(&client).await;
+    }
+}
