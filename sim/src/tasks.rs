@@ -9,8 +9,11 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Client, Error, ErrorKind, Guard, Handoff, Mutex, Owner, Shutdown};
-use tokio::{sync::Notify, time::sleep};
+use leasehold::{Client, Error, ErrorKind, Guard, Handoff, Mutex, Owner, Shutdown, sim};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use crate::{
     config::{Config, MS, fraction},
@@ -91,7 +94,7 @@ impl Task {
         tokio::select! {
             biased;
             () = healed => {}
-            () = sleep(Duration::from_nanos(nanos)) => {}
+            () = nap(nanos) => {}
         }
     }
 
@@ -358,7 +361,7 @@ impl Task {
         };
         let polls = r.u32(1..4);
         let (by_poll, after) = (r.bool(), self.config.span(&mut r));
-        let mut alarm = pin!(sleep(Duration::from_nanos(after)));
+        let mut alarm = pin!(nap(after));
         let mut work: Pin<&mut F> = pin!(work);
         let mut polled = 0;
         poll_fn(|cx| {
@@ -434,7 +437,7 @@ async fn until_lost(guard: &Guard) {
 
 /// Shuts the client down at its time.
 pub async fn shut_down(world: World, client: Client, me: u8, after: u64, how: Shutdown) {
-    sleep(Duration::from_nanos(after)).await;
+    nap(after).await;
     let letter = LETTERS[usize::from(me)];
     {
         let mut shared = world.lock();
@@ -446,6 +449,13 @@ pub async fn shut_down(world: World, client: Client, me: u8, after: u64, how: Sh
     let mut shared = world.lock();
     shared.say(|| format!("client {letter}  has shut down"));
     shared.doing.remove(&(me, 3));
+}
+
+/// So long on the clock of the client. Every timer is to be known: see `Process::next_timer`.
+async fn nap(nanos: u64) {
+    let time = Duration::from_nanos(nanos);
+    sim::set_timer(Instant::now() + time);
+    sleep(time).await;
 }
 
 pub fn is_transport(error: &Error) -> bool {

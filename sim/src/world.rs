@@ -328,10 +328,10 @@ impl World {
         let next = if driven.more {
             now + 2_000
         } else {
-            // Nobody tells when its next timer is due, so it is looked at again and again, ever less often: a timer is
-            // late by a sixth of its time at most, as on a machine with much to do.
+            // At its next timer; or later, by a sixth of its time at most, as on a machine with much to do.
             let idle = now - process.idle_since;
-            now + (idle / 6).clamp(300_000, 40 * MS)
+            let next = process.next_timer().unwrap_or(now + SECOND);
+            next.max(now + 1_000) + self.lateness(me, next.saturating_sub(now) + idle)
         };
         self.send_all();
         self.drive_at(me, next);
@@ -345,6 +345,14 @@ impl World {
         if let Some(what) = panics::last() {
             self.shared.lock().breach("no panic", "panic", what);
         }
+    }
+
+    fn lateness(&mut self, me: u8, waited: u64) -> u64 {
+        if !self.config.late_timers {
+            return 0;
+        }
+        let mut r = self.shared.lock().dice.harmless(Point::Run, me);
+        r.u64(0..=(waited / 6).min(40 * MS))
     }
 
     fn send_all(&mut self) {
