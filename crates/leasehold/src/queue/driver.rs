@@ -3,7 +3,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{
-    Ears, Life, Phase, Queue,
+    Ears, Life, Locked, Phase, Queue,
     enter::TooLate,
     ticket::{Debt, Pauses, abandon, place},
 };
@@ -274,7 +274,7 @@ impl<'a> Driver<'a> {
 
     /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, each waiter as long as
     /// it was told to wait (L4).
-    fn failed(&self, state: &mut super::State, failure: &Failure) -> Step {
+    fn failed(&self, state: &mut Locked<'_>, failure: &Failure) -> Step {
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
         };

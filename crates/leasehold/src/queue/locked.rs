@@ -1,17 +1,34 @@
 //! A queue's lock, which calls the wakers of those who were answered under it, once it is unlocked (Q5).
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    task::Waker,
+};
 
 use parking_lot::MutexGuard;
+use smallvec::SmallVec;
 
 use super::{Queue, State};
 use crate::callout;
 
-pub(super) struct Locked<'a>(Option<MutexGuard<'a, State>>);
+pub(super) struct Locked<'a> {
+    state: Option<MutexGuard<'a, State>>,
+    wakers: SmallVec<[Waker; 1]>,
+}
 
 impl Queue {
     pub(super) fn lock(&self) -> Locked<'_> {
-        Locked(Some(self.state.lock()))
+        Locked {
+            state: Some(self.state.lock()),
+            wakers: SmallVec::new(),
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Calls it once the queue is unlocked.
+    pub(super) fn wake_later(&mut self, waker: Option<Waker>) {
+        self.wakers.extend(waker);
     }
 }
 
@@ -22,24 +39,19 @@ impl Deref for Locked<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
-        self.0.as_ref().expect(THERE)
+        self.state.as_ref().expect(THERE)
     }
 }
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut State {
-        self.0.as_mut().expect(THERE)
+        self.state.as_mut().expect(THERE)
     }
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        if let Some(mut state) = self.0.take()
-            && !state.wakers.is_empty()
-        {
-            let wakers = std::mem::take(&mut state.wakers);
-            drop(state);
-            wakers.into_iter().for_each(callout::wake);
-        }
+        drop(self.state.take());
+        self.wakers.drain(..).for_each(callout::wake);
     }
 }

@@ -1,6 +1,12 @@
 //! The queues of a client, by name.
 
-use std::{collections::HashMap, hash::BuildHasher, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    collections::HashSet,
+    hash::{BuildHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
@@ -23,7 +29,31 @@ pub(crate) struct Queues {
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
-type Shard = Mutex<HashMap<Name, Arc<Queue>, Hashing>>;
+type Shard = Mutex<HashSet<ByName, Hashing>>;
+
+/// A queue that is found by its name.
+#[derive(Debug)]
+struct ByName(Arc<Queue>);
+
+impl Borrow<Name> for ByName {
+    fn borrow(&self) -> &Name {
+        &self.0.name
+    }
+}
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &ByName) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for ByName {}
 
 #[cfg(not(feature = "sim"))]
 type Hashing = std::hash::RandomState;
@@ -42,22 +72,23 @@ impl Queues {
         }
     }
 
-    pub(super) fn shard(&self, name: &Name) -> &Shard {
+    fn shard(&self, name: &Name) -> &Shard {
         let hash = self.hasher.hash_one(name);
         &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
     }
 
     pub(super) fn find(&self, name: &Name) -> Option<Arc<Queue>> {
-        self.shard(name).lock().get(name).cloned()
+        let shard = self.shard(name).lock();
+        shard.get(name).map(|ByName(queue)| Arc::clone(queue))
     }
 
     pub(super) fn find_or_make(&self, name: &Name) -> Arc<Queue> {
         let mut shard = self.shard(name).lock();
-        if let Some(queue) = shard.get(name) {
+        if let Some(ByName(queue)) = shard.get(name) {
             return Arc::clone(queue);
         }
         let queue = Arc::new(Queue::new(name));
-        shard.insert(name.clone(), Arc::clone(&queue));
+        shard.insert(ByName(Arc::clone(&queue)));
         queue
     }
 
@@ -66,7 +97,7 @@ impl Queues {
         let mut shard = self.shard(&queue.name).lock();
         if shard
             .get(&queue.name)
-            .is_some_and(|q| Arc::ptr_eq(q, queue))
+            .is_some_and(|ByName(there)| Arc::ptr_eq(there, queue))
         {
             shard.remove(&queue.name);
         }
@@ -91,7 +122,7 @@ impl Queues {
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.lock().values().cloned());
+            all.extend(shard.lock().iter().map(|ByName(queue)| Arc::clone(queue)));
         }
         // In the same order each time, whatever the hasher: a simulation must be able to replay it.
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -31,7 +31,6 @@ use std::{
     collections::VecDeque,
     ops::Range,
     sync::{Arc, Weak},
-    task::Waker,
 };
 
 use driver::{Start, drive};
@@ -41,7 +40,6 @@ pub(crate) use map::Queues;
 use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
 use remote::{Ears, Remote};
-use smallvec::SmallVec;
 pub(crate) use spec::{Patience, Spec};
 pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::Notify;
@@ -86,8 +84,6 @@ struct State {
     handoffs_since: Tick,
     /// Only while this process waits at the server; boxed, since most names are never contended.
     remote: Option<Box<Remote>>,
-    /// Of waiters that have been answered: called after unlocking (Q5).
-    wakers: SmallVec<[Waker; 1]>,
 }
 
 /// Which actor has the name in this process (Q1).
@@ -129,7 +125,6 @@ impl Queue {
                 handoffs: 0,
                 handoffs_since: Tick::MAX,
                 remote: None,
-                wakers: SmallVec::new(),
             }),
             driver_wake: Notify::new(),
         }
@@ -162,7 +157,7 @@ impl Queue {
     fn seat(
         self: &Arc<Self>,
         core: &Arc<Core>,
-        state: &mut State,
+        state: &mut Locked<'_>,
         granted: Granted,
     ) -> Option<Arc<Hold>> {
         let lease_ms = state.remote().ticket(granted.lease)?.lease_ms();

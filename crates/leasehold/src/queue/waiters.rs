@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Answer, Patience, Phase, Queue, Spec, State,
+    Answer, Locked, Patience, Phase, Queue, Spec, State,
     answer::{self, Answerer},
     enter::{WaitTicket, reenter_on_server},
     remote::{Ears, Remote},
@@ -79,6 +79,19 @@ impl State {
         Some(waiter)
     }
 
+    pub(super) fn is_listening(&self) -> bool {
+        self.remote
+            .as_ref()
+            .is_some_and(|remote| remote.ears == Ears::Open)
+    }
+
+    pub(super) fn remote(&mut self) -> &mut Remote {
+        self.remote.get_or_insert_with(|| Box::new(Remote::new()))
+    }
+}
+
+/// What answers a waiter also has to wake it, after the unlock.
+impl Locked<'_> {
     /// Answers those who ask only once.
     pub(super) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
         if self.try_once == 0 {
@@ -91,16 +104,6 @@ impl State {
         for waiter in once {
             self.answer(waiter, answer.clone().map(|()| None));
         }
-    }
-
-    pub(super) fn is_listening(&self) -> bool {
-        self.remote
-            .as_ref()
-            .is_some_and(|remote| remote.ears == Ears::Open)
-    }
-
-    pub(super) fn remote(&mut self) -> &mut Remote {
-        self.remote.get_or_insert_with(|| Box::new(Remote::new()))
     }
 
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
@@ -154,7 +157,7 @@ impl State {
     pub(super) fn deliver(&mut self, waiter: Waiter, hold: &Arc<Hold>) -> bool {
         match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
             Ok(waker) => {
-                self.wakers.extend(waker);
+                self.wake_later(waker);
                 true
             }
             // Q5: the guard must not act on its drop.
@@ -169,7 +172,7 @@ impl State {
     /// Answers a waiter otherwise than by a guard.
     fn answer(&mut self, waiter: Waiter, answer: Answer) {
         if let Ok(waker) = waiter.answer.send(answer) {
-            self.wakers.extend(waker);
+            self.wake_later(waker);
         }
     }
 
