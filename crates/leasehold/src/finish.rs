@@ -32,8 +32,12 @@ struct Shared<T> {
 }
 
 enum Progress<T> {
-    /// Its caller polls it. A shutdown waits for it, by the token.
-    WithCaller(Pin<Box<dyn Future<Output = T> + Send>>, TaskTrackerToken),
+    /// Its caller polls it, and may be asleep until this waker calls it. A shutdown waits for it, by the token.
+    WithCaller(
+        Pin<Box<dyn Future<Output = T> + Send>>,
+        TaskTrackerToken,
+        Option<Waker>,
+    ),
     /// Its caller polls it at this moment.
     Polled,
     /// The home polls it, and wakes the caller at its end.
@@ -58,7 +62,7 @@ impl<T: Send + 'static> Finish<T> {
         Finish {
             core: Arc::clone(core),
             shared: Arc::new(Shared {
-                progress: Mutex::new(Progress::WithCaller(Box::pin(work), under_way)),
+                progress: Mutex::new(Progress::WithCaller(Box::pin(work), under_way, None)),
             }),
         }
     }
@@ -76,13 +80,15 @@ impl<T: Send + 'static> Future for Finish<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut progress = self.shared.progress.lock();
         match std::mem::replace(&mut *progress, Progress::Polled) {
-            Progress::WithCaller(mut work, under_way) => {
+            Progress::WithCaller(mut work, under_way, _) => {
                 // Not under the lock: the work calls wakers, and may call whoever takes it home.
                 drop(progress);
                 let output = work.as_mut().poll(cx);
                 *self.shared.progress.lock() = match &output {
                     Poll::Ready(_) => Progress::Over,
-                    Poll::Pending => Progress::WithCaller(work, under_way),
+                    Poll::Pending => {
+                        Progress::WithCaller(work, under_way, Some(cx.waker().clone()))
+                    }
                 };
                 output
             }
@@ -108,7 +114,7 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         let progress = std::mem::replace(&mut *self.shared.progress.lock(), Progress::Over);
-        if let Progress::WithCaller(work, _under_way) = progress {
+        if let Progress::WithCaller(work, _under_way, _) = progress {
             // Whatever comes of it gives itself back on its drop: a guard, a place in the queue.
             self.core.spawn(async move { drop(work.await) });
         }
@@ -120,7 +126,11 @@ impl<T: Send + 'static> Work for Shared<T> {
         let work = {
             let mut progress = self.progress.lock();
             match std::mem::replace(&mut *progress, Progress::AtHome(None)) {
-                Progress::WithCaller(work, _under_way) => work,
+                // Its caller may never have stopped polling, and wait to be called: no longer by the work, but at its end.
+                Progress::WithCaller(work, _under_way, caller) => {
+                    *progress = Progress::AtHome(caller);
+                    work
+                }
                 other => {
                     let is_over = !matches!(other, Progress::Polled);
                     *progress = other;
