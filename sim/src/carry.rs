@@ -254,9 +254,7 @@ impl World {
                 .outlived
                 .extend(leases.map(|lease| (client, lease)));
         }
-        if stray {
-            release::came_late(self, asked);
-        }
+        release::came_late(self, asked, stray);
         s2::check(self, asked, before);
         for hint in hints {
             self.send_hint(hint);

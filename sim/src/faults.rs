@@ -235,6 +235,7 @@ impl World {
         process.drive_at = u64::MAX;
         let letter = LETTERS[usize::from(client)];
         let closed = self.now.is_multiple_of(2);
+        process.haunts = !closed;
         self.note(client, "fault: death", || {
             let how = if closed {
                 "its connections are closed"

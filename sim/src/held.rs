@@ -106,8 +106,7 @@ impl Held {
             // Unless others share the hold, and keep it; or it was lost, and is given up.
             if was_valid && !is_valid(&probe) {
                 let mut shared = self.world.lock();
-                let now = shared.now;
-                shared.detached.insert((self.client, lease), now);
+                shared.detached.insert((self.client, lease), self.name);
             }
         }
     }

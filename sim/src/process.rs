@@ -77,6 +77,8 @@ pub struct Process {
     /// …and what it held was left to expire.
     pub left_to_expire: bool,
     pub last_fault: u64,
+    /// Dead, and the server has not noticed.
+    pub haunts: bool,
     /// When it went on after it was frozen last.
     pub last_stop: u64,
     /// Requests in the present second.
@@ -119,6 +121,7 @@ impl Process {
             shut_down: false,
             left_to_expire: false,
             last_fault: 0,
+            haunts: false,
             last_stop: 0,
             busy: (0, 0),
             timers: BTreeSet::new(),

@@ -81,10 +81,12 @@ pub struct Shared {
     pub stalled: BTreeMap<(u8, u8), u8>,
     /// Since when those that were stalled at the end go on.
     pub resumed_at: Option<u64>,
+    /// Those that go on before: they hold what others wait for.
+    pub resumed: BTreeSet<(u8, u8)>,
     /// What was given back since the promises were checked last.
     pub given_back: Vec<GivenBack>,
-    /// Leases that were left to expire, and since when: client, lease id.
-    pub detached: BTreeMap<(u8, u64), u64>,
+    /// Leases that were left to expire, and of which name: client, lease id.
+    pub detached: BTreeMap<(u8, u64), u8>,
     /// When somebody last had the name, by name.
     pub last_seen: Vec<u64>,
     /// When a client last got an answer that it waited for, by client and name.
@@ -114,6 +116,7 @@ impl Shared {
             doing: BTreeMap::new(),
             stalled: BTreeMap::new(),
             resumed_at: None,
+            resumed: BTreeSet::new(),
             given_back: Vec::new(),
             detached: BTreeMap::new(),
             last_seen: vec![0; usize::from(config.names)],

@@ -416,7 +416,15 @@ impl Task {
                 healed.await;
             }
         }
-        self.world.lock().stalled.remove(&key);
+        {
+            let mut shared = self.world.lock();
+            shared.stalled.remove(&key);
+            let now = shared.now;
+            // From here on it waits as others do.
+            let own = shared.waits.values_mut();
+            own.filter(|wait| (wait.client, wait.task) == key)
+                .for_each(|wait| wait.since = now);
+        }
         if drops {
             self.say(|| "drops its future".to_owned());
             return None;
@@ -427,7 +435,8 @@ impl Task {
 
     fn is_kept_stalled(&self) -> bool {
         let shared = self.world.lock();
-        shared.healed && shared.resumed_at.is_none()
+        let goes_on = shared.resumed.contains(&(self.me, self.number));
+        shared.healed && shared.resumed_at.is_none() && !goes_on
     }
 }
 

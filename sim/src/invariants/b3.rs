@@ -26,6 +26,7 @@ pub fn check(world: &mut World) {
             if process.life != Life::Runs {
                 *since = now;
             }
+            *since = process.last_stop.max(*since);
             if now - *since < patience {
                 return true;
             }

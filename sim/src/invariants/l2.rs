@@ -52,9 +52,15 @@ pub fn no_wait(world: &mut World) {
 pub fn check(world: &mut World, settled: u64) {
     let mut shared = world.shared.lock();
     let tasks = u64::from(world.config.tasks) * u64::from(world.config.clients);
-    // A waiter may have to wait out one lease that nobody gives back; what was left to expire ends by then too.
+    // A waiter may have to wait out one lease that nobody gives back; what was left to expire ends by then too. And one
+    // for each dead client that the server still hears: it may have its turn.
+    let heard = world
+        .processes
+        .iter()
+        .filter(|process| process.haunts)
+        .count() as u64;
     let stalls = shared.stalled.len() as u64 * SECOND;
-    let bound = world.watch.longest + 10 * SECOND + tasks * SECOND / 4 + stalls;
+    let bound = world.watch.longest * (1 + heard) + 10 * SECOND + tasks * SECOND / 4 + stalls;
     let since = shared.resumed_at.unwrap_or(settled).max(settled);
     if world.now <= since + bound {
         return;

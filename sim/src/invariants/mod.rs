@@ -69,8 +69,10 @@ pub struct Watch {
     pub taken: BTreeSet<(u8, u64)>,
     /// Leases that a release has said to be free, and from when on: client, lease id. And whether it was sure.
     pub free: BTreeMap<(u8, u64), (u64, bool)>,
-    /// Since when each lease id has its name, or had it last: client, lease id.
-    pub began: BTreeMap<(u8, u64), u64>,
+    /// Holds while futures were stalled, and when they ended when they were first seen: client, lease id.
+    pub stalled: BTreeMap<(u8, u64), u64>,
+    /// Leases that were left to expire, and until when the server had them: client, lease id.
+    pub detached: BTreeMap<(u8, u64), u64>,
     /// When the server lost its data last.
     pub forgot_at: u64,
     pub longest: u64,
@@ -93,7 +95,8 @@ impl Watch {
             granted: BTreeMap::new(),
             taken: BTreeSet::new(),
             free: BTreeMap::new(),
-            began: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            detached: BTreeMap::new(),
             forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
@@ -198,6 +201,7 @@ pub fn after_step(world: &mut World) {
     b1::check(world);
     b3::check(world);
     s2::told_in_error(world);
+    s2::detached(world);
     release::check(world);
     l2::no_wait(world);
     if world.healed_at.is_none() && !world.watch.heal_planned {
@@ -221,6 +225,7 @@ impl World {
         let settled = healed + settle(&self.config);
         if self.now >= settled {
             l3::orphans(self);
+            self.resume_holders();
             l1::check(self, settled);
             l2::check(self, settled);
             if self.watch.all_done_at.is_none() && self.shared.lock().doing.is_empty() {
@@ -242,6 +247,37 @@ impl World {
 }
 
 impl World {
+    /// A `lock()` that was granted the name is a hold, and is renewed, whether or not anybody polls it. So it goes on.
+    fn resume_holders(&mut self) {
+        let mut shared = self.shared.lock();
+        if shared.stalled.is_empty() {
+            return;
+        }
+        for held in self.server.snapshot().held {
+            let client = number_of(&LETTERS, &held.client);
+            let name = number_of(&NAMES, &held.name);
+            let id = (client, held.lease);
+            let mut guards = shared.guards.iter();
+            if guards.any(|guard| (guard.client, guard.probe.lease()) == id) {
+                self.watch.stalled.remove(&id);
+                continue;
+            }
+            let ends = *self.watch.stalled.entry(id).or_insert(nanos(&held));
+            if nanos(&held) <= ends {
+                continue;
+            }
+            let here = shared.stalled.iter();
+            let here = here.filter(|((who, _), about)| (*who, **about) == (client, name));
+            let here: Vec<_> = here.map(|(task, _)| *task).collect();
+            shared.resumed.extend(here);
+            self.processes[usize::from(client)].healed.notify_waiters();
+        }
+        drop(shared);
+        for client in 0..self.config.clients {
+            self.drive_soon(client);
+        }
+    }
+
     /// All who are not stalled are done: the others go on.
     fn resume(&mut self) {
         {

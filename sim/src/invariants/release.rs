@@ -2,7 +2,10 @@
 //! from the time that it states. **Lost**: the server took the name from this hold while its guard was valid, or the
 //! guard was not valid when the release was begun.
 
-use leasehold::{Released, sim::Held};
+use leasehold::{
+    Released,
+    sim::{Held, Kind},
+};
 
 use crate::{
     config::MS,
@@ -58,8 +61,12 @@ pub fn held(world: &World, held: &Held) {
     }
 }
 
-/// A copy is carried out. Of a lease id whose release had no answer nobody can promise what that does.
-pub fn came_late(world: &mut World, asked: &Asked) {
+/// A request is carried out, or a copy of one. If the release of its lease id had no answer, and this was sent before,
+/// nobody can promise how long it makes the lease last.
+pub fn came_late(world: &mut World, asked: &Asked, stray: bool) {
+    if asked.kind == Kind::Release && !stray {
+        return;
+    }
     for (_, lease) in &asked.about {
         let id = (asked.client, *lease);
         if world.watch.free.get(&id).is_some_and(|(_, sure)| !sure) {

@@ -8,7 +8,7 @@ use leasehold::{
 
 use crate::{
     invariants::{nanos, release},
-    shared::{LETTERS, NAMES, number_of, span},
+    shared::{LETTERS, NAMES, span},
     wire::Asked,
     world::World,
 };
@@ -28,10 +28,6 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
         let same =
             |one: &Held, other: &Held| one.client == other.client && one.lease == other.lease;
         if let Some(after) = &after {
-            if !before.as_ref().is_some_and(|before| same(before, after)) {
-                let id = (number_of(&LETTERS, &after.client), after.lease);
-                world.watch.began.insert(id, world.now);
-            }
             let watch = &mut world.watch;
             watch.granted_until[name] = watch.granted_until[name].max(nanos(after));
             watch.longest = watch.longest.max(nanos(after).saturating_sub(world.now));
@@ -55,9 +51,8 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
                 let own = *before.client == *letter && before.lease == *lease;
                 let ends = matches!(asked.kind, Kind::Release);
                 let id = (asked.client, *lease);
-                let since = world.shared.lock().detached.get(&id).copied();
-                let began = world.watch.began.get(&id).copied().unwrap_or(0);
-                let detached = since.is_some_and(|since| began <= since);
+                let until = world.watch.detached.get(&id);
+                let detached = until.is_some_and(|until| *until > world.now);
                 let kind = match (own && ends, detached) {
                     (true, false) => None,
                     (true, true) => Some("a detached lease is given back".to_owned()),
@@ -75,6 +70,21 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
             );
             world.shared.lock().breach("S2", kind, what);
         }
+    }
+}
+
+/// Leases that were left to expire stay until then, whatever copies of their requests do later.
+pub fn detached(world: &mut World) {
+    let shared = world.shared.lock();
+    if shared.detached.len() == world.watch.detached.len() {
+        return;
+    }
+    for ((client, lease), name) in &shared.detached {
+        let held = world.server.held(NAMES[usize::from(*name)]);
+        let held = held.filter(|held| held.lease == *lease);
+        let until = held.map_or(0, |held| nanos(&held));
+        let known = world.watch.detached.entry((*client, *lease));
+        known.or_insert(until);
     }
 }
 
