@@ -13,10 +13,7 @@ use crate::{dice::mix, styles};
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 
-/// Whether futures of users may stall: docs/bugs.md, number 47.
-pub const STALLS_BY_DEFAULT: bool = false;
-
-static STALLS: AtomicBool = AtomicBool::new(STALLS_BY_DEFAULT);
+static STALLS: AtomicBool = AtomicBool::new(true);
 
 /// Whether, in the worlds of this process, a future of a user may be polled a few times, and then neither polled nor
 /// dropped for a while.

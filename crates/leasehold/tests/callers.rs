@@ -8,13 +8,14 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use common::{
     ByHand, SOON, World, release, servers, soon, until_listening, until_waiting_here,
     wait_until_idle,
 };
-use leasehold::{Client, Released, Shutdown};
+use leasehold::{Client, MemoryServer, Released, Shutdown};
 
 /// Polls it to its end.
 async fn output<F: Future>(future: &mut ByHand<F>) -> F::Output {
@@ -195,4 +196,21 @@ async fn a_waker_that_panics_makes_no_other_name_deaf() {
         drop(bad);
         wait_until_idle(&client).await;
     }
+}
+
+/// Found by the simulation (`sim --seed 4`): the work of a caller that went on waiting for it was taken home, because
+/// others waited for it too, and nobody woke the caller at its end.
+#[tokio::test]
+async fn a_caller_whose_work_is_taken_home_is_woken_at_its_end() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
+    let guard = mutex.lock().await.unwrap();
+    server.delay(Duration::from_millis(50)); // longer than others wait for a caller
+    // In a task of its own, which nothing else wakes.
+    let released = tokio::spawn(guard.release());
+    let next = soon("the next", mutex.lock()).await.unwrap();
+    let released = soon("the release", released).await.unwrap();
+    assert_eq!(released.unwrap(), Released::Freed);
+    release(next).await;
 }

@@ -59,7 +59,8 @@ pub fn check(world: &mut World, settled: u64) {
         .iter()
         .filter(|process| process.haunts)
         .count() as u64;
-    let stalls = shared.stalled.len() as u64 * SECOND;
+    // And one interval between renewals for each stalled future: it may hold the name, until that is seen.
+    let stalls = shared.stalled.len() as u64 * (SECOND + world.watch.longest / 3);
     let bound = world.watch.longest * (1 + heard) + 10 * SECOND + tasks * SECOND / 4 + stalls;
     let since = shared.resumed_at.unwrap_or(settled).max(settled);
     if world.now <= since + bound {

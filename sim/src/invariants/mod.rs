@@ -69,8 +69,8 @@ pub struct Watch {
     pub taken: BTreeSet<(u8, u64)>,
     /// Leases that a release has said to be free, and from when on: client, lease id. And whether it was sure.
     pub free: BTreeMap<(u8, u64), (u64, bool)>,
-    /// Holds while futures were stalled, and when they ended when they were first seen: client, lease id.
-    pub stalled: BTreeMap<(u8, u64), u64>,
+    /// Leases that were renewed after faults had ended: somebody believes in them. Client, lease id.
+    pub renewed: BTreeSet<(u8, u64)>,
     /// Leases that were left to expire, and until when the server had them: client, lease id.
     pub detached: BTreeMap<(u8, u64), u64>,
     /// When the server lost its data last.
@@ -95,7 +95,7 @@ impl Watch {
             granted: BTreeMap::new(),
             taken: BTreeSet::new(),
             free: BTreeMap::new(),
-            stalled: BTreeMap::new(),
+            renewed: BTreeSet::new(),
             detached: BTreeMap::new(),
             forgot_at: 0,
             longest: config.lease,
@@ -145,6 +145,10 @@ impl Watch {
         }
         let text = format!("{:?}", answer.text);
         let mut shared = shared.lock();
+        if asked.kind == Kind::Renew && shared.healed {
+            let leases = asked.about.iter().map(|(_, lease)| (asked.client, *lease));
+            self.renewed.extend(leases);
+        }
         match asked.kind {
             Kind::Release if text.contains("Kept") => shared.count("seen: release answered kept"),
             Kind::Release if text.contains("Granted") => {
@@ -258,12 +262,8 @@ impl World {
             let name = number_of(&NAMES, &held.name);
             let id = (client, held.lease);
             let mut guards = shared.guards.iter();
-            if guards.any(|guard| (guard.client, guard.probe.lease()) == id) {
-                self.watch.stalled.remove(&id);
-                continue;
-            }
-            let ends = *self.watch.stalled.entry(id).or_insert(nanos(&held));
-            if nanos(&held) <= ends {
+            let has_guard = guards.any(|guard| (guard.client, guard.probe.lease()) == id);
+            if has_guard || !self.watch.renewed.contains(&id) {
                 continue;
             }
             let here = shared.stalled.iter();
