@@ -32,19 +32,24 @@ struct Shared<T> {
 }
 
 enum Progress<T> {
-    /// Its caller polls it, and may be asleep until this waker calls it. A shutdown waits for it, by the token.
-    WithCaller(
-        Pin<Box<dyn Future<Output = T> + Send>>,
-        TaskTrackerToken,
-        Option<Waker>,
-    ),
+    /// Its caller polls it.
+    WithCaller(Polled<T>),
     /// Its caller polls it at this moment.
-    Polled,
+    InPoll,
     /// The home polls it, and wakes the caller at its end.
     AtHome(Option<Waker>),
     Done(T),
     /// The output was taken, or nobody wants it.
     Over,
+}
+
+/// Work with its caller.
+struct Polled<T> {
+    work: Pin<Box<dyn Future<Output = T> + Send>>,
+    /// Who waits for it: to be woken if the work ends at home.
+    caller: Option<Waker>,
+    /// A shutdown waits for it.
+    _under_way: TaskTrackerToken,
 }
 
 /// Work of any output.
@@ -62,7 +67,11 @@ impl<T: Send + 'static> Finish<T> {
         Finish {
             core: Arc::clone(core),
             shared: Arc::new(Shared {
-                progress: Mutex::new(Progress::WithCaller(Box::pin(work), under_way, None)),
+                progress: Mutex::new(Progress::WithCaller(Polled {
+                    work: Box::pin(work),
+                    caller: None,
+                    _under_way: under_way,
+                })),
             }),
         }
     }
@@ -79,23 +88,28 @@ impl<T: Send + 'static> Future for Finish<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut progress = self.shared.progress.lock();
-        match std::mem::replace(&mut *progress, Progress::Polled) {
-            Progress::WithCaller(mut work, under_way, _) => {
+        match std::mem::replace(&mut *progress, Progress::InPoll) {
+            Progress::WithCaller(mut polled) => {
                 // Not under the lock: the work calls wakers, and may call whoever takes it home.
                 drop(progress);
-                let output = work.as_mut().poll(cx);
-                *self.shared.progress.lock() = match &output {
+                let output = polled.work.as_mut().poll(cx);
+                let after = match &output {
                     Poll::Ready(_) => Progress::Over,
                     Poll::Pending => {
-                        Progress::WithCaller(work, under_way, Some(cx.waker().clone()))
+                        match &mut polled.caller {
+                            Some(caller) => caller.clone_from(cx.waker()),
+                            none => *none = Some(cx.waker().clone()),
+                        }
+                        Progress::WithCaller(polled)
                     }
                 };
+                *self.shared.progress.lock() = after;
                 output
             }
             Progress::AtHome(old) => {
                 *progress = Progress::AtHome(Some(cx.waker().clone()));
                 drop(progress);
-                drop(old);
+                drop(old); // a waker is code of the user's
                 Poll::Pending
             }
             Progress::Done(output) => {
@@ -103,7 +117,7 @@ impl<T: Send + 'static> Future for Finish<T> {
                 Poll::Ready(output)
             }
             // Polled again after its end, or after it panicked.
-            Progress::Polled | Progress::Over => {
+            Progress::InPoll | Progress::Over => {
                 *progress = Progress::Over;
                 Poll::Pending
             }
@@ -114,7 +128,7 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         let progress = std::mem::replace(&mut *self.shared.progress.lock(), Progress::Over);
-        if let Progress::WithCaller(work, _under_way, _) = progress {
+        if let Progress::WithCaller(Polled { work, .. }) = progress {
             // Whatever comes of it gives itself back on its drop: a guard, a place in the queue.
             self.core.spawn(async move { drop(work.await) });
         }
@@ -123,21 +137,18 @@ impl<T: Send + 'static> Drop for Finish<T> {
 
 impl<T: Send + 'static> Work for Shared<T> {
     fn take_home(self: Arc<Self>, core: &Core) -> bool {
-        let work = {
-            let mut progress = self.progress.lock();
-            match std::mem::replace(&mut *progress, Progress::AtHome(None)) {
-                // Its caller may never have stopped polling, and wait to be called: no longer by the work, but at its end.
-                Progress::WithCaller(work, _under_way, caller) => {
-                    *progress = Progress::AtHome(caller);
-                    work
-                }
-                other => {
-                    let is_over = !matches!(other, Progress::Polled);
-                    *progress = other;
-                    return is_over;
-                }
+        let mut progress = self.progress.lock();
+        let polled = match std::mem::replace(&mut *progress, Progress::AtHome(None)) {
+            Progress::WithCaller(polled) => polled,
+            other => {
+                let is_over = !matches!(other, Progress::InPoll);
+                *progress = other;
+                return is_over;
             }
         };
+        *progress = Progress::AtHome(polled.caller);
+        let work = polled.work;
+        drop(progress);
         core.spawn(async move {
             let output = work.await;
             let mut progress = self.progress.lock();

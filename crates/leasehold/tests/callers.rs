@@ -15,7 +15,7 @@ use common::{
     ByHand, SOON, World, release, servers, soon, until_listening, until_waiting_here,
     wait_until_idle,
 };
-use leasehold::{Client, MemoryServer, Released, Shutdown};
+use leasehold::{Client, Handoff, Released, Shutdown};
 
 /// Polls it to its end.
 async fn output<F: Future>(future: &mut ByHand<F>) -> F::Output {
@@ -74,7 +74,7 @@ async fn a_release_that_is_not_polled_any_more_lets_the_next_in() {
         for waits in [false, true] {
             let case = format!("{}, waits: {waits}", world.name());
             let client = world.client().await;
-            let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
+            let mutex = client.mutex("name").handoff(Handoff::off());
             let guard = mutex.lock().await.unwrap();
             let mut next = ByHand::new(mutex.lock());
             if waits {
@@ -89,6 +89,26 @@ async fn a_release_that_is_not_polled_any_more_lets_the_next_in() {
             drop(parked);
             wait_until_idle(&client).await;
         }
+    }
+}
+
+/// What is taken home from a caller that waits in good faith wakes it at its end. (The first version did not.)
+#[tokio::test]
+async fn a_caller_whose_work_was_taken_home_is_woken_at_its_end() {
+    for server in servers() {
+        let case = server.flavor().to_string();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("name").handoff(Handoff::off());
+        let guard = mutex.lock().await.unwrap();
+        let next = tokio::spawn(mutex.lock());
+        until_waiting_here(&client, 1).await;
+        server.freeze();
+        let release = tokio::spawn(guard.release());
+        tokio::time::sleep(Duration::from_millis(100)).await; // long enough for a request to be taken home
+        server.thaw();
+        let released = soon(&case, release).await.unwrap();
+        assert_eq!(released.unwrap(), Released::Freed, "{case}");
+        common::release(soon(&case, next).await.unwrap().unwrap()).await;
     }
 }
 
@@ -196,21 +216,4 @@ async fn a_waker_that_panics_makes_no_other_name_deaf() {
         drop(bad);
         wait_until_idle(&client).await;
     }
-}
-
-/// Found by the simulation (`sim --seed 4`): the work of a caller that went on waiting for it was taken home, because
-/// others waited for it too, and nobody woke the caller at its end.
-#[tokio::test]
-async fn a_caller_whose_work_is_taken_home_is_woken_at_its_end() {
-    let server = MemoryServer::new();
-    let client = Client::builder().memory(&server).connect().await.unwrap();
-    let mutex = client.mutex("name").handoff(leasehold::Handoff::off());
-    let guard = mutex.lock().await.unwrap();
-    server.delay(Duration::from_millis(50)); // longer than others wait for a caller
-    // In a task of its own, which nothing else wakes.
-    let released = tokio::spawn(guard.release());
-    let next = soon("the next", mutex.lock()).await.unwrap();
-    let released = soon("the release", released).await.unwrap();
-    assert_eq!(released.unwrap(), Released::Freed);
-    release(next).await;
 }
