@@ -72,6 +72,7 @@ impl World {
         }
         process.life = Life::Runs;
         process.last_stop = self.now;
+        self.shared.lock().last_stop.insert(client, self.now);
         self.note(client, "fault: thawed", || {
             format!("client {} goes on", LETTERS[usize::from(client)])
         });

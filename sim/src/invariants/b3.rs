@@ -36,7 +36,8 @@ pub fn check(world: &mut World) {
             let done = !holds
                 || shared.guarded.contains(&(client, lease))
                 || shared.detached.contains_key(&(client, lease))
-                || shared.stalls(client, *name);
+                || shared.stalls(client, *name)
+                || process.shut_down && process.left_to_expire;
             if !done {
                 found = Some((client, *name, lease));
             }
