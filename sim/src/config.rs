@@ -94,8 +94,8 @@ pub struct Config {
     pub operation_timeout: u64,
     /// Something between clients and server sends twice what was answered, and the clients know it.
     pub may_duplicate: bool,
-    /// A timer may be late, by a sixth of its time.
-    pub late_timers: bool,
+    /// A timer may be late by a part of its time, one in so many; 0: never.
+    pub late_timers: u64,
     pub poll_every: u64,
     /// One way, without faults.
     pub latency: u64,
@@ -135,7 +135,7 @@ impl Config {
             handoff_off: r.f64() < 0.3,
             operation_timeout,
             may_duplicate: false,
-            late_timers: true,
+            late_timers: 0,
             poll_every: pick(r, &[10_000, 10_000, 10_000, 1_000, 200]) * MS,
             latency: pick(r, &[100, 100, 300, 1_000, 5_000, 30_000]) * 1_000,
             faults: Faults::default(),
@@ -150,7 +150,7 @@ impl Config {
         }
         // Of their own randomness, so that the rest of a world is as it is without them.
         let mut r = Rng::with_seed(mix(seed, 0x00D0_0B1E));
-        config.late_timers = r.f64() < 0.7;
+        config.late_timers = if r.f64() < 0.7 { 6 } else { 0 };
         if r.f64() < 0.15 {
             config.may_duplicate = true;
             config.faults.double = config.faults.double.max(0.3);

@@ -14,6 +14,10 @@ use leasehold_sim::{
 
 /// Runs the engine through seeded schedules in virtual time and looks for breaches of its promises.
 #[derive(Parser)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 struct Args {
     /// One seed: prints its trace, minimised if it fails.
     #[arg(long)]

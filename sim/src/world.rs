@@ -348,11 +348,11 @@ impl World {
     }
 
     fn lateness(&mut self, me: u8, waited: u64) -> u64 {
-        if !self.config.late_timers {
+        let Some(most) = waited.checked_div(self.config.late_timers) else {
             return 0;
-        }
+        };
         let mut r = self.shared.lock().dice.harmless(Point::Run, me);
-        r.u64(0..=(waited / 6).min(40 * MS))
+        r.u64(0..=most.min(40 * MS))
     }
 
     fn send_all(&mut self) {
