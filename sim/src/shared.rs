@@ -91,6 +91,8 @@ pub struct Shared {
     pub last_seen: Vec<u64>,
     /// When a client last got an answer that it waited for, by client and name.
     pub last_answer: BTreeMap<(u8, u8), u64>,
+    /// Clients whose shutdown has returned.
+    pub closed: BTreeSet<u8>,
     /// When a client last went on after it was frozen.
     pub last_stop: BTreeMap<u8, u64>,
     /// When a client last could not send.
@@ -123,6 +125,7 @@ impl Shared {
             detached: BTreeMap::new(),
             last_seen: vec![0; usize::from(config.names)],
             last_answer: BTreeMap::new(),
+            closed: BTreeSet::new(),
             last_stop: BTreeMap::new(),
             last_refusal: BTreeMap::new(),
             breaches: Vec::new(),

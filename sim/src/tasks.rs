@@ -457,6 +457,7 @@ pub async fn shut_down(world: World, client: Client, me: u8, after: u64, how: Sh
     client.shutdown(how).await;
     let mut shared = world.lock();
     shared.say(|| format!("client {letter}  has shut down"));
+    shared.closed.insert(me);
     shared.doing.remove(&(me, 3));
 }
 

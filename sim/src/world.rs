@@ -78,8 +78,8 @@ pub struct Outcome {
     pub seen: Seen,
 }
 
-/// More events than this, and something goes round in circles.
-const MOST_STEPS: u64 = 500_000;
+/// More events than this, and something goes round in circles: most worlds have a thousand.
+const MOST_STEPS: u64 = 50_000;
 
 /// So many times in a row a client may have something to do at once.
 const MOST_TURNS: u32 = 2_000;

@@ -2,6 +2,7 @@
 
 pub mod b1;
 pub mod b3;
+pub mod b6;
 pub mod busy;
 pub mod l1;
 pub mod l2;
@@ -204,6 +205,7 @@ pub fn after_step(world: &mut World) {
     s1::check(world);
     b1::check(world);
     b3::check(world);
+    b6::check(world);
     s2::told_in_error(world);
     s2::detached(world);
     release::check(world);
