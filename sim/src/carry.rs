@@ -6,19 +6,14 @@ use leasehold::sim::{Hint, Kind, NoAnswer, Request};
 use parking_lot::Mutex;
 
 use crate::{
-    config::{MS, SECOND},
+    config::MS,
     dice::Point,
-    invariants::s2,
+    invariants::{release, s2},
     process::{Lane, Life, Process},
-    shared::{LETTERS, NAMES},
+    shared::{LETTERS, NAMES, number_of},
     wire::{Asked, Freight, Message, in_words},
     world::{Event, World},
 };
-
-fn number_of(letters: &[&str], of: &str) -> u8 {
-    let at = letters.iter().position(|letter| *letter == of);
-    at.and_then(|at| u8::try_from(at).ok()).unwrap_or(0)
-}
 
 impl Process {
     pub fn lane(&mut self, subscription: bool) -> &mut Lane {
@@ -38,7 +33,7 @@ impl World {
         let about = request.about.iter();
         let about = about
             .map(|(name, lease)| (number_of(&NAMES, name), *lease))
-            .collect();
+            .collect::<Vec<_>>();
         let subscription = kind.is_subscription();
         let now = self.now;
         let number = self.number();
@@ -52,6 +47,15 @@ impl World {
         drop(shared);
         self.watch
             .sent(client, now, &mut self.processes, &self.shared);
+        if !self.watch.granted.is_empty() {
+            let leases = about
+                .iter()
+                .map(|(_, lease)| *lease)
+                .chain(next_of(&request));
+            for lease in leases {
+                self.watch.granted.remove(&(client, lease));
+            }
+        }
         let asked = Arc::new(Asked {
             number,
             sent: now,
@@ -242,13 +246,15 @@ impl World {
             }
         }
         self.watch.executed(asked, &answer, &self.shared);
-        // Tombstones are kept for 30 s, or for the client's lease; a server without its data has none.
-        let kept = (30 * SECOND).max(self.config.lease);
-        if self.now - asked.sent > kept || asked.sent < self.watch.forgot_at {
+        // A server without its data has no tombstones either.
+        if self.now - asked.sent > self.config.tombstone() || asked.sent < self.watch.forgot_at {
+            let next = next_of(&asked.request.lock());
+            let leases = asked.about.iter().map(|(_, lease)| *lease).chain(next);
             self.watch
                 .outlived
-                .extend(asked.about.iter().map(|(_, lease)| (client, *lease)));
+                .extend(leases.map(|lease| (client, lease)));
         }
+        release::came_late(self, asked, stray);
         s2::check(self, asked, before);
         for hint in hints {
             self.send_hint(hint);
@@ -271,9 +277,12 @@ impl World {
         let due = self.delay(Point::Reply, client, faults.slow_reply, "reply", number);
         let request = Arc::clone(asked);
         self.dispatch(client, Freight::Reply { request, answer }, due);
+        if self.config.may_duplicate {
+            self.maybe_double(asked);
+        }
     }
 
-    /// A copy of what had no answer may be carried out at any time.
+    /// A copy may be carried out at any time: of what had no answer, and of anything in a world that says so.
     pub fn maybe_double(&mut self, asked: &Arc<Asked>) {
         let (client, number) = (asked.client, asked.number);
         if asked.kind.is_subscription() {
@@ -281,7 +290,7 @@ impl World {
         }
         let probability = self.config.faults.double;
         if let Some(mut r) = self.chance(Point::Double, client, probability) {
-            let due = self.now + self.config.span(&mut r);
+            let due = self.now + self.config.lateness(&mut r);
             self.note(client, "fault: doubled", || {
                 format!("a copy of [{number}] is under way")
             });
@@ -363,7 +372,7 @@ impl World {
                 });
             }
         }
-        self.watch.woken(client, &hint);
+        self.watch.woken(client, &hint, self.now);
         let process = &self.processes[usize::from(client)];
         let inside = process.runtime.enter();
         fastrand::seed(crate::dice::mix(self.config.seed, self.now));
@@ -372,6 +381,14 @@ impl World {
         self.drive_soon(client);
         self.react(client, "woken");
     }
+}
+
+/// The lease id under which the client of a release goes on. The hooks do not name it, its words do.
+fn next_of(request: &Request) -> Option<u64> {
+    let words = format!("{:?}", request.what());
+    let (_, next) = words.split_once("next: Some(")?;
+    let (_, lease) = next.split_once("LeaseId(")?;
+    lease.split_once(')')?.0.parse().ok()
 }
 
 fn label(kind: Kind) -> &'static str {

@@ -1,7 +1,10 @@
 //! What a world is like: drawn from the seed once. Each world has its own mixture of faults and operations
 //! (swarm testing: what is always on hides what it masks), and some are bent on one kind of trouble.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use fastrand::Rng;
 
@@ -9,6 +12,14 @@ use crate::{dice::mix, styles};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
+
+static STALLS: AtomicBool = AtomicBool::new(true);
+
+/// Whether, in the worlds of this process, a future of a user may be polled a few times, and then neither polled nor
+/// dropped for a while.
+pub fn set_stalls(may: bool) {
+    STALLS.store(may, Ordering::Relaxed);
+}
 
 /// Probabilities of the faults, each at the moment at which it could happen.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +33,11 @@ pub struct Faults {
     /// Only the replies to releases.
     pub lost_release: f64,
     pub double: f64,
+    /// …and so late that its tombstone is over.
+    pub old: f64,
     pub cancel: f64,
+    /// A future is neither polled nor dropped for a while: see [`set_stalls`].
+    pub stall: f64,
     /// Frozen right after the reply "held": in line.
     pub freeze_in_line: f64,
     /// Frozen at any reply or send.
@@ -77,6 +92,10 @@ pub struct Config {
     pub owned: f64,
     pub handoff_off: bool,
     pub operation_timeout: u64,
+    /// Something between clients and server sends twice what was answered, and the clients know it.
+    pub may_duplicate: bool,
+    /// A timer may be late by a part of its time, one in so many; 0: never.
+    pub late_timers: u64,
     pub poll_every: u64,
     /// One way, without faults.
     pub latency: u64,
@@ -115,6 +134,8 @@ impl Config {
             owned: pick_f(r, &[0.0, 0.0, 0.3]),
             handoff_off: r.f64() < 0.3,
             operation_timeout,
+            may_duplicate: false,
+            late_timers: 0,
             poll_every: pick(r, &[10_000, 10_000, 10_000, 1_000, 200]) * MS,
             latency: pick(r, &[100, 100, 300, 1_000, 5_000, 30_000]) * 1_000,
             faults: Faults::default(),
@@ -127,9 +148,22 @@ impl Config {
         if r.f64() < 0.4 {
             styles::bend(&mut config, r);
         }
+        // Of their own randomness, so that the rest of a world is as it is without them.
+        let mut r = Rng::with_seed(mix(seed, 0x00D0_0B1E));
+        config.late_timers = if r.f64() < 0.7 { 6 } else { 0 };
+        if r.f64() < 0.15 {
+            config.may_duplicate = true;
+            config.faults.double = config.faults.double.max(0.3);
+        }
+        if STALLS.load(Ordering::Relaxed) {
+            config.faults.stall = some(&mut r, 0.5, 0.3);
+        }
         // Else no answer is ever in time.
         config.operation_timeout = config.operation_timeout.max(config.latency * 8);
-        config.chaos = (lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);
+        config.chaos = (config.lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);
+        if config.faults.old > 0.0 {
+            config.chaos = 120 * SECOND;
+        }
         config
     }
 
@@ -146,6 +180,20 @@ impl Config {
             time(self.poll_every),
             time(self.latency),
         )
+    }
+
+    /// For how long a tombstone is kept on the server.
+    pub fn tombstone(&self) -> u64 {
+        self.lease.max(30 * SECOND)
+    }
+
+    /// How late a copy comes.
+    pub fn lateness(&self, r: &mut Rng) -> u64 {
+        if r.f64() < self.faults.old {
+            self.tombstone() + r.u64(0..self.tombstone())
+        } else {
+            self.span(r)
+        }
     }
 
     /// A delay that is likely to matter: about a lease, about an operation timeout, or just some.

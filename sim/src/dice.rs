@@ -31,6 +31,8 @@ pub enum Point {
     Run,
     /// What becomes of what was under way when a connection was cut.
     Cut,
+    /// A future is neither polled nor dropped for a while.
+    Stall,
 }
 
 /// One decision.

@@ -72,6 +72,7 @@ impl World {
         }
         process.life = Life::Runs;
         process.last_stop = self.now;
+        self.shared.lock().last_stop.insert(client, self.now);
         self.note(client, "fault: thawed", || {
             format!("client {} goes on", LETTERS[usize::from(client)])
         });
@@ -131,7 +132,6 @@ impl World {
         );
         let now = self.now;
         let process = &mut self.processes[usize::from(client)];
-        process.cut_for_long |= !subscription && down >= 20 * SECOND;
         let lane = process.lane(subscription);
         lane.generation += 1;
         lane.down_until = now + down;
@@ -168,7 +168,7 @@ impl World {
                 request.request.lock().fail(NoAnswer::Ambiguous);
                 let number = request.number;
                 if let Some(mut r) = self.chance(Point::Cut, client, 0.5) {
-                    let due = self.now + self.config.span(&mut r);
+                    let due = self.now + self.config.lateness(&mut r);
                     self.note(client, "fault: stranded", || {
                         format!("[{number}] arrives late, for nobody")
                     });
@@ -236,6 +236,7 @@ impl World {
         process.drive_at = u64::MAX;
         let letter = LETTERS[usize::from(client)];
         let closed = self.now.is_multiple_of(2);
+        process.haunts = !closed;
         self.note(client, "fault: death", || {
             let how = if closed {
                 "its connections are closed"
@@ -250,6 +251,7 @@ impl World {
         let mut shared = self.shared.lock();
         shared.doing.retain(|(who, _), _| *who != client);
         shared.waits.retain(|_, wait| wait.client != client);
+        shared.stalled.retain(|(who, _), _| *who != client);
     }
 
     pub fn pause(&mut self, time: u64) {
@@ -276,6 +278,7 @@ impl World {
         if !with_data {
             for held in self.server.snapshot().held {
                 self.watch.forgive(&held);
+                self.watch.taken(&held);
             }
             self.server.forget();
             self.watch.forgot_at = self.now;

@@ -2,9 +2,12 @@
 
 use std::{future::Future, time::Duration};
 
-use leasehold::{Error, Guard};
+use leasehold::{
+    Error, Guard, Released,
+    sim::{Look, Probe},
+};
 
-use crate::shared::{LETTERS, NAMES, Visible, World};
+use crate::shared::{GivenBack, LETTERS, NAMES, Visible, World};
 
 pub struct Held {
     guard: Option<Guard>,
@@ -30,7 +33,7 @@ impl Held {
                 probe.look(),
             )
         });
-        shared.touched = true;
+        shared.guarded.insert((client, probe.lease()));
         let since = shared.now;
         shared.guards.push(Visible {
             id,
@@ -72,22 +75,39 @@ impl Held {
         Some(guard)
     }
 
-    /// Gives the name back. The one place that knows what `release` answers.
-    pub fn release(mut self) -> impl Future<Output = Result<(), Error>> + Send {
+    /// Gives the name back, and has the answer judged.
+    pub fn release(mut self) -> impl Future<Output = Option<Result<Released, Error>>> + Send {
         let guard = self.take("releases");
+        let (world, client, name) = (World::clone(&self.world), self.client, self.name);
         async move {
-            let Some(guard) = guard else { return Ok(()) };
-            guard.release().await.map(drop)
+            let guard = guard?;
+            let probe = guard.probe();
+            let lease = probe.lease();
+            let was_valid = is_valid(&probe);
+            let answer = guard.release().await;
+            world.lock().given_back.push(GivenBack {
+                client,
+                name,
+                lease,
+                was_valid,
+                is_valid: is_valid(&probe),
+                answer: answer.clone().map_err(|error| error.to_string()),
+            });
+            Some(answer)
         }
     }
 
     pub fn detach(mut self) {
         if let Some(guard) = self.take("detaches") {
-            let lease = guard.probe().lease();
-            let client = self.client;
-            self.world.lock().detached.insert((client, lease));
-            let left: Duration = guard.detach().remaining;
-            let _ = left;
+            let probe = guard.probe();
+            let lease = probe.lease();
+            let was_valid = is_valid(&probe);
+            let _ = guard.detach();
+            // Unless others share the hold, and keep it; or it was lost, and is given up.
+            if was_valid && !is_valid(&probe) {
+                let mut shared = self.world.lock();
+                shared.detached.insert((self.client, lease), self.name);
+            }
         }
     }
 }
@@ -96,4 +116,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         drop(self.take("drops"));
     }
+}
+
+/// Not one that ends at this very moment: the engine's clock is a few nanoseconds ahead.
+fn is_valid(probe: &Probe) -> bool {
+    matches!(probe.look(), Look::Valid(left) if left > Duration::from_micros(10))
 }

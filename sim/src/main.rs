@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
+    config::set_stalls,
     invariants::{Asked, l4},
     panics, report,
     runner::{Job, run_all},
@@ -13,6 +14,10 @@ use leasehold_sim::{
 
 /// Runs the engine through seeded schedules in virtual time and looks for breaches of its promises.
 #[derive(Parser)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 struct Args {
     /// One seed: prints its trace, minimised if it fails.
     #[arg(long)]
@@ -42,6 +47,9 @@ struct Args {
     /// Do not ask about these.
     #[arg(long, value_delimiter = ',')]
     except: Vec<String>,
+    /// Let no future of a user stall, that is: be polled a few times, and then neither polled nor dropped for a while.
+    #[arg(long)]
+    no_stalls: bool,
     /// Ignore breaches whose `promise: kind` contains this: known ones, while others are looked for.
     #[arg(long)]
     ignore: Vec<String>,
@@ -71,6 +79,7 @@ fn main() -> ExitCode {
         not: args.except.clone(),
         ignored: args.ignore.clone(),
     };
+    set_stalls(!args.no_stalls);
     if let Some(seed) = args.seed {
         return one(seed, args.trace, &asked);
     }

@@ -2,6 +2,7 @@
 //! moves. Frozen means that nobody polls it; dead, that nobody ever will.
 
 use std::{
+    collections::BTreeSet,
     future::{Future, poll_fn},
     pin::pin,
     sync::{
@@ -14,15 +15,20 @@ use std::{
 
 use leasehold::{
     Client, MemoryServer,
-    sim::{Identity, SimClock, identify},
+    sim::{self, Identity, SimClock, identify},
 };
 use parking_lot::Mutex;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::Notify,
+    time::Instant,
 };
 
-use crate::{config::Config, dice::mix, shared::LETTERS};
+use crate::{
+    config::{Config, MS},
+    dice::mix,
+    shared::LETTERS,
+};
 
 /// The lease clock of every client starts here: its first instants mean something else to a `Term`.
 const CLOCK_STARTS: u64 = 1_000_000_000;
@@ -71,12 +77,17 @@ pub struct Process {
     /// …and what it held was left to expire.
     pub left_to_expire: bool,
     pub last_fault: u64,
-    /// Its commands did not get through for so long that it may have stopped telling the server what it gave up.
-    pub cut_for_long: bool,
+    /// Dead, and the server has not noticed.
+    pub haunts: bool,
     /// When it went on after it was frozen last.
     pub last_stop: u64,
     /// Requests in the present second.
     pub busy: (u64, u32),
+    /// When its timers are due, on its tokio clock.
+    timers: BTreeSet<u64>,
+    began: Instant,
+    /// So often in a row it has had something to do at once.
+    pub turns: u32,
 }
 
 impl Process {
@@ -91,6 +102,7 @@ impl Process {
             .on_thread_park(move || parks.park())
             .build()
             .expect("a runtime without I/O needs nothing from the system");
+        let began = runtime.block_on(async { Instant::now() });
         Process {
             me,
             life: Life::Unborn,
@@ -109,9 +121,12 @@ impl Process {
             shut_down: false,
             left_to_expire: false,
             last_fault: 0,
-            cut_for_long: false,
+            haunts: false,
             last_stop: 0,
             busy: (0, 0),
+            timers: BTreeSet::new(),
+            began,
+            turns: 0,
         }
     }
 
@@ -122,6 +137,17 @@ impl Process {
     /// What its clocks show at this moment of the world.
     fn local(&self, now: u64) -> u64 {
         u64::try_from(u128::from(now) * u128::from(self.rate) / 1_000_000).unwrap_or(u64::MAX)
+    }
+
+    /// When the server's clock shows what its clocks will show then.
+    fn server_time(&self, local: u64) -> u64 {
+        let time = (u128::from(local) * 1_000_000).div_ceil(u128::from(self.rate));
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+
+    /// When its next timer is due, on the server's clock.
+    pub fn next_timer(&self) -> Option<u64> {
+        self.timers.first().map(|local| self.server_time(*local))
     }
 
     /// How long something on its clocks takes on the server's.
@@ -146,7 +172,8 @@ impl Process {
             .label(self.letter())
             .lease(Duration::from_nanos(config.lease))
             .operation_timeout(Duration::from_nanos(config.operation_timeout))
-            .poll_every(Duration::from_nanos(config.poll_every));
+            .poll_every(Duration::from_nanos(config.poll_every))
+            .may_duplicate(config.may_duplicate);
         let client = self.runtime.block_on(builder.connect());
         identify(None);
         let client = client.expect("the settings of a world are good ones");
@@ -188,6 +215,15 @@ impl Process {
             Poll::Pending
         }));
         signal.waker.clear();
+        self.timers = self.timers.split_off(&(self.shown + 1));
+        sim::take_timers(|end| {
+            let local = end.saturating_duration_since(self.began).as_nanos();
+            // tokio's timers are due at full milliseconds.
+            let tick = u64::try_from(local.div_ceil(u128::from(MS))).unwrap_or(u64::MAX / MS) * MS;
+            if tick > self.shown {
+                self.timers.insert(tick);
+            }
+        });
         Driven {
             ran: self.clock.reading() > before,
             more: !idle,

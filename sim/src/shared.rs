@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use leasehold::sim::Probe;
+use leasehold::{Released, sim::Probe};
 use parking_lot::Mutex;
 
 use crate::{config::Config, dice::Dice};
@@ -33,13 +33,37 @@ pub struct Breach {
     pub kind: String,
 }
 
-/// A `lock()`, or a `try_lock()` without an owner, that a task waits for.
+/// A name that a task asks for.
 #[derive(Clone, Debug)]
 pub struct Wait {
-    pub once: bool,
+    pub how: Waits,
     pub client: u8,
+    pub task: u8,
     pub name: u8,
     pub since: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// `lock()`
+    Forever,
+    /// `try_lock()`
+    Once,
+    /// For a time; or as an owner who may hold it.
+    Somehow,
+}
+
+/// What became of a guard that was given back with `release()`.
+#[derive(Clone, Debug)]
+pub struct GivenBack {
+    pub client: u8,
+    pub name: u8,
+    pub lease: u64,
+    /// Whether the guard was valid when the release was begun.
+    pub was_valid: bool,
+    /// Whether the hold is valid now: it has passed to another task of the same client.
+    pub is_valid: bool,
+    pub answer: Result<Released, String>,
 }
 
 #[derive(Debug)]
@@ -48,17 +72,29 @@ pub struct Shared {
     pub now: u64,
     pub dice: Dice,
     pub guards: Vec<Visible>,
-    /// Something about the guards has changed since they were last looked at.
-    pub touched: bool,
+    /// Leases of which somebody has had a guard: client, lease id.
+    pub guarded: BTreeSet<(u8, u64)>,
     pub waits: BTreeMap<u64, Wait>,
     /// What each task of each client does at the moment; gone when it is done.
     pub doing: BTreeMap<(u8, u8), String>,
-    /// Leases that were left to expire: client, lease id.
-    pub detached: BTreeSet<(u8, u64)>,
+    /// Tasks whose future is neither polled nor dropped, and for which name.
+    pub stalled: BTreeMap<(u8, u8), u8>,
+    /// Since when those that were stalled at the end go on.
+    pub resumed_at: Option<u64>,
+    /// Those that go on before: they hold what others wait for.
+    pub resumed: BTreeSet<(u8, u8)>,
+    /// What was given back since the promises were checked last.
+    pub given_back: Vec<GivenBack>,
+    /// Leases that were left to expire, and of which name: client, lease id.
+    pub detached: BTreeMap<(u8, u64), u8>,
     /// When somebody last had the name, by name.
     pub last_seen: Vec<u64>,
     /// When a client last got an answer that it waited for, by client and name.
     pub last_answer: BTreeMap<(u8, u8), u64>,
+    /// Clients whose shutdown has returned.
+    pub closed: BTreeSet<u8>,
+    /// When a client last went on after it was frozen.
+    pub last_stop: BTreeMap<u8, u64>,
     /// When a client last could not send.
     pub last_refusal: BTreeMap<u8, u64>,
     pub breaches: Vec<Breach>,
@@ -79,12 +115,18 @@ impl Shared {
             now: 0,
             dice,
             guards: Vec::new(),
-            touched: false,
+            guarded: BTreeSet::new(),
             waits: BTreeMap::new(),
             doing: BTreeMap::new(),
-            detached: BTreeSet::new(),
+            stalled: BTreeMap::new(),
+            resumed_at: None,
+            resumed: BTreeSet::new(),
+            given_back: Vec::new(),
+            detached: BTreeMap::new(),
             last_seen: vec![0; usize::from(config.names)],
             last_answer: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            last_stop: BTreeMap::new(),
             last_refusal: BTreeMap::new(),
             breaches: Vec::new(),
             trace: traced.then(Vec::new),
@@ -93,6 +135,24 @@ impl Shared {
             next: 0,
             config,
         }
+    }
+
+    /// Somebody waits who is not stalled.
+    pub fn waiting(&self) -> impl Iterator<Item = &Wait> {
+        let stalls = |wait: &&Wait| !self.stalled.contains_key(&(wait.client, wait.task));
+        self.waits.values().filter(stalls)
+    }
+
+    /// Whether a task of a client asks for a name.
+    pub fn wants(&self, client: u8, name: u8) -> bool {
+        let mut waits = self.waits.values();
+        waits.any(|wait| (wait.client, wait.name) == (client, name))
+    }
+
+    /// Whether a task of a client has stalled with this name.
+    pub fn stalls(&self, client: u8, name: u8) -> bool {
+        let mut stalled = self.stalled.iter();
+        stalled.any(|((who, _), about)| (*who, *about) == (client, name))
     }
 
     /// A number that was not given before.
@@ -122,6 +182,12 @@ impl Shared {
             kind: kind.into(),
         });
     }
+}
+
+/// The number of a letter or a name.
+pub fn number_of(known: &[&str], of: &str) -> u8 {
+    let at = known.iter().position(|known| *known == of);
+    at.and_then(|at| u8::try_from(at).ok()).unwrap_or(0)
 }
 
 /// `12.034567 s`

@@ -6,7 +6,7 @@ use crate::config::{Config, MS, SECOND, pick};
 
 type Style = fn(&mut Config, &mut Rng);
 
-const STYLES: [Style; 7] = [
+const STYLES: [Style; 8] = [
     frozen_in_line,
     late_wake_ups,
     releases_without_an_answer,
@@ -14,6 +14,7 @@ const STYLES: [Style; 7] = [
     shut_down_in_the_middle,
     short_leases_on_a_slow_network,
     releases_that_do_not_leave,
+    copies_older_than_tombstones,
 ];
 
 pub fn bend(config: &mut Config, r: &mut Rng) {
@@ -88,4 +89,18 @@ fn releases_that_do_not_leave(config: &mut Config, r: &mut Rng) {
     config.faults.cut = 0.2;
     config.mix.release = 20;
     config.mix.try_lock = 10;
+}
+
+/// A copy is carried out when nothing is remembered of its lease id: it may take a place, and be granted the name, for
+/// nobody. That must be given back as soon as it is heard of (B3).
+fn copies_older_than_tombstones(config: &mut Config, r: &mut Rng) {
+    one_name(config, r);
+    config.clients = config.clients.max(3);
+    config.tasks = config.tasks.max(2);
+    config.ops = 5;
+    config.lease = pick(r, &[3_000, 10_000]) * MS;
+    config.hold = 2.0;
+    config.faults.lost_reply = 0.2;
+    config.faults.double = 0.9;
+    config.faults.old = 0.7;
 }

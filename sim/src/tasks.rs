@@ -9,15 +9,18 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Client, Error, ErrorKind, Guard, Handoff, Mutex, Owner, Shutdown};
-use tokio::{sync::Notify, time::sleep};
+use leasehold::{Client, Error, ErrorKind, Guard, Handoff, Mutex, Owner, Shutdown, sim};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use crate::{
     config::{Config, MS, fraction},
     dice::Point,
     held::Held,
     invariants::l4,
-    shared::{LETTERS, NAMES, Wait, World},
+    shared::{LETTERS, NAMES, Wait, Waits, World},
 };
 
 /// One task of one client.
@@ -30,6 +33,13 @@ pub struct Task {
     /// Rings when faults have ended: whoever holds lets go.
     pub healed: Arc<Notify>,
     pub config: Config,
+}
+
+/// What a task has in its hands while it waits for a future.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum With {
+    Nothing,
+    Guard,
 }
 
 enum Asked {
@@ -84,7 +94,7 @@ impl Task {
         tokio::select! {
             biased;
             () = healed => {}
-            () = sleep(Duration::from_nanos(nanos)) => {}
+            () = nap(nanos) => {}
         }
     }
 
@@ -104,14 +114,22 @@ impl Task {
             3 => {
                 self.doing(|| format!("unlocks {} by force", NAMES[usize::from(name)]));
                 let freed = self
-                    .maybe(self.client.force_unlock(NAMES[usize::from(name)]))
+                    .maybe(
+                        name,
+                        With::Nothing,
+                        self.client.force_unlock(NAMES[usize::from(name)]),
+                    )
                     .await;
                 self.say(|| format!("unlocked by force: {freed:?}"));
             }
             _ => {
                 self.doing(|| format!("looks at {}", NAMES[usize::from(name)]));
                 let _ = self
-                    .maybe(self.client.status(NAMES[usize::from(name)]))
+                    .maybe(
+                        name,
+                        With::Nothing,
+                        self.client.status(NAMES[usize::from(name)]),
+                    )
                     .await;
             }
         }
@@ -154,34 +172,26 @@ impl Task {
     async fn lock(&self, r: &mut Rng, name: u8, asked: Asked) {
         let (mutex, lease, owned, terms) = self.mutex(r, name);
         let called = NAMES[usize::from(name)];
-        let (since, waits) = {
-            let mut shared = self.world.lock();
-            let (since, number) = (shared.now, shared.number());
-            let once = matches!(asked, Asked::Try);
-            if matches!(asked, Asked::Lock) || once && !owned {
-                let client = self.me;
-                let wait = Wait {
-                    once,
-                    client,
-                    name,
-                    since,
-                };
-                shared.waits.insert(number, wait);
-            }
-            (since, number)
+        let how = match asked {
+            Asked::Lock => Waits::Forever,
+            Asked::Try if !owned => Waits::Once,
+            _ => Waits::Somehow,
         };
+        let (since, waits) = self.waits(how, name);
         let got = match asked {
             Asked::Lock => {
                 self.doing(|| format!("lock({called}, {terms})"));
-                self.maybe(mutex.lock()).await.map(|got| got.map(Some))
+                let got = self.maybe(name, With::Nothing, mutex.lock()).await;
+                got.map(|got| got.map(Some))
             }
             Asked::Try => {
                 self.doing(|| format!("try_lock({called}, {terms})"));
-                self.maybe(mutex.try_lock()).await
+                self.maybe(name, With::Nothing, mutex.try_lock()).await
             }
             Asked::TryFor(most) => {
                 self.doing(|| format!("try_lock_for({called}, {most:?}, {terms})"));
-                self.maybe(mutex.try_lock_for(most)).await
+                self.maybe(name, With::Nothing, mutex.try_lock_for(most))
+                    .await
             }
         };
         self.world.lock().waits.remove(&waits);
@@ -209,7 +219,23 @@ impl Task {
         }
     }
 
+    /// From here on this task asks for a name: since when, and under which number.
+    fn waits(&self, how: Waits, name: u8) -> (u64, u64) {
+        let mut shared = self.world.lock();
+        let (since, number) = (shared.now, shared.number());
+        let wait = Wait {
+            how,
+            client: self.me,
+            task: self.number,
+            name,
+            since,
+        };
+        shared.waits.insert(number, wait);
+        (since, number)
+    }
+
     async fn hold(&self, r: &mut Rng, guarded: Held, mutex: &Mutex, owned: bool) {
+        let name = guarded.name;
         let mix = &self.config.mix;
         let some_time = |r: &mut Rng| fraction(self.config.lease, self.config.hold * r.f64());
         let until_lost = choose(r, &[mix.release, mix.drop, mix.detach, mix.until_lost]);
@@ -230,7 +256,8 @@ impl Task {
                     let time = some_time(r);
                     self.doing(|| format!("holds for {:?}", Duration::from_nanos(time)));
                     if r.bool() {
-                        let _ = guard.run(self.rest(time)).await;
+                        let run = guard.run(self.rest(time));
+                        let _ = self.stall(name, With::Guard, run).await;
                     } else {
                         self.rest(time).await;
                     }
@@ -238,19 +265,19 @@ impl Task {
                 1 => {
                     let to = self.some_lease(r);
                     self.doing(|| format!("extends to {to:?}"));
-                    let done = self.maybe(guard.extend(to)).await;
+                    let done = self.maybe(name, With::Guard, guard.extend(to)).await;
                     self.say(|| format!("extended: {done:?}"));
                 }
                 2 => {
                     let (one, other) = (self.some_lease(r), self.some_lease(r));
                     self.doing(|| format!("extends to {one:?} and to {other:?} at once"));
                     let both = async { tokio::join!(guard.extend(one), guard.extend(other)) };
-                    let done = self.maybe(both).await;
+                    let done = self.maybe(name, With::Guard, both).await;
                     self.say(|| format!("extended: {done:?}"));
                 }
                 3 => {
                     self.doing(|| "verifies".to_owned());
-                    let _ = self.maybe(guard.verify()).await;
+                    let _ = self.maybe(name, With::Guard, guard.verify()).await;
                 }
                 4 => {
                     if let Ok(again) = guard.reenter() {
@@ -276,7 +303,10 @@ impl Task {
     /// Locks what it holds as the same owner, and lets go of the inner guard.
     async fn nested(&self, r: &mut Rng, held: &Held, mutex: &Mutex) {
         self.doing(|| "locks as the same owner".to_owned());
-        if let Some(Ok(guard)) = self.maybe(mutex.lock()).await {
+        let (_, waits) = self.waits(Waits::Somehow, held.name);
+        let got = self.maybe(held.name, With::Guard, mutex.lock()).await;
+        self.world.lock().waits.remove(&waits);
+        if let Some(Ok(guard)) = got {
             let inner = Held::new(&self.world, guard, self.me, held.name, Some(held.holder));
             self.rest(r.u64(0..self.config.lease)).await;
             if r.bool() {
@@ -286,13 +316,15 @@ impl Task {
     }
 
     async fn give_back(&self, how: usize, held: Held) {
+        let name = held.name;
         match how {
             0 => {
                 self.doing(|| "releases".to_owned());
-                let done = self.maybe(held.release()).await;
+                let done = self.maybe(name, With::Nothing, held.release()).await;
                 self.say(|| format!("released: {done:?}"));
             }
-            2 => held.detach(),
+            // At the end nobody keeps the others waiting.
+            2 if !self.world.lock().healed => held.detach(),
             3 => {
                 self.doing(|| "holds until it is lost".to_owned());
                 let Some(guard) = held.guard() else { return };
@@ -314,7 +346,7 @@ impl Task {
     }
 
     /// Carries a future to its end, or drops it on the way: at one of its first polls, or after a while.
-    async fn maybe<F: Future>(&self, work: F) -> Option<F::Output> {
+    async fn maybe<F: Future>(&self, name: u8, with: With, work: F) -> Option<F::Output> {
         let probability = self.config.faults.cancel;
         let cancel = {
             let mut shared = self.world.lock();
@@ -325,11 +357,11 @@ impl Task {
             cancel
         };
         let Some(mut r) = cancel else {
-            return Some(work.await);
+            return self.stall(name, with, work).await;
         };
         let polls = r.u32(1..4);
         let (by_poll, after) = (r.bool(), self.config.span(&mut r));
-        let mut alarm = pin!(sleep(Duration::from_nanos(after)));
+        let mut alarm = pin!(nap(after));
         let mut work: Pin<&mut F> = pin!(work);
         let mut polled = 0;
         poll_fn(|cx| {
@@ -346,13 +378,75 @@ impl Task {
     }
 }
 
+impl Task {
+    /// Carries a future to its end, or polls it a few times and then neither polls nor drops it for a while.
+    async fn stall<F: Future>(&self, name: u8, with: With, work: F) -> Option<F::Output> {
+        let probability = self.config.faults.stall;
+        let stall = {
+            let mut shared = self.world.lock();
+            shared.dice.chance(Point::Stall, self.who(), probability)
+        };
+        let mut work = pin!(work);
+        let Some(mut r) = stall else {
+            return Some(work.await);
+        };
+        let (polls, drops, time) = (r.u32(1..4), r.bool(), self.config.span(&mut r));
+        let mut polled = 0;
+        let first = poll_fn(|cx| {
+            polled += 1;
+            match work.as_mut().poll(cx) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                Poll::Pending if polled < polls => Poll::Pending,
+                Poll::Pending => Poll::Ready(None),
+            }
+        });
+        if let Some(output) = first.await {
+            return Some(output);
+        }
+        let key = (self.me, self.number);
+        self.world.lock().stalled.insert(key, name);
+        self.world.lock().count("fault: future stalled");
+        self.say(|| "neither polls nor drops its future from here on".to_owned());
+        self.rest(time).await;
+        // At the end, until everybody else is done: whoever waits must not need this future. A guard is a hold, though.
+        while with == With::Nothing && self.is_kept_stalled() {
+            let mut healed = pin!(self.healed.notified());
+            healed.as_mut().enable();
+            if self.is_kept_stalled() {
+                healed.await;
+            }
+        }
+        {
+            let mut shared = self.world.lock();
+            shared.stalled.remove(&key);
+            let now = shared.now;
+            // From here on it waits as others do.
+            let own = shared.waits.values_mut();
+            own.filter(|wait| (wait.client, wait.task) == key)
+                .for_each(|wait| wait.since = now);
+        }
+        if drops {
+            self.say(|| "drops its future".to_owned());
+            return None;
+        }
+        self.say(|| "polls its future again".to_owned());
+        Some(work.await)
+    }
+
+    fn is_kept_stalled(&self) -> bool {
+        let shared = self.world.lock();
+        let goes_on = shared.resumed.contains(&(self.me, self.number));
+        shared.healed && shared.resumed_at.is_none() && !goes_on
+    }
+}
+
 async fn until_lost(guard: &Guard) {
     guard.lost().await;
 }
 
 /// Shuts the client down at its time.
 pub async fn shut_down(world: World, client: Client, me: u8, after: u64, how: Shutdown) {
-    sleep(Duration::from_nanos(after)).await;
+    nap(after).await;
     let letter = LETTERS[usize::from(me)];
     {
         let mut shared = world.lock();
@@ -363,7 +457,15 @@ pub async fn shut_down(world: World, client: Client, me: u8, after: u64, how: Sh
     client.shutdown(how).await;
     let mut shared = world.lock();
     shared.say(|| format!("client {letter}  has shut down"));
+    shared.closed.insert(me);
     shared.doing.remove(&(me, 3));
+}
+
+/// So long on the clock of the client. Every timer is to be known: see `Process::next_timer`.
+async fn nap(nanos: u64) {
+    let time = Duration::from_nanos(nanos);
+    sim::set_timer(Instant::now() + time);
+    sleep(time).await;
 }
 
 pub fn is_transport(error: &Error) -> bool {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::{
     config::{Config, MS, SECOND},
     dice::{Dice, Key, Point, mix},
-    invariants::{self, Watch},
+    invariants::{self, Watch, release},
     panics,
     process::{Life, Process},
     shared::{Breach, LETTERS, Shared, World as SharedWorld},
@@ -37,6 +37,8 @@ pub enum Event {
     Born(u8),
     Pause(u64),
     Restart(bool),
+    /// A lease of a client is to be free by now: client, name, lease id.
+    Free(u8, u8, u64),
     Heal,
     Look,
 }
@@ -76,8 +78,11 @@ pub struct Outcome {
     pub seen: Seen,
 }
 
-/// More events than this, and something goes round in circles.
-const MOST_STEPS: u64 = 500_000;
+/// More events than this, and something goes round in circles: most worlds have a thousand.
+const MOST_STEPS: u64 = 50_000;
+
+/// So many times in a row a client may have something to do at once.
+const MOST_TURNS: u32 = 2_000;
 
 /// Runs one seed, without the decisions in `calm`.
 pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> Outcome {
@@ -179,6 +184,7 @@ impl World {
             Event::Born(client) => self.born(client),
             Event::Pause(time) => self.pause(time),
             Event::Restart(with_data) => self.restart(with_data),
+            Event::Free(client, name, lease) => release::is_free(self, client, name, lease),
             Event::Heal => self.heal(),
             Event::Look => self.look(),
         }
@@ -317,19 +323,36 @@ impl World {
         if driven.ran {
             process.idle_since = now;
         }
+        process.turns = if driven.more { process.turns + 1 } else { 0 };
+        let turns = process.turns;
         let next = if driven.more {
             now + 2_000
         } else {
-            // Nobody tells when its next timer is due, so it is looked at again and again, ever less often: a timer is
-            // late by a sixth of its time at most, as on a machine with much to do.
+            // At its next timer; or later, by a sixth of its time at most, as on a machine with much to do.
             let idle = now - process.idle_since;
-            now + (idle / 6).clamp(300_000, 40 * MS)
+            let next = process.next_timer().unwrap_or(now + SECOND);
+            next.max(now + 1_000) + self.lateness(me, next.saturating_sub(now) + idle)
         };
         self.send_all();
         self.drive_at(me, next);
+        if turns == MOST_TURNS && self.watch.asks("L2") {
+            let what = format!(
+                "client {} has something to do at once, for ever",
+                World::letter(me)
+            );
+            self.shared.lock().breach("L2", "spins", what);
+        }
         if let Some(what) = panics::last() {
             self.shared.lock().breach("no panic", "panic", what);
         }
+    }
+
+    fn lateness(&mut self, me: u8, waited: u64) -> u64 {
+        let Some(most) = waited.checked_div(self.config.late_timers) else {
+            return 0;
+        };
+        let mut r = self.shared.lock().dice.harmless(Point::Run, me);
+        r.u64(0..=most.min(40 * MS))
     }
 
     fn send_all(&mut self) {

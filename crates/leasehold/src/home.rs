@@ -201,6 +201,8 @@ impl Place<'_> {
             Place::Here(_) => None,
             Place::Nowhere(runtime) => Some(runtime.enter()),
         };
+        #[cfg(feature = "sim")]
+        crate::sim::set_timer(end);
         tokio::time::sleep_until(end)
     }
 

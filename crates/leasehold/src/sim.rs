@@ -15,7 +15,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     Guard, LostReason, MemoryServer,
@@ -72,6 +72,19 @@ pub struct Identity {
 thread_local! {
     static IDENTITY: RefCell<Option<Identity>> = const { RefCell::new(None) };
     static LEASES: Cell<Option<u64>> = const { Cell::new(None) };
+    static TIMERS: RefCell<Vec<Instant>> = const { RefCell::new(Vec::new()) };
+}
+
+/// In a simulation: something happens on this thread's runtime then. tokio does not say when its next timer is due.
+pub fn set_timer(end: Instant) {
+    if LEASES.get().is_some() {
+        TIMERS.with_borrow_mut(|timers| timers.push(end));
+    }
+}
+
+/// The timers that were set since this was called last.
+pub fn take_timers(mut each: impl FnMut(Instant)) {
+    TIMERS.with_borrow_mut(|timers| timers.drain(..).for_each(&mut each));
 }
 
 /// A simulation begins on this thread: lease ids count from 1.

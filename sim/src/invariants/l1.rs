@@ -4,7 +4,7 @@ use leasehold::sim::Look;
 
 use crate::{
     invariants::GRACE,
-    shared::{LETTERS, NAMES, span},
+    shared::{LETTERS, NAMES, Waits, span},
     world::World,
 };
 
@@ -15,14 +15,10 @@ pub fn check(world: &mut World, settled: u64) {
     let mut shared = world.shared.lock();
     for name in 0..world.config.names {
         let at = usize::from(name);
-        let Some(wait) = shared
-            .waits
-            .values()
-            .find(|wait| !wait.once && wait.name == name)
-            .cloned()
-        else {
-            continue;
-        };
+        let wait = shared
+            .waiting()
+            .find(|wait| wait.how == Waits::Forever && wait.name == name);
+        let Some(wait) = wait.cloned() else { continue };
         let held = shared
             .guards
             .iter()

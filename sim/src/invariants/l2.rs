@@ -5,51 +5,74 @@ use leasehold::sim::Look;
 use crate::{
     config::{MS, SECOND},
     process::Life,
-    shared::{LETTERS, NAMES},
+    shared::{LETTERS, NAMES, Wait, Waits},
     world::World,
 };
 
-/// A `try_lock()` next to a guard of its own process is answered at once.
+/// A `try_lock()` next to a guard of its own process is answered at once; and any, whatever the server does, when its
+/// client has tried for some operation timeouts: its own attempt, or the release or the driver that it waits for.
 pub fn no_wait(world: &mut World) {
     let mut shared = world.shared.lock();
-    if !world.watch.asks("L2") || !shared.waits.values().any(|wait| wait.once) {
+    let once = |wait: &&Wait| wait.how == Waits::Once;
+    if !shared.waits.values().any(|wait| once(&wait)) || !world.watch.asks("L2") {
         return;
     }
     let now = world.now;
-    let waits = shared.waits.values().filter(|wait| wait.once).find(|wait| {
+    let patience = 6 * world.config.operation_timeout + 2 * SECOND;
+    let next_to_a_guard = |wait: &&Wait, since: u64| {
+        shared.guards.iter().any(|guard| {
+            (guard.client, guard.name) == (wait.client, wait.name)
+                && now.saturating_sub(guard.since.max(since)) > 500 * MS
+                && matches!(guard.probe.look(), Look::Valid(_))
+        })
+    };
+    let found = shared.waiting().filter(once).find_map(|wait| {
         let process = &world.processes[usize::from(wait.client)];
-        let fault = process.last_stop;
-        process.life == Life::Runs
-            && shared.guards.iter().any(|guard| {
-                (guard.client, guard.name) == (wait.client, wait.name)
-                    && now.saturating_sub(guard.since.max(wait.since).max(fault)) > 500 * MS
-                    && matches!(guard.probe.look(), Look::Valid(_))
-            })
+        let since = wait.since.max(process.last_stop);
+        if process.life != Life::Runs {
+            None
+        } else if next_to_a_guard(&wait, since) {
+            Some((wait.clone(), "for the holder"))
+        } else if now.saturating_sub(since) > patience {
+            Some((wait.clone(), "for an answer"))
+        } else {
+            None
+        }
     });
-    if let Some(wait) = waits.cloned() {
+    if let Some((wait, what_for)) = found {
         let (letter, name) = (
             LETTERS[usize::from(wait.client)],
             NAMES[usize::from(wait.name)],
         );
-        let what = format!("a try_lock({name}) of client {letter} waits for the holder");
-        shared.breach("L2", "try_lock waits for the holder", what);
+        let what = format!("a try_lock({name}) of client {letter} waits {what_for}");
+        shared.breach("L2", format!("try_lock waits {what_for}"), what);
     }
 }
 
 pub fn check(world: &mut World, settled: u64) {
+    let mut shared = world.shared.lock();
     let tasks = u64::from(world.config.tasks) * u64::from(world.config.clients);
-    // Each waiter may have to wait out one lease that nobody gives back, and each that was left to expire.
-    let detached = world.shared.lock().detached.len() as u64;
-    let most = settled + world.watch.longest * (2 + detached) + 10 * SECOND + tasks * SECOND / 4;
-    if world.now <= most {
+    // A waiter may have to wait out one lease that nobody gives back; what was left to expire ends by then too. And one
+    // for each dead client that the server still hears: it may have its turn.
+    let heard = world
+        .processes
+        .iter()
+        .filter(|process| process.haunts)
+        .count() as u64;
+    // And one interval between renewals for each stalled future: it may hold the name, until that is seen.
+    let stalls = shared.stalled.len() as u64 * (SECOND + world.watch.longest / 3);
+    let bound = world.watch.longest * (1 + heard) + 10 * SECOND + tasks * SECOND / 4 + stalls;
+    let since = shared.resumed_at.unwrap_or(settled).max(settled);
+    if world.now <= since + bound {
         return;
     }
     world.over = true;
     if !world.watch.asks("L2") {
         return;
     }
-    let mut shared = world.shared.lock();
-    let stuck = shared.doing.iter().next().map(|(k, v)| (*k, v.clone()));
+    let stuck = shared.doing.iter();
+    let stuck = stuck.filter(|(task, _)| !shared.stalled.contains_key(task));
+    let stuck = stuck.map(|(k, v)| (*k, v.clone())).next();
     if let Some(((client, task), what)) = stuck {
         let kind = what.split('(').next().unwrap_or_default().to_owned();
         let letter = LETTERS[usize::from(client)];

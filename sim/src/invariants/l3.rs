@@ -6,25 +6,23 @@ use std::collections::BTreeMap;
 use crate::{
     config::SECOND,
     process::Life,
-    shared::{LETTERS, NAMES, Shared},
+    shared::{LETTERS, NAMES, Shared, number_of},
     world::World,
 };
 
 fn client_of(letter: &str) -> u8 {
-    let at = LETTERS.iter().position(|known| *known == letter);
-    u8::try_from(at.unwrap_or(0)).unwrap_or(0)
+    number_of(&LETTERS, letter)
 }
 
-/// Whether a hold may have nobody: it was left to expire, its client is dead, or could not tell the server when it was
-/// shut down.
-fn is_excused(world: &World, shared: &Shared, client: u8, lease: u64) -> bool {
+/// Whether a hold may have nobody: it was left to expire, its client is dead, a copy of a request took it when its
+/// tombstone was over, or the client has not heard of it and still asks for the name.
+fn is_excused(world: &World, shared: &Shared, client: u8, name: u8, lease: u64) -> bool {
     let process = &world.processes[usize::from(client)];
     process.life == Life::Dead
-        || process.cut_for_long
-        || shared.detached.contains(&(client, lease))
+        || shared.detached.contains_key(&(client, lease))
         || world.watch.outlived.contains(&(client, lease))
-        || world.watch.unheard.contains(&(client, lease))
-        || (process.shut_down && process.last_fault > 0)
+        || world.watch.unheard.contains(&(client, lease)) && shared.wants(client, name)
+        || shared.stalls(client, name)
         || process.shut_down && process.left_to_expire
 }
 
@@ -42,15 +40,11 @@ pub fn orphans(world: &mut World) {
             .guards
             .iter()
             .any(|guard| guard.client == client && guard.probe.lease() == held.lease);
-        if owned || is_excused(world, &shared, client, held.lease) {
+        let name = number_of(&NAMES, &held.name);
+        if owned || is_excused(world, &shared, client, name, held.lease) {
             continue;
         }
-        let name = NAMES.iter().position(|name| **name == *held.name);
-        let key = (
-            u8::try_from(name.unwrap_or(0)).unwrap_or(0),
-            client,
-            held.lease,
-        );
+        let key = (name, client, held.lease);
         let since = world.watch.orphans.get(&key).copied().unwrap_or(now);
         found.insert(key, since);
         if now - since >= SECOND {
@@ -81,8 +75,12 @@ pub fn check(world: &mut World) {
         let what = format!("client {client} still listens for {name}, and waits for nobody");
         shared.breach("L3", "a subscription is left", what);
     }
-    let outlived =
-        |client: &str, lease: &u64| world.watch.outlived.contains(&(client_of(client), *lease));
+    let detached = shared.detached.clone();
+    let outlived = |client: &str, lease: &u64| {
+        let id = (client_of(client), *lease);
+        // A detached lease has no tombstone.
+        world.watch.outlived.contains(&id) || detached.contains_key(&id)
+    };
     let mut queued = left.queued.iter();
     if let Some((name, client, lease)) =
         queued.find(|(_, client, lease)| lives(client) && !outlived(client, lease))

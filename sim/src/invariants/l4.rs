@@ -31,9 +31,12 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         .last_refusal
         .get(&client)
         .is_some_and(|at| *at >= since);
+    let stop = shared.last_stop.get(&client);
+    let stopped = stop.is_some_and(|at| *at >= since);
     let patience = match error.kind() {
-        // Only if this very lease is too short for the way to the server and back.
-        ErrorKind::Rejected if lease <= SECOND => return,
+        // Only if this very lease is too short for the way to the server and back; or this client was stopped, which
+        // looks the same to it.
+        ErrorKind::Rejected if lease <= SECOND || stopped => return,
         ErrorKind::Rejected => u64::MAX,
         // What cannot be sent is tried for one operation timeout, or one lease.
         _ if refused => lease.min(shared.config.operation_timeout),

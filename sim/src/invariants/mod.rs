@@ -1,11 +1,14 @@
 //! The promises of docs/design/safety.md, each looked at from outside in a file of its own.
 
 pub mod b1;
+pub mod b3;
+pub mod b6;
 pub mod busy;
 pub mod l1;
 pub mod l2;
 pub mod l3;
 pub mod l4;
+pub mod release;
 pub mod s1;
 pub mod s2;
 
@@ -17,7 +20,7 @@ use parking_lot::Mutex;
 use crate::{
     config::{Config, MS, SECOND},
     process::Process,
-    shared::{Breach, NAMES, Shared},
+    shared::{Breach, LETTERS, NAMES, Shared, number_of},
     wire::Asked as Request,
     world::{Event, World, settle},
 };
@@ -61,6 +64,16 @@ pub struct Watch {
     pub outlived: BTreeSet<(u8, u64)>,
     /// Leases whose grant was lost on the way: client, lease id. The name may be held for nobody until they end (L1).
     pub unheard: BTreeSet<(u8, u64)>,
+    /// Grants that a client has heard, and done nothing about: client, lease id; and since when, and for which name.
+    pub granted: BTreeMap<(u8, u64), (u64, u8)>,
+    /// Holds that the server took from their clients, by force or because it lost its data: client, lease id.
+    pub taken: BTreeSet<(u8, u64)>,
+    /// Leases that a release has said to be free, and from when on: client, lease id. And whether it was sure.
+    pub free: BTreeMap<(u8, u64), (u64, bool)>,
+    /// Leases that were renewed after faults had ended: somebody believes in them. Client, lease id.
+    pub renewed: BTreeSet<(u8, u64)>,
+    /// Leases that were left to expire, and until when the server had them: client, lease id.
+    pub detached: BTreeMap<(u8, u64), u64>,
     /// When the server lost its data last.
     pub forgot_at: u64,
     pub longest: u64,
@@ -80,6 +93,11 @@ impl Watch {
             orphans: BTreeMap::new(),
             outlived: BTreeSet::new(),
             unheard: BTreeSet::new(),
+            granted: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            free: BTreeMap::new(),
+            renewed: BTreeSet::new(),
+            detached: BTreeMap::new(),
             forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
@@ -104,6 +122,12 @@ impl Watch {
         }
     }
 
+    /// The server took this hold from its client.
+    pub fn taken(&mut self, held: &Held) {
+        self.taken
+            .insert((number_of(&LETTERS, &held.client), held.lease));
+    }
+
     pub fn sent(
         &mut self,
         client: u8,
@@ -122,6 +146,10 @@ impl Watch {
         }
         let text = format!("{:?}", answer.text);
         let mut shared = shared.lock();
+        if asked.kind == Kind::Renew && shared.healed {
+            let leases = asked.about.iter().map(|(_, lease)| (asked.client, *lease));
+            self.renewed.extend(leases);
+        }
         match asked.kind {
             Kind::Release if text.contains("Kept") => shared.count("seen: release answered kept"),
             Kind::Release if text.contains("Granted") => {
@@ -150,10 +178,12 @@ impl Watch {
         asked.kind == Kind::Acquire && text.contains("Held")
     }
 
-    pub fn woken(&mut self, client: u8, hint: &Hint) {
+    pub fn woken(&mut self, client: u8, hint: &Hint, now: u64) {
         if let Some(lease) = hint.granted {
             self.heard
                 .insert((client, lease), "grant by wake-up".to_owned());
+            let name = number_of(&NAMES, &hint.name);
+            self.granted.insert((client, lease), (now, name));
         }
     }
 
@@ -174,7 +204,11 @@ pub fn nanos(held: &Held) -> u64 {
 pub fn after_step(world: &mut World) {
     s1::check(world);
     b1::check(world);
+    b3::check(world);
+    b6::check(world);
     s2::told_in_error(world);
+    s2::detached(world);
+    release::check(world);
     l2::no_wait(world);
     if world.healed_at.is_none() && !world.watch.heal_planned {
         let idle = world.shared.lock().doing.is_empty();
@@ -197,11 +231,13 @@ impl World {
         let settled = healed + settle(&self.config);
         if self.now >= settled {
             l3::orphans(self);
+            self.resume_holders();
             l1::check(self, settled);
             l2::check(self, settled);
             if self.watch.all_done_at.is_none() && self.shared.lock().doing.is_empty() {
                 self.watch.all_done_at = Some(self.now);
             }
+            self.resume();
             if self
                 .watch
                 .all_done_at
@@ -213,6 +249,54 @@ impl World {
             }
         }
         self.at(self.now + LOOK_EVERY, Event::Look);
+    }
+}
+
+impl World {
+    /// A `lock()` that was granted the name is a hold, and is renewed, whether or not anybody polls it. So it goes on.
+    fn resume_holders(&mut self) {
+        let mut shared = self.shared.lock();
+        if shared.stalled.is_empty() {
+            return;
+        }
+        for held in self.server.snapshot().held {
+            let client = number_of(&LETTERS, &held.client);
+            let name = number_of(&NAMES, &held.name);
+            let id = (client, held.lease);
+            let mut guards = shared.guards.iter();
+            let has_guard = guards.any(|guard| (guard.client, guard.probe.lease()) == id);
+            if has_guard || !self.watch.renewed.contains(&id) {
+                continue;
+            }
+            let here = shared.stalled.iter();
+            let here = here.filter(|((who, _), about)| (*who, **about) == (client, name));
+            let here: Vec<_> = here.map(|(task, _)| *task).collect();
+            shared.resumed.extend(here);
+            self.processes[usize::from(client)].healed.notify_waiters();
+        }
+        drop(shared);
+        for client in 0..self.config.clients {
+            self.drive_soon(client);
+        }
+    }
+
+    /// All who are not stalled are done: the others go on.
+    fn resume(&mut self) {
+        {
+            let mut shared = self.shared.lock();
+            let all = shared
+                .doing
+                .keys()
+                .all(|task| shared.stalled.contains_key(task));
+            if shared.resumed_at.is_some() || !all {
+                return;
+            }
+            shared.resumed_at = Some(self.now);
+        }
+        for client in 0..self.config.clients {
+            self.processes[usize::from(client)].healed.notify_waiters();
+            self.drive_soon(client);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use leasehold::{
 };
 
 use crate::{
-    invariants::nanos,
+    invariants::{nanos, release},
     shared::{LETTERS, NAMES, span},
     wire::Asked,
     world::World,
@@ -25,32 +25,40 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
     for ((name, lease), before) in asked.about.iter().zip(before) {
         let name = usize::from(*name);
         let after = world.server.held(NAMES[name]);
+        let same =
+            |one: &Held, other: &Held| one.client == other.client && one.lease == other.lease;
         if let Some(after) = &after {
             let watch = &mut world.watch;
             watch.granted_until[name] = watch.granted_until[name].max(nanos(after));
             watch.longest = watch.longest.max(nanos(after).saturating_sub(world.now));
+            release::held(world, after);
         }
         let Some(before) = before else { continue };
         if asked.kind == Kind::ForceUnlock {
             world.watch.forgive(&before);
+            world.watch.taken(&before);
             continue;
         }
-        let same = |after: &Held| after.client == before.client && after.lease == before.lease;
         let wrong = match &after {
-            Some(after) if same(after) && after.ends < before.ends => {
+            Some(after) if same(&before, after) && after.ends < before.ends => {
                 let nearer = before.ends.checked_sub(after.ends).unwrap_or_default();
                 let nearer = span(u64::try_from(nearer.as_nanos()).unwrap_or(u64::MAX));
                 let kind = format!("{:?} brings the end nearer", asked.kind);
                 Some((kind, format!("its end is {nearer} nearer than before")))
             }
-            Some(after) if same(after) => None,
+            Some(after) if same(&before, after) => None,
             _ => {
                 let own = *before.client == *letter && before.lease == *lease;
                 let ends = matches!(asked.kind, Kind::Release);
-                (!own || !ends).then(|| {
-                    let kind = format!("{:?} ends the hold of another lease", asked.kind);
-                    (kind, format!("the name went to {after:?}"))
-                })
+                let id = (asked.client, *lease);
+                let until = world.watch.detached.get(&id);
+                let detached = until.is_some_and(|until| *until > world.now);
+                let kind = match (own && ends, detached) {
+                    (true, false) => None,
+                    (true, true) => Some("a detached lease is given back".to_owned()),
+                    _ => Some(format!("{:?} ends the hold of another lease", asked.kind)),
+                };
+                kind.map(|kind| (kind, format!("the name went to {after:?}")))
             }
         };
         if let Some((kind, wrong)) = wrong
@@ -62,6 +70,21 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
             );
             world.shared.lock().breach("S2", kind, what);
         }
+    }
+}
+
+/// Leases that were left to expire stay until then, whatever copies of their requests do later.
+pub fn detached(world: &mut World) {
+    let shared = world.shared.lock();
+    if shared.detached.len() == world.watch.detached.len() {
+        return;
+    }
+    for ((client, lease), name) in &shared.detached {
+        let held = world.server.held(NAMES[usize::from(*name)]);
+        let held = held.filter(|held| held.lease == *lease);
+        let until = held.map_or(0, |held| nanos(&held));
+        let known = world.watch.detached.entry((*client, *lease));
+        known.or_insert(until);
     }
 }
 
@@ -78,7 +101,9 @@ pub fn told_in_error(world: &mut World) {
         let held = world.server.held(NAMES[usize::from(guard.name)])?;
         let lease = guard.probe.lease();
         let letter = LETTERS[usize::from(guard.client)];
-        (held.lease == lease && *held.client == *letter).then(|| {
+        // A copy of a request may have brought back what was taken.
+        let taken = world.watch.taken.contains(&(guard.client, lease));
+        (held.lease == lease && *held.client == *letter && !taken).then(|| {
             let heard = world.watch.last_heard(guard.client, lease).to_owned();
             let what =
                 format!("{letter} was told that #{lease} is lost, but the server has it: {held:?}");

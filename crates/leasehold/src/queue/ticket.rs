@@ -168,8 +168,9 @@ pub(crate) fn abandon(core: &Arc<Core>, name: &Name, debt: Debt) {
 /// took has expired.
 pub(super) async fn settle(core: Arc<Core>, name: Name, debt: Debt) {
     let lease = Duration::from_millis(debt.lease_ms);
-    // As long as a tombstone would last: late copies of its requests can still queue it.
-    let over = lease::free_within(lease.max(Duration::from_millis(core.tombstone_ms())));
+    // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
+    // lease after that.
+    let over = lease::free_within(lease + Duration::from_millis(core.tombstone_ms()));
     let began = core.clock.now();
     let mut debt = debt;
     let mut pauses = Pauses::default();

@@ -95,6 +95,8 @@ async fn in_time<T>(
     timeout: Duration,
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
+    #[cfg(feature = "sim")]
+    sim::set_timer(tokio::time::Instant::now() + timeout);
     match tokio::time::timeout(timeout, answer).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(Failure::Ambiguous(Arc::new(elapsed))),

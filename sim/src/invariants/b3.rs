@@ -1,0 +1,52 @@
+//! **B3** A grant that is heard is used, asked about, or given back: whatever the id waits for.
+
+use crate::{
+    config::SECOND,
+    process::Life,
+    shared::{LETTERS, NAMES},
+    world::World,
+};
+
+/// Some time after a client has heard that a lease id has a name, somebody has a guard of it, or the client has sent
+/// something about this id since. So it holds also for ids that were given up so long ago that nothing remembers them.
+pub fn check(world: &mut World) {
+    if world.watch.granted.is_empty() || !world.watch.asks("B3") {
+        return;
+    }
+    // What is under way may go unanswered first.
+    let patience = world.config.operation_timeout + SECOND;
+    let now = world.now;
+    let mut shared = world.shared.lock();
+    let mut found = None;
+    world
+        .watch
+        .granted
+        .retain(|&(client, lease), (since, name)| {
+            let process = &world.processes[usize::from(client)];
+            if process.life != Life::Runs {
+                *since = now;
+            }
+            *since = process.last_stop.max(*since);
+            if now - *since < patience {
+                return true;
+            }
+            let letter = LETTERS[usize::from(client)];
+            let held = world.server.held(NAMES[usize::from(*name)]);
+            let holds = held.is_some_and(|held| *held.client == *letter && held.lease == lease);
+            let done = !holds
+                || shared.guarded.contains(&(client, lease))
+                || shared.detached.contains_key(&(client, lease))
+                || shared.stalls(client, *name)
+                || process.shut_down && process.left_to_expire;
+            if !done {
+                found = Some((client, *name, lease));
+            }
+            false
+        });
+    if let Some((client, name, lease)) = found {
+        let (letter, name) = (LETTERS[usize::from(client)], NAMES[usize::from(name)]);
+        let what =
+            format!("client {letter} heard that #{lease} has {name}, and did nothing about it");
+        shared.breach("B3", "a grant is neither used nor given back", what);
+    }
+}

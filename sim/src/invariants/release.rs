@@ -1,0 +1,85 @@
+//! What `release()` answers is true (D6). **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
+//! from the time that it states. **Lost**: the server took the name from this hold while its guard was valid, or the
+//! guard was not valid when the release was begun.
+
+use leasehold::{
+    Released,
+    sim::{Held, Kind},
+};
+
+use crate::{
+    config::MS,
+    shared::{LETTERS, NAMES, number_of},
+    wire::Asked,
+    world::{Event, World},
+};
+
+/// Judges what was answered since it was looked at last.
+pub fn check(world: &mut World) {
+    let given_back = std::mem::take(&mut world.shared.lock().given_back);
+    if !world.watch.asks("release") {
+        return;
+    }
+    for back in given_back {
+        let id = (back.client, back.lease);
+        let name = back.name;
+        let (free_from, sure) = match back.answer {
+            // Passed on in memory, under the same lease id.
+            Ok(Released::Freed) if back.is_valid => continue,
+            Ok(Released::Freed) => (world.now, true),
+            Ok(Released::Unconfirmed { free_within }) => {
+                let process = &world.processes[usize::from(back.client)];
+                let free_within = process.in_server_time(free_within);
+                (world.now + free_within + MS, false)
+            }
+            Ok(_) => continue,
+            Err(error) => {
+                if back.was_valid && !world.watch.taken.contains(&id) {
+                    let letter = LETTERS[usize::from(back.client)];
+                    let what = format!(
+                        "client {letter} was told by its release of #{}: {error}",
+                        id.1
+                    );
+                    let mut shared = world.shared.lock();
+                    shared.breach("release", "lost in error", what);
+                }
+                continue;
+            }
+        };
+        world.watch.free.insert(id, (free_from, sure));
+        world.at(free_from, Event::Free(id.0, name, id.1));
+    }
+}
+
+/// A hold is there after a request was carried out.
+pub fn held(world: &World, held: &Held) {
+    let id = (number_of(&LETTERS, &held.client), held.lease);
+    let free = world.watch.free.get(&id);
+    if free.is_some_and(|(from, _)| *from <= world.now) && !world.watch.outlived.contains(&id) {
+        let what = format!("a release said that it is free, and the server says {held:?}");
+        world.shared.lock().breach("release", "not free", what);
+    }
+}
+
+/// A request is carried out, or a copy of one. If the release of its lease id had no answer, and this was sent before,
+/// nobody can promise how long it makes the lease last.
+pub fn came_late(world: &mut World, asked: &Asked, stray: bool) {
+    if asked.kind == Kind::Release && !stray {
+        return;
+    }
+    for (_, lease) in &asked.about {
+        let id = (asked.client, *lease);
+        if world.watch.free.get(&id).is_some_and(|(_, sure)| !sure) {
+            world.watch.free.remove(&id);
+        }
+    }
+}
+
+/// A lease is to be free by now.
+pub fn is_free(world: &World, client: u8, name: u8, lease: u64) {
+    let there = world.server.held(NAMES[usize::from(name)]);
+    let this = |there: &Held| number_of(&LETTERS, &there.client) == client && there.lease == lease;
+    if let Some(there) = there.filter(this) {
+        held(world, &there);
+    }
+}
