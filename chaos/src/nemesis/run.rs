@@ -150,7 +150,8 @@ impl<'a> Run<'a> {
         while start.elapsed() < most {
             let due = |until: &Instant| *until <= Instant::now();
             for (until, _, plan) in &open {
-                if due(&(*until - plan.lasts * (plan.draw % 32) / 128)) {
+                let soon = Instant::now() + plan.lasts * (plan.draw % 32) / 128;
+                if *until <= soon {
                     self.field.nears_its_end(plan);
                 }
             }

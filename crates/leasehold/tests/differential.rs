@@ -144,7 +144,7 @@ impl<'a> Play<'a> {
             } => {
                 let mut mutex = self.clients[client].mutex(&self.names[name]);
                 if fixed {
-                    mutex = mutex.lease(Duration::from_secs(20));
+                    mutex = mutex.fixed_lease(Duration::from_secs(20));
                 }
                 let guard = mutex.try_lock().await;
                 self.keep(client, guard)

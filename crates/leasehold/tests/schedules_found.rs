@@ -109,7 +109,7 @@ async fn a_grant_that_is_heard_after_detach_gives_nothing_back() {
             holder.mutex("name").lock().await.unwrap(),
             holder.mutex("other").lock().await.unwrap(),
         );
-        let first = tokio::spawn(client.mutex("name").lease(20 * SECOND).lock());
+        let first = tokio::spawn(client.mutex("name").fixed_lease(20 * SECOND).lock());
         until_queued(&server, 1).await;
         // So that the client listens for the name until the end.
         let second = tokio::spawn(client.mutex("name").lock());
@@ -160,9 +160,9 @@ async fn run_does_not_poll_its_work_after_the_end_although_no_timer_has_fired() 
     for fixed in [false, true] {
         let mutex = client.mutex("name");
         let mutex = if fixed {
-            mutex.lease(LEASE)
+            mutex.fixed_lease(LEASE)
         } else {
-            mutex.watchdog(LEASE)
+            mutex.lease(LEASE)
         };
         let guard = mutex.lock().await.unwrap();
         let polls = Arc::new(AtomicUsize::new(0));
@@ -376,7 +376,12 @@ async fn an_unanswered_release_counts_with_the_longest_lease_that_was_asked_for(
         let network = Network::to(&world);
         let builder = network.builder().operation_timeout(200 * MS);
         let client = builder.connect().await.unwrap();
-        let guard = client.mutex("name").lease(LEASE).lock().await.unwrap();
+        let guard = client
+            .mutex("name")
+            .fixed_lease(LEASE)
+            .lock()
+            .await
+            .unwrap();
         guard.extend(60 * SECOND).await.unwrap();
         network.go_down();
         match soon("the release", guard.release()).await.unwrap() {
@@ -398,7 +403,12 @@ async fn an_unanswered_release_counts_with_the_longest_lease_that_was_asked_for(
 async fn a_release_is_repeated_for_as_long_as_the_extended_lease_lasts() {
     let server = MemoryServer::new();
     let client = Client::builder().memory(&server).connect().await.unwrap();
-    let guard = client.mutex("name").lease(SECOND).lock().await.unwrap();
+    let guard = client
+        .mutex("name")
+        .fixed_lease(SECOND)
+        .lock()
+        .await
+        .unwrap();
     guard.extend(300 * SECOND).await.unwrap();
     server.cut(true);
     let released = guard.release().await.unwrap();
@@ -456,7 +466,7 @@ async fn a_shutdown_does_not_wait_for_the_margin_of_a_long_lease() {
     for world in World::all() {
         let client = world.client().await;
         // Its margin is 12 s.
-        let mutex = client.mutex("name").lease(1200 * SECOND);
+        let mutex = client.mutex("name").fixed_lease(1200 * SECOND);
         let guard = mutex.lock().await.unwrap();
         let began = Instant::now();
         soon("the shutdown", client.shutdown(AT_ONCE)).await;
