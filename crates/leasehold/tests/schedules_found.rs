@@ -1,4 +1,5 @@
-//! What an adversary's programs found: rows 40 to 46 of docs/bugs.md, a test for each. See `schedules.rs`.
+//! What an adversary's programs found, and what was found while their tests were written: rows 40 to 46, 53 and 54 of
+//! docs/bugs.md, a test for each. See `schedules.rs`.
 
 mod common;
 
