@@ -1,35 +1,10 @@
-//! The client: connections, settings, and one constructor per kind of lock.
+//! The client: one constructor per kind of lock, and what can be asked of the server.
 
-use std::{
-    fmt,
-    future::Future,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
-use tokio_util::task::TaskTracker;
 
-use crate::{
-    Error, Event, LostReason, Mutex,
-    backend::{Backend, Failure, memory, memory::MemoryServer, redis},
-    clock::Clock,
-    config::{Config, Handoff, millis},
-    error::Invalid,
-    events::Events,
-    finish::{Awaited, Finish},
-    hold::SHUTDOWN_MARGIN,
-    home::Home,
-    name::Name,
-    owner::{LeaseId, client_uuid},
-    queue::Queues,
-    wakeup::WakeUps,
-    watchdog::{self, Watchdog},
-};
+use crate::{ClientBuilder, Error, Event, Mutex, Status, engine::core::Core, name::Name};
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
@@ -73,40 +48,11 @@ pub enum Shutdown {
     LetExpire,
 }
 
-/// Who holds a name, and how many wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Status {
-    /// The name.
-    pub name: String,
-    /// Who holds it; `None` if it is free.
-    pub holder: Option<Holder>,
-    /// How many clients listen for it to become free, Redisson's included.
-    pub waiting_clients: u64,
-    /// How many tasks of this client wait for it.
-    pub waiting_here: usize,
-}
-
-/// The holder of a name, as the server knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The owner field: `<client uuid>:<lease id>`, or `<client uuid>:<thread id>` for Redisson.
-    pub owner: String,
-    /// The client's uuid.
-    pub client: String,
-    /// What the client calls itself (`host:pid` unless told otherwise); `None` for Redisson, a client that is
-    /// gone, or where `CLIENT LIST` is not permitted.
-    pub label: Option<String>,
-    /// How often the owner has entered.
-    pub holds: u64,
-    /// Since when, by the clock of the client that asked for the lease; `None` for Redisson.
-    pub since: Option<SystemTime>,
-    /// What is left of the lease; `None` if somebody removed its end.
-    pub remaining: Option<Duration>,
-}
-
 impl Client {
+    pub(crate) fn new(core: Arc<Core>) -> Client {
+        Client { core }
+    }
+
     /// Connects with default settings.
     ///
     /// | URL | |
@@ -167,7 +113,9 @@ impl Client {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn status(&self, name: impl AsRef<str>) -> Result<Status, Error> {
-        self.core.status(&Name::new(name.as_ref())?).await
+        let name = Name::new(name.as_ref())?;
+        let found = self.core.inspect(&name).await?;
+        Ok(Status::new(&name, found, self.core.queues.waiting(&name)))
     }
 
     /// Frees a name, whoever holds it. `false` if nobody did.
@@ -203,7 +151,11 @@ impl Client {
     /// # Cancel safety
     /// Dropping it leaves the client closed, and what is held to expire.
     pub async fn shutdown(&self, how: Shutdown) {
-        self.core.shutdown(how).await;
+        let grace = match how {
+            Shutdown::ReleaseAll { grace } => Some(grace),
+            Shutdown::LetExpire => None,
+        };
+        self.core.shutdown(grace).await;
     }
 
     /// What this client keeps in memory, for tests that look for leaks.
@@ -212,7 +164,7 @@ impl Client {
         Footprint {
             queues: self.core.queues.len(),
             watched: self.core.watchdog.len(),
-            tasks: self.core.tasks.len(),
+            tasks: self.core.tasks(),
             waiting: self.core.queues.waiting_drivers(),
         }
     }
@@ -221,14 +173,7 @@ impl Client {
     /// turn, for tests that wait until nothing is under way.
     #[doc(hidden)]
     pub async fn heard(&self) {
-        // What was lost with its connection was heard as far as it ever will be.
-        let _ = self.core.backend.heard().await;
-        let turns = async {
-            for _ in 0..2 {
-                tokio::task::yield_now().await;
-            }
-        };
-        let _ = self.core.home.handle().spawn(turns).await;
+        self.core.heard().await;
     }
 }
 
@@ -249,359 +194,5 @@ impl fmt::Debug for Client {
             .field("id", &self.core.uuid)
             .field("backend", &self.core.backend)
             .finish_non_exhaustive()
-    }
-}
-
-/// Settings of a [`Client`]. Everything is checked at once in [`connect`](ClientBuilder::connect).
-#[derive(Clone, Default)]
-#[must_use = "a builder does nothing until connect()"]
-pub struct ClientBuilder {
-    url: Option<String>,
-    memory: Option<MemoryServer>,
-    login: redis::Login,
-    label: Option<String>,
-    config: Config,
-}
-
-impl ClientBuilder {
-    /// Where the server is; see [`Client::connect`]. Default: `redis://127.0.0.1/`.
-    pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.url = Some(url.into());
-        self
-    }
-
-    /// Keep the leases in this store instead of on a server.
-    pub fn memory(mut self, server: &MemoryServer) -> Self {
-        self.memory = Some(server.clone());
-        self
-    }
-
-    /// The user to log in as; wins over the URL's.
-    pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.login.username = Some(username.into());
-        self
-    }
-
-    /// The password to log in with; wins over the URL's. Never shown in a log, a `Debug` or an error.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.login.password = Some(password.into());
-        self
-    }
-
-    /// The database to select; wins over the URL's.
-    pub fn database(mut self, database: u32) -> Self {
-        self.login.database = Some(database);
-        self
-    }
-
-    /// How long to try to connect. Default: 5 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.config.connect_timeout = timeout;
-        self
-    }
-
-    /// How long a command may go unanswered. Default: 2 s.
-    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.config.operation_timeout = timeout;
-        self
-    }
-
-    /// How long a name outlives a holder that stops renewing it. Default: 30 s.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.config.lease = lease;
-        self
-    }
-
-    /// How often a lease is renewed, at most a third of it. Default: a third.
-    pub fn renew_every(mut self, every: Duration) -> Self {
-        self.config.renew_every = Some(every);
-        self
-    }
-
-    /// How often a waiter that hears nothing asks again, at most. Default: 10 s.
-    pub fn poll_every(mut self, every: Duration) -> Self {
-        self.config.poll_every = every;
-        self
-    }
-
-    /// How leases are passed on within this process. Default: 64 in a row, for 20 ms.
-    pub fn handoff(mut self, handoff: Handoff) -> Self {
-        self.config.handoff = handoff;
-        self
-    }
-
-    /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
-    /// requests. Default: `false`.
-    ///
-    /// Each release then leaves a marker on the server for half a minute (`docs/keys.md`), so that a second copy of a
-    /// request of before cannot take the name again.
-    pub fn may_duplicate(mut self, may: bool) -> Self {
-        self.config.may_duplicate = may;
-        self
-    }
-
-    /// What this client is called in [`Status`]. Default: `host:pid`.
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(label.into());
-        self
-    }
-
-    /// Connects.
-    ///
-    /// # Errors
-    /// As [`Client::connect`], and [`Error::Invalid`] for settings that do not fit each other.
-    ///
-    /// # Panics
-    /// On a tokio runtime without I/O or time (`enable_all`); for `memory:`, outside a tokio runtime.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: the connection is closed.
-    pub async fn connect(self) -> Result<Client, Error> {
-        self.connect_at(Home::thread).await
-    }
-
-    /// Connects, with a home of this making for a client of a real server.
-    pub(crate) async fn connect_at(
-        self,
-        home: impl FnOnce() -> io::Result<Home>,
-    ) -> Result<Client, Error> {
-        let mut config = self.config;
-        config.check()?;
-        config.lease = Duration::from_millis(millis(config.lease));
-        let uuid: Arc<str> = client_uuid().into();
-        let wake_ups = Arc::new(WakeUps::default());
-        let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
-        let memory = match self.memory {
-            Some(server) => Some(server),
-            None => MemoryServer::from_url(url),
-        };
-        let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = if let Some(server) = memory {
-            let clock = server.clock();
-            let label = self.label.unwrap_or_else(default_label);
-            let backend = memory::Memory::new(server, &uuid, label, &config, wake_ups.clone());
-            (Box::new(backend), clock, Home::here())
-        } else {
-            let label = self.label.unwrap_or_else(default_label);
-            if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Invalid::new(
-                    "label",
-                    format!("{label:?}"),
-                    "printable ASCII without spaces",
-                )
-                .remedy("the server refuses other connection names")
-                .into());
-            }
-            let target = redis::Target::parse(url, &self.login)?;
-            let home = home().map_err(|error| Error::NotSent {
-                doing: "start the thread of this client".into(),
-                source: Arc::new(error),
-            })?;
-            let wake_ups = Arc::clone(&wake_ups);
-            let backend =
-                redis::Redis::connect(target, &uuid, &label, &config, wake_ups, &home).await?;
-            (Box::new(backend), Clock::Boot, home)
-        };
-        let core = Arc::new(Core {
-            uuid,
-            clock,
-            config,
-            backend,
-            queues: Queues::new(),
-            watchdog: Arc::default(),
-            events: Events::new(),
-            awaited: Awaited::default(),
-            home,
-            tasks: TaskTracker::new(),
-            closed: AtomicBool::new(false),
-            lets_expire: AtomicBool::new(false),
-        });
-        wake_ups.connect(Arc::downgrade(&core));
-        let watchdog = Arc::clone(&core.watchdog);
-        let home = core.home.handle();
-        home.spawn(watchdog::run(watchdog, Arc::downgrade(&core)));
-        Ok(Client { core })
-    }
-}
-
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the URL: it may carry a password.
-        f.debug_struct("ClientBuilder")
-            .field("config", &self.config)
-            .field("label", &self.label)
-            .finish_non_exhaustive()
-    }
-}
-
-fn default_label() -> String {
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let mut label = format!("{host}:{}", std::process::id());
-    label.retain(|c| c.is_ascii_graphic());
-    label
-}
-
-/// What all handles of a client share.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) uuid: Arc<str>,
-    pub(crate) clock: Clock,
-    pub(crate) config: Config,
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) queues: Queues,
-    pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) events: Events,
-    /// Work of callers that others wait for.
-    pub(crate) awaited: Awaited,
-    home: Home,
-    tasks: TaskTracker,
-    closed: AtomicBool,
-    lets_expire: AtomicBool,
-}
-
-impl Core {
-    /// Runs something in the background, at home. From any thread, with or without a runtime; if the home is gone it
-    /// does nothing.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        // In a fork the locks are the parent's, and not to be given back.
-        if self.home.check_process().is_ok() {
-            self.tasks.spawn_on(work, self.home.handle());
-        }
-    }
-
-    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and whatever becomes of the one
-    /// that polled it before.
-    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        self.home.sleep(time)
-    }
-
-    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the home is gone.
-    pub(crate) async fn sleep_here(&self, time: Duration) {
-        self.home.sleep_here(time).await;
-    }
-
-    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Core::sleep) does.
-    pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
-        self.home.within(time, work).await
-    }
-
-    /// Whether anything new may be begun.
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.is_closed() {
-            return Err(Error::Closed);
-        }
-        self.home.check().map_err(|_gone| Error::ThreadGone)
-    }
-
-    /// Work that is carried out to its end whether or not anybody waits for it (D5).
-    pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        Finish::new(self, self.tasks.token(), work)
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// How long a tombstone must outlive the last copy of a request.
-    pub(crate) fn tombstone_ms(&self) -> u64 {
-        millis(self.config.lease.max(Duration::from_secs(30)))
-    }
-
-    /// Whether this client leaves what it holds to expire.
-    pub(crate) fn lets_expire(&self) -> bool {
-        self.lets_expire.load(Ordering::Acquire)
-    }
-
-    pub(crate) async fn status(&self, name: &Name) -> Result<Status, Error> {
-        let found = self.backend.inspect(name.clone()).await;
-        let found = found
-            .map_err(|failure| failure.into_error(format!("look at {name:?}"), Duration::ZERO))?;
-        let holder = found.owners.into_iter().next().map(|(owner, holds)| {
-            let (client, number) = owner.split_once(':').unwrap_or((&owner, ""));
-            let number = number.parse::<u64>().ok().map(LeaseId::from);
-            Holder {
-                client: client.to_owned(),
-                label: found.label,
-                holds,
-                since: number.and_then(LeaseId::made_at),
-                remaining: found.ttl,
-                owner,
-            }
-        });
-        Ok(Status {
-            name: name.as_str().to_owned(),
-            holder,
-            waiting_clients: found.listeners,
-            waiting_here: self.queues.waiting(name),
-        })
-    }
-
-    pub(crate) async fn force_unlock(&self, name: &Name) -> Result<bool, Error> {
-        let before = self.queues.held(name);
-        let owners = match self.backend.force_unlock(name.clone()).await {
-            Ok(owners) => owners,
-            Err(failure) => {
-                // It may have been carried out: the hold of before must not go on believing.
-                if let (Failure::Ambiguous(_), Some(hold)) = (&failure, before) {
-                    hold.lose(LostReason::Unconfirmed);
-                }
-                let doing = format!("unlock {name:?} by force");
-                return Err(failure.into_error(doing, Duration::ZERO));
-            }
-        };
-        // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
-        if let Some(hold) = self.queues.held(name)
-            && owners.contains(&format!("{}:{}", self.uuid, hold.lease))
-        {
-            hold.lose(LostReason::Replaced);
-        }
-        Ok(!owners.is_empty())
-    }
-
-    async fn shutdown(self: &Arc<Self>, how: Shutdown) {
-        self.lets_expire
-            .fetch_or(how == Shutdown::LetExpire, Ordering::AcqRel);
-        self.closed.store(true, Ordering::SeqCst);
-        self.queues.close(self);
-        if let Shutdown::ReleaseAll { grace } = how {
-            let _ = self.within(grace, self.all_released()).await;
-        }
-        let holds = self.queues.holds();
-        let some = !holds.is_empty();
-        for hold in holds {
-            // Each loss has its lease id given up, a margin later: work that `run` is dropping is gone by then.
-            hold.lose(LostReason::ClientShutdown);
-        }
-        self.tasks.close();
-        let margin = if some {
-            SHUTDOWN_MARGIN
-        } else {
-            Duration::ZERO
-        };
-        let patience = self.config.operation_timeout + margin;
-        let _ = self.within(patience, self.tasks.wait()).await;
-        self.watchdog.close();
-    }
-
-    /// Waits until nothing is held.
-    async fn all_released(&self) {
-        let mut events = self.events.listen();
-        while !self.queues.holds().is_empty() {
-            tokio::select! {
-                _ = events.recv() => {}
-                () = self.sleep(Duration::from_millis(50)) => {}
-            }
-        }
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.watchdog.close();
     }
 }

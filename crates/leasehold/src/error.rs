@@ -251,3 +251,22 @@ impl fmt::Display for LostReason {
         })
     }
 }
+
+/// What became of a hold that was given back. Whichever it is, the work was alone until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// The name is free, or the next in the queue has it.
+    Freed,
+    /// Other guards of the same owner still hold it.
+    StillHeld {
+        /// How many.
+        holds: u32,
+    },
+    /// The server has not answered yet, or refuses. The request is repeated in the background.
+    Unconfirmed {
+        /// When the name is free at the latest, counted from now. A renewal that is still on its way then, because the
+        /// server or something before it stands still, may let it last for another lease.
+        free_within: Duration,
+    },
+}

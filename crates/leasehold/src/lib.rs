@@ -57,37 +57,34 @@
 //! used stays open.
 
 mod backend;
+mod builder;
 mod callout;
 mod client;
 mod clock;
 mod config;
+mod engine;
 mod error;
 mod events;
-mod finish;
-mod guard;
-mod hold;
 mod home;
-mod lease;
 mod locks;
 mod name;
 mod owner;
-mod queue;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod sim;
-mod wakeup;
-mod watchdog;
+mod status;
 
 pub use backend::memory::MemoryServer;
-pub use client::{Client, ClientBuilder, Footprint, Holder, Shutdown, Status};
+pub use builder::ClientBuilder;
+pub use client::{Client, Footprint, Shutdown};
 pub use config::{
     CONNECT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT,
 };
-pub use error::{Cause, Error, ErrorKind, Invalid, LostReason};
+pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind};
-pub use guard::{Detached, Guard, Released};
-pub use locks::Mutex;
+pub use locks::{Detached, Guard, Mutex};
 pub use owner::Owner;
+pub use status::{Holder, Status};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -19,11 +19,10 @@ use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     Guard, LostReason, MemoryServer,
-    backend::{Failure, Reply, WakeUp, memory::store::Store},
+    backend::{Failure, Reply, Sink, WakeUp, memory::store::Store},
     clock::{Clock, Tick},
-    hold::Hold,
+    engine::hold::Hold,
     name::Name,
-    wakeup::WakeUps,
 };
 
 pub use crate::backend::memory::store::look::{Held, Snapshot};
@@ -180,17 +179,12 @@ pub struct Hint {
     pub name: Arc<str>,
     /// The lease id that the name was given to; `None`: try again.
     pub granted: Option<u64>,
-    wake_ups: Arc<WakeUps>,
+    sink: Arc<dyn Sink>,
     wake_up: (Name, WakeUp),
 }
 
 impl Hint {
-    pub(crate) fn new(
-        client: &Arc<str>,
-        wake_ups: Arc<WakeUps>,
-        name: Name,
-        wake_up: WakeUp,
-    ) -> Hint {
+    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>, name: Name, wake_up: WakeUp) -> Hint {
         Hint {
             client: Arc::clone(client),
             name: name.shared(),
@@ -198,7 +192,7 @@ impl Hint {
                 WakeUp::Granted(grant) => Some(grant.lease.get()),
                 WakeUp::TryAgain => None,
             },
-            wake_ups,
+            sink,
             wake_up: (name, wake_up),
         }
     }
@@ -206,7 +200,7 @@ impl Hint {
     /// Reaches the client, whose code it runs.
     pub fn deliver(self) {
         let (name, wake_up) = self.wake_up;
-        self.wake_ups.tell(&name, wake_up);
+        self.sink.wake(&name, wake_up);
     }
 }
 

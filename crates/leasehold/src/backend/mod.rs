@@ -25,7 +25,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn acquire(&self, step: Acquire) -> Reply<Acquired>;
 
     /// Gives a lease id up for good: takes it out of the queue, and passes the name on if it holds it.
-    fn release(&self, step: Release) -> Reply<Released>;
+    fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
@@ -112,7 +112,7 @@ pub(crate) struct Next {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Released {
+pub(crate) enum ReleaseReply {
     /// The name is free; `others` clients besides us were told.
     Freed { others: u64 },
     /// The next client in the queue holds it now, for this long unless it renews it.
@@ -217,4 +217,10 @@ impl Failure {
             },
         }
     }
+}
+
+/// Where a backend says what it hears. It is given one, and knows no more of who listens.
+pub(crate) trait Sink: fmt::Debug + Send + Sync {
+    /// A hint: it may be lost, late, or for a lease that is no more.
+    fn wake(&self, name: &Name, wake_up: WakeUp);
 }

@@ -7,12 +7,12 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, time::Duration};
 
 use crate::{
     Error, Guard, Owner, Status,
-    client::Core,
     config::{Handoff, check_lease, check_max_hold},
+    engine::core::Core,
+    engine::queue::{self, Patience, Spec},
     error::Invalid,
     name::Name,
     owner::{self, OwnerId},
-    queue::{self, Patience, Spec},
 };
 
 /// A re-entrant mutual exclusion lock on a name, shared with Redisson's `RLock` of the same name.
@@ -227,9 +227,9 @@ impl Mutex {
 
     /// Who holds it: see [`Client::status`](crate::Client::status).
     pub async fn status(&self) -> Result<Status, Error> {
-        self.core
-            .status(self.name.as_ref().map_err(Error::clone)?)
-            .await
+        let name = self.name.as_ref().map_err(Error::clone)?;
+        let found = self.core.inspect(name).await?;
+        Ok(Status::new(name, found, self.core.queues.waiting(name)))
     }
 
     /// Frees it, whoever holds it: see [`Client::force_unlock`](crate::Client::force_unlock).
@@ -252,7 +252,8 @@ impl Mutex {
             let mut spec = spec?;
             // Only now, since the scope is where the future runs, not where it was made.
             spec.owner = spec.owner.or_else(owner::scoped);
-            queue::acquire(&core, &name?, spec, patience).await
+            let held = queue::acquire(&core, &name?, spec, patience).await?;
+            Ok(held.map(Guard::new))
         }
     }
 

@@ -17,12 +17,12 @@ pub use server::MemoryServer;
 use crate::sim;
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew, Renewal, Reply,
+        Acquire, Acquired, Backend, Failure, Inspection, Release, ReleaseReply, Renew, Renewal,
+        Reply, Sink,
     },
     config::Config,
     name::Name,
     owner::LeaseId,
-    wakeup::WakeUps,
 };
 use store::{Ears, Store};
 
@@ -40,9 +40,9 @@ impl Memory {
         client: &Arc<str>,
         label: String,
         config: &Config,
-        wake_ups: Arc<WakeUps>,
+        sink: Arc<dyn Sink>,
     ) -> Memory {
-        let ears = Arc::new(Ears::new(client, wake_ups));
+        let ears = Arc::new(Ears::new(client, sink));
         server.join(client, label);
         Memory {
             server,
@@ -133,7 +133,7 @@ impl Backend for Memory {
         self.step(what, move |store, client| Ok(store.acquire(client, &step)))
     }
 
-    fn release(&self, step: Release) -> Reply<Released> {
+    fn release(&self, step: Release) -> Reply<ReleaseReply> {
         let what = what!(Release, step.name, step.lease.get(), step.clone());
         self.step(what, move |store, client| Ok(store.release(client, &step)))
     }

@@ -281,7 +281,7 @@ fn fault(message: &'static str) -> Cause {
 
 fn deliver(outbox: Vec<(Arc<Ears>, Name, WakeUp)>) {
     for (ears, name, wake_up) in outbox {
-        ears.wake_ups.tell(&name, wake_up);
+        ears.sink.wake(&name, wake_up);
     }
 }
 

@@ -12,24 +12,24 @@ use std::{
 use super::Listener;
 use crate::{
     backend::{
-        Acquire, Acquired, Grant, Inspection, Place, Release, Released, Renew, Renewal, WakeUp,
+        Acquire, Acquired, Grant, Inspection, Place, Release, ReleaseReply, Renew, Renewal, Sink,
+        WakeUp,
     },
     name::Name,
     owner::LeaseId,
-    wakeup::WakeUps,
 };
 
 /// What one client hears.
 pub(crate) struct Ears {
     pub(super) client: Arc<str>,
-    pub(super) wake_ups: Arc<WakeUps>,
+    pub(super) sink: Arc<dyn Sink>,
 }
 
 impl Ears {
-    pub(crate) fn new(client: &Arc<str>, wake_ups: Arc<WakeUps>) -> Ears {
+    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>) -> Ears {
         Ears {
             client: Arc::clone(client),
-            wake_ups,
+            sink,
         }
     }
 }
@@ -213,7 +213,7 @@ impl Store {
         Acquired::Granted { remaining: lease }
     }
 
-    pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> Released {
+    pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
         let (name, now) = (&step.name, self.clock);
         if let Some(ms) = step.tombstone_ms {
             let until = now + Duration::from_millis(ms);
@@ -224,11 +224,11 @@ impl Store {
             return match step.next {
                 Some(next) => {
                     self.ours(client, name, next.lease)
-                        .map_or(Released::NotOurs, |held| Released::Kept {
+                        .map_or(ReleaseReply::NotOurs, |held| ReleaseReply::Kept {
                             remaining: held.ends.saturating_sub(now),
                         })
                 }
-                None => Released::NotOurs,
+                None => ReleaseReply::NotOurs,
             };
         }
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
@@ -245,7 +245,7 @@ impl Store {
             && self.waiting(name) == 0
         {
             self.hold(client, name, next.lease, next.lease_ms);
-            return Released::Kept {
+            return ReleaseReply::Kept {
                 remaining: Duration::from_millis(next.lease_ms),
             };
         }
@@ -265,10 +265,10 @@ impl Store {
             self.queue(client, name, grant, place);
         }
         if let Some(lease) = granted {
-            return Released::Granted { lease };
+            return ReleaseReply::Granted { lease };
         }
         self.tell_all(name);
-        Released::Freed {
+        ReleaseReply::Freed {
             others: others as u64,
         }
     }

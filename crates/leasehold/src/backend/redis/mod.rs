@@ -15,7 +15,7 @@ use std::{fmt, sync::Arc};
 
 pub(crate) use target::{Login, Target};
 
-use crate::{config::Config, error::Error, home::Home, wakeup::WakeUps};
+use crate::{backend::Sink, config::Config, error::Error, home::Home};
 use commands::Commands;
 use subscriptions::Subscriptions;
 
@@ -33,7 +33,7 @@ impl Redis {
         client: &Arc<str>,
         label: &str,
         config: &Config,
-        wake_ups: Arc<WakeUps>,
+        sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Result<Redis, Error> {
         let shown = target.to_string();
@@ -44,7 +44,7 @@ impl Redis {
         Ok(Redis {
             client: Arc::clone(client),
             commands: Arc::new(commands),
-            subscriptions: Subscriptions::new(target, client, config, wake_ups, home),
+            subscriptions: Subscriptions::new(target, client, config, sink, home),
             shown,
         })
     }

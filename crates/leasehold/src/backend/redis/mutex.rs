@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Failure, Inspection, Release, Released, Renew, Renewal, Reply,
+        Acquire, Acquired, Backend, Failure, Inspection, Release, ReleaseReply, Renew, Renewal,
+        Reply,
     },
     name::Name,
     owner::LeaseId,
@@ -102,7 +103,7 @@ impl Backend for Redis {
         })
     }
 
-    fn release(&self, step: Release) -> Reply<Released> {
+    fn release(&self, step: Release) -> Reply<ReleaseReply> {
         let next = step.next;
         // Also a subscription that is on its way to its end.
         let listening = step.listening || self.subscriptions.is_counted(&step.name);
@@ -124,14 +125,14 @@ impl Backend for Redis {
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         self.call(call, move |reply| match pair(reply)? {
-            (1, others) => Some(Released::Freed {
+            (1, others) => Some(ReleaseReply::Freed {
                 others: u64::try_from(others).unwrap_or(0),
             }),
-            (2, ttl) => millis(ttl).map(|lease| Released::Granted { lease }),
-            (3, left) => next.map(|next| Released::Kept {
+            (2, ttl) => millis(ttl).map(|lease| ReleaseReply::Granted { lease }),
+            (3, left) => next.map(|next| ReleaseReply::Kept {
                 remaining: left_of(left, next.lease_ms),
             }),
-            (0, _) => Some(Released::NotOurs),
+            (0, _) => Some(ReleaseReply::NotOurs),
             _ => None,
         })
     }

@@ -27,12 +27,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::target::Target;
 use crate::{
-    backend::{Failure, Grant, Reply, WakeUp},
+    backend::{Failure, Grant, Reply, Sink, WakeUp},
     config::Config,
     error::Cause,
     home::Home,
     name::{Name, OURS},
-    wakeup::WakeUps,
 };
 
 pub(super) struct Subscriptions {
@@ -54,7 +53,7 @@ impl Subscriptions {
         target: Arc<Target>,
         client: &Arc<str>,
         config: &Config,
-        wake_ups: Arc<WakeUps>,
+        sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -64,7 +63,7 @@ impl Subscriptions {
             client: Arc::clone(client),
             connect_timeout: config.connect_timeout,
             operation_timeout: config.operation_timeout,
-            wake_ups,
+            sink,
             names: HashMap::new(),
             counted: Arc::clone(&counted),
             worked: false,
@@ -133,7 +132,7 @@ struct Lane {
     client: Arc<str>,
     connect_timeout: Duration,
     operation_timeout: Duration,
-    wake_ups: Arc<WakeUps>,
+    sink: Arc<dyn Sink>,
     /// By channel: the names it is about. Redisson's channel of `x` is that of `{x}` too.
     names: HashMap<String, Vec<Name>>,
     counted: Arc<Counted>,
@@ -283,7 +282,7 @@ impl Lane {
                     self.counted.begin(name);
                 }
                 // What was said during the gap is lost.
-                self.wake_ups.tell(name, WakeUp::TryAgain);
+                self.sink.wake(name, WakeUp::TryAgain);
             }
         }
         for (name, told) in waiting.drain(..) {
@@ -450,7 +449,7 @@ impl Lane {
             WakeUp::TryAgain
         };
         for name in names {
-            self.wake_ups.tell(name, wake_up);
+            self.sink.wake(name, wake_up);
         }
     }
 }

@@ -98,7 +98,7 @@ impl Store {
     pub(crate) fn take_hints(&mut self) -> Vec<Hint> {
         let outbox = std::mem::take(&mut self.outbox).into_iter();
         let hint = |(ears, name, wake_up): (Arc<super::Ears>, Name, WakeUp)| {
-            Hint::new(&ears.client, Arc::clone(&ears.wake_ups), name, wake_up)
+            Hint::new(&ears.client, Arc::clone(&ears.sink), name, wake_up)
         };
         outbox.map(hint).collect()
     }
@@ -109,10 +109,10 @@ impl Store {
         for (name, listeners) in &self.listeners {
             for ears in listeners.iter().filter_map(Listener::upgrade) {
                 if &*ears.client == client {
-                    let wake_ups = Arc::clone(&ears.wake_ups);
+                    let sink = Arc::clone(&ears.sink);
                     hints.push(Hint::new(
                         &ears.client,
-                        wake_ups,
+                        sink,
                         name.clone(),
                         WakeUp::TryAgain,
                     ));

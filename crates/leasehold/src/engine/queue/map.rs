@@ -15,8 +15,8 @@ use super::{
     ticket::{Debt, abandon},
 };
 use crate::{
-    Error, backend::WakeUp, client::Core, clock::Tick, finish::Awaited, hold::Hold, name::Name,
-    owner::LeaseId,
+    Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::finish::Awaited,
+    engine::hold::Hold, name::Name, owner::LeaseId,
 };
 
 /// The queues of a client, by name.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Tick, hold::Hold};
+use crate::{clock::Tick, engine::hold::Hold};
 
 /// Names per renewal script. More wins nothing and holds other commands up (performance.md): these keep the
 /// server for less than half a millisecond.

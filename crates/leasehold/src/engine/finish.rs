@@ -16,7 +16,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::{callout, client::Core};
+use crate::{callout, engine::core::Core};
 
 /// Work that others wait for is taken home after this time, or after twice as long: a healthy request is answered before.
 const PATIENCE: Duration = Duration::from_millis(10);

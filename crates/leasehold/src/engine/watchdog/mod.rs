@@ -34,9 +34,9 @@ use list::{BATCH, List, slot};
 
 use crate::{
     backend::{Failure, Renew, Renewal},
-    client::Core,
     clock::Tick,
-    hold::{Due, Hold, Look, patience},
+    engine::core::Core,
+    engine::hold::{Due, Hold, Look, patience},
 };
 
 /// All holds of a client that somebody must see to.

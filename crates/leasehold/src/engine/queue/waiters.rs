@@ -11,7 +11,10 @@ use super::{
     enter::{WaitTicket, reenter_on_server},
     remote::{Ears, Remote},
 };
-use crate::{Error, clock::Tick, finish::Work, guard::Guard, hold::Hold, owner::OwnerId};
+use crate::{
+    Error, clock::Tick, engine::finish::Work, engine::held::Held, engine::hold::Hold,
+    owner::OwnerId,
+};
 
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -155,7 +158,7 @@ impl Locked<'_> {
 
     /// Gives a waiter its guard. `false` if the waiter left at this very moment.
     pub(super) fn deliver(&mut self, waiter: Waiter, hold: &Arc<Hold>) -> bool {
-        match waiter.answer.send(Ok(Some(Guard::new(Arc::clone(hold))))) {
+        match waiter.answer.send(Ok(Some(Held::new(Arc::clone(hold))))) {
             Ok(waker) => {
                 self.wake_later(waker);
                 true

@@ -9,14 +9,13 @@ use super::{
     ticket::{Pauses, abandon, place},
 };
 use crate::{
-    Error, LostReason,
-    backend::{self, Failure, Next, Release},
+    Error, LostReason, Released,
+    backend::{Failure, Next, Release, ReleaseReply},
     clock::Tick,
+    engine::finish::Finish,
+    engine::hold::{Hold, Left},
+    engine::lease::{self, End, Standing},
     events::EventKind,
-    finish::Finish,
-    guard::Released,
-    hold::{Hold, Left},
-    lease::{self, End, Standing},
     owner::LeaseId,
 };
 
@@ -107,7 +106,7 @@ fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
 fn next(
-    core: &Arc<crate::client::Core>,
+    core: &Arc<crate::engine::core::Core>,
     state: &mut Locked<'_>,
     spec: &Spec,
 ) -> Option<(LeaseId, bool)> {
@@ -135,7 +134,7 @@ pub(crate) struct Releasing {
 
 /// What an answer to a release means for the queue.
 struct Answered {
-    answer: backend::Released,
+    answer: ReleaseReply,
     sent: Tick,
     queued: bool,
 }
@@ -276,7 +275,7 @@ impl Releasing {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         core.events
             .tell(&queue.name, self.hold.lease, EventKind::Released);
-        let not_ours = answered.answer == backend::Released::NotOurs;
+        let not_ours = answered.answer == ReleaseReply::NotOurs;
         queue.released(
             &self.hold,
             self.next.map(|(lease, _)| lease),
@@ -326,7 +325,7 @@ impl Queue {
             && let Some(ticket) = state.remote().ticket(lease)
         {
             match answer {
-                backend::Released::Kept { remaining } => {
+                ReleaseReply::Kept { remaining } => {
                     // B1: what the reply to this very send says is left.
                     let granted = ticket.granted(sent, remaining);
                     if let Some(kept) = self.seat(core, &mut state, granted) {
@@ -338,7 +337,7 @@ impl Queue {
                     }
                 }
                 // Not queued, and not kept: the server does not have it, unless by an earlier copy.
-                backend::Released::Freed { others: 0 } | backend::Released::NotOurs if !silent => {
+                ReleaseReply::Freed { others: 0 } | ReleaseReply::NotOurs if !silent => {
                     ticket.refused();
                 }
                 _ if !queued && !silent => ticket.refused(),
@@ -346,8 +345,8 @@ impl Queue {
             }
         }
         let start = match answer {
-            backend::Released::Granted { lease } => Start::Wait { lease },
-            backend::Released::Freed { others } if others > 0 => Start::GiveWay,
+            ReleaseReply::Granted { lease } => Start::Wait { lease },
+            ReleaseReply::Freed { others } if others > 0 => Start::GiveWay,
             _ => Start::Ask,
         };
         self.go_on(core, state, start);

@@ -10,12 +10,10 @@ use std::{
 };
 
 use crate::{
-    Error, LostReason,
+    Error, LostReason, Released,
     config::{check_lease, millis},
+    engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
     error::Invalid,
-    hold::{Hold, Left},
-    lease::End,
-    queue::{self, ReleaseStep},
 };
 
 /// A hold on a name, for as long as it lasts.
@@ -44,30 +42,7 @@ use crate::{
 /// ```
 #[must_use = "the name is released as soon as the guard is dropped"]
 pub struct Guard {
-    hold: Arc<Hold>,
-    /// Its entry is counted on the server; one made by [`reenter`](Guard::reenter) is counted in memory only.
-    counted: bool,
-    /// Not given up yet.
-    live: bool,
-}
-
-/// What became of a hold that was given back. Whichever it is, the work was alone until then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Released {
-    /// The name is free, or the next in the queue has it.
-    Freed,
-    /// Other guards of the same owner still hold it.
-    StillHeld {
-        /// How many.
-        holds: u32,
-    },
-    /// The server has not answered yet, or refuses. The request is repeated in the background.
-    Unconfirmed {
-        /// When the name is free at the latest, counted from now. A renewal that is still on its way then, because the
-        /// server or something before it stands still, may let it last for another lease.
-        free_within: Duration,
-    },
+    held: Held,
 }
 
 /// What is left of a guard after [`Guard::detach`].
@@ -83,34 +58,22 @@ pub struct Detached {
 }
 
 impl Guard {
-    /// A guard of a holder whose entry is counted on the server.
-    pub(crate) fn new(hold: Arc<Hold>) -> Guard {
-        Guard {
-            hold,
-            counted: true,
-            live: true,
-        }
+    pub(crate) fn new(held: Held) -> Guard {
+        Guard { held }
     }
 
-    /// The hold without the guard: its drop does nothing any more.
-    pub(crate) fn defuse(mut self) -> Arc<Hold> {
-        self.live = false;
-        Arc::clone(&self.hold)
-    }
-
-    #[cfg(feature = "sim")]
     pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+        self.held.hold()
     }
 
     /// The name that is held.
     pub fn name(&self) -> &str {
-        self.hold.queue.name.as_str()
+        self.hold().queue.name.as_str()
     }
 
     /// The field that stands for this hold in the hash on the server: `<client uuid>:<lease id>`.
     pub fn owner(&self) -> String {
-        format!("{}:{}", self.hold.core.uuid, self.hold.lease)
+        format!("{}:{}", self.hold().core.uuid, self.hold().lease)
     }
 
     /// Whether the hold can be relied on now. Once `false`, `false` for ever.
@@ -118,12 +81,12 @@ impl Guard {
     /// One atomic load and a look at the clock; no I/O. True means that the server gives the name to nobody
     /// else before [`valid_until`](Guard::valid_until), unless it forgets the key (see `docs/guarantees.md`).
     pub fn is_valid(&self) -> bool {
-        self.hold.standing().is_ok()
+        self.hold().standing().is_ok()
     }
 
     /// How long the hold can be relied on if no renewal follows; zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        self.hold.standing().unwrap_or(Duration::ZERO)
+        self.hold().standing().unwrap_or(Duration::ZERO)
     }
 
     /// Until when the hold can be relied on if no renewal follows.
@@ -139,10 +102,10 @@ impl Guard {
     /// # Errors
     /// [`Error::TooShort`] with what is left, [`Error::Lost`] if it is over.
     pub fn ensure(&self, min: Duration) -> Result<(), Error> {
-        let left = self.check()?;
+        let left = self.hold().check()?;
         if left < min {
             return Err(Error::TooShort {
-                name: self.hold.queue.name.shared(),
+                name: self.hold().queue.name.shared(),
                 left,
                 wanted: min,
             });
@@ -160,13 +123,13 @@ impl Guard {
     /// Cancel safe. Made for `select!`.
     pub async fn lost(&self) -> LostReason {
         loop {
-            let mut over = pin!(self.hold.over.notified());
+            let mut over = pin!(self.hold().over.notified());
             over.as_mut().enable();
-            match self.hold.standing() {
+            match self.hold().standing() {
                 // The watchdog tells; a timer of the caller's own does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
                     () = over => {}
-                    () = self.hold.core.sleep_here(left) => {}
+                    () = self.hold().core.sleep_here(left) => {}
                 },
                 Err(End::Lost(reason)) => return reason,
                 // Only while another task is inside `release`, which takes the guard: nobody is left to ask.
@@ -191,7 +154,7 @@ impl Guard {
                 return;
             }
             tokio::select! {
-                () = self.hold.core.sleep_here(remaining.saturating_sub(left)) => {}
+                () = self.hold().core.sleep_here(remaining.saturating_sub(left)) => {}
                 _ = self.lost() => return,
             }
         }
@@ -223,18 +186,18 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        self.check()?;
+        self.hold().check()?;
         let mut work = pin!(work);
         // A timer does not notice that the machine slept; the clock does. So work is never polled after the end.
-        let work = poll_fn(|cx| match self.hold.standing() {
+        let work = poll_fn(|cx| match self.hold().standing() {
             Ok(_) => work.as_mut().poll(cx),
             Err(_) => Poll::Pending,
         });
         tokio::select! {
             biased;
-            reason = self.lost() => Err(self.hold.lost_error(reason)),
+            reason = self.lost() => Err(self.hold().lost_error(reason)),
             output = work => {
-                self.check()?;
+                self.hold().check()?;
                 Ok(output)
             }
         }
@@ -251,8 +214,8 @@ impl Guard {
     /// # Cancel safety
     /// Cancel safe. It only reads.
     pub async fn verify(&self) -> Result<Duration, Error> {
-        self.check()?;
-        let hold = &self.hold;
+        self.hold().check()?;
+        let hold = self.hold();
         let owner = self.owner();
         let name = hold.queue.name.clone();
         let found = hold.core.backend.inspect(name).await.map_err(|failure| {
@@ -261,7 +224,7 @@ impl Guard {
         if !found.owners.iter().any(|(field, _)| *field == owner) {
             hold.lose(LostReason::Replaced);
         }
-        let left = self.check()?;
+        let left = self.hold().check()?;
         Ok(found.ttl.unwrap_or(left))
     }
 
@@ -278,7 +241,7 @@ impl Guard {
     /// Dropping it leaves the guard with the end it had; the server may hold the name for longer.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = check_lease("lease", lease)?;
-        if !self.hold.spec().is_fixed() {
+        if !self.hold().spec().is_fixed() {
             return Err(Invalid::new(
                 "extend",
                 "asked of a renewed lease",
@@ -287,8 +250,8 @@ impl Guard {
             .remedy("the watchdog renews this one already; take mutex.fixed_lease(d) for one that is not")
             .into());
         }
-        self.check()?;
-        let hold = &self.hold;
+        self.hold().check()?;
+        let hold = self.hold();
         hold.asks_for(lease);
         let sent = hold.core.clock.now();
         let name = hold.queue.name.clone();
@@ -304,7 +267,7 @@ impl Guard {
                 return Err(failure.into_error(doing, self.remaining().max(lease)));
             }
         }
-        self.check().map(drop)
+        self.hold().check().map(drop)
     }
 
     /// Enters again: a second guard on the same hold, counted in memory.
@@ -315,19 +278,15 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`] if the hold is over; [`Error::Reentered`] if the mutex was told to refuse re-entry.
     pub fn reenter(&self) -> Result<Guard, Error> {
-        self.check()?;
-        let spec = self.hold.spec();
+        self.hold().check()?;
+        let spec = self.hold().spec();
         if !spec.reentrant {
             return Err(Error::Reentered {
-                name: self.hold.queue.name.shared(),
+                name: self.hold().queue.name.shared(),
                 held_at: spec.place,
             });
         }
-        // A live guard is counted, so the count is not zero.
-        self.hold.enter();
-        let mut guard = Guard::new(Arc::clone(&self.hold));
-        guard.counted = false;
-        Ok(guard)
+        Ok(Guard::new(self.held.reenter()))
     }
 
     /// Gives the name back. Fails exactly when the work was not alone, as far as this process knows.
@@ -345,7 +304,7 @@ impl Guard {
     /// Redisson `RedissonLock#unlockInnerAsync`. Where we differ: a release repeated after a lost reply says
     /// "freed" without a latch key, because a lease id is never used again.
     pub async fn release(self) -> Result<Released, Error> {
-        match self.begin_release() {
+        match self.held.release() {
             ReleaseStep::Done(released) => released,
             ReleaseStep::ToServer(release) => release.finish().await,
         }
@@ -357,42 +316,12 @@ impl Guard {
     /// For at-most-once-per-interval work: hold a fixed lease of the interval, and detach it.
     pub fn detach(self) -> Detached {
         let detached = Detached {
-            name: self.hold.queue.name.shared(),
+            name: self.hold().queue.name.shared(),
             owner: self.owner(),
             remaining: self.remaining(),
         };
-        let counted = self.counted;
-        let hold = self.defuse();
-        match hold.leave(counted) {
-            Left::Nothing => hold.detach(),
-            Left::Holds { count, .. } => queue::write_count_in_background(&hold, count),
-        }
+        self.held.detach();
         detached
-    }
-
-    fn check(&self) -> Result<Duration, Error> {
-        self.hold.standing().map_err(|end| match end {
-            End::Lost(reason) => self.hold.lost_error(reason),
-            End::Released => self.hold.lost_error(LostReason::Unconfirmed),
-        })
-    }
-
-    /// The end of a guard, by release or by drop.
-    fn begin_release(self) -> ReleaseStep {
-        let counted = self.counted;
-        queue::begin_release(self.defuse(), counted)
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if !self.live {
-            return;
-        }
-        let hold = Arc::clone(&self.hold);
-        if let ReleaseStep::ToServer(release) = queue::begin_release(hold, self.counted) {
-            release.in_background();
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ticket::{Debt, Ticket};
-use crate::{backend::Failure, client::Core, clock::Tick, owner::LeaseId};
+use crate::{backend::Failure, clock::Tick, engine::core::Core, owner::LeaseId};
 
 /// What this process has at the server while it waits for the name.
 ///

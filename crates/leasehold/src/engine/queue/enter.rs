@@ -17,12 +17,12 @@ use super::{
 use crate::{
     Error, LostReason,
     backend::{Acquire, Acquired, Failure},
-    client::Core,
     config::SELF_WAIT_WARNING,
-    finish::{Awaited, Work},
-    guard::Guard,
-    hold::Hold,
-    lease,
+    engine::core::Core,
+    engine::finish::{Awaited, Work},
+    engine::held::Held,
+    engine::hold::Hold,
+    engine::lease,
     name::Name,
 };
 
@@ -47,7 +47,7 @@ enum Admission {
 
 /// What the first attempt of a newcomer leads to.
 enum FirstAttempt {
-    Guard(Guard),
+    Held(Held),
     Wait(WaitTicket),
     Busy,
 }
@@ -89,7 +89,7 @@ pub(crate) async fn acquire(
                 },
             };
             match first {
-                FirstAttempt::Guard(guard) => return Ok(Some(guard)),
+                FirstAttempt::Held(held) => return Ok(Some(held)),
                 FirstAttempt::Busy => return Ok(None),
                 FirstAttempt::Wait(wait) => wait,
             }
@@ -170,9 +170,9 @@ fn enter(
 
 /// Tells the server that an owner has entered again. The caller has been counted already. It waits as it was told to, at
 /// most until the hold is lost.
-pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Result<Guard, Error> {
-    // From here on a guard, so that every way out takes the count back.
-    let guard = Guard::new(Arc::clone(&hold));
+pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Result<Held, Error> {
+    // From here on held, so that every way out takes the count back.
+    let inside = Held::new(Arc::clone(&hold));
     let (core, name) = (&hold.core, &hold.queue.name);
     let mut pauses = Pauses::default();
     let mut silent = false;
@@ -200,12 +200,15 @@ pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Re
                 }
                 other => other,
             };
-            return Err(failure.into_error(format!("enter {name:?} again"), guard.remaining()));
+            return Err(failure.into_error(
+                format!("enter {name:?} again"),
+                hold.standing().unwrap_or_default(),
+            ));
         }
         pauses.pause(core).await;
     }
-    guard.ensure(Duration::ZERO)?;
-    Ok(guard)
+    hold.check()?;
+    Ok(inside)
 }
 
 pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<bool, Failure> {
@@ -258,7 +261,7 @@ async fn first_attempt(
                         drop(state);
                         queue.seated(&core, &hold, sent);
                         // A guard from here on: should the caller be gone, its drop releases the name (D5).
-                        return Ok(FirstAttempt::Guard(Guard::new(hold)));
+                        return Ok(FirstAttempt::Held(Held::new(hold)));
                     }
                     if let Err(failure) = late.again(now.since(sent)) {
                         queue.leave_attempt(&core, state, &ticket);

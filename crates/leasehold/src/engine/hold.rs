@@ -21,14 +21,14 @@ use crate::{
     Error, LostReason,
     backend::{self, Renewal},
     callout,
-    client::Core,
     clock::{Span, Tick},
     config::millis,
+    engine::core::Core,
+    engine::lease::{self, End, Standing, Term},
+    engine::queue::{self, Debt, Queue, Spec},
+    engine::watchdog::WatchedAt,
     events::EventKind,
-    lease::{self, End, Standing, Term},
     owner::LeaseId,
-    queue::{self, Debt, Queue, Spec},
-    watchdog::WatchedAt,
 };
 
 #[derive(Debug)]
@@ -233,6 +233,14 @@ impl Hold {
             Standing::Ended(End::Lost(reason)) => Err(End::Lost(self.reason(reason))),
             Standing::Ended(End::Released) => Err(End::Released),
         }
+    }
+
+    /// What is left of it, or the error that says that it is over.
+    pub(crate) fn check(self: &Arc<Self>) -> Result<Duration, Error> {
+        self.standing().map_err(|end| match end {
+            End::Lost(reason) => self.lost_error(reason),
+            End::Released => self.lost_error(LostReason::Unconfirmed),
+        })
     }
 
     /// Ends the hold here without a word to the server, where the name frees itself when its lease ends.

@@ -48,14 +48,14 @@ use waiters::Waiter;
 use crate::{
     Error,
     backend::{Grant, Reply},
-    client::Core,
     clock::Tick,
     config::SELF_WAIT_WARNING,
+    engine::core::Core,
+    engine::finish::Work,
+    engine::held::Held,
+    engine::hold::{Granted, Hold},
+    engine::lease,
     events::EventKind,
-    finish::Work,
-    guard::Guard,
-    hold::{Granted, Hold},
-    lease,
     name::Name,
     owner::LeaseId,
 };
@@ -109,7 +109,7 @@ enum Life {
     Removed,
 }
 
-type Answer = Result<Option<Guard>, Error>;
+type Answer = Result<Option<Held>, Error>;
 
 impl Queue {
     fn new(name: &Name) -> Queue {

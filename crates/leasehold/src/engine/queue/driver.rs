@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     backend::{Acquire, Acquired, Failure},
-    client::Core,
+    engine::core::Core,
 };
 
 /// Where a driver begins.

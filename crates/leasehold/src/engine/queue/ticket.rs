@@ -9,11 +9,11 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{Failure, Grant, Place, Release},
-    client::Core,
     clock::Tick,
     config::millis,
-    hold::Granted,
-    lease,
+    engine::core::Core,
+    engine::hold::Granted,
+    engine::lease,
     name::Name,
     owner::LeaseId,
 };

@@ -1,0 +1,188 @@
+//! The settings of a client, and how it connects.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use crate::{
+    Client, Error,
+    backend::{Backend, memory, memory::MemoryServer, redis},
+    clock::Clock,
+    config::{Config, Handoff, millis},
+    engine::{core::Core, wakeup::WakeUps},
+    error::Invalid,
+    home::Home,
+    owner::client_uuid,
+};
+
+/// Settings of a [`Client`]. Everything is checked at once in [`connect`](ClientBuilder::connect).
+#[derive(Clone, Default)]
+#[must_use = "a builder does nothing until connect()"]
+pub struct ClientBuilder {
+    url: Option<String>,
+    memory: Option<MemoryServer>,
+    login: redis::Login,
+    label: Option<String>,
+    config: Config,
+}
+
+impl ClientBuilder {
+    /// Where the server is; see [`Client::connect`]. Default: `redis://127.0.0.1/`.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Keep the leases in this store instead of on a server.
+    pub fn memory(mut self, server: &MemoryServer) -> Self {
+        self.memory = Some(server.clone());
+        self
+    }
+
+    /// The user to log in as; wins over the URL's.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.login.username = Some(username.into());
+        self
+    }
+
+    /// The password to log in with; wins over the URL's. Never shown in a log, a `Debug` or an error.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.login.password = Some(password.into());
+        self
+    }
+
+    /// The database to select; wins over the URL's.
+    pub fn database(mut self, database: u32) -> Self {
+        self.login.database = Some(database);
+        self
+    }
+
+    /// How long to try to connect. Default: 5 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.config.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a command may go unanswered. Default: 2 s.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.config.operation_timeout = timeout;
+        self
+    }
+
+    /// How long a name outlives a holder that stops renewing it. Default: 30 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// How often a lease is renewed, at most a third of it. Default: a third.
+    pub fn renew_every(mut self, every: Duration) -> Self {
+        self.config.renew_every = Some(every);
+        self
+    }
+
+    /// How often a waiter that hears nothing asks again, at most. Default: 10 s.
+    pub fn poll_every(mut self, every: Duration) -> Self {
+        self.config.poll_every = every;
+        self
+    }
+
+    /// How leases are passed on within this process. Default: 64 in a row, for 20 ms.
+    pub fn handoff(mut self, handoff: Handoff) -> Self {
+        self.config.handoff = handoff;
+        self
+    }
+
+    /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
+    /// requests. Default: `false`.
+    ///
+    /// Each release then leaves a marker on the server for half a minute (`docs/keys.md`), so that a second copy of a
+    /// request of before cannot take the name again.
+    pub fn may_duplicate(mut self, may: bool) -> Self {
+        self.config.may_duplicate = may;
+        self
+    }
+
+    /// What this client is called in [`Status`]. Default: `host:pid`.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Client::connect`], and [`Error::Invalid`] for settings that do not fit each other.
+    ///
+    /// # Panics
+    /// On a tokio runtime without I/O or time (`enable_all`); for `memory:`, outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the connection is closed.
+    pub async fn connect(self) -> Result<Client, Error> {
+        self.connect_at(Home::thread).await
+    }
+
+    /// Connects, with a home of this making for a client of a real server.
+    pub(crate) async fn connect_at(
+        self,
+        home: impl FnOnce() -> io::Result<Home>,
+    ) -> Result<Client, Error> {
+        let mut config = self.config;
+        config.check()?;
+        config.lease = Duration::from_millis(millis(config.lease));
+        let uuid: Arc<str> = client_uuid().into();
+        let wake_ups = Arc::new(WakeUps::default());
+        let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
+        let memory = match self.memory {
+            Some(server) => Some(server),
+            None => MemoryServer::from_url(url),
+        };
+        let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = if let Some(server) = memory {
+            let clock = server.clock();
+            let label = self.label.unwrap_or_else(default_label);
+            let backend = memory::Memory::new(server, &uuid, label, &config, wake_ups.clone());
+            (Box::new(backend), clock, Home::here())
+        } else {
+            let label = self.label.unwrap_or_else(default_label);
+            if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(Invalid::new(
+                    "label",
+                    format!("{label:?}"),
+                    "printable ASCII without spaces",
+                )
+                .remedy("the server refuses other connection names")
+                .into());
+            }
+            let target = redis::Target::parse(url, &self.login)?;
+            let home = home().map_err(|error| Error::NotSent {
+                doing: "start the thread of this client".into(),
+                source: Arc::new(error),
+            })?;
+            let wake_ups = Arc::clone(&wake_ups);
+            let backend =
+                redis::Redis::connect(target, &uuid, &label, &config, wake_ups, &home).await?;
+            (Box::new(backend), Clock::Boot, home)
+        };
+        let core = Core::start(uuid, clock, config, backend, &wake_ups, home);
+        Ok(Client::new(core))
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the URL: it may carry a password.
+        f.debug_struct("ClientBuilder")
+            .field("config", &self.config)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}
+
+fn default_label() -> String {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let mut label = format!("{host}:{}", std::process::id());
+    label.retain(|c| c.is_ascii_graphic());
+    label
+}

@@ -1,0 +1,222 @@
+//! What all handles of a client share: its backend, its queues, its watchdog, and the home of its background work.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    Error, LostReason,
+    backend::{Backend, Failure, Inspection},
+    clock::Clock,
+    config::{Config, millis},
+    engine::{
+        finish::{Awaited, Finish},
+        hold::SHUTDOWN_MARGIN,
+        queue::Queues,
+        wakeup::WakeUps,
+        watchdog::{self, Watchdog},
+    },
+    events::Events,
+    home::Home,
+    name::Name,
+};
+
+/// What all handles of a client share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) uuid: Arc<str>,
+    pub(crate) clock: Clock,
+    pub(crate) config: Config,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) queues: Queues,
+    pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) events: Events,
+    /// Work of callers that others wait for.
+    pub(crate) awaited: Awaited,
+    home: Home,
+    tasks: TaskTracker,
+    closed: AtomicBool,
+    lets_expire: AtomicBool,
+}
+
+impl Core {
+    /// A client's engine, on a backend that tells `wake_ups` what it hears. Its watchdog runs at `home`.
+    pub(crate) fn start(
+        uuid: Arc<str>,
+        clock: Clock,
+        config: Config,
+        backend: Box<dyn Backend>,
+        wake_ups: &WakeUps,
+        home: Home,
+    ) -> Arc<Core> {
+        let core = Arc::new(Core {
+            uuid,
+            clock,
+            config,
+            backend,
+            queues: Queues::new(),
+            watchdog: Arc::default(),
+            events: Events::new(),
+            awaited: Awaited::default(),
+            home,
+            tasks: TaskTracker::new(),
+            closed: AtomicBool::new(false),
+            lets_expire: AtomicBool::new(false),
+        });
+        wake_ups.connect(Arc::downgrade(&core));
+        let watchdog = Arc::clone(&core.watchdog);
+        let home = core.home.handle();
+        home.spawn(watchdog::run(watchdog, Arc::downgrade(&core)));
+        core
+    }
+
+    /// Runs something in the background, at home. From any thread, with or without a runtime; if the home is gone it
+    /// does nothing.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        // In a fork the locks are the parent's, and not to be given back.
+        if self.home.check_process().is_ok() {
+            self.tasks.spawn_on(work, self.home.handle());
+        }
+    }
+
+    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and whatever becomes of the one
+    /// that polled it before.
+    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        self.home.sleep(time)
+    }
+
+    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the home is gone.
+    pub(crate) async fn sleep_here(&self, time: Duration) {
+        self.home.sleep_here(time).await;
+    }
+
+    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Core::sleep) does.
+    pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
+        self.home.within(time, work).await
+    }
+
+    /// Whether anything new may be begun.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.home.check().map_err(|_gone| Error::ThreadGone)
+    }
+
+    /// Work that is carried out to its end whether or not anybody waits for it (D5).
+    pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        Finish::new(self, self.tasks.token(), work)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// How long a tombstone must outlive the last copy of a request.
+    pub(crate) fn tombstone_ms(&self) -> u64 {
+        millis(self.config.lease.max(Duration::from_secs(30)))
+    }
+
+    /// Whether this client leaves what it holds to expire.
+    pub(crate) fn lets_expire(&self) -> bool {
+        self.lets_expire.load(Ordering::Acquire)
+    }
+
+    /// What the server says of a name.
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<Inspection, Error> {
+        let found = self.backend.inspect(name.clone()).await;
+        found.map_err(|failure| failure.into_error(format!("look at {name:?}"), Duration::ZERO))
+    }
+
+    pub(crate) async fn force_unlock(&self, name: &Name) -> Result<bool, Error> {
+        let before = self.queues.held(name);
+        let owners = match self.backend.force_unlock(name.clone()).await {
+            Ok(owners) => owners,
+            Err(failure) => {
+                // It may have been carried out: the hold of before must not go on believing.
+                if let (Failure::Ambiguous(_), Some(hold)) = (&failure, before) {
+                    hold.lose(LostReason::Unconfirmed);
+                }
+                let doing = format!("unlock {name:?} by force");
+                return Err(failure.into_error(doing, Duration::ZERO));
+            }
+        };
+        // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
+        if let Some(hold) = self.queues.held(name)
+            && owners.contains(&format!("{}:{}", self.uuid, hold.lease))
+        {
+            hold.lose(LostReason::Replaced);
+        }
+        Ok(!owners.is_empty())
+    }
+
+    /// Ends everything. `grace`: gives holders so long to let go by themselves, then releases what is left; `None`: leaves
+    /// what is held to expire.
+    pub(crate) async fn shutdown(self: &Arc<Self>, grace: Option<Duration>) {
+        self.lets_expire.fetch_or(grace.is_none(), Ordering::AcqRel);
+        self.closed.store(true, Ordering::SeqCst);
+        self.queues.close(self);
+        if let Some(grace) = grace {
+            let _ = self.within(grace, self.all_released()).await;
+        }
+        let holds = self.queues.holds();
+        let some = !holds.is_empty();
+        for hold in holds {
+            // Each loss has its lease id given up, a margin later: work that `run` is dropping is gone by then.
+            hold.lose(LostReason::ClientShutdown);
+        }
+        self.tasks.close();
+        let margin = if some {
+            SHUTDOWN_MARGIN
+        } else {
+            Duration::ZERO
+        };
+        let patience = self.config.operation_timeout + margin;
+        let _ = self.within(patience, self.tasks.wait()).await;
+        self.watchdog.close();
+    }
+
+    /// How many tasks are under way.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Completes when all is heard that the server has said until now, and what that wakes has had a turn.
+    pub(crate) async fn heard(&self) {
+        // What was lost with its connection was heard as far as it ever will be.
+        let _ = self.backend.heard().await;
+        let turns = async {
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let _ = self.home.handle().spawn(turns).await;
+    }
+
+    /// Waits until nothing is held.
+    async fn all_released(&self) {
+        let mut events = self.events.listen();
+        while !self.queues.holds().is_empty() {
+            tokio::select! {
+                _ = events.recv() => {}
+                () = self.sleep(Duration::from_millis(50)) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.watchdog.close();
+    }
+}

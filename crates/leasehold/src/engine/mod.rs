@@ -1,0 +1,13 @@
+//! The engine: how a hold of this process begins, lasts and ends, whatever its kind.
+//!
+//! It knows neither guards nor kinds nor the redis crate. What it gives out is a [`Held`](held::Held), whose drop gives the
+//! hold back.
+
+pub(crate) mod core;
+pub(crate) mod finish;
+pub(crate) mod held;
+pub(crate) mod hold;
+pub(crate) mod lease;
+pub(crate) mod queue;
+pub(crate) mod wakeup;
+pub(crate) mod watchdog;
