@@ -13,6 +13,49 @@ use crate::{
     owner::client_uuid,
 };
 
+impl Client {
+    /// Connects with default settings.
+    ///
+    /// | URL | |
+    /// |---|---|
+    /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
+    /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
+    /// | `memory:` | a store of its own in this process, for tests and demos |
+    /// | `memory:NAME` | a store that all clients of this process share under this name |
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`]: the URL is no good; nothing was sent.
+    /// - [`Error::NotSent`]: the server cannot be reached within the connect timeout (5 s).
+    /// - [`Error::Rejected`]: it can be reached, but refuses us, or is not Redis.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the connection is closed.
+    pub async fn connect(url: &str) -> Result<Client, Error> {
+        Client::builder().url(url).connect().await
+    }
+
+    /// Settings first.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::{Client, Handoff};
+    ///
+    /// let client = Client::builder()
+    ///     .url("memory:")
+    ///     .lease(Duration::from_secs(15))
+    ///     .renew_every(Duration::from_secs(5))
+    ///     .handoff(Handoff::off())
+    ///     .connect()
+    ///     .await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+}
+
 /// Settings of a [`Client`]. Everything is checked at once in [`connect`](ClientBuilder::connect).
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until connect()"]

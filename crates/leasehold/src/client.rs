@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::{ClientBuilder, Error, Event, Mutex, Status, engine::core::Core, name::Name};
+use crate::{Error, Event, Mutex, Status, engine::core::Core, name::Name};
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
@@ -51,47 +51,6 @@ pub enum Shutdown {
 impl Client {
     pub(crate) fn new(core: Arc<Core>) -> Client {
         Client { core }
-    }
-
-    /// Connects with default settings.
-    ///
-    /// | URL | |
-    /// |---|---|
-    /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
-    /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
-    /// | `memory:` | a store of its own in this process, for tests and demos |
-    /// | `memory:NAME` | a store that all clients of this process share under this name |
-    ///
-    /// # Errors
-    /// - [`Error::Invalid`]: the URL is no good; nothing was sent.
-    /// - [`Error::NotSent`]: the server cannot be reached within the connect timeout (5 s).
-    /// - [`Error::Rejected`]: it can be reached, but refuses us, or is not Redis.
-    ///
-    /// # Cancel safety
-    /// Cancel safe: the connection is closed.
-    pub async fn connect(url: &str) -> Result<Client, Error> {
-        Client::builder().url(url).connect().await
-    }
-
-    /// Settings first.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-    /// use std::time::Duration;
-    /// use leasehold::{Client, Handoff};
-    ///
-    /// let client = Client::builder()
-    ///     .url("memory:")
-    ///     .lease(Duration::from_secs(15))
-    ///     .renew_every(Duration::from_secs(5))
-    ///     .handoff(Handoff::off())
-    ///     .connect()
-    ///     .await?;
-    /// # drop(client); Ok(()) }
-    /// ```
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::default()
     }
 
     /// The uuid of this client: the first half of each of its owner fields on the server.

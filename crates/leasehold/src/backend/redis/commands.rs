@@ -8,6 +8,7 @@ use redis::{
 };
 
 use super::{
+    failure::classify,
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
     target::Target,
@@ -139,38 +140,6 @@ impl Sent {
             Sent::No(NoWay::Gone(gone)) => Failure::Rejected(Arc::new(gone)),
             Sent::Failed(error) => classify(error),
         }
-    }
-}
-
-/// What the server may hold after this error.
-pub(super) fn classify(error: RedisError) -> Failure {
-    let passing = matches!(
-        error.kind(),
-        ErrorKind::Server(
-            ServerErrorKind::BusyLoading
-                | ServerErrorKind::ReadOnly
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain
-        )
-    ) || matches!(
-        error.code(),
-        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF")
-    );
-    let answered = matches!(
-        error.kind(),
-        ErrorKind::Server(_)
-            | ErrorKind::Extension
-            | ErrorKind::AuthenticationFailed
-            | ErrorKind::UnexpectedReturnType
-    );
-    let cause = Arc::new(error);
-    if passing {
-        Failure::NotNow(cause)
-    } else if answered {
-        Failure::Rejected(cause)
-    } else {
-        Failure::Ambiguous(cause)
     }
 }
 

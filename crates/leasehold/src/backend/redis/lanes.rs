@@ -26,7 +26,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{commands::classify, target::Target};
+use super::{failure::classify, target::Target};
 use crate::{
     backend::Failure,
     error::Cause,

@@ -5,6 +5,7 @@
 //! and so has the client's home, where renewals are sent and subscriptions are heard.
 
 mod commands;
+mod failure;
 mod lanes;
 mod mutex;
 mod script;

@@ -1,0 +1,39 @@
+//! What an error of the redis crate says about the server.
+
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::backend::Failure;
+
+/// What the server may hold after this error.
+pub(super) fn classify(error: RedisError) -> Failure {
+    let passing = matches!(
+        error.kind(),
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain
+        )
+    ) || matches!(
+        error.code(),
+        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF")
+    );
+    let answered = matches!(
+        error.kind(),
+        ErrorKind::Server(_)
+            | ErrorKind::Extension
+            | ErrorKind::AuthenticationFailed
+            | ErrorKind::UnexpectedReturnType
+    );
+    let cause = Arc::new(error);
+    if passing {
+        Failure::NotNow(cause)
+    } else if answered {
+        Failure::Rejected(cause)
+    } else {
+        Failure::Ambiguous(cause)
+    }
+}

@@ -1,0 +1,241 @@
+//! The house rules that a machine can check (ARCHITECTURE.md, The floors): doors lead down only, outside the engine no two
+//! files import each other, and no file grows beyond what one reads in one go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// From the lowest to the highest. A file is on the first floor that has its name or its directory.
+const FLOORS: [(&str, &[&str]); 4] = [
+    (
+        "the words",
+        &[
+            "callout", "clock", "config", "error", "events", "home", "name", "owner",
+        ],
+    ),
+    ("the backends", &["backend"]),
+    ("the engine", &["engine"]),
+    (
+        "what users see",
+        &["builder", "client", "lib", "locks", "sim", "status"],
+    ),
+];
+
+/// Where the names live that the crate's root hands on.
+const ROOT: &[(&str, &str)] = &[
+    ("Cause", "error"),
+    ("Client", "client"),
+    ("ClientBuilder", "builder"),
+    ("Error", "error"),
+    ("ErrorKind", "error"),
+    ("Event", "events"),
+    ("EventKind", "events"),
+    ("Guard", "locks::guard"),
+    ("Handoff", "config"),
+    ("LostReason", "error"),
+    ("MemoryServer", "backend::memory::server"),
+    ("Mutex", "locks::mutex"),
+    ("Owner", "owner"),
+    ("Released", "error"),
+    ("Status", "status"),
+];
+
+/// The simulation's hooks, behind a feature of their own: every floor calls them, and they look at every floor.
+const HOOKS: &str = "sim";
+
+const LINES_MOST: usize = 400;
+
+/// Longer than that, and why.
+const LONG: &[(&str, &str)] = &[
+    (
+        "backend::redis::lanes",
+        "the state machine of one connection, and its dialler",
+    ),
+    (
+        "backend::redis::subscriptions",
+        "one task: its orders, its connection, its answers",
+    ),
+    (
+        "engine::hold",
+        "one state machine, from the grant to the end",
+    ),
+    (
+        "engine::queue::enter",
+        "the way of one lock(), top to bottom",
+    ),
+];
+
+/// A source file by the path of its module, without tests and comments.
+struct Sources(BTreeMap<String, String>);
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn module_of(file: &Path) -> String {
+    let path = file.strip_prefix(src()).unwrap().with_extension("");
+    let parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap()).collect();
+    let parts = match parts.split_last() {
+        Some((&"mod", parents)) => parents,
+        _ => &parts,
+    };
+    parts.join("::")
+}
+
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+impl Sources {
+    fn read() -> Sources {
+        let mut found = Vec::new();
+        files(&src(), &mut found);
+        let read = |file: &PathBuf| {
+            let text = fs::read_to_string(file).unwrap();
+            (module_of(file), without_tests(&text))
+        };
+        Sources(found.iter().map(read).collect())
+    }
+
+    /// The modules that a file names in its `use` lines and paths: the longest prefix of each path that is a file.
+    fn imports(&self, module: &str) -> BTreeSet<String> {
+        let text = &self.0[module];
+        let mut paths = Vec::new();
+        for (at, _) in text.match_indices("crate::") {
+            expand("", &text[at + "crate::".len()..], &mut paths);
+        }
+        for (at, _) in text.match_indices("super::") {
+            // A file's `super` is the module that declares it; `super::super` does not occur.
+            let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
+            expand(parent, &text[at + "super::".len()..], &mut paths);
+        }
+        let files = paths.iter().filter_map(|path| self.file_of(path));
+        files.filter(|file| file != module).collect()
+    }
+
+    fn file_of(&self, path: &str) -> Option<String> {
+        let first = path.split("::").next()?;
+        if let Some((_, home)) = ROOT.iter().find(|(name, _)| *name == first) {
+            return Some((*home).to_owned());
+        }
+        let mut path = path;
+        loop {
+            if self.0.contains_key(path) {
+                return Some(path.to_owned());
+            }
+            path = path.rsplit_once("::")?.0;
+        }
+    }
+}
+
+fn without_tests(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    code.collect::<Vec<_>>().join("\n")
+}
+
+/// What `rest` of a path means behind `prefix`, braces included.
+fn expand(prefix: &str, rest: &str, paths: &mut Vec<String>) {
+    let join = |part: &str| match prefix {
+        "" => part.to_owned(),
+        _ => format!("{prefix}::{part}"),
+    };
+    if let Some(inside) = rest.strip_prefix('{') {
+        let (mut depth, mut begin) = (0_usize, 0);
+        for (at, c) in inside.char_indices() {
+            match c {
+                '{' => depth += 1,
+                ',' if depth == 0 => {
+                    expand(prefix, inside[begin..at].trim(), paths);
+                    begin = at + 1;
+                }
+                '}' if depth == 0 => {
+                    expand(prefix, inside[begin..at].trim(), paths);
+                    return;
+                }
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+        return;
+    }
+    let word = rest
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(rest.len());
+    if word == 0 {
+        return;
+    }
+    match rest[word..].strip_prefix("::") {
+        Some(more) => expand(&join(&rest[..word]), more, paths),
+        None => paths.push(join(&rest[..word])),
+    }
+}
+
+fn floor(module: &str) -> usize {
+    let first = module.split("::").next().unwrap();
+    FLOORS
+        .iter()
+        .position(|(_, names)| names.contains(&first))
+        .unwrap_or_else(|| panic!("{module} is on no floor: tests/tidy.rs and ARCHITECTURE.md"))
+}
+
+#[test]
+fn doors_lead_down_only() {
+    let sources = Sources::read();
+    let mut wrong = Vec::new();
+    for module in sources.0.keys() {
+        // The root names everything, and is imported through `ROOT` only.
+        for import in sources.imports(module) {
+            if module != "lib" && import != HOOKS && floor(&import) > floor(module) {
+                let (from, to) = (FLOORS[floor(module)].0, FLOORS[floor(&import)].0);
+                wrong.push(format!("{module} ({from}) imports {import} ({to})"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn outside_the_engine_no_two_files_import_each_other() {
+    let sources = Sources::read();
+    let mut wrong = Vec::new();
+    let outside = |module: &&String| floor(module) != 2 && *module != HOOKS;
+    for module in sources.0.keys().filter(outside) {
+        for import in sources.imports(module) {
+            if import != HOOKS && module < &import && sources.imports(&import).contains(module) {
+                wrong.push(format!("{module} and {import}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn no_file_is_too_long_to_be_read_in_one_go() {
+    let mut found = Vec::new();
+    files(&src(), &mut found);
+    for file in found {
+        let module = module_of(&file);
+        let lines = fs::read_to_string(&file).unwrap().lines().count();
+        let long = LONG.iter().any(|(name, _)| *name == module);
+        assert!(
+            long || lines <= LINES_MOST,
+            "{module} has {lines} lines: open it, or say why not in tests/tidy.rs"
+        );
+        assert!(
+            !long || lines > LINES_MOST,
+            "{module} has {lines} lines, and is not long any more: tests/tidy.rs"
+        );
+    }
+}
