@@ -33,7 +33,10 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         .last_refusal
         .get(&client)
         .is_some_and(|at| *at >= since);
-    if let Some(other) = lease_of_another(error, lease) {
+    // `max_hold` makes a lease shorter than what was asked for.
+    if shared.config.max_hold == 0.0
+        && let Some(other) = lease_of_another(error, lease)
+    {
         let letter = LETTERS[usize::from(client)];
         let what = format!(
             "a lock() of client {letter} for {} failed for {other}",
