@@ -7,12 +7,12 @@ use leasehold::{Client, Error, ErrorKind, Guard, Mutex};
 
 /// A lease of this length that the watchdog renews.
 pub(crate) fn renewed(mutex: &Mutex, lease: Duration) -> Mutex {
-    mutex.watchdog(lease)
+    mutex.lease(lease)
 }
 
 /// A fixed lease of this length, which is not renewed.
 pub(crate) fn fixed(mutex: &Mutex, lease: Duration) -> Mutex {
-    mutex.lease(lease)
+    mutex.fixed_lease(lease)
 }
 
 /// Gives the name back. Whether the server has confirmed it.

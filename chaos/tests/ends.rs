@@ -21,11 +21,15 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The letter for its state in /proc; `None` if there is no such process.
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Whether a process is there and no zombie.
 fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, state)| !state.starts_with('Z'))
+    state(pid).is_some_and(|state| state != 'Z')
 }
 
 #[test]
@@ -33,7 +37,6 @@ fn a_killed_nemesis_takes_its_processes_with_it() {
     if Flavor::Redis.binary().is_none() {
         return;
     }
-    // Stopped ones, too.
     let faults = "stop-worker,stop-server";
     let mut nemesis = Command::new(env!("CARGO_BIN_EXE_chaos"))
         .args(["--server", "redis", "--seconds", "60", "--faults", faults])
@@ -45,8 +48,9 @@ fn a_killed_nemesis_takes_its_processes_with_it() {
     wait_until(SOON, "all children were there", || {
         children(pid).len() >= CHILDREN
     });
-    // The first faults come after a second.
-    std::thread::sleep(Duration::from_secs(2));
+    wait_until(SOON, "one of them was stopped", || {
+        children(pid).iter().any(|&pid| state(pid) == Some('T'))
+    });
     let left = children(pid);
     nemesis.kill().expect("it is ours");
     nemesis.wait().expect("it is ours");

@@ -149,9 +149,9 @@ impl Task {
         let mut terms = format!("{lease_of:?}");
         mutex = if fixed {
             terms += " fixed";
-            mutex.lease(lease_of)
+            mutex.fixed_lease(lease_of)
         } else {
-            mutex.watchdog(lease_of)
+            mutex.lease(lease_of)
         };
         if r.f64() < config.max_hold {
             let most = Duration::from_nanos(fraction(lease, 0.5 + r.f64() * 3.0));

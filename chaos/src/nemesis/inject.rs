@@ -62,6 +62,13 @@ impl Field {
         Ok(())
     }
 
+    /// A fault is as good as over: in its last quarter.
+    pub(crate) fn nears_its_end(&self, plan: &Plan) {
+        if let (Target::Network(index), Fault::WakeUpsLast) = (plan.target, plan.fault) {
+            self.proxies[index].heal_lane(Lane::Commands);
+        }
+    }
+
     /// Ends a fault; that of a killed worker ends when the caller has started another.
     pub(crate) fn end(&mut self, plan: &Plan) {
         match (plan.target, plan.fault) {
@@ -93,6 +100,10 @@ pub(crate) fn begin_on_network(proxy: &Proxy, plan: &Plan) {
         Fault::StallBoth => proxy.stall(None),
         Fault::StallSubscriptions => proxy.stall_lane(Lane::Subscriptions, None),
         Fault::StallWakeUps => proxy.stall_lane(Lane::Subscriptions, Some(Way::ToClient)),
+        Fault::WakeUpsLast => {
+            proxy.stall_lane(Lane::Commands, None);
+            proxy.stall_lane(Lane::Subscriptions, Some(Way::ToClient));
+        }
         Fault::StallCommandReplies => proxy.stall_lane(Lane::Commands, Some(Way::ToClient)),
         Fault::StallCommandRequests => proxy.stall_lane(Lane::Commands, Some(Way::ToServer)),
         Fault::BlackHole => proxy.black_hole(way),

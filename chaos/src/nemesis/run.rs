@@ -149,6 +149,12 @@ impl<'a> Run<'a> {
         let (start, most) = (Instant::now(), Duration::from_secs(self.args.seconds));
         while start.elapsed() < most {
             let due = |until: &Instant| *until <= Instant::now();
+            for (until, _, plan) in &open {
+                let soon = Instant::now() + plan.lasts * (plan.draw % 32) / 128;
+                if *until <= soon {
+                    self.field.nears_its_end(plan);
+                }
+            }
             while let Some(place) = open.iter().position(|(until, ..)| due(until)) {
                 let (_, number, plan) = open.swap_remove(place);
                 self.end_fault(number, &plan);

@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     StallBoth,
     StallSubscriptions,
     StallWakeUps,
+    /// Nothing gets through, and commands go on somewhat before wake-ups do: what is heard last is older than what was answered (B3).
+    WakeUpsLast,
     StallCommandReplies,
     StallCommandRequests,
     BlackHole,
@@ -50,6 +52,8 @@ enum Lasts {
     No,
     /// A part of a lease, about one lease, or more.
     Lease,
+    /// More than one lease.
+    Long,
     /// At most half a lease, since it hits all processes.
     Shortly,
 }
@@ -66,7 +70,7 @@ type Row = (Fault, &'static str, u32, At, Lasts);
 /// One row per fault: its name, how often it is drawn compared to others, where, and for how long.
 #[rustfmt::skip]
 const TABLE: &[Row] = {
-    use {At::{Network, Process, Server}, Fault as F, Lasts::{Lease, No, Shortly}};
+    use {At::{Network, Process, Server}, Fault as F, Lasts::{Lease, Long, No, Shortly}};
     &[
         (F::StopWorker, "stop-worker", 24, Process, Lease),
         (F::KillWorker, "kill-worker", 4, Process, Shortly),
@@ -86,6 +90,7 @@ const TABLE: &[Row] = {
         (F::StallBoth, "stall-both", 2, Network, Lease),
         (F::StallSubscriptions, "stall-subscriptions", 4, Network, Lease),
         (F::StallWakeUps, "stall-wake-ups", 10, Network, Lease),
+        (F::WakeUpsLast, "wake-ups-last", 24, Network, Long),
         (F::StallCommandReplies, "stall-command-replies", 4, Network, Lease),
         (F::StallCommandRequests, "stall-command-requests", 4, Network, Lease),
         (F::BlackHole, "black-hole", 3, Network, Lease),
@@ -186,6 +191,7 @@ impl Schedule {
         match lasts {
             Lasts::No => Duration::ZERO,
             Lasts::Shortly => self.lease.mul_f64(0.05 + 0.45 * part),
+            Lasts::Long => self.lease.mul_f64(1.2 + 1.3 * part),
             Lasts::Lease => match self.rng.u32(0..10) {
                 0..=2 => self.lease.mul_f64(0.05 + 0.85 * part),
                 3..=7 => self.lease.mul_f64(0.9 + 0.8 * part),

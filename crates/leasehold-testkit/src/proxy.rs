@@ -150,6 +150,13 @@ impl Proxy {
             .send_modify(|faults| faults.held_lanes.push((lane, way)));
     }
 
+    /// Takes back each [`stall_lane`](Proxy::stall_lane) of this lane.
+    pub fn heal_lane(&self, lane: Lane) {
+        self.shared
+            .faults
+            .send_modify(|faults| faults.held_lanes.retain(|(held, _)| *held != lane));
+    }
+
     /// Makes everything arrive `delay` later, each way, in order. Bytes on their way do not hold up
     /// those behind them.
     pub fn delay(&self, delay: Duration) {

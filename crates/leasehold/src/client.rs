@@ -213,7 +213,22 @@ impl Client {
             queues: self.core.queues.len(),
             watched: self.core.watchdog.len(),
             tasks: self.core.tasks.len(),
+            waiting: self.core.queues.waiting_drivers(),
         }
+    }
+
+    /// Completes when this client has heard all that its server has said to it until now, and what that wakes has had a
+    /// turn, for tests that wait until nothing is under way.
+    #[doc(hidden)]
+    pub async fn heard(&self) {
+        // What was lost with its connection was heard as far as it ever will be.
+        let _ = self.core.backend.heard().await;
+        let turns = async {
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let _ = self.core.home.handle().spawn(turns).await;
     }
 }
 
@@ -224,6 +239,8 @@ pub struct Footprint {
     pub queues: usize,
     pub watched: usize,
     pub tasks: usize,
+    /// How many of the tasks are drivers that wait for a wake-up.
+    pub waiting: usize,
 }
 
 impl fmt::Debug for Client {

@@ -150,12 +150,12 @@ pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duratio
     let (limit, remedy) = if lease < LEASE_MIN {
         (
             "at least 1ms",
-            "a watchdog lease needs no length: leave it out for 30s, renewed while the guard lives",
+            "leave it out for 30s, renewed while the guard lives",
         )
     } else if lease > LEASE_MAX {
         (
             "at most 366 days",
-            "take a watchdog lease, which lasts as long as the guard lives",
+            "take a renewed lease, which lasts as long as the guard lives",
         )
     } else {
         return Ok(Duration::from_millis(millis(lease)));

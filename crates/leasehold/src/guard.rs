@@ -216,7 +216,7 @@ impl Guard {
     /// use leasehold::{Client, ErrorKind};
     ///
     /// let client = Client::connect("memory:").await?;
-    /// let mutex = client.mutex("order:42").lease(Duration::from_millis(50)); // fixed, not renewed
+    /// let mutex = client.mutex("order:42").fixed_lease(Duration::from_millis(50)); // not renewed
     /// let guard = mutex.lock().await?;
     /// let error = guard.run(pending::<()>()).await.unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::Lost);
@@ -281,10 +281,10 @@ impl Guard {
         if !self.hold.spec().is_fixed() {
             return Err(Invalid::new(
                 "extend",
-                "asked of a watchdog lease",
+                "asked of a renewed lease",
                 "asked of a fixed lease",
             )
-            .remedy("the watchdog renews this one already; take mutex.lease(d) for a fixed one")
+            .remedy("the watchdog renews this one already; take mutex.fixed_lease(d) for one that is not")
             .into());
         }
         self.check()?;

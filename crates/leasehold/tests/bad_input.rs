@@ -102,20 +102,20 @@ async fn a_bad_lease_is_refused() {
         let before = commands(&world);
         for (error, says) in [
             (
+                mutex.fixed_lease(Duration::ZERO).lock().await,
+                ["0ns", "at least 1ms"],
+            ),
+            (
+                mutex.fixed_lease(us(999)).lock().await,
+                ["999µs", "at least 1ms"],
+            ),
+            (
                 mutex.lease(Duration::ZERO).lock().await,
                 ["0ns", "at least 1ms"],
             ),
-            (mutex.lease(us(999)).lock().await, ["999µs", "at least 1ms"]),
+            (mutex.lease(us(2_000)).lock().await, ["2ms", "at least 3ms"]),
             (
-                mutex.watchdog(Duration::ZERO).lock().await,
-                ["0ns", "at least 1ms"],
-            ),
-            (
-                mutex.watchdog(us(2_000)).lock().await,
-                ["2ms", "at least 3ms"],
-            ),
-            (
-                mutex.lease(Duration::MAX).lock().await,
+                mutex.fixed_lease(Duration::MAX).lock().await,
                 ["18446744073709551615", "366 days"],
             ),
             (
@@ -126,13 +126,17 @@ async fn a_bad_lease_is_refused() {
             assert_says(&error.unwrap_err(), &says);
         }
         assert_eq!(commands(&world), before, "nothing was sent");
-        let guard = mutex.lease(Duration::from_secs(9)).lock().await.unwrap();
+        let guard = mutex
+            .fixed_lease(Duration::from_secs(9))
+            .lock()
+            .await
+            .unwrap();
         for bad in [Duration::ZERO, us(500), Duration::MAX] {
             assert_says(&guard.extend(bad).await.unwrap_err(), &["lease"]);
         }
         assert!(guard.is_valid());
         // The shortest of all: over before it is here, and refused for that.
-        let shortest = mutex.lease(Duration::from_millis(1));
+        let shortest = mutex.fixed_lease(Duration::from_millis(1));
         drop(guard);
         let error = shortest.lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");

@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{World, wait_until_idle};
-use leasehold::{Client, Error, Guard, Handoff, Owner};
+use common::{SOON, World, wait_until_idle, wire::script_calls};
+use leasehold::{Client, Error, Footprint, Guard, Handoff, MemoryServer, Owner};
 use leasehold_testkit::{Flavor, Server};
 use proptest::{
     prelude::*,
@@ -90,6 +90,7 @@ type Waiter = JoinHandle<Result<Guard, Error>>;
 
 /// One world, and what is going on in it.
 struct Play<'a> {
+    world: &'a World,
     clients: &'a [Client],
     owners: Vec<Owner>,
     names: Vec<String>,
@@ -105,8 +106,9 @@ fn told<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
 }
 
 impl<'a> Play<'a> {
-    fn new(clients: &'a [Client], number: u64) -> Self {
+    fn new(world: &'a World, clients: &'a [Client], number: u64) -> Self {
         Play {
+            world,
             clients,
             owners: clients.iter().map(|_| Owner::new()).collect(),
             names: (0..NAMES).map(|name| format!("{number}/{name}")).collect(),
@@ -142,7 +144,7 @@ impl<'a> Play<'a> {
             } => {
                 let mut mutex = self.clients[client].mutex(&self.names[name]);
                 if fixed {
-                    mutex = mutex.lease(Duration::from_secs(20));
+                    mutex = mutex.fixed_lease(Duration::from_secs(20));
                 }
                 let guard = mutex.try_lock().await;
                 self.keep(client, guard)
@@ -255,8 +257,44 @@ impl<'a> Play<'a> {
         format!("{seen:?} {guards:?}")
     }
 
-    /// Looks until it sees the same a few times in a row: nothing is under way any more.
+    /// What shows that something has happened: script calls, and what each client keeps.
+    fn activity(&self) -> (u64, Vec<Footprint>) {
+        let calls = match self.world {
+            World::Memory(_) => 0, // on this thread, so the footprints show it
+            World::Server(server) => script_calls(server),
+        };
+        (calls, self.clients.iter().map(Client::footprint).collect())
+    }
+
+    /// Waits until nothing is under way between the clients and their server: no task runs but drivers that wait, all
+    /// wake-ups are heard, and neither has any of them led to anything.
+    async fn rest(&self) {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let before = self.activity();
+            if before.1.iter().all(|client| client.tasks == client.waiting) {
+                for client in self.clients {
+                    client.heard().await;
+                }
+                // What was woken has its turn, and is seen in the middle of it.
+                let mut same = true;
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                    same &= self.activity() == before;
+                }
+                if same {
+                    return;
+                }
+            }
+            assert!(Instant::now() < deadline, "it never rests: {before:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// What is seen when nothing is under way. The tasks that were answered are on this thread, so it looks until it sees
+    /// the same a few times in a row.
     async fn settle(&mut self) -> String {
+        self.rest().await;
         let (mut seen, mut times) = (self.look().await, 0);
         while times < 3 {
             for _ in 0..20 {
@@ -267,17 +305,6 @@ impl<'a> Play<'a> {
             seen = now;
         }
         seen
-    }
-
-    /// A client of a real server does some of its work on a thread of its own, where it may be under way although
-    /// nothing has changed for a while. So whoever sees something else than the other looks again for some time.
-    async fn settle_as(&mut self, mut views: (String, String)) -> (String, String) {
-        let began = Instant::now();
-        while views.0 != views.1 && began.elapsed() < Duration::from_secs(3) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            views.1 = self.settle().await;
-        }
-        views
     }
 
     async fn end(mut self) {
@@ -326,8 +353,8 @@ fn memory_and_a_real_server_answer_the_same_to_everything() {
             .build()
             .unwrap();
         let server = World::Server(Box::new(Server::start(flavor)));
-        let memory = World::Memory(leasehold::MemoryServer::new());
-        let (there, here) =
+        let memory = World::Memory(MemoryServer::new());
+        let (theirs, ours) =
             runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
         let number = Cell::new(0_u64);
         let config = Config {
@@ -341,13 +368,12 @@ fn memory_and_a_real_server_answer_the_same_to_everything() {
         let outcome = runner.run(&steps(), |steps| {
             number.set(number.get() + 1);
             runtime.block_on(async {
-                let mut there = Play::new(&there, number.get());
-                let mut here = Play::new(&here, number.get());
+                let mut there = Play::new(&server, &theirs, number.get());
+                let mut here = Play::new(&memory, &ours, number.get());
                 let mut difference = None;
                 for (nth, step) in steps.iter().enumerate() {
                     let answers = (here.take(step).await, there.take(step).await);
                     let views = (here.settle().await, there.settle().await);
-                    let views = there.settle_as(views).await;
                     if answers.0 != answers.1 || views.0 != views.1 {
                         difference = Some(format!(
                             "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",

@@ -96,7 +96,7 @@ async fn a_delay_counts_against_the_lease() {
     let began = Instant::now();
     let guard = client
         .mutex("name")
-        .lease(10 * SECOND)
+        .fixed_lease(10 * SECOND)
         .lock()
         .await
         .unwrap();
@@ -107,7 +107,7 @@ async fn a_delay_counts_against_the_lease() {
     // A grant that is over before it is here is none.
     let error = client
         .mutex("name")
-        .lease(SECOND / 2)
+        .fixed_lease(SECOND / 2)
         .lock()
         .await
         .unwrap_err();
@@ -154,7 +154,12 @@ async fn a_cut_shorter_than_the_lease_costs_nothing_and_a_longer_one_the_lease()
 async fn a_wake_up_lost_in_a_cut_is_made_good_by_looking_again() {
     let (server, a) = world().await;
     let b = client_of(&server).await;
-    let guard = a.mutex("name").lease(20 * SECOND).lock().await.unwrap();
+    let guard = a
+        .mutex("name")
+        .fixed_lease(20 * SECOND)
+        .lock()
+        .await
+        .unwrap();
     let waiter = tokio::spawn(b.mutex("name").lock());
     while a.status("name").await.unwrap().waiting_clients == 0 {
         tokio::task::yield_now().await;

@@ -79,7 +79,7 @@ async fn a_wait_longer_than_the_lease_ends_with_a_whole_lease() {
     for world in World::all() {
         let (a, b) = (world.client().await, world.client().await);
         let guard = a.mutex("name").lock().await.unwrap();
-        let waiter = tokio::spawn(b.mutex("name").lease(LEASE).lock());
+        let waiter = tokio::spawn(b.mutex("name").fixed_lease(LEASE).lock());
         wait_until_listening(&a, 1).await;
         tokio::time::sleep(2 * LEASE).await; // the time itself is what is tested
         drop(guard);
@@ -272,13 +272,13 @@ async fn a_watchdog_lease_outlives_itself_and_a_fixed_one_does_not() {
     for world in World::all() {
         let client = world.client().await;
         let lease = Duration::from_millis(300);
-        let renewed = client
-            .mutex("renewed")
-            .watchdog(lease)
+        let renewed = client.mutex("renewed").lease(lease).lock().await.unwrap();
+        let fixed = client
+            .mutex("fixed")
+            .fixed_lease(lease)
             .lock()
             .await
             .unwrap();
-        let fixed = client.mutex("fixed").lease(lease).lock().await.unwrap();
         assert_eq!(fixed.lost().await, LostReason::Expired);
         assert!(!fixed.is_valid() && renewed.is_valid());
         common::assert_lost(fixed.release().await, LostReason::Expired);
@@ -295,7 +295,7 @@ async fn max_hold_ends_a_renewed_lease() {
         let most = Duration::from_millis(500);
         let mutex = client
             .mutex("name")
-            .watchdog(Duration::from_millis(200))
+            .lease(Duration::from_millis(200))
             .max_hold(most);
         let began = std::time::Instant::now();
         let guard = mutex.lock().await.unwrap();
@@ -321,7 +321,7 @@ async fn a_fixed_lease_is_extended_and_never_shortened() {
         let client = world.client().await;
         let guard = client
             .mutex("name")
-            .lease(Duration::from_millis(500))
+            .fixed_lease(Duration::from_millis(500))
             .lock()
             .await
             .unwrap();
@@ -376,7 +376,7 @@ async fn a_detached_name_stays_held_until_its_lease_ends() {
         let client = world.client().await;
         let guard = client
             .mutex("name")
-            .lease(Duration::from_millis(200))
+            .fixed_lease(Duration::from_millis(200))
             .lock()
             .await
             .unwrap();
@@ -419,7 +419,7 @@ async fn shutdown_that_lets_expire_leaves_the_name_held() {
         let (a, b) = (world.client().await, world.client().await);
         let guard = a
             .mutex("name")
-            .watchdog(Duration::from_millis(300))
+            .lease(Duration::from_millis(300))
             .lock()
             .await
             .unwrap();

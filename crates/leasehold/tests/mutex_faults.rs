@@ -25,7 +25,7 @@ async fn work_is_dropped_before_the_name_is_free() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
         let client = client_of(&proxy.url()).await;
-        let guard = client.mutex("name").watchdog(LEASE).lock().await.unwrap();
+        let guard = client.mutex("name").lease(LEASE).lock().await.unwrap();
         proxy.black_hole(None);
         let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
         assert!(int(&server, &["PTTL", "name"]) > 0, "{error}");
@@ -51,7 +51,7 @@ async fn at_risk_comes_before_lost() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
         let client = client_of(&proxy.url()).await;
-        let guard = client.mutex("name").watchdog(LEASE).lock().await.unwrap();
+        let guard = client.mutex("name").lease(LEASE).lock().await.unwrap();
         proxy.black_hole(Some(Way::ToClient));
         guard.at_risk(LEASE / 4).await;
         let left = guard.remaining();
@@ -70,7 +70,7 @@ async fn a_late_answer_does_not_bring_a_lost_lease_back() {
             let client = client_of(&proxy.url()).await;
             let mutex = client.mutex(format!("name:{number}"));
             let lease = Duration::from_millis(1_500);
-            clients.push((client, mutex.watchdog(lease).lock().await.unwrap()));
+            clients.push((client, mutex.lease(lease).lock().await.unwrap()));
         }
         proxy.stall(Some(Way::ToClient));
         for (_, guard) in &clients {
@@ -104,7 +104,7 @@ async fn a_network_that_comes_back_in_time_costs_no_lease() {
             .connect()
             .await
             .unwrap();
-        let mutex = client.mutex("name").watchdog(Duration::from_secs(3));
+        let mutex = client.mutex("name").lease(Duration::from_secs(3));
         let guard = mutex.lock().await.unwrap();
         let mut events = client.events();
         for _ in 0..3 {
@@ -287,8 +287,7 @@ async fn a_holder_whose_connection_is_cut_goes_on_renewing() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
         let client = client_of(&proxy.url()).await;
-        let guards =
-            join_all((0..50).map(|n| client.mutex(format!("n:{n}")).watchdog(LEASE).lock()));
+        let guards = join_all((0..50).map(|n| client.mutex(format!("n:{n}")).lease(LEASE).lock()));
         let guards: Vec<Guard> = guards.await.into_iter().map(Result::unwrap).collect();
         for _ in 0..25 {
             proxy.cut();
@@ -313,7 +312,7 @@ async fn a_server_that_restarts_empty_tells_its_holders_and_serves_its_waiters()
             client_of(&server.url()).await,
             client_of(&server.url()).await,
         );
-        let guard = a.mutex("name").watchdog(LEASE).lock().await.unwrap();
+        let guard = a.mutex("name").lease(LEASE).lock().await.unwrap();
         let waiting = tokio::spawn(b.mutex("name").lock());
         wait_until_listening(&a, 1).await;
         server.restart();
@@ -358,7 +357,7 @@ async fn a_stale_guard_does_not_touch_its_successor() {
             };
             let stale = a
                 .mutex("name")
-                .lease(Duration::from_millis(100))
+                .fixed_lease(Duration::from_millis(100))
                 .lock()
                 .await
                 .unwrap();
@@ -497,7 +496,7 @@ async fn no_two_holders_overlap_while_connections_are_cut() {
         for (number, proxy) in proxies.iter().enumerate() {
             let client = client_of(&proxy.url()).await;
             for task in 0..6 {
-                let mutex = client.mutex("name").watchdog(LEASE);
+                let mutex = client.mutex("name").lease(LEASE);
                 let (recorder, who) = (recorder.clone(), format!("{number}/{task}"));
                 tasks.push(tokio::spawn(async move {
                     for _ in 0..30 {
@@ -541,7 +540,7 @@ async fn no_two_holders_overlap_while_connections_are_cut() {
 async fn every_one_of_many_losses_is_told_in_time_when_the_server_stands_still() {
     for server in servers() {
         let client = client_of(&server.url()).await;
-        let locks = (0..2000).map(|n| client.mutex(format!("n:{n}")).watchdog(LEASE).lock());
+        let locks = (0..2000).map(|n| client.mutex(format!("n:{n}")).lease(LEASE).lock());
         let guards = join_all(locks).await;
         server.freeze();
         let losses = guards.into_iter().map(|guard| {

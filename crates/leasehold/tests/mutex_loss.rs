@@ -76,7 +76,7 @@ async fn holders(url: &str, count: usize) -> Vec<(Client, Guard)> {
         // Spread over one renewal interval.
         let phase = LEASE / 3 * u32::try_from(number).unwrap() / u32::try_from(count).unwrap();
         tokio::time::sleep(phase).await;
-        let mutex = client.mutex(format!("name:{number}")).watchdog(LEASE);
+        let mutex = client.mutex(format!("name:{number}")).lease(LEASE);
         let guard = mutex.lock().await.unwrap();
         let mut events = client.events();
         while events.recv().await.unwrap().kind != EventKind::Renewed {}

@@ -22,7 +22,12 @@ async fn behind(proxy: &Proxy) -> Client {
     let mutex = client.mutex("warm-up").owned_by(&owner);
     let (outer, inner) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
     drop((outer, inner));
-    let fixed = client.mutex("warm-up").lease(SOON).lock().await.unwrap();
+    let fixed = client
+        .mutex("warm-up")
+        .fixed_lease(SOON)
+        .lock()
+        .await
+        .unwrap();
     fixed.extend(SOON).await.unwrap();
     drop(fixed);
     wait_until_idle(&client).await;
@@ -387,7 +392,12 @@ async fn a_lost_answer_to_extend_leaves_the_end_that_was_known() {
         for (first, second) in [(20, 60), (60, 20)] {
             let [first, second] = [first, second].map(Duration::from_secs);
             let nearly = first.max(second).mul_f64(0.9);
-            let guard = client.mutex("name").lease(first).lock().await.unwrap();
+            let guard = client
+                .mutex("name")
+                .fixed_lease(first)
+                .lock()
+                .await
+                .unwrap();
             lose();
             let error = guard.extend(second).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
@@ -411,7 +421,7 @@ async fn a_renewal_whose_reply_is_lost_is_sent_again_in_time() {
         let proxy = Proxy::start(server.addr());
         let client = behind(&proxy).await;
         let lease = Duration::from_millis(900);
-        let guard = client.mutex("name").watchdog(lease).lock().await.unwrap();
+        let guard = client.mutex("name").lease(lease).lock().await.unwrap();
         let mut events = client.events();
         for _ in 0..5 {
             proxy.lose_replies(b"EVALSHA", 1);

@@ -43,7 +43,7 @@ async fn a_guard_held_for_four_leases_never_comes_near_its_end_and_is_not_renewe
     for server in servers() {
         let client = client_of(&server).await;
         let lease = Duration::from_millis(600);
-        let guard = client.mutex("name").watchdog(lease).lock().await.unwrap();
+        let guard = client.mutex("name").lease(lease).lock().await.unwrap();
         let began = Instant::now();
         let mut lowest = i64::MAX;
         while began.elapsed() < 4 * lease {
@@ -76,7 +76,7 @@ async fn no_lease_is_renewed_after_its_release() {
         let client = client_of(&server).await;
         let counts = count_events(&client);
         let tasks = (0..TASKS).map(|task| {
-            let mutex = client.mutex(format!("name:{task}")).watchdog(LEASE);
+            let mutex = client.mutex(format!("name:{task}")).lease(LEASE);
             tokio::spawn(async move {
                 for round in 0..LOOPS {
                     let guard = mutex.lock().await.unwrap();
@@ -122,10 +122,10 @@ async fn a_late_renewal_does_not_extend_the_successor() {
         let (a, b) = (client_of(&server).await, client_of(&server).await);
         let renewed = Duration::from_millis(30);
         for round in 0..60_u64 {
-            let guard = a.mutex("name").watchdog(renewed).lock().await.unwrap();
+            let guard = a.mutex("name").lease(renewed).lock().await.unwrap();
             tokio::time::sleep(Duration::from_micros(8_000 + 50 * round)).await;
             drop(guard);
-            let fixed = b.mutex("name").lease(Duration::from_millis(200));
+            let fixed = b.mutex("name").fixed_lease(Duration::from_millis(200));
             let fixed = fixed.lock().await.unwrap();
             let before = int(&server, &["PEXPIRETIME", "name"]);
             wait_until_idle(&a).await;
@@ -147,7 +147,7 @@ async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() 
             let locks = (0..100).map(|number| {
                 client
                     .mutex(format!("name:{hundred}:{number}"))
-                    .watchdog(LEASE)
+                    .lease(LEASE)
                     .lock()
             });
             let locked = join_all(locks).await;
@@ -177,12 +177,7 @@ async fn one_bad_name_in_a_batch_delays_nobody() {
     for server in servers() {
         let client = client_of(&server).await;
         let lease = Duration::from_millis(600);
-        let lock = |number| {
-            client
-                .mutex(format!("name:{number}"))
-                .watchdog(lease)
-                .lock()
-        };
+        let lock = |number| client.mutex(format!("name:{number}")).lease(lease).lock();
         let guards = join_all((0..100).map(lock)).await;
         let guards: Vec<Guard> = guards.into_iter().map(Result::unwrap).collect();
         server.cli(&["SET", "name:50", "not a lock"]);
@@ -199,7 +194,12 @@ async fn a_fixed_lease_is_never_renewed() {
     for server in servers() {
         let client = client_of(&server).await;
         let lease = Duration::from_millis(500);
-        let guard = client.mutex("name").lease(lease).lock().await.unwrap();
+        let guard = client
+            .mutex("name")
+            .fixed_lease(lease)
+            .lock()
+            .await
+            .unwrap();
         let end = int(&server, &["PEXPIRETIME", "name"]);
         let mut events = client.events();
         tokio::time::sleep(lease * 4 / 5).await;
@@ -221,7 +221,7 @@ fn a_release_at_the_very_end_of_the_lease_does_not_hang() {
         .unwrap();
     runtime.spawn(async move {
         let client = Client::connect("memory:").await.unwrap();
-        let mutex = client.mutex("name").lease(Duration::from_millis(4));
+        let mutex = client.mutex("name").fixed_lease(Duration::from_millis(4));
         let (mut released, mut lost) = (0, 0);
         for round in 0..1_000_u64 {
             let guard = mutex.lock().await.unwrap();

@@ -188,7 +188,7 @@ async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
         let client = Client::connect(&server.url()).await.unwrap();
-        let mutex = client.mutex("name").watchdog(Duration::from_millis(600));
+        let mutex = client.mutex("name").lease(Duration::from_millis(600));
         let guard = mutex.lock().await.unwrap();
         server.cli(&["DEL", "name"]);
         assert!(java_locks(&server));
@@ -220,12 +220,12 @@ async fn nobody_believes_in_a_lease_that_was_given_for_another() {
         let holder = Client::connect(&server.url()).await.unwrap();
         let client = Client::connect(&server.url()).await.unwrap();
         let guard = holder.mutex("name").lock().await.unwrap();
-        let short = tokio::spawn(client.mutex("name").lease(SHORT).lock());
+        let short = tokio::spawn(client.mutex("name").fixed_lease(SHORT).lock());
         wait_until_async(Duration::from_secs(5), "the first is in line", || {
             server.cli(&["LLEN", "leasehold:{name}:queue"]) == redis::Value::Int(1)
         })
         .await;
-        let long = tokio::spawn(client.mutex("name").lease(LONG).lock());
+        let long = tokio::spawn(client.mutex("name").fixed_lease(LONG).lock());
         while client.status("name").await.unwrap().waiting_here < 2 {
             tokio::task::yield_now().await;
         }
@@ -267,7 +267,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
             builder.username("worker").password("secret").connect()
         };
         let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
-        let [first, second] = [&one, &two].map(|client| client.mutex("order:1").watchdog(LEASE));
+        let [first, second] = [&one, &two].map(|client| client.mutex("order:1").lease(LEASE));
 
         let guard = first.lock().await.unwrap();
         tokio::time::sleep(2 * LEASE).await; // it lives only if it is renewed

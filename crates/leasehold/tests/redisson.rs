@@ -147,7 +147,7 @@ async fn what_redisson_unlocks_by_force_is_lost_at_the_next_renewal() {
     for server in servers() {
         let client = client_of(&server).await;
         let mut java = Redisson::start(&server, LEASE).await;
-        let guard = client.mutex("name").watchdog(SHORT).lock().await.unwrap();
+        let guard = client.mutex("name").lease(SHORT).lock().await.unwrap();
         let waiter = tokio::spawn(client_of(&server).await.mutex("name").lock());
         wait_until_heard_by(&server, 1).await;
         assert_eq!(java.obey("force name").await, "true");

@@ -7,12 +7,11 @@ use std::{
     future::pending,
     panic,
     sync::{Mutex, Once, OnceLock},
-    task::Poll,
     thread,
     time::{Duration, Instant},
 };
 
-use common::{ByHand, assert_nothing_left, int, keys, servers};
+use common::{assert_nothing_left, int, keys, servers, without_runtime};
 use leasehold::{Client, ErrorKind, Guard, LostReason};
 use leasehold_testkit::{Proxy, Server, Way, wait_until};
 use tokio::runtime::{Builder, Runtime};
@@ -316,20 +315,6 @@ async fn connect_without_timeout(url: &str) -> Client {
         .connect()
         .await
         .unwrap()
-}
-
-fn without_runtime<T>(future: impl Future<Output = T>) -> T {
-    let mut future = ByHand::new(future);
-    let until = Instant::now() + SOON;
-    loop {
-        if let Poll::Ready(output) = future.poll() {
-            return output;
-        }
-        while !future.is_woken() {
-            assert!(Instant::now() < until, "it hangs");
-            thread::sleep(Duration::from_micros(100));
-        }
-    }
 }
 
 /// What the runtime that ends was in the middle of.

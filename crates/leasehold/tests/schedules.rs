@@ -33,7 +33,7 @@ fn child() {
     runtime.block_on(async {
         let builder = Client::builder().url(&job.url).poll_every(100 * MS);
         let client = builder.connect().await.unwrap();
-        let guard = client.mutex(&job.name).watchdog(job.lease).lock().await;
+        let guard = client.mutex(&job.name).lease(job.lease).lock().await;
         say(&monotonic().as_nanos().to_string());
         hear();
         drop(guard);
@@ -52,7 +52,7 @@ async fn a_grant_that_is_heard_after_its_end_is_not_believed() {
             let builder = Client::builder().url(server.url()).poll_every(poll);
             let waiter = builder.connect().await.unwrap();
             let guard = holder.mutex("name").lock().await.unwrap();
-            let waiting = tokio::spawn(waiter.mutex("name").watchdog(lease).lock());
+            let waiting = tokio::spawn(waiter.mutex("name").lease(lease).lock());
             until_queued(&server, 1).await;
             let place = queue(&server, "name").remove(0);
             tokio::time::sleep(lease).await; // the time itself is what is tested
@@ -127,7 +127,12 @@ async fn a_late_copy_of_an_acquire_does_not_bring_the_end_nearer() {
     for server in servers() {
         let client = Client::connect(&server.url()).await.unwrap();
         let mut monitor = Monitor::start(&server);
-        let guard = client.mutex("name").lease(5 * SECOND).lock().await.unwrap();
+        let guard = client
+            .mutex("name")
+            .fixed_lease(5 * SECOND)
+            .lock()
+            .await
+            .unwrap();
         let acquire = monitor.calls(&guard.owner());
         guard.extend(60 * SECOND).await.unwrap();
         for request in acquire {
@@ -153,7 +158,12 @@ async fn late_extensions_in_any_order_leave_the_latest_end() {
             [2, 0, 1],
             [2, 1, 0],
         ] {
-            let guard = client.mutex("name").lease(2 * SECOND).lock().await.unwrap();
+            let guard = client
+                .mutex("name")
+                .fixed_lease(2 * SECOND)
+                .lock()
+                .await
+                .unwrap();
             let before = monitor.calls(&guard.owner()).len();
             for lease in [3, 30, 60] {
                 guard.extend(lease * SECOND).await.unwrap();
@@ -181,10 +191,10 @@ async fn waiters_with_other_terms_share_no_lease_id() {
         for (first, second) in [(SECOND, 30 * SECOND), (30 * SECOND, 2 * SECOND)] {
             let mut monitor = Monitor::start(&server);
             let held = other.mutex("name").lock().await.unwrap();
-            let leaves = tokio::spawn(client.mutex("name").lease(first).lock());
+            let leaves = tokio::spawn(client.mutex("name").fixed_lease(first).lock());
             until_queued(&server, 1).await;
             let requests = monitor.calls(client.id());
-            let stays = tokio::spawn(client.mutex("name").lease(second).lock());
+            let stays = tokio::spawn(client.mutex("name").fixed_lease(second).lock());
             until_waiting_here(&client, 2).await;
             leaves.abort();
             release(held).await;
@@ -213,7 +223,12 @@ async fn two_extensions_at_once_are_believed_as_long_as_the_server_holds() {
         let (client, looker) = (network.client().await, world.client().await);
         for round in 0..20_u64 {
             network.delay(Duration::from_micros(200 * round));
-            let guard = client.mutex("name").lease(2 * SECOND).lock().await.unwrap();
+            let guard = client
+                .mutex("name")
+                .fixed_lease(2 * SECOND)
+                .lock()
+                .await
+                .unwrap();
             let (long, short) = (guard.extend(30 * SECOND), guard.extend(300 * MS));
             let (long, short) = if round % 2 == 0 {
                 tokio::join!(long, short)
@@ -241,7 +256,7 @@ async fn a_repeated_release_that_was_kept_before_is_believed_for_what_is_left() 
         let (client, looker) = (network.client().await, world.client().await);
         // Nothing passes in memory, but what the server gives back is kept.
         let handoff = Handoff::new(1, Duration::from_micros(1));
-        let mutex = client.mutex("name").watchdog(LEASE).handoff(handoff);
+        let mutex = client.mutex("name").lease(LEASE).handoff(handoff);
         for round in 0..5 {
             let guard = mutex.lock().await.unwrap();
             let next = tokio::spawn(mutex.lock());

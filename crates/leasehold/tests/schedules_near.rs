@@ -158,7 +158,12 @@ async fn a_fixed_lease_that_was_unlocked_by_force_is_lost_within_a_third_of_it()
     const LEASE: Duration = Duration::from_millis(1500);
     for world in World::all() {
         let (client, admin) = (world.client().await, world.client().await);
-        let guard = client.mutex("name").lease(LEASE).lock().await.unwrap();
+        let guard = client
+            .mutex("name")
+            .fixed_lease(LEASE)
+            .lock()
+            .await
+            .unwrap();
         tokio::time::sleep(LEASE / 10).await; // not in step with its own looks
         assert!(admin.force_unlock("name").await.unwrap());
         let began = Instant::now();
@@ -186,7 +191,10 @@ async fn guards_that_are_detached_in_any_order_leave_the_right_count() {
         ] {
             let client = world.client().await;
             let owner = Owner::new();
-            let mutex = client.mutex("name").lease(30 * SECOND).owned_by(&owner);
+            let mutex = client
+                .mutex("name")
+                .fixed_lease(30 * SECOND)
+                .owned_by(&owner);
             let outer = mutex.lock().await.unwrap();
             let inner = mutex.lock().await.unwrap();
             let again = outer.reenter().unwrap(); // counted in memory only
@@ -271,7 +279,7 @@ async fn refusals_are_told_as_such_and_waited_out(server: &Server, what: &str, o
     let client = builder.operation_timeout(300 * MS).connect().await.unwrap();
     let mutex = client.mutex("name");
     let waits = tokio::spawn(client.mutex("other").lock());
-    let short = tokio::spawn(client.mutex("another").watchdog(300 * MS).lock());
+    let short = tokio::spawn(client.mutex("another").lease(300 * MS).lock());
     is_refused(&mutex, what, server).await;
     for lock in [&waits, &short] {
         assert!(!lock.is_finished(), "{} {what}", server.flavor());

@@ -123,7 +123,7 @@ async fn acquire(args: &Run, url: &str, signals: &mut Signals) -> Result<Acquire
         client = Client::connect(url) => client?,
         exit = told_to_end(signals) => return Ok(Acquired::Not(exit)),
     };
-    let mutex = client.mutex(args.name.as_str()).watchdog(args.lease);
+    let mutex = client.mutex(args.name.as_str()).lease(args.lease);
     let guard = tokio::select! {
         guard = lock(args, &mutex) => guard?,
         exit = told_to_end(signals) => {

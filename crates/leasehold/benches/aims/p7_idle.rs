@@ -29,7 +29,9 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         let client = stage::connect(&stage.url()).await;
         let mut guards = Vec::new();
         for number in 0..NAMES {
-            let mutex = client.mutex(name(number)).lease(Duration::from_secs(600));
+            let mutex = client
+                .mutex(name(number))
+                .fixed_lease(Duration::from_secs(600));
             guards.push(mutex.lock().await.expect("a guard"));
         }
         guards

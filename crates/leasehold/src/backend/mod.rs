@@ -48,6 +48,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Stops hearing wake-ups for the name. Asked for at once, whether or not the reply is waited for.
     fn unlisten(&self, name: &Name) -> Reply<()>;
 
+    /// For tests: answered when all wake-ups are heard that the server has sent until now.
+    fn heard(&self) -> Reply<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Leases are held that will have to be renewed from home: what that needs may be made ready.
     fn prepare(&self) {}
 }

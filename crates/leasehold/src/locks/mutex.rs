@@ -84,11 +84,11 @@ impl Mutex {
         &self.given
     }
 
-    /// The same lock with a fixed lease: it ends after `lease`, and nobody renews it.
+    /// The same lock with a fixed lease: it ends after `lease`, and is not renewed.
     ///
-    /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`] moves the end.
+    /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`] moves the end. Redisson's `leaseTime`.
     #[must_use]
-    pub fn lease(&self, lease: Duration) -> Mutex {
+    pub fn fixed_lease(&self, lease: Duration) -> Mutex {
         Mutex {
             lease,
             fixed: true,
@@ -96,11 +96,12 @@ impl Mutex {
         }
     }
 
-    /// The same lock with a renewed lease of this length instead of the client's.
+    /// The same lock with a lease of this length, renewed as long as the guard lives, instead of the client's.
     ///
-    /// It is how long the name stays taken after a crash. 1 ms to 366 days, in whole milliseconds.
+    /// It is how long the name stays taken after a crash. 1 ms to 366 days, in whole milliseconds. Redisson's
+    /// `lockWatchdogTimeout`.
     #[must_use]
-    pub fn watchdog(&self, lease: Duration) -> Mutex {
+    pub fn lease(&self, lease: Duration) -> Mutex {
         Mutex {
             lease,
             fixed: false,
@@ -267,8 +268,8 @@ impl Mutex {
         };
         if !self.fixed && renew_every < Duration::from_millis(1) {
             let value = format!("{lease:?}");
-            return Err(Invalid::new("watchdog lease", value, "at least 3ms")
-                .remedy("take a longer one, or a fixed one with lease(d)")
+            return Err(Invalid::new("lease", value, "at least 3ms")
+                .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
                 .into());
         }
         Ok(Spec {

@@ -185,8 +185,10 @@ impl<'a> Driver<'a> {
                 Step::Ask
             }
             Ok(Acquired::Held { ttl }) => {
-                self.pauses.reset();
-                if !queued {
+                if queued {
+                    self.pauses.reset();
+                } else {
+                    // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
                     ticket.refused();
                 }
                 let remote = state.remote();

@@ -133,6 +133,12 @@ impl Queues {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// How many drivers wait for a wake-up.
+    pub(crate) fn waiting_drivers(&self) -> usize {
+        let waits = |queue: &Arc<Queue>| matches!(queue.state.lock().phase, Phase::WaitingRemote);
+        self.all().iter().filter(|queue| waits(queue)).count()
+    }
+
     /// How many wait for the name in this process.
     pub(crate) fn waiting(&self, name: &Name) -> usize {
         self.find(name)

@@ -210,6 +210,21 @@ impl<F: Future> ByHand<F> {
     }
 }
 
+/// What a future gives that is polled on a thread without a runtime.
+pub fn without_runtime<T>(future: impl Future<Output = T>) -> T {
+    let mut future = ByHand::new(future);
+    let until = std::time::Instant::now() + SOON;
+    loop {
+        if let Poll::Ready(output) = future.poll() {
+            return output;
+        }
+        while !future.is_woken() {
+            assert!(std::time::Instant::now() < until, "it hangs");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
 /// Every key on the server.
 pub fn keys(server: &Server) -> Vec<String> {
     redis::from_redis_value(server.cli(&["KEYS", "*"])).expect("KEYS answers with strings")

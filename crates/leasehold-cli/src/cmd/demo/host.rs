@@ -137,7 +137,7 @@ async fn play(
 
     let mut workers = JoinSet::new();
     for (number, part) in job.parts.iter().enumerate() {
-        let mutex = client.mutex(job.lock.as_str()).watchdog(story::LEASE);
+        let mutex = client.mutex(job.lock.as_str()).lease(story::LEASE);
         let worker = Worker {
             mutex: (!job.broken).then_some(mutex),
             stock: Stock::open(&job.stock)?,

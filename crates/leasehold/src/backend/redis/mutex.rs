@@ -227,6 +227,10 @@ impl Backend for Redis {
         self.subscriptions.unlisten(name)
     }
 
+    fn heard(&self) -> Reply<()> {
+        self.subscriptions.heard()
+    }
+
     fn prepare(&self) {
         self.commands.prepare();
     }

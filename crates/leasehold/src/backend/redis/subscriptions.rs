@@ -45,6 +45,8 @@ pub(super) struct Subscriptions {
 enum Order {
     Listen(Name, oneshot::Sender<Result<(), Cause>>),
     Unlisten(Name, oneshot::Sender<()>),
+    /// Answered when all is heard that the server has said before it.
+    Mark(oneshot::Sender<()>),
 }
 
 impl Subscriptions {
@@ -106,6 +108,17 @@ impl Subscriptions {
         Box::pin(async move {
             // An error means that the connection is gone, and the subscription with it.
             let _ = done.await;
+            Ok(())
+        })
+    }
+
+    /// When all is heard that the server has said until now.
+    pub(super) fn heard(&self) -> Reply<()> {
+        let (told, heard) = oneshot::channel();
+        let _ = self.orders.send(Order::Mark(told));
+        Box::pin(async move {
+            // An error means that the connection is gone, and what was said on it lost.
+            let _ = heard.await;
             Ok(())
         })
     }
@@ -173,7 +186,7 @@ impl Lane {
             while self.names.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
                     Some(Order::Listen(name, told)) => waiting.push((name, told)),
-                    Some(Order::Unlisten(..)) => {}
+                    Some(Order::Unlisten(..) | Order::Mark(_)) => {}
                     None => return,
                 }
             }
@@ -225,6 +238,7 @@ impl Lane {
                         self.forget(&name);
                         let _ = told.send(());
                     }
+                    Order::Mark(_) => {}
                 },
             }
         }
@@ -250,17 +264,25 @@ impl Lane {
         let mut requests: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
         if !self.names.is_empty() {
             let channels: Vec<String> = self.names.keys().cloned().collect();
-            let mut sink = sink.clone();
+            let mut all = sink.clone();
             let timeout = self.operation_timeout;
-            let again = async move { sink.subscribe(&channels).await };
+            let again = async move { all.subscribe(&channels).await };
+            let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
             match tokio::time::timeout(timeout, again).await {
                 Ok(Ok(())) => self.worked = true,
+                // The server refuses one of them, and therefore all.
+                Ok(Err(error)) if is_refusal(&error) => {
+                    if self.subscribe_each(&sink, &names).await.is_err() {
+                        return Some(());
+                    }
+                }
                 _ => return Some(()),
             }
-            // What was said during the gap is lost.
-            let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
             for name in &names {
-                self.counted.begin(name);
+                if self.hears(name) {
+                    self.counted.begin(name);
+                }
+                // What was said during the gap is lost.
                 self.wake_ups.tell(name, WakeUp::TryAgain);
             }
         }
@@ -278,7 +300,7 @@ impl Lane {
                     match done {
                         Ok(None) => self.worked = true,
                         // The server refuses this name; the others are still heard.
-                        Ok(Some(refused)) => self.forget(&refused),
+                        Ok(Some(refused)) => self.refused(&refused),
                         Err(_) => return Some(()),
                     }
                 }
@@ -296,6 +318,7 @@ impl Lane {
                             requests.push(request);
                         }
                     }
+                    Some(Order::Mark(told)) => requests.push(mark(&sink, told)),
                     None => return None,
                 },
             }
@@ -343,6 +366,26 @@ impl Lane {
         })
     }
 
+    /// Subscribes to each name by itself, since the server refuses all at once.
+    async fn subscribe_each(
+        &mut self,
+        sink: &PubSubSink,
+        names: &BTreeSet<Name>,
+    ) -> Result<(), RedisError> {
+        let mut sink = sink.clone();
+        for name in names {
+            let channels = self.channels(name);
+            let subscribing = sink.subscribe(&channels);
+            match tokio::time::timeout(self.operation_timeout, subscribing).await {
+                Ok(Ok(())) => self.worked = true,
+                Ok(Err(error)) if is_refusal(&error) => self.refused(name),
+                Ok(Err(error)) => return Err(error),
+                Err(elapsed) => return Err(std::io::Error::from(elapsed).into()),
+            }
+        }
+        Ok(())
+    }
+
     fn unsubscribe(
         &mut self,
         sink: &PubSubSink,
@@ -380,6 +423,20 @@ impl Lane {
         }
     }
 
+    /// The server does not let this client listen for the name, and so does not count it.
+    fn refused(&mut self, name: &Name) {
+        self.forget(name);
+        self.counted.end(name, self.counted.order(name));
+    }
+
+    /// Whether this client is subscribed to the name's channels, or is about to be.
+    fn hears(&self, name: &Name) -> bool {
+        let channel = name.channel().to_string();
+        self.names
+            .get(&channel)
+            .is_some_and(|names| names.contains(name))
+    }
+
     fn dispatch(&self, channel: &str, payload: &[u8]) {
         let Some(names) = self.names.get(channel) else {
             return; // said before the server had heard of our leaving
@@ -396,6 +453,20 @@ impl Lane {
             self.wake_ups.tell(name, wake_up);
         }
     }
+}
+
+/// The answer to a `PING` comes behind all messages of before, and is looked at after them.
+fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, Answered> {
+    let mut sink = sink.clone();
+    Box::pin(async move {
+        let answer = sink.ping::<redis::Value>().await;
+        let _ = told.send(());
+        match answer {
+            Ok(_) => Ok(None),
+            Err(error) if is_refusal(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    })
 }
 
 /// The server has said no, on a connection that goes on.
