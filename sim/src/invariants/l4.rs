@@ -2,10 +2,12 @@
 //! server was silent towards its client about this name for as long as the lease that this caller asked for, or could not
 //! be reached for an operation timeout.
 
+use std::time::Duration;
+
 use leasehold::{Error, ErrorKind};
 
 use crate::{
-    config::SECOND,
+    config::{MS, SECOND},
     invariants::Asked,
     shared::{LETTERS, Shared, span},
     tasks,
@@ -31,6 +33,18 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         .last_refusal
         .get(&client)
         .is_some_and(|at| *at >= since);
+    // `max_hold` makes a lease shorter than what was asked for.
+    if shared.config.max_hold == 0.0
+        && let Some(other) = lease_of_another(error, lease)
+    {
+        let letter = LETTERS[usize::from(client)];
+        let what = format!(
+            "a lock() of client {letter} for {} failed for {other}",
+            span(lease)
+        );
+        shared.breach("L4", "failed for the lease of another", what);
+        return;
+    }
     let stop = shared.last_stop.get(&client);
     let stopped = stop.is_some_and(|at| *at >= since);
     let patience = match error.kind() {
@@ -52,4 +66,14 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         );
         shared.breach("L4", format!("{:?}", error.kind()), what);
     }
+}
+
+/// "The lease of 30ms is over before the answer is here", to somebody who asked for another one.
+fn lease_of_another(error: &Error, lease: u64) -> Option<String> {
+    let words = error.to_string();
+    let (_, named) = words.split_once("the lease of ")?;
+    let (named, _) = named.split_once(" is over")?;
+    let own = [lease, lease / MS * MS, lease.div_ceil(MS) * MS];
+    let own = own.map(|nanos| format!("{:?}", Duration::from_nanos(nanos)));
+    (!own.iter().any(|own| own == named)).then(|| named.to_owned())
 }
