@@ -27,6 +27,8 @@ use tokio::{
     time::{Instant as TokioInstant, Sleep},
 };
 
+use crate::callout;
+
 /// Where the background work of a client runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Home {
@@ -156,7 +158,12 @@ impl Home {
                     Poll::Ready(false)
                 }
             });
-            if over.await {
+            let over = match place {
+                Place::Here(_) => over.await,
+                // The waker is called where others' work is done.
+                Place::Thread(_) | Place::Nowhere(_) => callout::shielded(over).await,
+            };
+            if over {
                 return;
             }
         }
@@ -281,120 +288,4 @@ impl Drop for Ended {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-    use leasehold_testkit::{Flavor, Server, wait_until};
-    use tokio::{runtime::Runtime, sync::oneshot};
-
-    use super::*;
-    use crate::{Client, ErrorKind, LostReason};
-
-    const LEASE: Duration = Duration::from_millis(600);
-    const SOON: Duration = Duration::from_secs(10);
-
-    /// A thread that ends when it is told to.
-    fn mortal() -> (Home, oneshot::Sender<()>) {
-        let (end, ended) = oneshot::channel();
-        let thread = Thread::start(async {
-            let _ = ended.await;
-        });
-        (Home::Thread(Arc::new(thread.unwrap())), end)
-    }
-
-    fn one_thread() -> Runtime {
-        Builder::new_current_thread().enable_all().build().unwrap()
-    }
-
-    #[test]
-    fn there_is_one_thread_for_the_process() {
-        let (Home::Thread(one), Home::Thread(other)) =
-            (Home::thread().unwrap(), Home::thread().unwrap())
-        else {
-            panic!("a thread")
-        };
-        assert!(Arc::ptr_eq(&one, &other));
-        assert!(one.is_in_this_process());
-    }
-
-    #[test]
-    fn a_thread_of_another_process_is_none() {
-        let Home::Thread(thread) = Home::thread().unwrap() else {
-            panic!("a thread")
-        };
-        let forked = Home::Thread(Arc::new(Thread {
-            runtime: thread.runtime.clone(),
-            alive: Arc::clone(&thread.alive),
-            process: thread.process + 1,
-        }));
-        assert!(forked.check_process().is_err());
-    }
-
-    #[test]
-    fn a_timer_fires_although_the_runtime_that_polled_it_has_ended() {
-        let time = Duration::from_millis(50);
-        for home in [Home::thread().unwrap(), {
-            let stays = Box::leak(Box::new(one_thread()));
-            stays.block_on(async { Home::here() })
-        }] {
-            let began = Instant::now();
-            let mut sleep = Box::pin(home.sleep(time));
-            let first = one_thread();
-            let polled = first.block_on(async { (&mut sleep).now_or_never() });
-            assert!(polled.is_none());
-            drop(first);
-            one_thread().block_on(sleep);
-            assert!(began.elapsed() >= time);
-        }
-    }
-
-    #[test]
-    fn a_timer_fires_although_its_thread_has_ended() {
-        let (home, end) = mortal();
-        let mut sleep = Box::pin(home.sleep(Duration::from_millis(50)));
-        let runtime = one_thread();
-        let polled = runtime.block_on(async { (&mut sleep).now_or_never() });
-        assert!(polled.is_none());
-        end.send(()).unwrap();
-        wait_until(SOON, "it has ended", || home.check().is_err());
-        runtime.block_on(async { tokio::time::timeout(SOON, sleep).await.unwrap() });
-    }
-
-    #[test]
-    fn a_client_whose_thread_is_gone_says_so_and_its_guards_know_when_they_end() {
-        for flavor in Flavor::available() {
-            let server = Server::start(flavor);
-            let (home, end) = mortal();
-            one_thread().block_on(async {
-                let builder = Client::builder().url(server.url()).lease(LEASE);
-                let client = builder.connect_at(|| Ok(home.clone())).await.unwrap();
-                let guard = client.mutex("order:42").lock().await.unwrap();
-                end.send(()).unwrap();
-                wait_until(SOON, "it has ended", || home.check().is_err());
-
-                let error = client.mutex("order:43").lock().await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::ThreadGone);
-                assert!(
-                    error.to_string().contains("connect a new client"),
-                    "{error}"
-                );
-                let error = client.status("order:42").await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::ThreadGone);
-
-                let until = guard.valid_until();
-                assert_eq!(guard.lost().await, LostReason::Expired);
-                assert!(Instant::now() < until + Duration::from_millis(100));
-                drop(guard);
-
-                let again = Client::connect(&server.url()).await.unwrap();
-                again
-                    .mutex("order:42")
-                    .lock()
-                    .await
-                    .unwrap()
-                    .release()
-                    .await
-                    .unwrap();
-            });
-        }
-    }
-}
+mod tests;

@@ -217,3 +217,44 @@ async fn a_waker_that_panics_makes_no_other_name_deaf() {
         wait_until_idle(&client).await;
     }
 }
+
+/// Bug 62: of several that wait for the loss of one hold, one whose waker panics does not keep it from the others.
+#[tokio::test]
+async fn a_waker_that_panics_keeps_the_loss_from_nobody_else() {
+    for server in servers() {
+        let case = server.flavor().to_string();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        let mut bad = Box::pin(guard.lost());
+        let bad_waker = waker(|| panic!("a waker that panics on purpose"));
+        assert!(
+            bad.as_mut()
+                .poll(&mut Context::from_waker(&bad_waker))
+                .is_pending()
+        );
+        let mut good = ByHand::new(guard.lost());
+        assert!(good.poll().is_pending());
+        assert!(
+            soon(&case, client.force_unlock("name")).await.unwrap(),
+            "{case}"
+        );
+        // Its own timer would come 30 s later.
+        soon(&case, output(&mut good)).await;
+    }
+}
+
+/// Bug 47, again: neither does a release that is left alone after the shutdown began.
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_a_release_that_is_not_polled_any_more() {
+    for world in World::all() {
+        let case = world.name();
+        let builder = world.builder().operation_timeout(SOON * 6);
+        let client = builder.connect().await.unwrap();
+        let guard = client.mutex("name").lock().await.unwrap();
+        let mut shutdown = ByHand::new(client.shutdown(Shutdown::ReleaseAll { grace: SOON * 6 }));
+        assert!(shutdown.poll().is_pending(), "{case}");
+        let mut parked = ByHand::new(guard.release());
+        assert!(parked.poll().is_pending(), "{case}");
+        soon(&case, output(&mut shutdown)).await;
+    }
+}

@@ -89,7 +89,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             files(&path, found);
-        } else if path.extension().is_some_and(|ext| ext == "rs") {
+        } else if path.extension().is_some_and(|ext| ext == "rs") && !path.ends_with("tests.rs") {
             found.push(path);
         }
     }
@@ -138,7 +138,7 @@ impl Sources {
 }
 
 fn without_tests(text: &str) -> String {
-    let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     let code = text
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"));

@@ -273,7 +273,7 @@ impl Hold {
         self.core
             .events
             .tell(&self.queue.name, self.lease, EventKind::Lost(reason));
-        tracing::warn!(name = %self.queue.name, %reason, "lease lost");
+        callout::quietly(|| tracing::warn!(name = %self.queue.name, %reason, "lease lost"));
         self.queue.holder_left(&self.core, self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    Error, LostReason, Released,
+    Error, LostReason, Released, callout,
     config::{check_lease, millis},
     engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
     error::Invalid,
@@ -128,7 +128,8 @@ impl Guard {
             match self.hold().standing() {
                 // The watchdog tells; a timer of the caller's own does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
-                    () = over => {}
+                    // Others wait for it, too: a waker that panics must not keep it from them.
+                    () = callout::shielded(over) => {}
                     () = self.hold().core.sleep_here(left) => {}
                 },
                 Err(End::Lost(reason)) => return reason,

@@ -29,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{failure::classify, target::Target};
 use crate::{
     backend::Failure,
+    callout,
     error::Cause,
     home::{Home, ThreadGone},
 };
@@ -297,15 +298,15 @@ impl Lane {
     /// Waits for a change of this lane, or until this is polled on another runtime than the lane's.
     async fn changed_or_left(&self, changed: Notified<'_>, home: Id) {
         let mut changed = std::pin::pin!(changed);
-        std::future::poll_fn(|cx| {
+        let changed_or_left = std::future::poll_fn(|cx| {
             let here = Handle::try_current().map_or(home, |here| here.id());
             if here == self.id || self.id == home {
                 changed.as_mut().poll(cx)
             } else {
                 std::task::Poll::Ready(())
             }
-        })
-        .await;
+        });
+        callout::shielded(changed_or_left).await;
     }
 
     fn is_up(&self, connection: MultiplexedConnection, number: u64) {
@@ -354,7 +355,9 @@ impl Lane {
         let was = std::mem::replace(&mut *state, down);
         drop(state);
         drop(was);
-        tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
+        callout::quietly(|| {
+            tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
+        });
         self.silent.store(0, Ordering::Relaxed);
         // On the lane's own runtime, not on that of whoever has noticed.
         self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
@@ -377,7 +380,7 @@ impl Lane {
                         State::Gone => return,
                     };
                     strong.is_up(connection, number);
-                    tracing::debug!(server = %dialler.target, "connected");
+                    callout::quietly(|| tracing::debug!(server = %dialler.target, "connected"));
                     return;
                 }
                 Err(failure) => {

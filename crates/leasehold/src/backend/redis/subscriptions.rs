@@ -28,6 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::target::Target;
 use crate::{
     backend::{Failure, Grant, Reply, Sink, WakeUp},
+    callout,
     config::Config,
     error::Cause,
     home::Home,
@@ -207,7 +208,9 @@ impl Lane {
                     for (_, told) in waiting.drain(..) {
                         let _ = told.send(Err(Arc::clone(&cause)));
                     }
-                    tracing::warn!(server = %self.target, %cause, "cannot subscribe, polling meanwhile");
+                    callout::quietly(|| {
+                        tracing::warn!(server = %self.target, %cause, "cannot subscribe, polling meanwhile");
+                    });
                 }
             }
             // Also after a connection that ended at once: the server may refuse a subscription each time.

@@ -304,7 +304,8 @@ impl Queue {
             return;
         };
         *work = Some(Weak::clone(&its));
-        if !state.waiters.is_empty() {
+        // A shutdown waits for it, too.
+        if !state.waiters.is_empty() || state.life != Life::Open {
             drop(state);
             Awaited::add(core, its);
         }

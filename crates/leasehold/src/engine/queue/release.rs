@@ -11,6 +11,7 @@ use super::{
 use crate::{
     Error, LostReason, Released,
     backend::{Failure, Next, Release, ReleaseReply},
+    callout,
     clock::Tick,
     engine::finish::Finish,
     engine::hold::{Hold, Left},
@@ -294,7 +295,9 @@ impl Releasing {
     /// The server refuses it for good, or has not answered until the lease had ended there.
     fn give_up(&self, failure: &Failure) {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
-        tracing::warn!(name = %queue.name, cause = %failure.cause(), "not released, left to expire");
+        callout::quietly(|| {
+            tracing::warn!(name = %queue.name, cause = %failure.cause(), "not released, left to expire");
+        });
         core.events
             .tell(&queue.name, self.hold.lease, EventKind::Released);
         if !failure.is_final() {

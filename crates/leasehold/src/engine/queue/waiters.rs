@@ -150,6 +150,8 @@ impl Locked<'_> {
                     let guard = reenter_on_server(hold, patience).await;
                     waiter.answer.send_and_wake(guard.map(Some));
                 });
+            } else {
+                rest.push_back(waiter); // the holder has left already
             }
         }
         self.try_once = u32::try_from(rest.iter().filter(|w| w.once).count()).unwrap_or(0);

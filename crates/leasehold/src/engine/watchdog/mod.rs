@@ -34,6 +34,7 @@ use list::{BATCH, List, slot};
 
 use crate::{
     backend::{Failure, Renew, Renewal},
+    callout,
     clock::Tick,
     engine::core::Core,
     engine::hold::{Due, Hold, Look, patience},
@@ -330,11 +331,13 @@ struct Late(Duration);
 
 /// A batch that has no answer: each is tried again by itself until its lease ends.
 fn failed(due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
-    tracing::warn!(
-        names = due.len(),
-        cause = &**failure.cause() as &dyn std::error::Error,
-        "leases not renewed, trying again until they end"
-    );
+    callout::quietly(|| {
+        tracing::warn!(
+            names = due.len(),
+            cause = &**failure.cause() as &dyn std::error::Error,
+            "leases not renewed, trying again until they end"
+        );
+    });
     for (due, hold) in due {
         hold.renewed(&due, Renewal::Unknown, sent);
     }
