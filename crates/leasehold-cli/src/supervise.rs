@@ -41,8 +41,8 @@ use crate::{
 const MARGIN_MIN: Duration = Duration::from_millis(20);
 const MARGIN_MAX: Duration = Duration::from_millis(250);
 
-/// How long to wait for the end of what a guardian that was killed has left behind, and for a word of the guardian after a
-/// loss.
+/// How long to wait for the end of what a guardian that was killed has left behind, and for the guardian's next report
+/// after a loss.
 const SEARCH: Duration = Duration::from_secs(2);
 
 /// What became of CMD.
@@ -97,13 +97,16 @@ pub(crate) async fn supervise(
     link.tell(hold.order());
     let mut renewals = 0;
     let mut lost = None;
-    // Set by the loss, and taken back by whatever the guardian says after it.
+    // Set by the loss, and put off by each report that is read after it. Not switched off: the guardian may have sent
+    // that before the loss.
     let mut answer_by: Option<Instant> = None;
+    // A command that cannot be stopped may take as long as it likes.
+    let mut out_of_reach = false;
     loop {
         let no_answer = async {
             match answer_by {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
+                Some(at) if !out_of_reach => tokio::time::sleep_until(at).await,
+                _ => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -114,7 +117,8 @@ pub(crate) async fn supervise(
                     return Ok(Outcome { how, lost: lease || lost.is_some(), renewals });
                 }
                 Ok(Some(report)) => {
-                    answer_by = None;
+                    answer_by = answer_by.map(|_| Instant::now() + SEARCH);
+                    out_of_reach |= report == Report::OutOfReach;
                     job.hear(report, &hold, remarks)?;
                 }
                 // A guardian that cannot be understood is as good as none.
