@@ -1,34 +1,46 @@
 //! What goes to the terminal: words on stderr, answers on stdout, and never a password.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, io::Write, time::Duration};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::exit::Failure;
 
-/// A remark of ours, beside whatever CMD writes.
-pub(crate) fn remark(message: &str) {
-    anstream::eprintln!("leasehold: {}", redact(message));
+/// Writes a line to standard error, in one piece. A failure to do so could be told nowhere.
+pub(crate) fn say(line: &str) {
+    let _ = anstream::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// A remark of ours, beside whatever CMD writes: one line.
+pub(crate) fn remark(message: &str) -> String {
+    format!("leasehold: {}", redact(message))
 }
 
 /// A failure, for eyes or as one line of JSON.
-pub(crate) fn failure(failure: &Failure, json: bool) {
+pub(crate) fn failure(failure: &Failure, json: bool) -> String {
     if json {
-        let document = serde_json::json!({
+        json_line(&serde_json::json!({
             "error": redact(&failure.message),
             "exit": failure.exit.code(),
-        });
-        eprintln!("{document}");
+        }))
     } else {
-        remark(&failure.message);
+        remark(&failure.message)
     }
+}
+
+/// A document as one line of JSON.
+pub(crate) fn json_line(document: &Value) -> String {
+    document.to_string()
 }
 
 /// The answer of a command as JSON, on stdout.
 pub(crate) fn answer(document: &impl Serialize) {
     match serde_json::to_string_pretty(document) {
-        Ok(text) => anstream::println!("{text}"),
-        Err(error) => remark(&format!("could not write the answer as JSON: {error}")),
+        Ok(text) => anstream::println!("{}", text),
+        Err(error) => say(&remark(&format!(
+            "could not write the answer as JSON: {error}"
+        ))),
     }
 }
 

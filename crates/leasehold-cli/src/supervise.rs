@@ -91,7 +91,7 @@ pub(crate) async fn supervise(
     mut link: Link,
     mut events: Receiver<Event>,
     signals: &mut Signals,
-    remarks: &mut Remarks,
+    remarks: &Remarks,
 ) -> Result<Outcome, Failure> {
     let mut job = Job::new();
     link.tell(hold.order());
@@ -139,7 +139,7 @@ pub(crate) async fn supervise(
                 match job.group {
                     Some(group) => {
                         send(group, Signal::KILL);
-                        remarks.add(format!("{}: killed the command", loss(reason, hold.guard)));
+                        remarks.add(&format!("{}: killed the command", loss(reason, hold.guard)));
                     }
                     // The guardian may be stopped just before it starts CMD, and must not do it later.
                     None => job.kill_all(&link).await,
@@ -196,12 +196,7 @@ impl Job {
         }
     }
 
-    fn hear(
-        &mut self,
-        report: Report,
-        hold: &Hold<'_>,
-        remarks: &mut Remarks,
-    ) -> Result<(), Failure> {
+    fn hear(&mut self, report: Report, hold: &Hold<'_>, remarks: &Remarks) -> Result<(), Failure> {
         match report {
             Report::Started(pid) => self.started(pid),
             Report::CannotStart(code) => {
@@ -217,19 +212,17 @@ impl Job {
                 ));
             }
             Report::Stopped(signal) => self.stopped(signal),
-            Report::Ending(Why::LeaseEnds) => remarks.add(format!(
+            Report::Ending(Why::LeaseEnds) => remarks.add(&format!(
                 "{} ends in {} and could not be renewed: stopping the command",
                 name(hold.guard),
                 human(hold.guard.remaining()),
             )),
             Report::Ending(Why::Leftovers) => remarks.add(
-                "the command has ended and left processes behind: stopping them before the release"
-                    .to_owned(),
+                "the command has ended and left processes behind: stopping them before the release",
             ),
             Report::OutOfReach => remarks.add(
                 "the command runs as another user and cannot be stopped: \
-                 it goes on, and must not rely on the lock any more"
-                    .to_owned(),
+                 it goes on, and must not rely on the lock any more",
             ),
             Report::Ending(_) | Report::Ended { .. } => {}
         }
