@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match run(&args.command) {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            output::failure(&failure, args.command.json());
+            output::say(&output::failure(&failure, args.command.json()));
             failure.exit.into()
         }
     }

@@ -1,35 +1,90 @@
 //! What goes to the terminal: words on stderr, answers on stdout, and never a password.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, io::Write, time::Duration};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::exit::Failure;
 
-/// A remark of ours, beside whatever CMD writes.
-pub(crate) fn remark(message: &str) {
-    anstream::eprintln!("leasehold: {}", redact(message));
+/// Writes a line to standard error, in one piece. A failure to do so could be told nowhere.
+pub(crate) fn say(line: &str) {
+    let _ = anstream::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// A remark of ours, beside whatever CMD writes: one line.
+pub(crate) fn remark(message: &str) -> String {
+    format!("leasehold: {}", visible(&redact(message)))
 }
 
 /// A failure, for eyes or as one line of JSON.
-pub(crate) fn failure(failure: &Failure, json: bool) {
+pub(crate) fn failure(failure: &Failure, json: bool) -> String {
     if json {
-        let document = serde_json::json!({
+        json_line(&serde_json::json!({
             "error": redact(&failure.message),
             "exit": failure.exit.code(),
-        });
-        eprintln!("{document}");
+        }))
     } else {
-        remark(&failure.message);
+        remark(&failure.message)
     }
+}
+
+/// A document as one line of JSON.
+pub(crate) fn json_line(document: &Value) -> String {
+    visible_json(&document.to_string())
 }
 
 /// The answer of a command as JSON, on stdout.
 pub(crate) fn answer(document: &impl Serialize) {
     match serde_json::to_string_pretty(document) {
-        Ok(text) => anstream::println!("{text}"),
-        Err(error) => remark(&format!("could not write the answer as JSON: {error}")),
+        Ok(text) => anstream::println!("{}", visible_json(&text)),
+        Err(error) => say(&remark(&format!(
+            "could not write the answer as JSON: {error}"
+        ))),
     }
+}
+
+/// Text that others wrote, as it may be printed: a terminal obeys control characters, so they are shown as in
+/// `\u{1b}`.
+///
+/// Names and owners come from the server as any client has written them.
+pub(crate) fn visible(text: &str) -> String {
+    escape(text, is_obeyed, |c| c.escape_unicode().to_string())
+}
+
+/// The same for JSON, which escapes only some of them. They occur only inside its strings; what it puts between
+/// them are line ends.
+fn visible_json(text: &str) -> String {
+    escape(
+        text,
+        |c| c != '\n' && is_obeyed(c),
+        |c| format!("\\u{:04x}", u32::from(c)),
+    )
+}
+
+fn escape(text: &str, which: impl Fn(char) -> bool, how: impl Fn(char) -> String) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if which(c) {
+            escaped.push_str(&how(c));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// Control characters, and those that change the order in which the text around them is shown.
+fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+        )
 }
 
 /// Takes user names and passwords out of every URL in a text.
@@ -103,6 +158,24 @@ mod tests {
         ] {
             assert_eq!(redact(text), clean);
         }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown() {
+        assert_eq!(visible("Zoë's job, 日本"), "Zoë's job, 日本");
+        assert_eq!(
+            visible("\u{1b}[2J\r\n\u{9b}m\u{202e}"),
+            r"\u{1b}[2J\u{d}\u{a}\u{9b}m\u{202e}"
+        );
+    }
+
+    #[test]
+    fn json_without_what_a_terminal_would_obey_means_the_same() {
+        let document = serde_json::json!({ "owner": "\u{1b}\u{7f}\u{9b}m\u{202e}\n" });
+        let line = json_line(&document);
+        assert!(!line.contains(is_obeyed), "{line:?}");
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read, document);
     }
 
     #[test]

@@ -41,8 +41,8 @@ use crate::{
 const MARGIN_MIN: Duration = Duration::from_millis(20);
 const MARGIN_MAX: Duration = Duration::from_millis(250);
 
-/// How long to wait for the end of what a guardian that was killed has left behind, and for a word of the guardian after a
-/// loss.
+/// How long to wait for the end of what a guardian that was killed has left behind, and for the guardian's next report
+/// after a loss.
 const SEARCH: Duration = Duration::from_secs(2);
 
 /// What became of CMD.
@@ -91,19 +91,22 @@ pub(crate) async fn supervise(
     mut link: Link,
     mut events: Receiver<Event>,
     signals: &mut Signals,
-    remarks: &mut Remarks,
+    remarks: &Remarks,
 ) -> Result<Outcome, Failure> {
     let mut job = Job::new();
     link.tell(hold.order());
     let mut renewals = 0;
     let mut lost = None;
-    // Set by the loss, and taken back by whatever the guardian says after it.
+    // Set by the loss, and put off by each report that is read after it. Not switched off: the guardian may have sent
+    // that before the loss.
     let mut answer_by: Option<Instant> = None;
+    // A command that cannot be stopped may take as long as it likes.
+    let mut out_of_reach = false;
     loop {
         let no_answer = async {
             match answer_by {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
+                Some(at) if !out_of_reach => tokio::time::sleep_until(at).await,
+                _ => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -114,7 +117,8 @@ pub(crate) async fn supervise(
                     return Ok(Outcome { how, lost: lease || lost.is_some(), renewals });
                 }
                 Ok(Some(report)) => {
-                    answer_by = None;
+                    answer_by = answer_by.map(|_| Instant::now() + SEARCH);
+                    out_of_reach |= report == Report::OutOfReach;
                     job.hear(report, &hold, remarks)?;
                 }
                 // A guardian that cannot be understood is as good as none.
@@ -135,7 +139,7 @@ pub(crate) async fn supervise(
                 match job.group {
                     Some(group) => {
                         send(group, Signal::KILL);
-                        remarks.add(format!("{}: killed the command", loss(reason, hold.guard)));
+                        remarks.add(&format!("{}: killed the command", loss(reason, hold.guard)));
                     }
                     // The guardian may be stopped just before it starts CMD, and must not do it later.
                     None => job.kill_all(&link).await,
@@ -192,12 +196,7 @@ impl Job {
         }
     }
 
-    fn hear(
-        &mut self,
-        report: Report,
-        hold: &Hold<'_>,
-        remarks: &mut Remarks,
-    ) -> Result<(), Failure> {
+    fn hear(&mut self, report: Report, hold: &Hold<'_>, remarks: &Remarks) -> Result<(), Failure> {
         match report {
             Report::Started(pid) => self.started(pid),
             Report::CannotStart(code) => {
@@ -213,19 +212,17 @@ impl Job {
                 ));
             }
             Report::Stopped(signal) => self.stopped(signal),
-            Report::Ending(Why::LeaseEnds) => remarks.add(format!(
+            Report::Ending(Why::LeaseEnds) => remarks.add(&format!(
                 "{} ends in {} and could not be renewed: stopping the command",
                 name(hold.guard),
                 human(hold.guard.remaining()),
             )),
             Report::Ending(Why::Leftovers) => remarks.add(
-                "the command has ended and left processes behind: stopping them before the release"
-                    .to_owned(),
+                "the command has ended and left processes behind: stopping them before the release",
             ),
             Report::OutOfReach => remarks.add(
                 "the command runs as another user and cannot be stopped: \
-                 it goes on, and must not rely on the lock any more"
-                    .to_owned(),
+                 it goes on, and must not rely on the lock any more",
             ),
             Report::Ending(_) | Report::Ended { .. } => {}
         }

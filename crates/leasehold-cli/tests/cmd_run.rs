@@ -3,8 +3,10 @@
 mod common;
 
 use std::{
-    io::Write,
+    io::{self, Write},
+    os::unix::net::UnixStream,
     process::{Command, Stdio},
+    thread,
 };
 
 use common::{Notes, Process, SOON, code, is_there, leasehold, run, stderr, stdout};
@@ -290,6 +292,74 @@ fn a_waiting_run_that_is_told_to_end_ends_and_leaves_nothing_behind() {
     notes.write("go", "");
     assert_eq!(holder.code(), 0);
     assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_waiting_run_whose_remark_is_not_read_runs_its_command_when_its_turn_comes() {
+    let (server, notes) = (server(), Notes::new());
+    let mut holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    let script = format!("echo yes >{}", notes.sh("ran"));
+    let (waiter, reader) = Process::start_unread(&mut run(&server.url(), &[], &script));
+    wait_until(SOON, "it says what it waits for", || {
+        waiter.waits_for_its_reader()
+    });
+
+    notes.write("go", "");
+    assert_eq!(holder.code(), 0);
+    assert_eq!(notes.wait("ran"), "yes");
+    wait_until(SOON, "the name is free", || {
+        server.cli(&["EXISTS", "job"]) == redis::Value::Int(0)
+    });
+    assert_eq!(ends_once_it_is_read(waiter, reader), 0);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_waiting_run_whose_remark_is_not_read_ends_when_it_is_told_to() {
+    let (server, notes) = (server(), Notes::new());
+    let _holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
+    notes.wait("pid");
+    let (mut waiter, _reader) = Process::start_unread(&mut run(&server.url(), &[], "true"));
+    wait_until(SOON, "it says what it waits for", || {
+        waiter.waits_for_its_reader()
+    });
+    waiter.signal(Signal::TERM);
+    assert_eq!(waiter.code(), 143);
+}
+
+/// As remarks, as JSON, and as a failure.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_said_at_the_end_and_not_read_keeps_neither_the_name_nor_the_process() {
+    let server = server();
+    for (flags, script, code) in [
+        (&["--grace", "0s"][..], "sleep 100 & exit 3", 3),
+        (&["--json"], "exit 3", 3),
+        // Its guardian is its parent.
+        (&[], "kill -9 $PPID; sleep 100", 70),
+    ] {
+        let (mut process, _reader) = Process::start_unread(&mut run(&server.url(), flags, script));
+        wait_until(SOON, "it says how it went", || {
+            process.waits_for_its_reader()
+        });
+        wait_until(SOON, "the name is free", || {
+            server.cli(&["EXISTS", "job"]) == redis::Value::Int(0)
+        });
+        process.signal(Signal::TERM);
+        assert_eq!(process.code(), code, "{flags:?}");
+    }
+}
+
+/// How it ends, which it does not before.
+#[cfg(target_os = "linux")]
+fn ends_once_it_is_read(mut process: Process, mut reader: UnixStream) -> i32 {
+    assert!(!process.has_ended());
+    let reader = thread::spawn(move || io::copy(&mut reader, &mut io::sink()));
+    let code = process.code();
+    reader.join().unwrap().unwrap();
+    code
 }
 
 fn waiting(server: &Server) -> u64 {

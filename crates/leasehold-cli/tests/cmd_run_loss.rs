@@ -229,6 +229,33 @@ fn a_loss_ends_the_run_although_its_guardian_is_stopped() {
     assert!(!is_alive(guardian));
 }
 
+/// The supervisor reads what its guardian said before the loss only after the loss, and must not take it for an
+/// answer to it.
+#[test]
+fn a_loss_ends_the_run_although_its_guardian_was_stopped_after_it_had_reported() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let flags = ["--lease", "3s", "--grace", "1s"];
+    let mut holder = Process::start_captured(&mut run(&server.url(), &flags, &stubborn(&notes)));
+    let victim = notes.wait_pid("pid");
+    let guardian = guardian_of(holder.pid());
+    let before = pttl(&server, "job");
+    wait_until(SOON, "it renews, so it knows its command", || {
+        pttl(&server, "job") > before
+    });
+
+    holder.signal(Signal::STOP);
+    kill_process_group(victim, Signal::STOP).unwrap();
+    // The guardian reports the stop. Later it sends SIGTERM, which the command hears.
+    notes.wait("term");
+    kill_process(guardian, Signal::STOP).unwrap();
+    wait_until(SOON, "the lease ends", || pttl(&server, "job") == -2);
+    holder.signal(Signal::CONT);
+    let (code, said) = holder.end();
+    assert_eq!(code, 76, "{said}");
+    assert!(!is_alive(victim));
+    assert!(!is_alive(guardian));
+}
+
 #[test]
 fn a_supervisor_killed_while_it_waits_never_starts_the_command() {
     let (server, notes) = (Server::start(Flavor::Redis), Notes::new());

@@ -139,3 +139,21 @@ fn a_terminal_left_without_echo_by_a_killed_command_is_put_right() {
     terminal.shows("status 137");
     terminal.shows(" echo ");
 }
+
+#[test]
+fn what_another_client_wrote_is_shown_and_not_obeyed() {
+    let server = Server::start(Flavor::Redis);
+    let title = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nroot:1";
+    server.cli(&["HSET", "job", title, "1"]);
+    let script = "export TERM=xterm; $leasehold status job; $leasehold run --wait 0 job -- true; \
+        $leasehold status --json job; $leasehold unlock --force job; echo the end";
+    let terminal = Terminal::run(&server, script);
+    terminal.shows("the end");
+    let shown = terminal.shown.lock().unwrap().clone();
+    let escaped = r"\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{a}root";
+    // In the status, in what the waiting run says, and in what is unlocked.
+    assert_eq!(shown.matches(escaped).count(), 3, "{shown:?}");
+    for obeyed in ["\u{1b}]", "\u{7}", "\u{9b}", "\u{202e}", "\nroot"] {
+        assert!(!shown.contains(obeyed), "{obeyed:?} in {shown:?}");
+    }
+}

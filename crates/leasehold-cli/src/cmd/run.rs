@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Guard, Mutex, Released, Shutdown, Status};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     args::Run,
     exit::{Exit, Failure},
     guardian::wire::Ended,
-    output::{self, human, remark},
+    output::{self, human},
     supervise::{
         self, Hold, Outcome,
         link::Link,
@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long to try to give back what may have been acquired while we were told to end.
 const WITHDRAWAL: Duration = Duration::from_millis(500);
 
+/// After a signal, so long to wait for the reader of what is said at the end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     let grace = args
         .grace()
@@ -37,68 +40,78 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
         .map_err(|error| Failure::internal("start the guardian process", &error))?;
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("listen for signals", &error))?;
+    // From here on nothing else writes to standard error: a write may wait for its reader.
+    let remarks = Remarks::new(args.json)
+        .map_err(|error| Failure::internal("start a thread for remarks", &error))?;
 
     let asked = Instant::now();
-    let (client, guard) = match acquire(args, &url, &mut signals).await? {
-        Acquired::Guard(client, guard) => (client, guard),
-        Acquired::Not(exit) => return Ok(exit),
-    };
+    let acquired = acquire(args, &url, &mut signals, &remarks).await;
     let before = asked.elapsed();
-
-    let hold = Hold {
-        guard: &guard,
-        lease: args.lease,
-        grace,
-        program: &args.command[0],
+    let ended = match acquired {
+        Ok(Acquired::Guard(client, guard)) => {
+            let hold = Hold {
+                guard: &guard,
+                lease: args.lease,
+                grace,
+                program: &args.command[0],
+            };
+            let started = Instant::now();
+            let outcome =
+                supervise::supervise(hold, link, client.events(), &mut signals, &remarks).await;
+            let times = [before, started.elapsed()];
+            let released = guard.release().await;
+            outcome.map(|outcome| conclude(args, &outcome, times, &released, &remarks))
+        }
+        Ok(Acquired::Not(exit)) => Ok(exit),
+        // There is no more to say than what it waited for.
+        Ok(Acquired::ToldToEnd(exit)) => return Ok(exit),
+        Err(failure) => Err(failure),
     };
-    let mut remarks = Remarks::new(args.json);
-    let started = Instant::now();
-    let outcome =
-        supervise::supervise(hold, link, client.events(), &mut signals, &mut remarks).await;
-    let during = started.elapsed();
-    let released = guard.release().await;
-    drop(remarks);
+    let exit = ended.unwrap_or_else(|failure| {
+        remarks.failure(&failure);
+        failure.exit
+    });
+    // Only now, when the name is not ours any more.
+    tokio::select! {
+        biased;
+        () = remarks.written() => {}
+        () = wait_no_longer(&mut signals) => {}
+    }
+    Ok(exit)
+}
 
-    let outcome = outcome?;
+/// Says how it went after the release, and with what to end.
+fn conclude(
+    args: &Run,
+    outcome: &Outcome,
+    times: [Duration; 2],
+    released: &Result<Released, leasehold::Error>,
+    remarks: &Remarks,
+) -> Exit {
+    let name = &args.name;
     let lost = outcome.lost || released.is_err();
-    let unconfirmed = match &released {
+    let unconfirmed = match released {
         Ok(Released::Unconfirmed { free_within }) => Some(*free_within),
         _ => None,
     };
     if let Some(free_within) = unconfirmed {
-        remark_unless(
-            args.json,
-            &format!(
-                "the server has not confirmed the release of {:?}; it frees itself within {}",
-                args.name,
-                human(free_within)
-            ),
-        );
+        remarks.add(&format!(
+            "the server has not confirmed the release of {name:?}; it frees itself within {}",
+            human(free_within)
+        ));
     }
     if lost && !outcome.lost {
-        remark_unless(
-            args.json,
-            &format!(
-                "{:?} was taken away while the command ran, which ended by itself",
-                args.name
-            ),
-        );
+        remarks.add(&format!(
+            "{name:?} was taken away while the command ran, which ended by itself"
+        ));
     }
     let exit = if lost {
         Exit::Lost
     } else {
         status(outcome.how)
     };
-    if args.json {
-        report(
-            args,
-            exit,
-            &outcome,
-            [before, during],
-            unconfirmed.is_none(),
-        );
-    }
-    Ok(exit)
+    remarks.report(&document(args, exit, outcome, times, unconfirmed.is_none()));
+    exit
 }
 
 /// A lock in the memory of one process excludes nobody, so it can only be a mistake.
@@ -114,31 +127,42 @@ fn refuse_memory(url: &str) -> Result<(), Failure> {
 
 enum Acquired {
     Guard(Client, Guard),
+    /// The name is somebody else's.
     Not(Exit),
+    ToldToEnd(Exit),
 }
 
 /// Connects and acquires, unless a signal comes first.
-async fn acquire(args: &Run, url: &str, signals: &mut Signals) -> Result<Acquired, Failure> {
+async fn acquire(
+    args: &Run,
+    url: &str,
+    signals: &mut Signals,
+    remarks: &Remarks,
+) -> Result<Acquired, Failure> {
     let client = tokio::select! {
         client = Client::connect(url) => client?,
-        exit = told_to_end(signals) => return Ok(Acquired::Not(exit)),
+        exit = told_to_end(signals) => return Ok(Acquired::ToldToEnd(exit)),
     };
     let mutex = client.mutex(args.name.as_str()).lease(args.lease);
     let guard = tokio::select! {
-        guard = lock(args, &mutex) => guard?,
+        guard = lock(args, &mutex, remarks) => guard?,
         exit = told_to_end(signals) => {
             let grace = WITHDRAWAL;
             client.shutdown(Shutdown::ReleaseAll { grace }).await;
-            return Ok(Acquired::Not(exit));
+            return Ok(Acquired::ToldToEnd(exit));
         }
     };
     match guard {
         Some(guard) => Ok(Acquired::Guard(client, guard)),
-        None => Ok(Acquired::Not(held(args, &mutex).await)),
+        None => Ok(Acquired::Not(held(args, &mutex, remarks).await)),
     }
 }
 
-async fn lock(args: &Run, mutex: &Mutex) -> Result<Option<Guard>, leasehold::Error> {
+async fn lock(
+    args: &Run,
+    mutex: &Mutex,
+    remarks: &Remarks,
+) -> Result<Option<Guard>, leasehold::Error> {
     let wait = if args.skip_if_held {
         Some(Duration::ZERO)
     } else {
@@ -154,15 +178,19 @@ async fn lock(args: &Run, mutex: &Mutex) -> Result<Option<Guard>, leasehold::Err
     tokio::select! {
         biased;
         guard = attempt => guard,
-        never = say_what_we_wait_for(args, mutex) => match never {},
+        never = say_what_we_wait_for(args, mutex, remarks) => match never {},
     }
 }
 
-async fn say_what_we_wait_for(args: &Run, mutex: &Mutex) -> std::convert::Infallible {
+async fn say_what_we_wait_for(
+    args: &Run,
+    mutex: &Mutex,
+    remarks: &Remarks,
+) -> std::convert::Infallible {
     if !args.json {
         tokio::time::sleep(PATIENCE).await;
         let whom = mutex.status().await.map(|status| holder(&status));
-        remark(&format!(
+        remarks.add(&format!(
             "waiting for {:?}{}",
             args.name,
             whom.unwrap_or_default()
@@ -183,7 +211,7 @@ fn holder(status: &Status) -> String {
 }
 
 /// The name is somebody else's.
-async fn held(args: &Run, mutex: &Mutex) -> Exit {
+async fn held(args: &Run, mutex: &Mutex, remarks: &Remarks) -> Exit {
     let exit = if args.skip_if_held {
         Exit::Done
     } else {
@@ -191,17 +219,14 @@ async fn held(args: &Run, mutex: &Mutex) -> Exit {
     };
     if args.json {
         let outcome = if args.skip_if_held { "skipped" } else { "busy" };
-        eprintln!(
-            "{}",
-            json!({ "name": args.name, "outcome": outcome, "exit": exit.code() })
-        );
+        remarks.report(&json!({ "name": args.name, "outcome": outcome, "exit": exit.code() }));
         return exit;
     }
     // A second question only to be helpful; without an answer the message is shorter.
     let whom = mutex.status().await.map(|status| holder(&status));
     let whom = whom.unwrap_or_default();
     let name = &args.name;
-    remark(&match args.wait {
+    remarks.add(&match args.wait {
         _ if args.skip_if_held => format!("{name:?} is taken{whom}: skipped the command"),
         None | Some(Duration::ZERO) => format!("{name:?} is taken{whom}"),
         Some(wait) => format!("{name:?} was not free within {}{whom}", human(wait)),
@@ -220,6 +245,12 @@ async fn told_to_end(signals: &mut Signals) -> Exit {
     }
 }
 
+/// Told to end, and a moment later.
+async fn wait_no_longer(signals: &mut Signals) {
+    told_to_end(signals).await;
+    tokio::time::sleep(LAST_WORDS).await;
+}
+
 fn status(how: Ended) -> Exit {
     match how {
         Ended::Exited(code) => Exit::Of(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -227,34 +258,26 @@ fn status(how: Ended) -> Exit {
     }
 }
 
-fn remark_unless(json: bool, message: &str) {
-    if !json {
-        remark(message);
-    }
-}
-
-fn report(
+/// What happened, for a program.
+fn document(
     args: &Run,
     exit: Exit,
     outcome: &Outcome,
     [waited, held]: [Duration; 2],
     released: bool,
-) {
+) -> Value {
     let command = match outcome.how {
         Ended::Exited(code) => json!({ "exited": code }),
         Ended::Signaled(signal) => json!({ "signaled": signal }),
     };
-    eprintln!(
-        "{}",
-        json!({
-            "name": args.name,
-            "outcome": if exit == Exit::Lost { "lost" } else { "ran" },
-            "command": command,
-            "exit": exit.code(),
-            "waited_ms": output::millis(waited),
-            "held_ms": output::millis(held),
-            "renewals": outcome.renewals,
-            "released": released,
-        })
-    );
+    json!({
+        "name": args.name,
+        "outcome": if exit == Exit::Lost { "lost" } else { "ran" },
+        "command": command,
+        "exit": exit.code(),
+        "waited_ms": output::millis(waited),
+        "held_ms": output::millis(held),
+        "renewals": outcome.renewals,
+        "released": released,
+    })
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     args,
     exit::{Exit, Failure},
-    output::{self, human, millis},
+    output::{self, human, millis, visible},
 };
 
 pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
@@ -50,16 +50,16 @@ fn picture(status: &Status, now: SystemTime) -> String {
     use std::fmt::Write;
 
     let bold = anstyle::Style::new().bold();
-    let mut text = format!("{bold}{}{bold:#}", status.name);
+    let mut text = format!("{bold}{}{bold:#}", visible(&status.name));
     let mut row = |key: &str, value: &str| {
         let _ = write!(text, "\n  {key:<9}{value}");
     };
     match &status.holder {
         None => row("free", "nobody holds it"),
         Some(holder) => {
-            let client = format!("client {}", holder.client);
+            let client = format!("client {}", visible(&holder.client));
             match &holder.label {
-                Some(label) => row("held by", &format!("{label}  ({client})")),
+                Some(label) => row("held by", &format!("{}  ({client})", visible(label))),
                 None => row("held by", &client),
             }
             if let Some(since) = holder.since {

@@ -7,7 +7,7 @@ use super::status::document;
 use crate::{
     args::Unlock,
     exit::{Exit, Failure},
-    output,
+    output::{self, visible},
 };
 
 pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
@@ -32,10 +32,10 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
         }));
         return Ok(Exit::Done);
     }
-    let name = &args.name;
+    let name = visible(&args.name);
     let whose = before
         .holder
-        .map(|holder| holder.label.unwrap_or(holder.owner));
+        .map(|holder| visible(&holder.label.unwrap_or(holder.owner)));
     anstream::println!(
         "{}",
         match (unlocked, whose) {

@@ -4,8 +4,11 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Seek},
-    os::unix::process::ExitStatusExt,
+    io::{ErrorKind, Read, Seek, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
@@ -82,6 +85,30 @@ impl Process {
         let mut process = Process::start(command.stderr(stderr));
         process.said = Some(said);
         process
+    }
+
+    /// With a stderr that is full and that nobody reads. Its other end, which must live as long.
+    pub(crate) fn start_unread(command: &mut Command) -> (Self, UnixStream) {
+        let (mut near, far) = UnixStream::pair().expect("there is room for two sockets");
+        near.set_nonblocking(true).expect("it is a socket");
+        let full = loop {
+            if let Err(error) = near.write(&[b'x'; 1024]) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        near.set_nonblocking(false).expect("it is a socket");
+        (Process::start(command.stderr(OwnedFd::from(near))), far)
+    }
+
+    /// Whether one of its threads waits in a system call on its stderr.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn waits_for_its_reader(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid().as_raw_pid()));
+        tasks.expect("the process is there").any(|task| {
+            let call = task.and_then(|task| fs::read_to_string(task.path().join("syscall")));
+            call.is_ok_and(|call| call.split(' ').nth(1) == Some("0x2"))
+        })
     }
 
     pub(crate) fn pid(&self) -> Pid {
