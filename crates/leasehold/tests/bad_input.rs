@@ -341,6 +341,31 @@ async fn a_release_that_is_refused_ends_the_hold_all_the_same() {
     }
 }
 
+/// The same under the key of its queue, which a waiter looks at when it is given the name.
+#[tokio::test]
+async fn a_queue_of_another_type_is_told_and_the_name_is_held_for_no_one() {
+    for server in servers() {
+        let queue = "leasehold:{name}:queue";
+        let client = async || Client::connect(&server.url()).await.unwrap();
+        let (holder, client) = (client().await, client().await);
+        let mutex = holder.mutex("name").fixed_lease(Duration::from_secs(1));
+        let guard = mutex.lock().await.unwrap();
+        let waiting = tokio::spawn(client.mutex("name").lock());
+        leasehold_testkit::wait_until_async(common::SOON, "it has a place", || {
+            keys(&server).contains(&queue.to_owned())
+        })
+        .await;
+        server.cli(&["SET", queue, "a string"]);
+        guard.detach(); // it ends by itself, and the waiter asks
+        let error = common::soon("its answer", waiting).await.unwrap();
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
+        common::wait_until_idle(&client).await;
+        assert_eq!(keys(&server), [queue]);
+    }
+}
+
 #[tokio::test]
 async fn what_an_acl_forbids_is_told_in_its_words() {
     for server in servers() {

@@ -112,7 +112,7 @@ async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output
 struct TimeIsUp;
 
 /// The time of a caller is up before the server has answered its request.
-fn no_answer(name: &Name, spec: Spec) -> Error {
+pub(super) fn no_answer(name: &Name, spec: Spec) -> Error {
     let failure = Failure::Ambiguous(Arc::new(TimeIsUp));
     let free = lease::free_within(spec.lease());
     failure.into_error(format!("lock {name:?}"), free)

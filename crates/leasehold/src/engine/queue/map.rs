@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Borrow,
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     hash::{BuildHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -24,8 +24,30 @@ use crate::{
 pub(crate) struct Queues {
     shards: Box<[Shard]>,
     hasher: Hashing,
-    /// Lease ids that were left to expire, and until when they may last.
-    detached: Mutex<Vec<(LeaseId, Tick)>>,
+    detached: Mutex<Detached>,
+}
+
+/// Lease ids that were left to expire, and until when they may last.
+#[derive(Debug, Default)]
+struct Detached {
+    until: HashMap<LeaseId, Tick, Hashing>,
+    /// How many there were after the last tidying.
+    tidied: usize,
+}
+
+impl Detached {
+    /// Fewer are not worth a look.
+    const FEW: usize = 32;
+
+    fn add(&mut self, lease: LeaseId, until: Tick, now: Tick) {
+        // Only when they have doubled, so that each costs the same however many there are.
+        if self.until.len() >= 2 * self.tidied.max(Detached::FEW) {
+            self.until.retain(|_, until| *until > now);
+            self.until.shrink_to(2 * self.until.len());
+            self.tidied = self.until.len();
+        }
+        self.until.insert(lease, until);
+    }
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
@@ -107,16 +129,13 @@ impl Queues {
     pub(crate) fn detached(&self, core: &Core, lease: LeaseId, within: Duration) {
         let now = core.clock.now();
         let mut detached = self.detached.lock();
-        detached.retain(|(_, until)| *until > now);
-        detached.push((lease, now.after(within)));
+        detached.add(lease, now.after(within), now);
     }
 
     fn is_detached(&self, core: &Core, lease: LeaseId) -> bool {
         let now = core.clock.now();
         let detached = self.detached.lock();
-        detached
-            .iter()
-            .any(|(id, until)| *id == lease && *until > now)
+        detached.until.get(&lease).is_some_and(|until| *until > now)
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
@@ -205,5 +224,27 @@ impl Queues {
                 Awaited::add(core, work); // a shutdown waits for it
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detached_lease_ids_are_kept_until_they_end_and_forgotten_later() {
+        let at = |ms| Tick::from_nanos(1).after(Duration::from_millis(ms));
+        let mut detached = Detached::default();
+        for id in 0..1_000 {
+            detached.add(LeaseId::from(id), at(10_000), at(0));
+        }
+        assert_eq!(detached.until.len(), 1_000);
+        for id in 1_000..11_000 {
+            detached.add(LeaseId::from(id), at(id + 10), at(id));
+            assert!(detached.until.contains_key(&LeaseId::from(id)));
+            assert!(id >= 10_000 || detached.until.contains_key(&LeaseId::from(0)));
+        }
+        let left = detached.until.len();
+        assert!(left <= 2_000, "{left} of 11,000");
     }
 }

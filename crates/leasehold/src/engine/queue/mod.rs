@@ -35,6 +35,7 @@ use std::{
 
 use driver::{Start, drive};
 pub(crate) use enter::acquire;
+use enter::no_answer;
 use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
@@ -265,6 +266,10 @@ impl Queue {
     /// The time of a patient waiter is up.
     fn out_of_time(&self, spec: Spec) -> Answer {
         let state = self.lock();
+        if matches!(state.phase, Phase::InFlight(Some(_))) {
+            // The first attempt of this process has no answer yet, so nothing is known of a holder.
+            return Err(no_answer(&self.name, spec));
+        }
         let trouble = state.remote.as_ref().and_then(|remote| {
             let (failure, _) = remote.trouble.clone()?;
             Some(match &remote.ticket {

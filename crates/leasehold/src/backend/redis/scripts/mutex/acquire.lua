@@ -11,8 +11,9 @@
 -- Returns {1, left_ms} the owner holds the name, for left_ms from now; -1: without an end
 --         {0, ttl_ms}  another owner holds it; -1: without an end
 --         {2, 0}       this lease id was given up before this request arrived
+-- Error   the name is as it was, and the queue has at most a place less: a name that is held for no one is not left.
 -- Retry   safe: the holder keeps its end or gets a later one (B2), a place keeps its rank and the latest ask (B3).
-local call, owner = redis.call, ARGV[1]
+local call, pcall, owner = redis.call, redis.pcall, ARGV[1]
 
 -- The owner's place in the queue: its index and its text.
 local function find_place()
@@ -47,17 +48,27 @@ if known > 0 then
       call('LSET', KEYS[3], at, wanted)
     end
     if call('PTTL', KEYS[3]) < tonumber(ARGV[4]) then
-      call('PEXPIRE', KEYS[3], ARGV[4])
+      local ends = pcall('PEXPIRE', KEYS[3], ARGV[4])
+      if type(ends) ~= 'number' then
+        call('LREM', KEYS[3], 0, wanted) -- or it would stay for ever
+        return ends
+      end
     end
   end
   return { 0, ttl }
 end
-call('HSET', KEYS[1], owner, 1)
-call('PEXPIRE', KEYS[1], ARGV[2])
+-- The place first: the queue may be of another type, or a command refused.
 if ARGV[3] ~= '0' then
   local at, place = find_place()
   if at then
     call('LREM', KEYS[3], 0, place)
   end
+end
+call('HSET', KEYS[1], owner, 1)
+local ends = pcall('PEXPIRE', KEYS[1], ARGV[2])
+if type(ends) ~= 'number' then
+  -- HDEL and not DEL: whose rights go by the type of a key may use it where it may use HSET.
+  call('HDEL', KEYS[1], owner)
+  return ends
 end
 return { 1, tonumber(ARGV[2]) }

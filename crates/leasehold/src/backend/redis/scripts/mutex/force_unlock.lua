@@ -7,6 +7,7 @@
 -- ARGV[2] grants     bytes   prefix of the channels on which our clients hear that the name is theirs
 --
 -- Returns the owners that held it; none: it was free
+-- Error   the name is as it was: what may be refused (a command, a channel) comes before what deletes.
 -- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
 local owners = call('HKEYS', KEYS[1])
 if #owners == 0 then
@@ -16,6 +17,4 @@ local waiting = call('LLEN', KEYS[2])
 if waiting > 0 and count_others(ARGV[1], 0, waiting) <= waiting and give_to_next(owners, ARGV[2]) then
   return owners
 end
-call('PUBLISH', ARGV[1], '0')
-call('DEL', KEYS[1])
-return owners
+return free(ARGV[1], owners) or owners

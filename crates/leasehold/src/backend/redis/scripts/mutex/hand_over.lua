@@ -10,9 +10,23 @@ local function is_given_up(owner)
   return call('EXISTS', KEYS[3] .. owner) == 1
 end
 
--- Writes one more owner into the hash, until the old ones are taken out. False if the server has no memory for it.
-local function write(owner)
-  return type(pcall('HSET', KEYS[1], owner, 1)) == 'number'
+-- Makes `owner` a holder for `lease_ms` from now. False if the server refuses that; then it is none. Call it after
+-- `take_out`, which shows that this can be taken back.
+local function write(owner, lease_ms)
+  if type(pcall('HSET', KEYS[1], owner, 1)) ~= 'number' then
+    return false
+  end
+  if type(pcall('PEXPIRE', KEYS[1], lease_ms)) ~= 'number' then
+    call('HDEL', KEYS[1], owner)
+    return false
+  end
+  return true
+end
+
+-- The name is not that of these owners any more. In the hash they would stay holders: a second copy of a release would
+-- find its owner there, and give away what is the next one's (S2).
+local function take_out(owners)
+  call('HDEL', KEYS[1], unpack(owners))
 end
 
 -- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
@@ -36,33 +50,44 @@ local function may_hear(channel)
   return heard.err or heard[2] ~= 0
 end
 
--- The name is `owner`'s from now on, and not that of those in `from` any more.
-local function pass_on(from, lease_ms)
-  call('HDEL', KEYS[1], unpack(from))
-  call('PEXPIRE', KEYS[1], lease_ms)
-end
-
 -- Gives the name to the first in the queue that hears it: publishes to its client the place with which it was queued,
 -- and so the ask that it answers (B3). Returns the length of the lease, or nil if there is none.
+--
+-- Whatever may be refused comes before a client is told, for what it was told cannot be taken back. An error comes before
+-- those in `from` are taken out; after nil the name may be free already.
 local function give_to_next(from, grants)
-  local place = call('LINDEX', KEYS[2], 0)
+  local place = call('LPOP', KEYS[2])
   while place do
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     if owner and not is_given_up(owner) and may_hear(grants .. client) then
-      if not write(owner) then
+      if from then
+        take_out(from)
+        from = nil
+      end
+      if not write(owner, lease_ms) then
         return nil
       end
       -- It must be the holder before it is told so. If nobody hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
-        call('LPOP', KEYS[2])
-        pass_on(from, lease_ms)
         return tonumber(lease_ms)
       end
       call('HDEL', KEYS[1], owner)
     end
-    call('LPOP', KEYS[2])
-    place = call('LINDEX', KEYS[2], 0)
+    place = call('LPOP', KEYS[2])
+  end
+  return nil
+end
+
+-- Frees the name for all who listen. Returns an error if that is refused and one of `owners` holds it still. (If none does,
+-- no error may hide that it is free.)
+local function free(channel, owners)
+  local done = pcall('PUBLISH', channel, '0')
+  if type(done) == 'number' then
+    done = pcall('DEL', KEYS[1])
+  end
+  if type(done) ~= 'number' and call('HEXISTS', KEYS[1], owners[1]) == 1 then
+    return done
   end
   return nil
 end

@@ -18,7 +18,7 @@
 --         {2, ms}      given to the next client in the queue, for ms from now
 --         {3, left_ms} `next` holds it, for left_ms from now: nobody else waits, or an earlier copy found so
 --         {0, 0}       the owner did not hold it
--- Error   the name is as it was: what may be refused (a channel, memory) comes before what deletes.
+-- Error   the name is as it was: what may be refused (a command, a channel, memory) comes before what deletes.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone.
 local owner, next_owner = ARGV[1], ARGV[6]
 if ARGV[4] ~= '0' then
@@ -50,9 +50,11 @@ end
 -- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
 local goes_on = next_owner ~= '' and not is_given_up(next_owner)
 local others = count_others(ARGV[2], ARGV[5], waiting)
-if waiting == 0 and others <= 0 and goes_on and ARGV[8] == '1' and write(next_owner) then
-  pass_on({ owner }, ARGV[7])
-  return { 3, tonumber(ARGV[7]) }
+if waiting == 0 and others <= 0 and goes_on and ARGV[8] == '1' then
+  take_out({ owner })
+  if write(next_owner, ARGV[7]) then
+    return { 3, tonumber(ARGV[7]) }
+  end
 end
 
 local granted
@@ -62,15 +64,16 @@ if others <= waiting then
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0) then
-  -- Without memory for it, the client finds no place in the queue and asks again.
-  pcall('RPUSH', KEYS[2], next_owner .. ' ' .. ARGV[7] .. ' ' .. ARGV[9])
-  if call('PTTL', KEYS[2]) < tonumber(ARGV[10]) then
-    call('PEXPIRE', KEYS[2], ARGV[10])
+  -- Without memory for it, the client finds no place in the queue and asks again. No errors: the name is given already.
+  local left = pcall('PTTL', KEYS[2])
+  if type(left) == 'number' then
+    pcall('RPUSH', KEYS[2], next_owner .. ' ' .. ARGV[7] .. ' ' .. ARGV[9])
+    if left < tonumber(ARGV[10]) then
+      pcall('PEXPIRE', KEYS[2], ARGV[10])
+    end
   end
 end
 if granted then
   return { 2, granted }
 end
-call('PUBLISH', ARGV[2], '0')
-call('DEL', KEYS[1])
-return { 1, others }
+return free(ARGV[2], { owner }) or { 1, others }
