@@ -9,22 +9,22 @@
 //! reaper, holds the end of a pipe and kills that pid when the test process is gone, whichever way
 //! it went; so a server in a `static`, or one of a test that was killed, does not stay behind.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+mod flavor;
+mod process;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+pub use self::flavor::Flavor;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
-use crate::wait::wait_until;
+use self::process::{Launch, Process, free_port, launch, read_log};
 
 /// How long a server may take until it answers; it takes some 20 ms on an idle machine.
 const START_DEADLINE: Duration = Duration::from_secs(20);
@@ -36,81 +36,6 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 const PORTS_TRIED: usize = 20;
 
 const LOG: &str = "server.log";
-
-/// Which server to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Flavor {
-    /// `redis-server`
-    Redis,
-    /// `valkey-server`
-    Valkey,
-}
-
-impl Flavor {
-    /// Finds the server: the environment variable `LEASEHOLD_REDIS_SERVER` or
-    /// `LEASEHOLD_VALKEY_SERVER`, then `PATH`, then (Valkey) `target/valkey/valkey-server` of this
-    /// workspace.
-    ///
-    /// What a variable names is taken as it is, so that a wrong one is noticed.
-    pub fn binary(self) -> Option<PathBuf> {
-        let named = std::env::var_os(self.variable()).filter(|path| !path.is_empty());
-        named
-            .map(PathBuf::from)
-            .or_else(|| self.in_path())
-            .or_else(|| self.in_workspace())
-    }
-
-    /// The flavors that can be started here.
-    pub fn available() -> Vec<Flavor> {
-        [Flavor::Redis, Flavor::Valkey]
-            .into_iter()
-            .filter(|flavor| flavor.binary().is_some())
-            .collect()
-    }
-
-    fn program(self) -> &'static str {
-        match self {
-            Flavor::Redis => "redis-server",
-            Flavor::Valkey => "valkey-server",
-        }
-    }
-
-    fn variable(self) -> &'static str {
-        match self {
-            Flavor::Redis => "LEASEHOLD_REDIS_SERVER",
-            Flavor::Valkey => "LEASEHOLD_VALKEY_SERVER",
-        }
-    }
-
-    fn in_path(self) -> Option<PathBuf> {
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path)
-            .map(|dir| dir.join(self.program()))
-            .find(|file| file.is_file())
-    }
-
-    fn in_workspace(self) -> Option<PathBuf> {
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-        let file = target.join("valkey/valkey-server");
-        (self == Flavor::Valkey && file.is_file()).then_some(file)
-    }
-
-    fn remedy(self) -> &'static str {
-        match self {
-            Flavor::Redis => "run `scripts/test`, or `apt-get install redis-server`",
-            Flavor::Valkey => "run `scripts/test`, which fetches one",
-        }
-    }
-}
-
-impl fmt::Display for Flavor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Flavor::Redis => "redis",
-            Flavor::Valkey => "valkey",
-        })
-    }
-}
 
 /// A running server: on 127.0.0.1, in a directory of its own, keeping nothing on disk.
 ///
@@ -364,159 +289,4 @@ impl fmt::Debug for Assertions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Connection")
     }
-}
-
-/// The server's process and its reaper. Both are ours until they are waited for, so neither pid can
-/// mean another process.
-#[derive(Debug)]
-struct Process {
-    server: Child,
-    reaper: Option<Child>,
-}
-
-impl Process {
-    fn start(binary: &Path, args: &[OsString], dir: &Path) -> io::Result<Process> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(dir.join(LOG))?;
-        let server = Command::new(binary)
-            .args(args)
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .stderr(log.try_clone()?)
-            .stdout(log)
-            .spawn()?;
-        let mut process = Process {
-            server,
-            reaper: None,
-        };
-        process.reaper = Some(
-            Command::new("/bin/sh")
-                .args([
-                    "-c",
-                    r#"read -r _; kill -KILL "$1"; rm -r -- "$2""#,
-                    "leasehold-testkit-reaper",
-                ])
-                .arg(process.server.id().to_string())
-                .arg(dir)
-                // Ctrl-C is for the test, not for who cleans up after it.
-                .process_group(0)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()?,
-        );
-        Ok(process)
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.server)
-    }
-
-    /// Kills both and waits for both; the reaper first, as it must not outlive what it names.
-    fn end(&mut self) {
-        for child in self.reaper.iter_mut().chain([&mut self.server]) {
-            // It may be gone already, which is what we want.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-enum Launch {
-    Up(Process),
-    PortTaken,
-}
-
-#[track_caller]
-fn launch(flavor: Flavor, args: &[String], port: u16, dir: &Path) -> Launch {
-    let Some(binary) = flavor.binary() else {
-        panic!(
-            "no {} in PATH and no {} in the environment: {}",
-            flavor.program(),
-            flavor.variable(),
-            flavor.remedy()
-        );
-    };
-    let ours = ["--save", "", "--appendonly", "no"].map(str::to_owned);
-    let fixed = [
-        "--bind",
-        "127.0.0.1",
-        "--port",
-        &port.to_string(),
-        "--daemonize",
-        "no",
-        "--logfile",
-        "",
-    ]
-    .map(str::to_owned);
-    let args: Vec<OsString> = ours
-        .iter()
-        .chain(args)
-        .chain(&fixed)
-        .map(|arg| OsString::from(arg.as_str()))
-        .collect();
-
-    // A log of an earlier start has said that it is ready, too.
-    let said_before = read_log(dir).len();
-    let mut process = Process::start(&binary, &args, dir)
-        .unwrap_or_else(|error| panic!("could not run {}: {error}", binary.display()));
-    let started = Instant::now();
-    let mut exited = None;
-    wait_until(
-        START_DEADLINE + ANSWER_DEADLINE,
-        "the server was up or gone",
-        || {
-            exited = process.server.try_wait().expect("the server is our child");
-            // Another server on this port would answer as well; the log is the word of this one.
-            let up = || {
-                read_log(dir)[said_before..].contains("Ready to accept connections")
-                    && answers(port)
-            };
-            exited.is_some() || up() || started.elapsed() > START_DEADLINE
-        },
-    );
-    let log = read_log(dir).split_off(said_before);
-    match exited {
-        None if started.elapsed() <= START_DEADLINE => Launch::Up(process),
-        None => panic!(
-            "{} did not answer within {START_DEADLINE:?}; its log:\n{log}",
-            binary.display()
-        ),
-        Some(_) if log.contains("Address already in use") => Launch::PortTaken,
-        Some(status) => panic!("{} ended with {status}; its log:\n{log}", binary.display()),
-    }
-}
-
-fn read_log(dir: &Path) -> String {
-    let bytes = fs::read(dir.join(LOG)).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Asks for a `PONG`. A server that wants a password first answers, too.
-fn answers(port: u16) -> bool {
-    let ask = || -> io::Result<bool> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-        stream.write_all(b"PING\r\n")?;
-        let mut reply = [0; 7];
-        stream.read_exact(&mut reply)?;
-        Ok(&reply == b"+PONG\r\n" || &reply == b"-NOAUTH")
-    };
-    ask().unwrap_or(false)
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free loopback port");
-    listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port()
 }

@@ -1,316 +1,16 @@
-//! Who held what when, written down by those who held it, and judged afterwards.
-//!
-//! What is judged is what each holder believed. Record `acquired` after the lock was obtained and
-//! `released` before it is given back: then a recorded hold lies within the real one, and two that
-//! overlap are two that really did.
-//!
-//! A file has one line per event, so processes can share it:
-//!
-//! ```text
-//! at_ns TAB event TAB name TAB holder [TAB key=value]…      until=ns  token=number  shared=true
-//! ```
+//! Reads a history, and says whether it keeps the promises.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
 use std::time::Duration;
+use std::{fmt, fs, io};
 
-use rustix::time::{ClockId, clock_gettime};
-
-/// Counts while the machine sleeps, as leases do, and is the same in every process.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const CLOCK: ClockId = ClockId::Boottime;
-/// There it counts while the machine sleeps, or nothing that does is to be had.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const CLOCK: ClockId = ClockId::Monotonic;
-
-/// The time events are recorded at: nanoseconds since the machine started, the same for all of its
-/// processes.
-pub fn now() -> u64 {
-    let time = clock_gettime(CLOCK);
-    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.expect("time since the start") * 1_000_000_000 + nanos.expect("nanoseconds")
-}
-
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// The holder began to wait.
-    Requested,
-    /// It holds the lock.
-    Acquired(Claim),
-    /// It still does, and until when at least (`until`).
-    Extended {
-        /// As [`Claim::until`].
-        until: u64,
-    },
-    /// It gave the lock back.
-    Released,
-    /// It learned that the lock is gone.
-    Lost,
-    /// It stopped waiting.
-    GaveUp,
-}
-
-/// What a holder was told when it got the lock.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Claim {
-    /// The lock is its own until then, on the clock of [`now`], should no end be recorded.
-    pub until: Option<u64>,
-    /// The fencing token.
-    pub token: Option<u64>,
-    /// Others may hold it at the same time, if theirs is shared too.
-    pub shared: bool,
-}
-
-impl Claim {
-    /// A claim that ends `valid_for` from now.
-    pub fn valid_for(valid_for: Duration) -> Claim {
-        Claim {
-            until: Some(from_now(valid_for)),
-            ..Claim::default()
-        }
-    }
-
-    /// The claim with its fencing token.
-    #[must_use]
-    pub fn token(self, token: u64) -> Claim {
-        Claim {
-            token: Some(token),
-            ..self
-        }
-    }
-
-    /// The claim of one reader among others.
-    #[must_use]
-    pub fn shared(self) -> Claim {
-        Claim {
-            shared: true,
-            ..self
-        }
-    }
-}
-
-fn from_now(valid_for: Duration) -> u64 {
-    now().saturating_add(u64::try_from(valid_for.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// One line of a history.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Event {
-    /// When, on the clock of [`now`].
-    pub at: u64,
-    /// What happened.
-    pub kind: Kind,
-    /// The lock.
-    pub name: String,
-    /// Who did it. Two holds of one holder nest, so tasks that exclude each other need two names.
-    pub holder: String,
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = match self.kind {
-            Kind::Requested => "requested",
-            Kind::Acquired(_) => "acquired",
-            Kind::Extended { .. } => "extended",
-            Kind::Released => "released",
-            Kind::Lost => "lost",
-            Kind::GaveUp => "gave-up",
-        };
-        write!(f, "{}\t{word}\t{}\t{}", self.at, self.name, self.holder)?;
-        match self.kind {
-            Kind::Acquired(claim) => {
-                if let Some(until) = claim.until {
-                    write!(f, "\tuntil={until}")?;
-                }
-                if let Some(token) = claim.token {
-                    write!(f, "\ttoken={token}")?;
-                }
-                if claim.shared {
-                    write!(f, "\tshared=true")?;
-                }
-                Ok(())
-            }
-            Kind::Extended { until } => write!(f, "\tuntil={until}"),
-            Kind::Requested | Kind::Released | Kind::Lost | Kind::GaveUp => Ok(()),
-        }
-    }
-}
-
-impl FromStr for Event {
-    /// What is wrong with the line.
-    type Err = String;
-
-    fn from_str(line: &str) -> Result<Event, String> {
-        let mut fields = line.split('\t');
-        let mut field = |what: &str| {
-            fields
-                .next()
-                .ok_or_else(|| format!("no {what} in {line:?}"))
-        };
-        let at = number(field("time")?)?;
-        let word = field("event")?;
-        let name = field("name")?.to_owned();
-        let holder = field("holder")?.to_owned();
-        let mut claim = Claim::default();
-        for pair in fields {
-            match pair.split_once('=') {
-                Some(("until", value)) => claim.until = Some(number(value)?),
-                Some(("token", value)) => claim.token = Some(number(value)?),
-                Some(("shared", "true")) => claim.shared = true,
-                _ => return Err(format!("{pair:?} is nothing an event has")),
-            }
-        }
-        let kind = match word {
-            "requested" => Kind::Requested,
-            "acquired" => Kind::Acquired(claim),
-            "extended" => Kind::Extended {
-                until: claim.until.ok_or("extended until when?")?,
-            },
-            "released" => Kind::Released,
-            "lost" => Kind::Lost,
-            "gave-up" => Kind::GaveUp,
-            _ => return Err(format!("{word:?} is no event")),
-        };
-        Ok(Event {
-            at,
-            kind,
-            name,
-            holder,
-        })
-    }
-}
-
-fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|error| format!("{text:?}: {error}"))
-}
-
-/// Writes down events as they happen. Clones write to the same place.
-#[derive(Debug, Clone)]
-pub struct Recorder {
-    place: Arc<Place>,
-}
-
-#[derive(Debug)]
-enum Place {
-    Memory(Mutex<Vec<Event>>),
-    File { path: PathBuf, file: File },
-}
-
-impl Recorder {
-    /// A recorder for the tasks and threads of one process.
-    pub fn in_memory() -> Recorder {
-        Recorder {
-            place: Arc::new(Place::Memory(Mutex::default())),
-        }
-    }
-
-    /// A recorder that appends to a file, in which other processes may record at the same time.
-    pub fn to_file(path: impl Into<PathBuf>) -> io::Result<Recorder> {
-        let path = path.into();
-        let file = File::options().create(true).append(true).open(&path)?;
-        Ok(Recorder {
-            place: Arc::new(Place::File { path, file }),
-        })
-    }
-
-    /// `holder` begins to wait for `name`.
-    pub fn requested(&self, name: &str, holder: &str) {
-        self.record_now(Kind::Requested, name, holder);
-    }
-
-    /// `holder` has obtained `name`, until it says otherwise.
-    pub fn acquired(&self, name: &str, holder: &str) {
-        self.acquired_as(name, holder, Claim::default());
-    }
-
-    /// `holder` has obtained `name`, and this is what it was told about it.
-    pub fn acquired_as(&self, name: &str, holder: &str, claim: Claim) {
-        self.record_now(Kind::Acquired(claim), name, holder);
-    }
-
-    /// `holder` was told that `name` is its own for `valid_for` more from now.
-    pub fn extended(&self, name: &str, holder: &str, valid_for: Duration) {
-        self.record_now(
-            Kind::Extended {
-                until: from_now(valid_for),
-            },
-            name,
-            holder,
-        );
-    }
-
-    /// `holder` is about to give `name` back.
-    pub fn released(&self, name: &str, holder: &str) {
-        self.record_now(Kind::Released, name, holder);
-    }
-
-    /// `holder` has learned that `name` is no longer its own.
-    pub fn lost(&self, name: &str, holder: &str) {
-        self.record_now(Kind::Lost, name, holder);
-    }
-
-    /// `holder` no longer waits for `name`.
-    pub fn gave_up(&self, name: &str, holder: &str) {
-        self.record_now(Kind::GaveUp, name, holder);
-    }
-
-    /// Records an event of any time.
-    ///
-    /// # Panics
-    /// When a name has a tab or a line break in it, or the file cannot be written.
-    pub fn record(&self, event: Event) {
-        for text in [&event.name, &event.holder] {
-            assert!(
-                !text.contains(['\t', '\n', '\r']),
-                "{text:?} does not fit on a line of a history"
-            );
-        }
-        match &*self.place {
-            Place::Memory(events) => events
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(event),
-            // One write, so that lines of several processes do not mix.
-            Place::File { path, file } => (&*file)
-                .write_all(format!("{event}\n").as_bytes())
-                .unwrap_or_else(|error| panic!("could not record in {}: {error}", path.display())),
-        }
-    }
-
-    /// All that is recorded so far, in a file by others too.
-    pub fn history(&self) -> io::Result<History> {
-        match &*self.place {
-            Place::Memory(events) => {
-                let events = events
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone();
-                Ok(History::new(events))
-            }
-            Place::File { path, .. } => History::load(path),
-        }
-    }
-
-    fn record_now(&self, kind: Kind, name: &str, holder: &str) {
-        self.record(Event {
-            at: now(),
-            kind,
-            name: name.to_owned(),
-            holder: holder.to_owned(),
-        });
-    }
-}
+use super::{Claim, Event, Kind};
 
 /// Events in the order of their times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
 }
 
 /// One holder having one lock, from when to when.
@@ -466,7 +166,7 @@ impl History {
         }
     }
 
-    fn replay(&self) -> Replay {
+    pub(super) fn replay(&self) -> Replay {
         let mut replay = Replay::default();
         for event in &self.events {
             replay.take(event);
@@ -474,7 +174,7 @@ impl History {
         replay
     }
 
-    fn summary(&self) -> Summary {
+    pub(super) fn summary(&self) -> Summary {
         let mut summary = Summary::default();
         let mut last: BTreeMap<&str, &str> = BTreeMap::new();
         let mut waiting: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -511,16 +211,16 @@ impl History {
 
 /// The events of a history, turned into holds one by one.
 #[derive(Default)]
-struct Replay {
-    holds: Vec<Hold>,
+pub(super) struct Replay {
+    pub(super) holds: Vec<Hold>,
     /// By name and holder: which hold is open, and how often it was obtained.
-    open: BTreeMap<(String, String), (usize, u32)>,
-    had: BTreeSet<(String, String)>,
-    stray: Vec<Event>,
+    pub(super) open: BTreeMap<(String, String), (usize, u32)>,
+    pub(super) had: BTreeSet<(String, String)>,
+    pub(super) stray: Vec<Event>,
 }
 
 impl Replay {
-    fn take(&mut self, event: &Event) {
+    pub(super) fn take(&mut self, event: &Event) {
         let who = (event.name.clone(), event.holder.clone());
         match event.kind {
             Kind::Requested | Kind::GaveUp => {}
@@ -542,7 +242,7 @@ impl Replay {
         }
     }
 
-    fn begin(&mut self, event: &Event, who: (String, String), claim: Claim) {
+    pub(super) fn begin(&mut self, event: &Event, who: (String, String), claim: Claim) {
         let until = claim.until.unwrap_or(u64::MAX);
         if let Some((hold, depth)) = self.open.get_mut(&who) {
             let hold = &mut self.holds[*hold];
@@ -565,14 +265,14 @@ impl Replay {
         });
     }
 
-    fn end(&mut self, event: &Event, who: &(String, String)) {
+    pub(super) fn end(&mut self, event: &Event, who: &(String, String)) {
         if let Some((hold, _)) = self.open.remove(who) {
             self.holds[hold].until = event.at;
         }
     }
 
     /// It may hear of a loss twice, or release what it has lost; but it must have had it.
-    fn not_open(&mut self, event: &Event, who: &(String, String)) {
+    pub(super) fn not_open(&mut self, event: &Event, who: &(String, String)) {
         if !self.had.contains(who) {
             self.stray.push(event.clone());
         }
@@ -580,7 +280,7 @@ impl Replay {
 }
 
 /// `holds` are of one name, in the order in which they began.
-fn overlaps(holds: &[&Hold], permits: usize) -> Vec<Violation> {
+pub(super) fn overlaps(holds: &[&Hold], permits: usize) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut holding: Vec<&Hold> = Vec::new();
     for &came in holds {
@@ -602,7 +302,7 @@ fn overlaps(holds: &[&Hold], permits: usize) -> Vec<Violation> {
 }
 
 /// `holds` are of one name, in the order in which they began.
-fn tokens(holds: &[&Hold]) -> Vec<Violation> {
+pub(super) fn tokens(holds: &[&Hold]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut before: Option<&Hold> = None;
     for &after in holds
@@ -627,7 +327,7 @@ fn tokens(holds: &[&Hold]) -> Vec<Violation> {
     clippy::cast_precision_loss,
     reason = "nobody acquires a lock 2^52 times in a test"
 )]
-fn jain<'a>(counts: impl ExactSizeIterator<Item = &'a u64>) -> f64 {
+pub(super) fn jain<'a>(counts: impl ExactSizeIterator<Item = &'a u64>) -> f64 {
     let holders = counts.len() as f64;
     let (sum, squares) = counts.fold((0.0, 0.0), |(sum, squares), &count| {
         let count = count as f64;
