@@ -116,7 +116,7 @@ pub(crate) struct Demo {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Give up with status 75 when NAME is not free within this time; 0 asks once [default: wait for ever]
+    /// Give up with status 75 when NAME is not free within this time; 0 asks once [default: wait for ever]. A server that cannot be reached at first is status 69
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     pub(crate) wait: Option<Duration>,
     /// How long the name outlives this process if it crashes; renewed every third of it while CMD runs

@@ -122,13 +122,13 @@ impl ClientBuilder {
         self
     }
 
-    /// How often a waiter that hears nothing asks again, at most. Default: 10 s.
+    /// After how long a waiter that hears nothing asks again: this, and up to a fifth more. Default: 10 s.
     pub fn poll_every(mut self, every: Duration) -> Self {
         self.config.poll_every = every;
         self
     }
 
-    /// How leases are passed on within this process. Default: 64 in a row, for 20 ms.
+    /// How leases are passed on within this process. Default: 64 in a row or for 20 ms, whichever ends first.
     pub fn handoff(mut self, handoff: Handoff) -> Self {
         self.config.handoff = handoff;
         self
@@ -137,14 +137,14 @@ impl ClientBuilder {
     /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
     /// requests. Default: `false`.
     ///
-    /// Each release then leaves a marker on the server for half a minute (`docs/keys.md`), so that a second copy of a
+    /// Each release then leaves a tombstone on the server for half a minute (`docs/keys.md`), so that a second copy of a
     /// request of before cannot take the name again.
     pub fn may_duplicate(mut self, may: bool) -> Self {
         self.config.may_duplicate = may;
         self
     }
 
-    /// What this client is called in [`Status`]. Default: `host:pid`.
+    /// What this client is called in [`Status`](crate::Status). Default: `host:pid`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self

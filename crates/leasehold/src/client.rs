@@ -101,11 +101,12 @@ impl Client {
         self.core.events.listen()
     }
 
-    /// Leaves in good order: nobody waits, nothing is renewed, and nothing new is begun.
+    /// Shuts the client down: waiters get [`Error::Closed`], and nothing new is begun.
     ///
-    /// Waiters get [`Error::Closed`], and guards that are left are lost
-    /// ([`LostReason::ClientShutdown`]). Returns when the server has been told, or could not be within the
-    /// operation timeout.
+    /// With [`ReleaseAll`](Shutdown::ReleaseAll) guards are renewed as before during the grace; those that are left after it are
+    /// lost ([`LostReason::ClientShutdown`](crate::LostReason::ClientShutdown)) and their names released. With
+    /// [`LetExpire`](Shutdown::LetExpire) they are lost at once, and their names free themselves. Returns when the server
+    /// has been told, or could not be within the operation timeout. `status` and `force_unlock` go on working.
     ///
     /// # Cancel safety
     /// Dropping it leaves the client closed, and what is held to expire.

@@ -12,7 +12,7 @@ use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Durat
 /// | [`Invalid`](Error::Invalid) | nothing of ours; nothing was sent | correct the value |
 /// | [`NotSent`](Error::NotSent) | what it held before | try again when the server is back |
 /// | [`Rejected`](Error::Rejected) | what it held before | repair what it complains of |
-/// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` | wait that long, or try again at once: our own late request is refused by then |
+/// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` after it carries the request out | wait that long, or try again at once: this client takes the old request back meanwhile |
 /// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
@@ -41,7 +41,9 @@ pub enum Error {
     Ambiguous {
         /// What we asked for.
         doing: Box<str>,
-        /// How long at most the server may still hold a lease for us, counted from this error.
+        /// How long at most the server may hold a lease for us, from the moment at which it carries the request out: as a rule
+        /// that was before this error, but a server that stands still may do it when it goes on. As long as this client lives,
+        /// it takes the request back.
         free_within: Duration,
         /// Why there is no answer.
         source: Cause,
@@ -53,7 +55,7 @@ pub enum Error {
         /// Where the hold was taken.
         held_at: &'static Location<'static>,
     },
-    /// The lease is lost; the guard is worth nothing any more.
+    /// The lease is lost; the guard is no longer valid.
     Lost {
         /// The name.
         name: Arc<str>,
@@ -186,7 +188,7 @@ impl fmt::Display for Error {
                 source,
             } => write!(
                 f,
-                "sent, but no answer to: {doing}: {source}; the server is free of it within {free_within:?}"
+                "no answer to: {doing}: {source}; it may have been carried out. What it may hold ends within {free_within:?} of that"
             ),
             Error::Reentered { name, held_at } => write!(
                 f,

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | [`guard.run(future)`](Guard::run) | drops the future at that moment |
 //! | [`guard.lost()`](Guard::lost) | a future for `select!` |
-//! | [`guard.at_risk(d)`](Guard::at_risk) | so long before |
+//! | [`guard.at_risk(d)`](Guard::at_risk) | completes when no more than `d` of the lease remains |
 //! | [`guard.is_valid()`](Guard::is_valid), [`ensure(d)`](Guard::ensure) | a check before a step that counts |
 //!
 //! What that promises, failure by failure, is in `docs/guarantees.md`; every key on the server in
@@ -34,14 +34,14 @@
 //! # Dropping futures
 //!
 //! Every future of this crate may be dropped at any time; each says under *Cancel safety* what that does.
-//! None leaves a lock, a place in line or a subscription behind; at most a marker that refuses late copies of
+//! None leaves a lock, a place in the queue or a subscription behind; at most a tombstone that refuses late copies of
 //! a request whose fate is unknown, which ends by itself (`docs/keys.md`).
 //!
 //! # Trade-offs
 //!
 //! - A lease can end while its holder believes in it, if the server forgets it (failover, eviction, flush).
-//! - One waiting process costs the server two channels, and one connection for all names.
-//! - Hand-off in memory lets a process hold a contended name for up to 64 turns or 20 ms before the next
+//! - One waiting process costs the server two channels per name, and one connection for all.
+//! - Hand-off in memory lets a process hold a contended name for up to 64 turns or 20 ms, whichever ends first, before the next
 //!   process gets it; [`Handoff`] changes that.
 //! - A release that is dropped rather than awaited tells nobody what became of it.
 //!

@@ -21,7 +21,7 @@ pub(crate) struct LeaseId(u64);
 /// 2^11 leases a millisecond before the numbers run ahead of the clock; they stay unique even then.
 const SEQUENCE_BITS: u32 = 11;
 
-/// 2026-01-01, in milliseconds since 1970. Counting from here keeps the numbers at 15 digits until 2041, and with
+/// 2026-01-01, in milliseconds since 1970. Counting from here keeps the numbers within 15 digits until 2041, and with
 /// them the whole hash in an allocation of 64 bytes on the server.
 const EPOCH_MS: u64 = 1_767_225_600_000;
 

@@ -1,5 +1,5 @@
 //! What Redisson would see on the wire, and what it would send: keys, channel and payload, byte for byte.
-//! (`wire.md` §2.1 and §6.1. Redisson itself is played by the commands of its scripts.)
+//! (`docs/keys.md`. Redisson itself is played by the commands of its scripts.)
 
 mod common;
 

@@ -859,6 +859,56 @@ async fn a_waiter_behind_an_attempt_that_is_not_answered_is_not_told_that_the_na
     }
 }
 
+/// Neither is a second call in a row, whose request the first one left under way.
+#[tokio::test]
+async fn calls_in_a_row_at_a_silent_server_are_not_told_that_the_name_is_held() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("name");
+        release(mutex.lock().await.unwrap()).await;
+        server.freeze();
+        for wait in [100 * MS, 500 * MS, 2500 * MS] {
+            let three = [(); 3].map(|()| tokio::spawn(mutex.try_lock_for(wait)));
+            for call in three {
+                let answer = soon("a wait of its own", call).await.unwrap();
+                let error = answer.expect_err(&format!("{}, {wait:?}", server.flavor()));
+                assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+            }
+        }
+        server.thaw();
+        release(soon("the server goes on", mutex.lock()).await.unwrap()).await;
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "a silent server").await;
+    }
+}
+
+/// Nor is a waiter behind a request that the client's driver sent before, and that is not answered.
+#[tokio::test]
+async fn a_waiter_behind_a_driver_at_a_silent_server_is_not_told_that_the_name_is_held() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let other = Client::connect(&server.url()).await.unwrap();
+        let held = other
+            .mutex("name")
+            .fixed_lease(SECOND)
+            .lock()
+            .await
+            .unwrap();
+        let mutex = client.mutex("name");
+        let waits = tokio::spawn(mutex.lock());
+        wait_until_async(SOON, "it waits", || client.footprint().waiting == 1).await;
+        server.freeze();
+        // It asks when the lease ends.
+        wait_until_async(SOON, "it asks", || client.footprint().waiting == 0).await;
+        let error = mutex.try_lock_for(300 * MS).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        server.thaw();
+        release(soon("the lease has ended", waits).await.unwrap().unwrap()).await;
+        drop(held);
+        wait_until_idle(&client).await;
+    }
+}
+
 /// Until a caller's request is under way.
 async fn until_asked(client: &Client) {
     wait_until_async(SOON, "it asks", || {

@@ -1,4 +1,4 @@
-//! What `release()` answers is true (D6). **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
+//! What `release()` answers is true. **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
 //! from the time that it states. **Lost**: the server took the name from this hold while its guard was valid, or the
 //! guard was not valid when the release was begun.
 

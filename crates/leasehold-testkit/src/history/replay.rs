@@ -115,7 +115,7 @@ impl History {
         History { events }
     }
 
-    /// Reads what [`Recorder::to_file`] has written.
+    /// Reads what [`Recorder::to_file`](super::Recorder::to_file) has written.
     pub fn load(path: impl AsRef<Path>) -> io::Result<History> {
         let path = path.as_ref();
         let text = fs::read_to_string(path)?;

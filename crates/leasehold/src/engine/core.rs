@@ -110,7 +110,7 @@ impl Core {
         self.home.check().map_err(|_gone| Error::ThreadGone)
     }
 
-    /// Work that is carried out to its end whether or not anybody waits for it (D5).
+    /// Work that is carried out to its end whether or not anybody waits for it.
     pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Work that is carried out to its end, whether or not its caller goes on polling it (D5).
+//! Work that is carried out to its end, whether or not its caller goes on polling it.
 //!
 //! A caller polls its own work, which costs no task. If it drops the work, that goes on at home. If it does neither, as
 //! `select!` with `&mut future` may do, the work still goes on at home as soon as others wait for it: see

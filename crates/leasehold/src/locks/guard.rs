@@ -143,8 +143,8 @@ impl Guard {
     /// or until the hold is lost.
     ///
     /// For those who need time to stop: `at_risk(Duration::from_secs(5))` comes five seconds before
-    /// [`lost`](Guard::lost). A `left` longer than what a healthy lease has between two renewals (two thirds
-    /// of it) comes at once.
+    /// [`lost`](Guard::lost). A `left` of more than two thirds of the lease comes before the next renewal,
+    /// although nothing is wrong.
     ///
     /// # Cancel safety
     /// Cancel safe. Made for `select!`.
@@ -163,12 +163,12 @@ impl Guard {
 
     /// Runs `work`, and drops it the moment the hold is lost.
     ///
-    /// The answer of work that ends just as the lease does is not thrown away: if the hold was valid when it
-    /// ended, it is returned.
+    /// If the hold is valid when `work` ends, its output is returned.
     ///
     /// # Errors
-    /// [`Error::Lost`]: `work` was dropped at its last `.await`. What it had begun there may still take
-    /// effect elsewhere; only a fencing token stops that.
+    /// [`Error::Lost`]: the hold was over when `work` was last looked at. It was dropped at an `.await`, or, if it was in the
+    /// middle of a poll at that moment, it may have finished and its output is discarded: do not conclude that it did not
+    /// happen. What it had begun may still take effect elsewhere; only a fencing token stops that.
     ///
     /// # Cancel safety
     /// As cancel safe as `work`.
@@ -290,7 +290,7 @@ impl Guard {
         Ok(Guard::new(self.held.reenter()))
     }
 
-    /// Gives the name back. Fails exactly when the work was not alone, as far as this process knows.
+    /// Gives the name back. Fails exactly when the lease had ended before: then the work may not have been alone.
     ///
     /// If the server does not answer, the request is repeated under the same lease id, which cannot do harm: for the
     /// operation timeout here, then in the background until the lease has ended there.
@@ -314,7 +314,8 @@ impl Guard {
     /// Leaves the name held on the server, by no guard: it is not renewed any more and frees itself when its
     /// lease ends. If other guards share the hold, they keep it, and this one only leaves.
     ///
-    /// For at-most-once-per-interval work: hold a fixed lease of the interval, and detach it.
+    /// For work at most once per interval: take a [`fixed_lease`](crate::Mutex::fixed_lease) of the interval, which counts from the
+    /// start of the work, and detach it. A renewed lease counts from its last renewal before that.
     pub fn detach(self) -> Detached {
         let detached = Detached {
             name: self.hold().queue.name.shared(),

@@ -185,10 +185,11 @@ impl Mutex {
     /// Takes the lock if it is free now; `None` if somebody holds it.
     ///
     /// Waits for the server's answer, and for an attempt or a release of this process under way, but for no
-    /// holder.
+    /// holder. If a task of this process waits for the name already, it answers what the server last said.
     ///
     /// # Errors
-    /// As [`lock`](Mutex::lock), but a silent server is given the operation timeout only.
+    /// As [`lock`](Mutex::lock), but a silent server is given the operation timeout; a few of those, if other tasks of this process
+    /// are in the middle of the same name. [`try_lock_for`](Mutex::try_lock_for) has a bound.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
@@ -202,12 +203,12 @@ impl Mutex {
         self.ask(Patience::Once)
     }
 
-    /// Waits for the lock, at most for `wait`; `None` if somebody held it all the time.
+    /// Waits for the lock, at most for `wait`; `None` if it was held.
     ///
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](Mutex::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Mutex::lock), but a server that does not answer is an error when `wait` is over.
+    /// As [`lock`](Mutex::lock), but if the server has said nothing all the time, that is an error when `wait` is over.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).

@@ -461,7 +461,7 @@ impl Dialler {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("whoever listens there does not speak Redis' protocol; check host and port")]
+#[error("the server at this address is not Redis or Valkey; check host and port")]
 struct NotRedis(#[source] RedisError);
 
 #[derive(Debug, thiserror::Error)]

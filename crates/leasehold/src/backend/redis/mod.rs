@@ -1,6 +1,6 @@
 //! Leases on a Redis or Valkey server. The only files that name the redis crate are in this folder.
 //!
-//! Commands and subscriptions travel on connections of their own ("lanes", D10): an unsubscription that the
+//! Commands and subscriptions travel on connections of their own ("lanes"): an unsubscription that the
 //! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a lane,
 //! and so has the client's home, where renewals are sent and subscriptions are heard.
 

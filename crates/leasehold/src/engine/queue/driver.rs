@@ -23,7 +23,7 @@ pub(super) enum Start {
     Recover,
     /// A release has queued us, and given the name to another client for so long.
     Wait { lease: Duration },
-    /// Others were told that the name is free: let them try first (D8).
+    /// Others were told that the name is free: let them try first.
     GiveWay,
 }
 
@@ -160,6 +160,7 @@ impl<'a> Driver<'a> {
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
+        ticket.answered();
         match answer {
             Ok(Acquired::Granted { remaining }) => {
                 self.pauses.reset();

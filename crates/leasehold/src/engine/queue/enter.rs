@@ -186,7 +186,7 @@ pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Re
             }
             Err(failure) => failure,
         };
-        // The count is absolute, so writing it again is harmless (D3).
+        // The count is absolute, so writing it again is harmless.
         silent |= matches!(failure, Failure::Ambiguous(_));
         if hold.standing().is_err() {
             break;
@@ -241,6 +241,7 @@ async fn first_attempt(
             place: None,
         };
         let answer = core.backend.acquire(step).await;
+        ticket.answered();
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
@@ -260,7 +261,7 @@ async fn first_attempt(
                         state.took(&hold);
                         drop(state);
                         queue.seated(&core, &hold, sent);
-                        // A guard from here on: should the caller be gone, its drop releases the name (D5).
+                        // A guard from here on: should the caller be gone, its drop releases the name.
                         return Ok(FirstAttempt::Held(Held::new(hold)));
                     }
                     if let Err(failure) = late.again(now.since(sent)) {
@@ -355,6 +356,7 @@ impl Queue {
 impl WaitTicket {
     /// Waits to be answered.
     async fn answer(&mut self, core: &Core, spec: Spec, until: Option<Instant>) -> Answer {
+        let began = core.clock.now();
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         loop {
             let alarm = match (warn_at, until) {
@@ -367,7 +369,7 @@ impl WaitTicket {
                 () = sleep_until(core, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return self.queue.out_of_time(spec);
+                return self.queue.out_of_time(spec, began);
             }
             self.queue.warn_of_self_wait(spec);
             warn_at = None;

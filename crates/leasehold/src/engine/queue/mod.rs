@@ -263,11 +263,21 @@ impl Queue {
         Some(core.backend.unlisten(&self.name))
     }
 
-    /// The time of a patient waiter is up.
-    fn out_of_time(&self, spec: Spec) -> Answer {
-        let state = self.lock();
-        if matches!(state.phase, Phase::InFlight(Some(_))) {
+    /// The time of a patient waiter is up that has waited since `began`.
+    fn out_of_time(&self, spec: Spec, began: Tick) -> Answer {
+        let mut state = self.lock();
+        let silent = match &state.phase {
             // The first attempt of this process has no answer yet, so nothing is known of a holder.
+            Phase::InFlight(Some(_)) => true,
+            // The server was asked before the wait began, and has said nothing since.
+            Phase::InFlight(None) => {
+                let remote = state.remote.as_mut();
+                let ticket = remote.and_then(|remote| remote.ticket.as_mut());
+                ticket.is_some_and(|ticket| ticket.waits_for_an_answer_since(began))
+            }
+            _ => false,
+        };
+        if silent {
             return Err(no_answer(&self.name, spec));
         }
         let trouble = state.remote.as_ref().and_then(|remote| {

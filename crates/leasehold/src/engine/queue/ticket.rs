@@ -30,6 +30,8 @@ pub(super) struct Ticket {
     asks: u32,
     copies: bool,
     open: bool,
+    /// The latest ask has no answer yet.
+    unanswered: bool,
 }
 
 impl Ticket {
@@ -42,6 +44,7 @@ impl Ticket {
             // Something between us and the server may send everything twice.
             copies: core.config.may_duplicate,
             open: false,
+            unanswered: false,
         }
     }
 
@@ -59,7 +62,18 @@ impl Ticket {
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
         self.open = true;
+        self.unanswered = true;
         self.asks
+    }
+
+    /// The latest ask has an answer.
+    pub(super) fn answered(&mut self) {
+        self.unanswered = false;
+    }
+
+    /// Whether its latest ask was sent before then, and has no answer yet.
+    pub(super) fn waits_for_an_answer_since(&self, began: Tick) -> bool {
+        self.unanswered && self.sent[self.asks as usize % REMEMBERED] <= began
     }
 
     /// A request has failed.
@@ -202,6 +216,7 @@ mod tests {
             asks: 0,
             copies: false,
             open: false,
+            unanswered: false,
         }
     }
 

@@ -12,7 +12,7 @@
 //!
 //! A hold on its way to the server is on no list: the task that carries it brings it back within its patience,
 //! whatever the server does. If its lease could end before that, it is to be looked at then, so that its
-//! loss is told in time (D9). For the same reason a slot that nobody has come for is looked at one by one.
+//! loss is told in time. For the same reason a slot that nobody has come for is looked at one by one.
 
 mod list;
 
