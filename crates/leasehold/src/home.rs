@@ -159,9 +159,9 @@ impl Home {
                 }
             });
             let over = match place {
-                Place::Here(_) => over.await,
+                TimerPlace::Here(_) => over.await,
                 // The waker is called where others' work is done.
-                Place::Thread(_) | Place::Nowhere(_) => callout::shielded(over).await,
+                TimerPlace::Thread(_) | TimerPlace::Nowhere(_) => callout::shielded(over).await,
             };
             if over {
                 return;
@@ -170,18 +170,18 @@ impl Home {
     }
 
     /// Whose timer to use now.
-    fn place(&self, whose: Timer) -> Option<Place<'_>> {
+    fn place(&self, whose: Timer) -> Option<TimerPlace<'_>> {
         let thread = match self {
             Home::Thread(thread) if thread.is_alive() => Some(thread),
             _ => None,
         };
         if let (Timer::OfHome, Some(thread)) = (whose, thread) {
-            return Some(Place::Thread(thread));
+            return Some(TimerPlace::Thread(thread));
         }
         match (here(), thread, self) {
-            (Some(here), _, _) => Some(Place::Here(here)),
-            (None, Some(thread), _) => Some(Place::Thread(thread)),
-            (None, None, Home::Runtime(runtime)) => Some(Place::Nowhere(runtime)),
+            (Some(here), _, _) => Some(TimerPlace::Here(here)),
+            (None, Some(thread), _) => Some(TimerPlace::Thread(thread)),
+            (None, None, Home::Runtime(runtime)) => Some(TimerPlace::Nowhere(runtime)),
             (None, None, Home::Thread(_)) => None,
         }
     }
@@ -193,7 +193,7 @@ fn here() -> Option<Id> {
 }
 
 /// To which runtime a timer belongs.
-enum Place<'a> {
+enum TimerPlace<'a> {
     Thread(&'a Thread),
     /// The runtime that polls it.
     Here(Id),
@@ -201,12 +201,12 @@ enum Place<'a> {
     Nowhere(&'a Handle),
 }
 
-impl Place<'_> {
+impl TimerPlace<'_> {
     fn timer(&self, end: TokioInstant) -> Sleep {
         let _its = match self {
-            Place::Thread(thread) => Some(thread.runtime.enter()),
-            Place::Here(_) => None,
-            Place::Nowhere(runtime) => Some(runtime.enter()),
+            TimerPlace::Thread(thread) => Some(thread.runtime.enter()),
+            TimerPlace::Here(_) => None,
+            TimerPlace::Nowhere(runtime) => Some(runtime.enter()),
         };
         #[cfg(feature = "sim")]
         crate::sim::set_timer(end);
@@ -216,9 +216,9 @@ impl Place<'_> {
     /// Whether the timer may still be polled, here and now.
     fn holds(&self) -> bool {
         match self {
-            Place::Thread(thread) => thread.is_alive(),
-            Place::Here(runtime) => here() == Some(*runtime),
-            Place::Nowhere(_) => here().is_none(),
+            TimerPlace::Thread(thread) => thread.is_alive(),
+            TimerPlace::Here(runtime) => here() == Some(*runtime),
+            TimerPlace::Nowhere(_) => here().is_none(),
         }
     }
 }

@@ -239,3 +239,34 @@ fn no_file_is_too_long_to_be_read_in_one_go() {
         );
     }
 }
+
+/// What a line declares, if it declares a type.
+fn declared(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("pub").map_or(line, |rest| {
+        rest.trim_start_matches("(crate)")
+            .trim_start_matches("(super)")
+            .trim_start()
+    });
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+    rest.split(|c: char| !c.is_alphanumeric()).next()
+}
+
+#[test]
+fn no_two_types_share_a_name() {
+    let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // The same name twice in one file is one type, differently for the simulation.
+    let of_hooks = |module: &str| module == HOOKS || module.ends_with("::look");
+    for (module, text) in Sources::read().0 {
+        if !of_hooks(&module) {
+            for name in text.lines().filter_map(declared) {
+                places
+                    .entry(name.to_owned())
+                    .or_default()
+                    .insert(module.clone());
+            }
+        }
+    }
+    places.retain(|_, modules| modules.len() > 1);
+    assert!(places.is_empty(), "{places:#?}");
+}

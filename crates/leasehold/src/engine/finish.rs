@@ -24,10 +24,10 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// See [`Core::finish`]. Dropping it leaves the rest of the work to the home.
 pub(crate) struct Finish<T: Send + 'static> {
     core: Arc<Core>,
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedWork<T>>,
 }
 
-struct Shared<T> {
+struct SharedWork<T> {
     progress: Mutex<Progress<T>>,
 }
 
@@ -66,7 +66,7 @@ impl<T: Send + 'static> Finish<T> {
     ) -> Finish<T> {
         Finish {
             core: Arc::clone(core),
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedWork {
                 progress: Mutex::new(Progress::WithCaller(Polled {
                     work: Box::pin(work),
                     caller: None,
@@ -78,7 +78,7 @@ impl<T: Send + 'static> Finish<T> {
 
     /// For those who may come to wait for it.
     pub(crate) fn work(&self) -> Weak<dyn Work> {
-        let work: Weak<Shared<T>> = Arc::downgrade(&self.shared);
+        let work: Weak<SharedWork<T>> = Arc::downgrade(&self.shared);
         work
     }
 }
@@ -135,7 +135,7 @@ impl<T: Send + 'static> Drop for Finish<T> {
     }
 }
 
-impl<T: Send + 'static> Work for Shared<T> {
+impl<T: Send + 'static> Work for SharedWork<T> {
     fn take_home(self: Arc<Self>, core: &Core) -> bool {
         let mut progress = self.progress.lock();
         let polled = match std::mem::replace(&mut *progress, Progress::AtHome(None)) {
@@ -169,11 +169,11 @@ impl<T: Send + 'static> Work for Shared<T> {
 /// Work that others wait for, until it is done or taken home.
 #[derive(Default)]
 pub(crate) struct Awaited {
-    list: Mutex<List>,
+    list: Mutex<AwaitedWorks>,
 }
 
 #[derive(Default)]
-struct List {
+struct AwaitedWorks {
     works: Vec<Weak<dyn Work>>,
     /// A task looks after it.
     watched: bool,

@@ -44,11 +44,11 @@ pub(crate) struct Hold {
     copies: bool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct HoldState {
     spec: Spec,
     /// Guards of the present holder. Zero: the last one is on its way out.
     guards: u32,
@@ -102,7 +102,7 @@ impl Hold {
         spec: Spec,
         now: Tick,
     ) -> Arc<Hold> {
-        let state = State {
+        let state = HoldState {
             spec,
             guards: 1,
             counted: 1,
@@ -135,8 +135,8 @@ impl Hold {
     pub(crate) fn watch(self: &Arc<Self>, sent: Tick) {
         let next = self.state.lock().next(sent);
         match next {
-            Next::Renew(every) => self.core.watchdog.renew(self, every, sent),
-            Next::Look(at) => {
+            NextStep::Renew(every) => self.core.watchdog.renew(self, every, sent),
+            NextStep::Look(at) => {
                 let end = self.term.ends_at().unwrap_or(at);
                 self.core.watchdog.look_at(self, at.min(end));
             }
@@ -365,7 +365,7 @@ impl Hold {
 
     /// The end of the lease, if a question might have no answer before it: once for its turn, once for its answer, and
     /// once for good measure.
-    fn close_end(&self, until: Tick, now: Tick, state: &State) -> Option<Tick> {
+    fn close_end(&self, until: Tick, now: Tick, state: &HoldState) -> Option<Tick> {
         let patience = patience(state.spec.ask_every(), self.core.config.operation_timeout);
         (until < now.after(3 * patience)).then_some(until)
     }
@@ -414,8 +414,8 @@ impl Hold {
                         .tell(&self.queue.name, self.lease, EventKind::Renewed);
                 }
                 match next {
-                    Next::Renew(every) => return Some(every),
-                    Next::Look(at) => self.core.watchdog.look_at(self, at.min(until)),
+                    NextStep::Renew(every) => return Some(every),
+                    NextStep::Look(at) => self.core.watchdog.look_at(self, at.min(until)),
                 }
             }
             Standing::JustExpired => self.on_lost(LostReason::Expired),
@@ -444,14 +444,14 @@ impl Due {
 }
 
 /// What comes next for a lease.
-enum Next {
+enum NextStep {
     /// Its renewal, once in this interval, and nothing else.
     Renew(Duration),
     /// A look at it.
     Look(Tick),
 }
 
-impl State {
+impl HoldState {
     /// When `max_hold` ends the present holder's time.
     fn cap(&self) -> Option<Tick> {
         self.spec.max_hold().map(|most| self.since.after(most))
@@ -467,12 +467,12 @@ impl State {
     }
 
     /// What comes next for a lease that was asked for at `sent`.
-    fn next(&self, sent: Tick) -> Next {
+    fn next(&self, sent: Tick) -> NextStep {
         let every = self.spec.ask_every();
         if self.spec.is_fixed() || self.cap().is_some() {
-            Next::Look(self.capped(sent.after(every)))
+            NextStep::Look(self.capped(sent.after(every)))
         } else {
-            Next::Renew(every)
+            NextStep::Renew(every)
         }
     }
 }

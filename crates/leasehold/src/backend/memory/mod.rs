@@ -24,13 +24,13 @@ use crate::{
     name::Name,
     owner::LeaseId,
 };
-use store::{Ears, Store};
+use store::{Store, Subscriber};
 
 /// One client of a [`MemoryServer`].
 pub(crate) struct Memory {
     server: MemoryServer,
     client: Arc<str>,
-    ears: Arc<Ears>,
+    subscriber: Arc<Subscriber>,
     timeout: Duration,
 }
 
@@ -42,12 +42,12 @@ impl Memory {
         config: &Config,
         sink: Arc<dyn Sink>,
     ) -> Memory {
-        let ears = Arc::new(Ears::new(client, sink));
+        let subscriber = Arc::new(Subscriber::new(client, sink));
         server.join(client, label);
         Memory {
             server,
             client: Arc::clone(client),
-            ears,
+            subscriber,
             timeout: config.operation_timeout,
         }
     }
@@ -193,10 +193,10 @@ impl Backend for Memory {
     }
 
     fn listen(&self, name: Name) -> Reply<()> {
-        let ears = Arc::clone(&self.ears);
+        let subscriber = Arc::clone(&self.subscriber);
         let what = what!(Listen, name, 0, "");
         self.step(what, move |store, client| {
-            store.listen(client, &name, &ears);
+            store.listen(client, &name, &subscriber);
             Ok(())
         })
     }
@@ -232,4 +232,4 @@ impl fmt::Debug for Memory {
 }
 
 /// The server keeps no client alive.
-type Listener = Weak<Ears>;
+type Listener = Weak<Subscriber>;

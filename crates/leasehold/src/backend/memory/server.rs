@@ -10,7 +10,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use super::store::{Ears, Store};
+use super::store::{Store, Subscriber};
 use crate::{
     backend::{Failure, WakeUp},
     clock::Clock,
@@ -279,9 +279,9 @@ fn fault(message: &'static str) -> Cause {
     Arc::new(Fault(message))
 }
 
-fn deliver(outbox: Vec<(Arc<Ears>, Name, WakeUp)>) {
-    for (ears, name, wake_up) in outbox {
-        ears.sink.wake(&name, wake_up);
+fn deliver(outbox: Vec<(Arc<Subscriber>, Name, WakeUp)>) {
+    for (subscriber, name, wake_up) in outbox {
+        subscriber.sink.wake(&name, wake_up);
     }
 }
 

@@ -20,14 +20,14 @@ use crate::{
 };
 
 /// What one client hears.
-pub(crate) struct Ears {
+pub(crate) struct Subscriber {
     pub(super) client: Arc<str>,
     pub(super) sink: Arc<dyn Sink>,
 }
 
-impl Ears {
-    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>) -> Ears {
-        Ears {
+impl Subscriber {
+    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>) -> Subscriber {
+        Subscriber {
             client: Arc::clone(client),
             sink,
         }
@@ -36,14 +36,14 @@ impl Ears {
 
 #[derive(Default)]
 pub(crate) struct Store {
-    pub(super) held: BTreeMap<Name, Held>,
+    pub(super) held: BTreeMap<Name, HeldHash>,
     queues: BTreeMap<Name, Waiting>,
     pub(super) listeners: HashMap<Name, Vec<Listener>>,
     /// Lease ids that were given up, until then.
     gone: HashMap<(Arc<str>, LeaseId), Duration>,
     pub(super) labels: HashMap<Arc<str>, String>,
     /// Messages of the present step, told after it.
-    pub(super) outbox: Vec<(Arc<Ears>, Name, WakeUp)>,
+    pub(super) outbox: Vec<(Arc<Subscriber>, Name, WakeUp)>,
     /// What the server's clock shows: the time since the server began.
     clock: Duration,
     /// How far it has been stepped ahead.
@@ -52,7 +52,7 @@ pub(crate) struct Store {
     pub(super) cut: bool,
 }
 
-pub(super) struct Held {
+pub(super) struct HeldHash {
     client: Arc<str>,
     lease: LeaseId,
     holds: u32,
@@ -88,14 +88,14 @@ impl Store {
         self.queues.retain(|_, waiting| waiting.ends > now);
     }
 
-    fn ours(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) -> Option<&mut Held> {
+    fn ours(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) -> Option<&mut HeldHash> {
         self.held
             .get_mut(name)
             .filter(|held| held.client == *client && held.lease == lease)
     }
 
     fn hold(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId, lease_ms: u64) {
-        let held = Held {
+        let held = HeldHash {
             client: Arc::clone(client),
             lease,
             holds: 1,
@@ -155,21 +155,24 @@ impl Store {
             }
             let Queued { client, grant } = first?;
             // B4, and a client that hears nothing is gone.
-            let ears = self.ears(name);
-            let ears = ears.into_iter().find(|ears| ears.client == client);
-            let (false, Some(ears)) = (self.is_given_up(&client, grant.lease), ears) else {
+            let subscriber = self.subscriber(name);
+            let subscriber = subscriber
+                .into_iter()
+                .find(|subscriber| subscriber.client == client);
+            let (false, Some(subscriber)) = (self.is_given_up(&client, grant.lease), subscriber)
+            else {
                 continue;
             };
             self.hold(&client, name, grant.lease, grant.lease_ms);
             if !self.cut {
                 self.outbox
-                    .push((ears, name.clone(), WakeUp::Granted(grant)));
+                    .push((subscriber, name.clone(), WakeUp::Granted(grant)));
             }
             return Some(Duration::from_millis(grant.lease_ms));
         }
     }
 
-    fn ears(&self, name: &Name) -> Vec<Arc<Ears>> {
+    fn subscriber(&self, name: &Name) -> Vec<Arc<Subscriber>> {
         let listeners = self.listeners.get(name);
         listeners.map_or_else(Vec::new, |all| {
             all.iter().filter_map(Listener::upgrade).collect()
@@ -180,8 +183,9 @@ impl Store {
         if self.cut {
             return;
         }
-        for ears in self.ears(name) {
-            self.outbox.push((ears, name.clone(), WakeUp::TryAgain));
+        for subscriber in self.subscriber(name) {
+            self.outbox
+                .push((subscriber, name.clone(), WakeUp::TryAgain));
         }
     }
 
@@ -236,7 +240,7 @@ impl Store {
             .next
             .filter(|next| !self.is_given_up(client, next.lease));
         let others = self
-            .ears(name)
+            .subscriber(name)
             .len()
             .saturating_sub(usize::from(step.listening));
         if let Some(next) = next
@@ -316,7 +320,7 @@ impl Store {
                 .into_iter()
                 .collect(),
             ttl: held.map(|held| held.ends.saturating_sub(self.clock)),
-            listeners: self.ears(name).len() as u64,
+            listeners: self.subscriber(name).len() as u64,
             label: held.and_then(|held| self.labels.get(&held.client).cloned()),
         }
     }
@@ -331,15 +335,23 @@ impl Store {
         vec![format!("{}:{}", held.client, held.lease)]
     }
 
-    pub(crate) fn listen(&mut self, client: &Arc<str>, name: &Name, ears: &Arc<Ears>) {
+    pub(crate) fn listen(&mut self, client: &Arc<str>, name: &Name, subscriber: &Arc<Subscriber>) {
         let listeners = self.listeners.entry(name.clone()).or_default();
-        listeners.retain(|ears| ears.upgrade().is_some_and(|ears| ears.client != *client));
-        listeners.push(Arc::downgrade(ears));
+        listeners.retain(|subscriber| {
+            subscriber
+                .upgrade()
+                .is_some_and(|subscriber| subscriber.client != *client)
+        });
+        listeners.push(Arc::downgrade(subscriber));
     }
 
     pub(crate) fn unlisten(&mut self, client: &Arc<str>, name: &Name) {
         if let Some(listeners) = self.listeners.get_mut(name) {
-            listeners.retain(|ears| ears.upgrade().is_some_and(|ears| ears.client != *client));
+            listeners.retain(|subscriber| {
+                subscriber
+                    .upgrade()
+                    .is_some_and(|subscriber| subscriber.client != *client)
+            });
             if listeners.is_empty() {
                 self.listeners.remove(name);
             }

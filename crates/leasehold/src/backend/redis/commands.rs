@@ -57,19 +57,20 @@ impl Commands {
             Some(both) => self.send_second(&both).await,
         };
         match sent {
-            Err(Sent::Failed(error)) if script::is_unknown(&error) => {
-                self.send(&call.by_text()).await.map_err(Sent::failure)
-            }
-            other => other.map_err(Sent::failure),
+            Err(SendFailure::Failed(error)) if script::is_unknown(&error) => self
+                .send(&call.by_text())
+                .await
+                .map_err(SendFailure::failure),
+            other => other.map_err(SendFailure::failure),
         }
     }
 
     /// Sends a plain command.
     pub(super) async fn command(&self, command: &redis::Cmd) -> Result<Value, Failure> {
-        self.send(command).await.map_err(Sent::failure)
+        self.send(command).await.map_err(SendFailure::failure)
     }
 
-    async fn send(&self, command: &redis::Cmd) -> Result<Value, Sent> {
+    async fn send(&self, command: &redis::Cmd) -> Result<Value, SendFailure> {
         let send = async |connection: &mut MultiplexedConnection| {
             connection.send_packed_command(command).await
         };
@@ -77,7 +78,7 @@ impl Commands {
     }
 
     /// Sends both and returns the answer to the second.
-    async fn send_second(&self, both: &redis::Pipeline) -> Result<Value, Sent> {
+    async fn send_second(&self, both: &redis::Pipeline) -> Result<Value, SendFailure> {
         let send = async |connection: &mut MultiplexedConnection| {
             let answers = connection.send_packed_commands(both, 1, 1).await;
             // A missing one is refused as unexpected by whoever reads it.
@@ -89,7 +90,7 @@ impl Commands {
     async fn carry(
         &self,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
-    ) -> Result<Value, Sent> {
+    ) -> Result<Value, SendFailure> {
         let mut way = self.lanes.way(self.timeout).await?;
         let answer = {
             let sending = pin!(send(&mut way.connection));
@@ -104,7 +105,7 @@ impl Commands {
             None => {
                 let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
                 way.silent(&late);
-                return Err(Sent::Failed(late));
+                return Err(SendFailure::Failed(late));
             }
         };
         answer.map_err(|error| {
@@ -115,30 +116,30 @@ impl Commands {
                 // A server that has become a replica keeps its connections, and says so for ever.
                 way.unsuitable(&error);
             }
-            Sent::Failed(error)
+            SendFailure::Failed(error)
         })
     }
 }
 
 /// What became of one command.
-enum Sent {
+enum SendFailure {
     No(NoWay),
     Failed(RedisError),
 }
 
-impl From<NoWay> for Sent {
+impl From<NoWay> for SendFailure {
     fn from(none: NoWay) -> Self {
-        Sent::No(none)
+        SendFailure::No(none)
     }
 }
 
-impl Sent {
+impl SendFailure {
     fn failure(self) -> Failure {
         match self {
-            Sent::No(NoWay::Down(cause)) => Failure::NotSent(cause),
+            SendFailure::No(NoWay::Down(cause)) => Failure::NotSent(cause),
             // Another try gets the same.
-            Sent::No(NoWay::Gone(gone)) => Failure::Rejected(Arc::new(gone)),
-            Sent::Failed(error) => classify(error),
+            SendFailure::No(NoWay::Gone(gone)) => Failure::Rejected(Arc::new(gone)),
+            SendFailure::Failed(error) => classify(error),
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct Lane {
     id: Id,
     runtime: Handle,
     dialler: Arc<Dialler>,
-    state: RwLock<State>,
+    state: RwLock<LaneState>,
     changed: Notify,
     /// Commands in a row without an answer.
     silent: AtomicU32,
@@ -64,7 +64,7 @@ pub(super) struct Lane {
     sentinel: OnceLock<AbortHandle>,
 }
 
-enum State {
+enum LaneState {
     /// Nobody has wanted it yet.
     Idle,
     Up {
@@ -152,7 +152,7 @@ impl Lanes {
             if let Some(way) = Arc::clone(&lane).way() {
                 return way;
             }
-            if let State::Down { cause, .. } = &*lane.state.read() {
+            if let LaneState::Down { cause, .. } = &*lane.state.read() {
                 *why_not = Arc::clone(cause);
             }
             lane.changed_or_left(changed, self.of_home.id).await;
@@ -199,7 +199,7 @@ impl Lanes {
             std::future::pending::<()>().await;
         });
         let _ = lane.sentinel.set(sentinel.abort_handle());
-        if matches!(&*lane.state.read(), State::Gone) {
+        if matches!(&*lane.state.read(), LaneState::Gone) {
             return Arc::clone(&self.of_home);
         }
         lane
@@ -222,7 +222,7 @@ impl Drop for Leaving {
         let Some(lane) = self.lane.upgrade() else {
             return;
         };
-        let was = std::mem::replace(&mut *lane.state.write(), State::Gone);
+        let was = std::mem::replace(&mut *lane.state.write(), LaneState::Gone);
         if let Some(lanes) = self.lanes.upgrade() {
             lanes
                 .others
@@ -253,7 +253,7 @@ impl Way {
     /// It works, but another connection may lead to a better server. Once a second at most, however many find that.
     pub(super) fn unsuitable(&self, error: &RedisError) {
         let young = match &*self.lane.state.read() {
-            State::Up { since, .. } => since.elapsed() < RECONNECT_MOST,
+            LaneState::Up { since, .. } => since.elapsed() < RECONNECT_MOST,
             _ => true,
         };
         if !young {
@@ -274,7 +274,7 @@ impl Lane {
             id: runtime.id(),
             runtime,
             dialler: Arc::clone(dialler),
-            state: RwLock::new(State::Idle),
+            state: RwLock::new(LaneState::Idle),
             changed: Notify::new(),
             silent: AtomicU32::new(0),
             sentinel: OnceLock::new(),
@@ -283,7 +283,7 @@ impl Lane {
 
     fn way(self: Arc<Self>) -> Option<Way> {
         let (connection, number) = match &*self.state.read() {
-            State::Up {
+            LaneState::Up {
                 connection, number, ..
             } => (connection.clone(), *number),
             _ => return None,
@@ -311,8 +311,8 @@ impl Lane {
 
     fn is_up(&self, connection: MultiplexedConnection, number: u64) {
         let mut state = self.state.write();
-        if !matches!(&*state, State::Gone) {
-            *state = State::Up {
+        if !matches!(&*state, LaneState::Gone) {
+            *state = LaneState::Up {
                 connection,
                 number,
                 since: Instant::now(),
@@ -324,14 +324,14 @@ impl Lane {
 
     /// Sees to a connection, if nobody has yet.
     fn dial(self: &Arc<Self>) {
-        if !matches!(&*self.state.read(), State::Idle) {
+        if !matches!(&*self.state.read(), LaneState::Idle) {
             return;
         }
         let mut state = self.state.write();
-        if !matches!(&*state, State::Idle) {
+        if !matches!(&*state, LaneState::Idle) {
             return;
         }
-        *state = State::Down {
+        *state = LaneState::Down {
             number: 0,
             cause: Arc::new(NotYet),
         };
@@ -343,12 +343,12 @@ impl Lane {
     fn replace(self: &Arc<Self>, number: u64, cause: &Cause) {
         let mut state = self.state.write();
         match &*state {
-            State::Up {
+            LaneState::Up {
                 number: present, ..
             } if *present == number => {}
             _ => return, // somebody else was faster
         }
-        let down = State::Down {
+        let down = LaneState::Down {
             number,
             cause: Arc::clone(cause),
         };
@@ -375,16 +375,16 @@ impl Lane {
             match made {
                 Ok(connection) => {
                     let number = match &*strong.state.read() {
-                        State::Down { number, .. } | State::Up { number, .. } => number + 1,
-                        State::Idle => 1,
-                        State::Gone => return,
+                        LaneState::Down { number, .. } | LaneState::Up { number, .. } => number + 1,
+                        LaneState::Idle => 1,
+                        LaneState::Gone => return,
                     };
                     strong.is_up(connection, number);
                     callout::quietly(|| tracing::debug!(server = %dialler.target, "connected"));
                     return;
                 }
                 Err(failure) => {
-                    if let State::Down { cause, .. } = &mut *strong.state.write() {
+                    if let LaneState::Down { cause, .. } = &mut *strong.state.write() {
                         *cause = Arc::clone(failure.cause());
                     }
                 }

@@ -37,8 +37,8 @@ static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("scripts/mutex/insp
 
 impl Redis {
     /// The field in the hash.
-    fn owner(&self, lease: LeaseId) -> Owner<'_> {
-        Owner {
+    fn owner(&self, lease: LeaseId) -> OwnerField<'_> {
+        OwnerField {
             client: &self.client,
             lease,
         }
@@ -58,12 +58,12 @@ impl Redis {
 }
 
 /// `<client uuid>:<lease id>`.
-struct Owner<'a> {
+struct OwnerField<'a> {
     client: &'a str,
     lease: LeaseId,
 }
 
-impl fmt::Display for Owner<'_> {
+impl fmt::Display for OwnerField<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.client, self.lease)
     }

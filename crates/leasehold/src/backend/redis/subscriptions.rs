@@ -59,7 +59,7 @@ impl Subscriptions {
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
         let counted = Arc::new(Counted::default());
-        let lane = Lane {
+        let lane = SubscriptionLane {
             target,
             client: Arc::clone(client),
             connect_timeout: config.connect_timeout,
@@ -128,7 +128,7 @@ impl Subscriptions {
 #[error("not subscribed within {0:?}")]
 struct NotHeard(Duration);
 
-struct Lane {
+struct SubscriptionLane {
     target: Arc<Target>,
     client: Arc<str>,
     connect_timeout: Duration,
@@ -167,16 +167,16 @@ impl Counted {
     }
 }
 
-type Ears = (PubSubSink, PubSubStream);
+type PubSubHalves = (PubSubSink, PubSubStream);
 
 /// What became of a request: done, refused for this name, or the connection is gone.
-type Answered = Result<Option<Name>, RedisError>;
+type RequestResult = Result<Option<Name>, RedisError>;
 
 /// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
-impl Lane {
+impl SubscriptionLane {
     /// Ends with the client.
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let mut pause = PAUSE_FIRST;
@@ -191,9 +191,9 @@ impl Lane {
                 }
             }
             match self.dial().await {
-                Ok(ears) => {
+                Ok(halves) => {
                     self.worked = false;
-                    let ended = self.hear(ears, &mut orders, &mut waiting).await.is_none();
+                    let ended = self.hear(halves, &mut orders, &mut waiting).await.is_none();
                     self.counted.names.lock().clear();
                     if ended {
                         return;
@@ -246,11 +246,11 @@ impl Lane {
         }
     }
 
-    async fn dial(&self) -> Result<Ears, RedisError> {
+    async fn dial(&self) -> Result<PubSubHalves, RedisError> {
         let client = Client::open(self.target.info.clone())?;
         let dialling = client.get_async_pubsub();
         match tokio::time::timeout(self.connect_timeout, dialling).await {
-            Ok(ears) => Ok(ears?.split()),
+            Ok(connected) => Ok(connected?.split()),
             Err(elapsed) => Err(std::io::Error::from(elapsed).into()),
         }
     }
@@ -258,12 +258,13 @@ impl Lane {
     /// Hears until the connection breaks. `None`: the client has ended.
     async fn hear(
         &mut self,
-        (sink, mut stream): Ears,
+        (sink, mut stream): PubSubHalves,
         orders: &mut mpsc::UnboundedReceiver<Order>,
         waiting: &mut Vec<(Name, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
         // Requests go out in order, one behind the other; only their answers are awaited side by side.
-        let mut requests: FuturesUnordered<BoxFuture<'static, Answered>> = FuturesUnordered::new();
+        let mut requests: FuturesUnordered<BoxFuture<'static, RequestResult>> =
+            FuturesUnordered::new();
         if !self.names.is_empty() {
             let channels: Vec<String> = self.names.keys().cloned().collect();
             let mut all = sink.clone();
@@ -339,7 +340,7 @@ impl Lane {
         sink: &PubSubSink,
         name: &Name,
         told: oneshot::Sender<Result<(), Cause>>,
-    ) -> BoxFuture<'static, Answered> {
+    ) -> BoxFuture<'static, RequestResult> {
         let channels = self.channels(name);
         for channel in &channels {
             let names = self.names.entry(channel.clone()).or_default();
@@ -393,7 +394,7 @@ impl Lane {
         sink: &PubSubSink,
         name: &Name,
         told: oneshot::Sender<()>,
-    ) -> BoxFuture<'static, Answered> {
+    ) -> BoxFuture<'static, RequestResult> {
         let mut channels = self.channels(name).to_vec();
         let order = self.counted.order(name);
         self.forget(name);
@@ -458,7 +459,7 @@ impl Lane {
 }
 
 /// The answer to a `PING` comes behind all messages of before, and is looked at after them.
-fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, Answered> {
+fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, RequestResult> {
     let mut sink = sink.clone();
     Box::pin(async move {
         let answer = sink.ping::<redis::Value>().await;

@@ -9,53 +9,53 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::Answer;
+use super::WaitResult;
 use crate::{Error, callout};
 
 /// The queue's half.
 #[derive(Debug)]
-pub(super) struct Answerer(Arc<Mutex<Slot>>);
+pub(super) struct Answerer(Arc<Mutex<AnswerSlot>>);
 
 /// The waiter's half: a future of its answer.
 #[derive(Debug)]
-pub(super) struct Answered(Arc<Mutex<Slot>>);
+pub(super) struct AnswerFuture(Arc<Mutex<AnswerSlot>>);
 
 #[derive(Debug)]
-enum Slot {
+enum AnswerSlot {
     Waiting(Option<Waker>),
-    Answered(Answer),
+    Answered(WaitResult),
     /// Nobody waits for an answer (any more).
     Over,
 }
 
-pub(super) fn slot() -> (Answerer, Answered) {
-    let slot = Arc::new(Mutex::new(Slot::Waiting(None)));
-    (Answerer(Arc::clone(&slot)), Answered(slot))
+pub(super) fn slot() -> (Answerer, AnswerFuture) {
+    let slot = Arc::new(Mutex::new(AnswerSlot::Waiting(None)));
+    (Answerer(Arc::clone(&slot)), AnswerFuture(slot))
 }
 
 impl Answerer {
     pub(super) fn is_closed(&self) -> bool {
-        matches!(*self.0.lock(), Slot::Over)
+        matches!(*self.0.lock(), AnswerSlot::Over)
     }
 
     /// The answer is there when the waiter looks; the caller has to wake it. If the waiter has left: the answer.
-    pub(super) fn send(self, answer: Answer) -> Result<Option<Waker>, Answer> {
+    pub(super) fn send(self, answer: WaitResult) -> Result<Option<Waker>, WaitResult> {
         self.put(answer)
     }
 
     /// For those who hold no lock.
-    pub(super) fn send_and_wake(self, answer: Answer) {
+    pub(super) fn send_and_wake(self, answer: WaitResult) {
         if let Ok(Some(waker)) = self.put(answer) {
             callout::wake(waker);
         }
     }
 
-    fn put(&self, answer: Answer) -> Result<Option<Waker>, Answer> {
+    fn put(&self, answer: WaitResult) -> Result<Option<Waker>, WaitResult> {
         let mut slot = self.0.lock();
         match &mut *slot {
-            Slot::Waiting(waker) => {
+            AnswerSlot::Waiting(waker) => {
                 let waker = waker.take();
-                *slot = Slot::Answered(answer);
+                *slot = AnswerSlot::Answered(answer);
                 Ok(waker)
             }
             _ => Err(answer),
@@ -72,41 +72,41 @@ impl Drop for Answerer {
     }
 }
 
-impl Future for Answered {
-    type Output = Answer;
+impl Future for AnswerFuture {
+    type Output = WaitResult;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WaitResult> {
         // Cloned and dropped without the lock: a waker is code of the user's.
         let mut waker = Some(cx.waker().clone());
         let mut slot = self.0.lock();
         let poll = match &mut *slot {
-            Slot::Waiting(old) => {
+            AnswerSlot::Waiting(old) => {
                 std::mem::swap(old, &mut waker);
                 Poll::Pending
             }
-            Slot::Answered(_) => match std::mem::replace(&mut *slot, Slot::Over) {
-                Slot::Answered(answer) => Poll::Ready(answer),
+            AnswerSlot::Answered(_) => match std::mem::replace(&mut *slot, AnswerSlot::Over) {
+                AnswerSlot::Answered(answer) => Poll::Ready(answer),
                 _ => Poll::Pending,
             },
-            Slot::Over => Poll::Pending, // polled again after its end
+            AnswerSlot::Over => Poll::Pending, // polled again after its end
         };
         drop(slot);
         poll
     }
 }
 
-impl Answered {
+impl AnswerFuture {
     /// Nobody waits any more. The answer, if it is there; to be dropped without a lock (Q5).
-    pub(super) fn close(&self) -> Option<Answer> {
-        let slot = std::mem::replace(&mut *self.0.lock(), Slot::Over);
+    pub(super) fn close(&self) -> Option<WaitResult> {
+        let slot = std::mem::replace(&mut *self.0.lock(), AnswerSlot::Over);
         match slot {
-            Slot::Answered(answer) => Some(answer),
+            AnswerSlot::Answered(answer) => Some(answer),
             _ => None,
         }
     }
 }
 
-impl Drop for Answered {
+impl Drop for AnswerFuture {
     fn drop(&mut self) {
         drop(self.close());
     }

@@ -3,7 +3,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use super::{
-    Ears, Life, Locked, Phase, Queue,
+    Life, Locked, Phase, Queue, Subscription,
     enter::TooLate,
     ticket::{Debt, Pauses, abandon, place},
 };
@@ -226,18 +226,18 @@ impl<'a> Driver<'a> {
         {
             let mut state = self.queue.lock();
             let remote = state.remote();
-            if remote.ears == Ears::Open {
+            if remote.subscription == Subscription::Open {
                 return Step::Ask;
             }
-            remote.ears = Ears::Opening;
+            remote.subscription = Subscription::Opening;
         }
         let answer = self.core.backend.listen(self.queue.name.clone()).await;
         let mut state = self.queue.lock();
         let remote = state.remote();
         match answer {
             // If the last waiter has left meanwhile, it was closed again.
-            Ok(()) if remote.ears == Ears::Opening => {
-                remote.ears = Ears::Open;
+            Ok(()) if remote.subscription == Subscription::Opening => {
+                remote.subscription = Subscription::Open;
                 Step::Ask
             }
             Ok(()) => Step::Ask,

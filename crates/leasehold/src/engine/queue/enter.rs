@@ -9,8 +9,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Answer, Life, Locked, Patience, Phase, Queue, Spec,
-    answer::Answered,
+    Life, Locked, Patience, Phase, Queue, Spec, WaitResult,
+    answer::AnswerFuture,
     driver::Start,
     ticket::{Pauses, Ticket},
 };
@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct WaitTicket {
     pub(super) queue: Arc<Queue>,
     pub(super) number: i64,
-    pub(super) answered: Answered,
+    pub(super) answered: AnswerFuture,
 }
 
 /// What a newcomer finds.
@@ -58,7 +58,7 @@ pub(crate) async fn acquire(
     name: &Name,
     spec: Spec,
     patience: Patience,
-) -> Answer {
+) -> WaitResult {
     core.check_open()?;
     let until = match patience {
         Patience::For(wait) => Instant::now().checked_add(wait),
@@ -355,7 +355,7 @@ impl Queue {
 
 impl WaitTicket {
     /// Waits to be answered.
-    async fn answer(&mut self, core: &Core, spec: Spec, until: Option<Instant>) -> Answer {
+    async fn answer(&mut self, core: &Core, spec: Spec, until: Option<Instant>) -> WaitResult {
         let began = core.clock.now();
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         loop {

@@ -8,11 +8,11 @@ use std::{
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::{Queue, State};
+use super::{Queue, QueueState};
 use crate::callout;
 
 pub(super) struct Locked<'a> {
-    state: Option<MutexGuard<'a, State>>,
+    state: Option<MutexGuard<'a, QueueState>>,
     wakers: SmallVec<[Waker; 1]>,
 }
 
@@ -36,15 +36,15 @@ impl Locked<'_> {
 const THERE: &str = "a lock is there until its drop";
 
 impl Deref for Locked<'_> {
-    type Target = State;
+    type Target = QueueState;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &QueueState {
         self.state.as_ref().expect(THERE)
     }
 }
 
 impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut QueueState {
         self.state.as_mut().expect(THERE)
     }
 }

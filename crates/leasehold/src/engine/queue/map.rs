@@ -24,24 +24,24 @@ use crate::{
 pub(crate) struct Queues {
     shards: Box<[Shard]>,
     hasher: Hashing,
-    detached: Mutex<Detached>,
+    detached: Mutex<DetachedIds>,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
 #[derive(Debug, Default)]
-struct Detached {
+struct DetachedIds {
     until: HashMap<LeaseId, Tick, Hashing>,
     /// How many there were after the last tidying.
     tidied: usize,
 }
 
-impl Detached {
+impl DetachedIds {
     /// Fewer are not worth a look.
     const FEW: usize = 32;
 
     fn add(&mut self, lease: LeaseId, until: Tick, now: Tick) {
         // Only when they have doubled, so that each costs the same however many there are.
-        if self.until.len() >= 2 * self.tidied.max(Detached::FEW) {
+        if self.until.len() >= 2 * self.tidied.max(DetachedIds::FEW) {
             self.until.retain(|_, until| *until > now);
             self.until.shrink_to(2 * self.until.len());
             self.tidied = self.until.len();
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn detached_lease_ids_are_kept_until_they_end_and_forgotten_later() {
         let at = |ms| Tick::from_nanos(1).after(Duration::from_millis(ms));
-        let mut detached = Detached::default();
+        let mut detached = DetachedIds::default();
         for id in 0..1_000 {
             detached.add(LeaseId::from(id), at(10_000), at(0));
         }

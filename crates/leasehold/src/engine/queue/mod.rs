@@ -40,7 +40,7 @@ use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
-use remote::{Ears, Remote};
+use remote::{Remote, Subscription};
 pub(crate) use spec::{Patience, Spec};
 pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::Notify;
@@ -64,12 +64,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) name: Name,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     driver_wake: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     phase: Phase,
     life: Life,
     /// Their numbers grow from front to back, and none is given twice.
@@ -110,13 +110,13 @@ enum Life {
     Removed,
 }
 
-type Answer = Result<Option<Held>, Error>;
+type WaitResult = Result<Option<Held>, Error>;
 
 impl Queue {
     fn new(name: &Name) -> Queue {
         Queue {
             name: name.clone(),
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 phase: Phase::Idle,
                 life: Life::Open,
                 waiters: VecDeque::new(),
@@ -144,7 +144,7 @@ impl Queue {
     fn begin_hold(
         self: &Arc<Self>,
         core: &Arc<Core>,
-        state: &State,
+        state: &QueueState,
         granted: Granted,
         spec: Spec,
     ) -> Option<Arc<Hold>> {
@@ -242,7 +242,7 @@ impl Queue {
     }
 
     /// Nothing holds, wants or gives back the name in this process.
-    fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut State) {
+    fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
         state.phase = Phase::Idle;
         state.life = Life::Removed;
         core.queues.remove(self);
@@ -253,18 +253,18 @@ impl Queue {
     }
 
     /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
-    fn stop_listening(&self, core: &Arc<Core>, state: &mut State) -> Option<Reply<()>> {
+    fn stop_listening(&self, core: &Arc<Core>, state: &mut QueueState) -> Option<Reply<()>> {
         let remote = state.remote.as_mut()?;
-        if !state.waiters.is_empty() || remote.ears == Ears::Closed {
+        if !state.waiters.is_empty() || remote.subscription == Subscription::Closed {
             return None;
         }
         // Also one that is still being opened: it may come about at any time.
-        remote.ears = Ears::Closed;
+        remote.subscription = Subscription::Closed;
         Some(core.backend.unlisten(&self.name))
     }
 
     /// The time of a patient waiter is up that has waited since `began`.
-    fn out_of_time(&self, spec: Spec, began: Tick) -> Answer {
+    fn out_of_time(&self, spec: Spec, began: Tick) -> WaitResult {
         let mut state = self.lock();
         let silent = match &state.phase {
             // The first attempt of this process has no answer yet, so nothing is known of a holder.

@@ -134,7 +134,7 @@ pub(crate) struct Releasing {
 }
 
 /// What an answer to a release means for the queue.
-struct Answered {
+struct ReleaseAnswer {
     answer: ReleaseReply,
     sent: Tick,
     queued: bool,
@@ -219,7 +219,7 @@ impl Releasing {
     }
 
     /// Sends it once. Each send is an ask of its own for the next ticket (B3).
-    async fn send(&mut self) -> Result<Answered, Failure> {
+    async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         let sent = core.clock.now();
         let (next, listening) = {
@@ -250,7 +250,7 @@ impl Releasing {
             listening,
         };
         match core.backend.release(step).await {
-            Ok(answer) => Ok(Answered {
+            Ok(answer) => Ok(ReleaseAnswer {
                 answer,
                 sent,
                 queued,
@@ -272,7 +272,7 @@ impl Releasing {
     }
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
-    fn answered(self, answered: &Answered) -> Result<Released, Error> {
+    fn answered(self, answered: &ReleaseAnswer) -> Result<Released, Error> {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         core.events
             .tell(&queue.name, self.hold.lease, EventKind::Released);
@@ -314,11 +314,11 @@ impl Queue {
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         next: Option<LeaseId>,
-        answered: &Answered,
+        answered: &ReleaseAnswer,
         silent: bool,
     ) {
         let core = &hold.core;
-        let Answered {
+        let ReleaseAnswer {
             answer,
             sent,
             queued,

@@ -12,7 +12,7 @@ use crate::{backend::Failure, clock::Tick, engine::core::Core, owner::LeaseId};
 #[derive(Debug)]
 pub(super) struct Remote {
     pub(super) ticket: Option<Ticket>,
-    pub(super) ears: Ears,
+    pub(super) subscription: Subscription,
     /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
     pub(super) granted: bool,
     /// Why the server gives no usable answer, and since when.
@@ -21,7 +21,7 @@ pub(super) struct Remote {
 
 /// Whether wake-ups are heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ears {
+pub(super) enum Subscription {
     Closed,
     /// A subscription was asked for, and may come about at any time.
     Opening,
@@ -32,7 +32,7 @@ impl Remote {
     pub(super) fn new() -> Remote {
         Remote {
             ticket: None,
-            ears: Ears::Closed,
+            subscription: Subscription::Closed,
             granted: false,
             trouble: None,
         }

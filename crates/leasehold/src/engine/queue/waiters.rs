@@ -6,10 +6,10 @@ use std::{
 };
 
 use super::{
-    Answer, Locked, Patience, Phase, Queue, Spec, State,
+    Locked, Patience, Phase, Queue, QueueState, Spec, WaitResult,
     answer::{self, Answerer},
     enter::{WaitTicket, reenter_on_server},
-    remote::{Ears, Remote},
+    remote::{Remote, Subscription},
 };
 use crate::{
     Error, clock::Tick, engine::finish::Work, engine::held::Held, engine::hold::Hold,
@@ -25,7 +25,7 @@ pub(super) struct Waiter {
     pub(super) answer: Answerer,
 }
 
-impl State {
+impl QueueState {
     /// The caller's work that a newcomer would have to wait for.
     pub(super) fn work(&self) -> Option<Weak<dyn Work>> {
         match &self.phase {
@@ -85,7 +85,7 @@ impl State {
     pub(super) fn is_listening(&self) -> bool {
         self.remote
             .as_ref()
-            .is_some_and(|remote| remote.ears == Ears::Open)
+            .is_some_and(|remote| remote.subscription == Subscription::Open)
     }
 
     pub(super) fn remote(&mut self) -> &mut Remote {
@@ -175,7 +175,7 @@ impl Locked<'_> {
     }
 
     /// Answers a waiter otherwise than by a guard.
-    fn answer(&mut self, waiter: Waiter, answer: Answer) {
+    fn answer(&mut self, waiter: Waiter, answer: WaitResult) {
         if let Ok(waker) = waiter.answer.send(answer) {
             self.wake_later(waker);
         }

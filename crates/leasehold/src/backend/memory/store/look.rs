@@ -51,10 +51,11 @@ impl Store {
         let mut listeners: Vec<_> = self
             .listeners
             .iter()
-            .flat_map(|(name, ears)| {
-                ears.iter()
+            .flat_map(|(name, subscriber)| {
+                subscriber
+                    .iter()
                     .filter_map(Listener::upgrade)
-                    .map(|ears| (name.shared(), Arc::clone(&ears.client)))
+                    .map(|subscriber| (name.shared(), Arc::clone(&subscriber.client)))
             })
             .collect();
         listeners.sort();
@@ -83,7 +84,11 @@ impl Store {
     /// The client's connection for wake-ups is gone.
     pub(crate) fn disconnect(&mut self, client: &str) {
         for listeners in self.listeners.values_mut() {
-            listeners.retain(|ears| ears.upgrade().is_some_and(|ears| &*ears.client != client));
+            listeners.retain(|subscriber| {
+                subscriber
+                    .upgrade()
+                    .is_some_and(|subscriber| &*subscriber.client != client)
+            });
         }
         self.listeners.retain(|_, listeners| !listeners.is_empty());
     }
@@ -97,8 +102,13 @@ impl Store {
 
     pub(crate) fn take_hints(&mut self) -> Vec<Hint> {
         let outbox = std::mem::take(&mut self.outbox).into_iter();
-        let hint = |(ears, name, wake_up): (Arc<super::Ears>, Name, WakeUp)| {
-            Hint::new(&ears.client, Arc::clone(&ears.sink), name, wake_up)
+        let hint = |(subscriber, name, wake_up): (Arc<super::Subscriber>, Name, WakeUp)| {
+            Hint::new(
+                &subscriber.client,
+                Arc::clone(&subscriber.sink),
+                name,
+                wake_up,
+            )
         };
         outbox.map(hint).collect()
     }
@@ -107,11 +117,11 @@ impl Store {
     pub(crate) fn after_gap(&self, client: &str) -> Vec<Hint> {
         let mut hints: Vec<Hint> = Vec::new();
         for (name, listeners) in &self.listeners {
-            for ears in listeners.iter().filter_map(Listener::upgrade) {
-                if &*ears.client == client {
-                    let sink = Arc::clone(&ears.sink);
+            for subscriber in listeners.iter().filter_map(Listener::upgrade) {
+                if &*subscriber.client == client {
+                    let sink = Arc::clone(&subscriber.sink);
                     hints.push(Hint::new(
-                        &ears.client,
+                        &subscriber.client,
                         sink,
                         name.clone(),
                         WakeUp::TryAgain,
