@@ -16,7 +16,10 @@ pub(crate) fn wake(waker: Waker) {
 }
 
 pub(crate) fn quietly(call: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(call));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
+        // Its drop is code of the user's, too.
+        std::mem::forget(payload);
+    }
 }
 
 /// A waker of the user's that may be called where a panic would do harm.

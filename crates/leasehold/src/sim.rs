@@ -190,7 +190,7 @@ impl Hint {
             name: name.shared(),
             granted: match wake_up {
                 WakeUp::Granted(grant) => Some(grant.lease.get()),
-                WakeUp::TryAgain => None,
+                WakeUp::TryAgain | WakeUp::Deaf => None,
             },
             sink,
             wake_up: (name, wake_up),

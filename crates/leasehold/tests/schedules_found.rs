@@ -331,6 +331,30 @@ async fn a_name_that_may_not_be_listened_for_does_not_make_another_deaf_after_a_
     }
 }
 
+/// Bug 67: a waiter that was refused while it was subscribed again listens as soon as it may.
+#[tokio::test]
+async fn a_waiter_that_is_refused_after_a_gap_listens_again_when_it_may() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let waiting = tokio::spawn(client.mutex("name").lock());
+        until_queued(&server, 1).await;
+        server.cli(&["ACL", "SETUSER", "worker", "-subscribe"]);
+        proxy.cut_lane(Lane::Subscriptions);
+        until_refused(&server).await;
+        server.cli(&["ACL", "SETUSER", "worker", "+subscribe"]);
+        wait_until_async(SOON, "it listens again", || {
+            channels(&server).iter().any(|c| c.contains(":grant"))
+        })
+        .await;
+        release(guard).await;
+        release(soon("it is heard", waiting).await.unwrap().unwrap()).await;
+        wait_until_idle(&client).await;
+    }
+}
+
 /// Whatever closes the connection each time: the client pauses before the next, and has none once it is dropped.
 #[tokio::test]
 async fn a_lane_for_wake_ups_that_never_works_pauses_and_ends_with_its_client() {

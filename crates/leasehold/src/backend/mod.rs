@@ -163,6 +163,8 @@ pub(crate) enum WakeUp {
     TryAgain,
     /// The server gave the name to one of our lease ids.
     Granted(Grant),
+    /// Wake-ups are not heard any more: the server refused to subscribe this client again.
+    Deaf,
 }
 
 /// A late reply to one ask: the name is ours since some time after that ask was sent (B3).

@@ -381,7 +381,11 @@ impl SubscriptionLane {
             let subscribing = sink.subscribe(&channels);
             match tokio::time::timeout(self.operation_timeout, subscribing).await {
                 Ok(Ok(())) => self.worked = true,
-                Ok(Err(error)) if is_refusal(&error) => self.refused(name),
+                Ok(Err(error)) if is_refusal(&error) => {
+                    self.refused(name);
+                    // Whoever waits for it thinks that it is heard.
+                    self.sink.wake(name, WakeUp::Deaf);
+                }
                 Ok(Err(error)) => return Err(error),
                 Err(elapsed) => return Err(std::io::Error::from(elapsed).into()),
             }

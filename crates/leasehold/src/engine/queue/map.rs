@@ -191,7 +191,8 @@ impl Queues {
                     queue.driver_wake.notify_one();
                 }
             }
-            (WakeUp::TryAgain, None) => {}
+            (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
+            (WakeUp::TryAgain | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(core, grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {

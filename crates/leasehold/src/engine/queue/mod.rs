@@ -222,6 +222,17 @@ impl Queue {
         true
     }
 
+    /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
+    fn is_deaf(&self) {
+        let mut state = self.lock();
+        if let Some(remote) = &mut state.remote
+            && remote.subscription == Subscription::Open
+        {
+            remote.subscription = Subscription::Closed;
+            self.driver_wake.notify_one();
+        }
+    }
+
     /// The holder has lost the name or left it to expire: the next may ask for it.
     pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
         let state = self.lock();
