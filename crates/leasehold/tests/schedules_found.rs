@@ -355,6 +355,54 @@ async fn a_waiter_that_is_refused_after_a_gap_listens_again_when_it_may() {
     }
 }
 
+/// Bug 69: one refused name makes the others wait for one round trip, not for one each.
+#[tokio::test]
+async fn a_name_that_is_refused_after_a_gap_delays_the_others_once() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let mut held = Vec::new();
+        let mut waiting = Vec::new();
+        for number in 0..50 {
+            let name = format!("name{number}");
+            held.push(holder.mutex(&name).lock().await.unwrap());
+            waiting.push(tokio::spawn(client.mutex(&name).lock()));
+        }
+        let grants = || {
+            channels(&server)
+                .iter()
+                .filter(|c| c.contains(":grant"))
+                .count()
+        };
+        wait_until_async(SOON, "all listen", || grants() == 50).await;
+        // The right to the first one's channel is gone.
+        server.cli(&[
+            "ACL",
+            "SETUSER",
+            "worker",
+            "resetchannels",
+            "&leasehold:*",
+            "&redisson_lock__channel:{name1*",
+            "&redisson_lock__channel:{name2*",
+            "&redisson_lock__channel:{name3*",
+            "&redisson_lock__channel:{name4*",
+        ]);
+        proxy.delay(Duration::from_millis(100));
+        proxy.cut_lane(Lane::Subscriptions);
+        wait_until_async(SOON, "the gap", || grants() == 0).await;
+        let began = std::time::Instant::now();
+        // Those of 1, 2, 3, 4 and 10 to 49.
+        wait_until_async(SOON, "the others listen", || grants() >= 44).await;
+        let took = began.elapsed();
+        // One after the other they take nine seconds.
+        assert!(took < 5 * SECOND, "{}: {took:?}", server.flavor());
+        for task in waiting {
+            task.abort();
+        }
+    }
+}
+
 /// Whatever closes the connection each time: the client pauses before the next, and has none once it is dropped.
 #[tokio::test]
 async fn a_lane_for_wake_ups_that_never_works_pauses_and_ends_with_its_client() {

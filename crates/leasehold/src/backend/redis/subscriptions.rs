@@ -272,21 +272,24 @@ impl SubscriptionLane {
             let again = async move { all.subscribe(&channels).await };
             let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
             match tokio::time::timeout(timeout, again).await {
-                Ok(Ok(())) => self.worked = true,
-                // The server refuses one of them, and therefore all.
+                Ok(Ok(())) => {
+                    self.worked = true;
+                    for name in &names {
+                        self.counted.begin(name);
+                        // What was said during the gap is lost.
+                        self.sink.wake(name, WakeUp::TryAgain);
+                    }
+                }
+                // The server refuses one of them, and therefore all: each by itself, side by side.
                 Ok(Err(error)) if is_refusal(&error) => {
-                    if self.subscribe_each(&sink, &names).await.is_err() {
-                        return Some(());
+                    for name in &names {
+                        let mut request = self.subscribe_again(&sink, name);
+                        if (&mut request).now_or_never().is_none() {
+                            requests.push(request);
+                        }
                     }
                 }
                 _ => return Some(()),
-            }
-            for name in &names {
-                if self.hears(name) {
-                    self.counted.begin(name);
-                }
-                // What was said during the gap is lost.
-                self.sink.wake(name, WakeUp::TryAgain);
             }
         }
         for (name, told) in waiting.drain(..) {
@@ -303,7 +306,11 @@ impl SubscriptionLane {
                     match done {
                         Ok(None) => self.worked = true,
                         // The server refuses this name; the others are still heard.
-                        Ok(Some(refused)) => self.refused(&refused),
+                        Ok(Some(refused)) => {
+                            self.refused(&refused);
+                            // A waiter from before a gap thinks that it is heard.
+                            self.sink.wake(&refused, WakeUp::Deaf);
+                        }
                         Err(_) => return Some(()),
                     }
                 }
@@ -369,28 +376,23 @@ impl SubscriptionLane {
         })
     }
 
-    /// Subscribes to each name by itself, since the server refuses all at once.
-    async fn subscribe_each(
+    /// Subscribes to a name again, by itself; its waiters ask once that has come about, since what was said during the gap
+    /// is lost.
+    fn subscribe_again(
         &mut self,
         sink: &PubSubSink,
-        names: &BTreeSet<Name>,
-    ) -> Result<(), RedisError> {
-        let mut sink = sink.clone();
-        for name in names {
-            let channels = self.channels(name);
-            let subscribing = sink.subscribe(&channels);
-            match tokio::time::timeout(self.operation_timeout, subscribing).await {
-                Ok(Ok(())) => self.worked = true,
-                Ok(Err(error)) if is_refusal(&error) => {
-                    self.refused(name);
-                    // Whoever waits for it thinks that it is heard.
-                    self.sink.wake(name, WakeUp::Deaf);
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(elapsed) => return Err(std::io::Error::from(elapsed).into()),
+        name: &Name,
+    ) -> BoxFuture<'static, RequestResult> {
+        let (told, _) = oneshot::channel();
+        let request = self.subscribe(sink, name, told);
+        let (waiters, name) = (Arc::clone(&self.sink), name.clone());
+        Box::pin(async move {
+            let done = request.await;
+            if let Ok(None) = &done {
+                waiters.wake(&name, WakeUp::TryAgain);
             }
-        }
-        Ok(())
+            done
+        })
     }
 
     fn unsubscribe(
@@ -434,14 +436,6 @@ impl SubscriptionLane {
     fn refused(&mut self, name: &Name) {
         self.forget(name);
         self.counted.end(name, self.counted.order(name));
-    }
-
-    /// Whether this client is subscribed to the name's channels, or is about to be.
-    fn hears(&self, name: &Name) -> bool {
-        let channel = name.channel().to_string();
-        self.names
-            .get(&channel)
-            .is_some_and(|names| names.contains(name))
     }
 
     fn dispatch(&self, channel: &str, payload: &[u8]) {
