@@ -981,6 +981,23 @@ async fn a_waiter_behind_a_driver_at_a_silent_server_is_not_told_that_the_name_i
     }
 }
 
+/// Bug 70: a waiter that may not subscribe is told that the name is held, if that is what the server says.
+#[tokio::test]
+async fn a_wait_of_a_client_that_may_not_subscribe_ends_with_held() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["&*", "+@all", "-subscribe"]).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        for wait in [20 * MS, 300 * MS, SECOND] {
+            let answer = client.mutex("name").try_lock_for(wait).await;
+            assert!(answer.unwrap().is_none(), "{}, {wait:?}", server.flavor());
+        }
+        release(guard).await;
+        wait_until_idle(&client).await;
+    }
+}
+
 /// Until a caller's request is under way.
 async fn until_asked(client: &Client) {
     wait_until_async(SOON, "it asks", || {

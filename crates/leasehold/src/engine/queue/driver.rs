@@ -160,7 +160,9 @@ impl<'a> Driver<'a> {
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
-        ticket.answered();
+        if answer.is_ok() {
+            ticket.answered();
+        }
         match answer {
             Ok(Acquired::Granted { remaining }) => {
                 self.pauses.reset();

@@ -241,11 +241,10 @@ async fn first_attempt(
             place: None,
         };
         let answer = core.backend.acquire(step).await;
-        ticket.answered();
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
-            Ok(_) => {}
+            Ok(_) => ticket.answered(),
         }
         let now = core.clock.now();
         {

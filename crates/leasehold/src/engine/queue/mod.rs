@@ -42,6 +42,7 @@ use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
 use remote::{Remote, Subscription};
 pub(crate) use spec::{Patience, Spec};
+use ticket::Ticket;
 pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::Notify;
 use waiters::Waiter;
@@ -55,7 +56,6 @@ use crate::{
     engine::finish::Work,
     engine::held::Held,
     engine::hold::{Granted, Hold},
-    engine::lease,
     events::EventKind,
     name::Name,
     owner::LeaseId,
@@ -276,36 +276,30 @@ impl Queue {
 
     /// The time of a patient waiter is up that has waited since `began`.
     fn out_of_time(&self, spec: Spec, began: Tick) -> WaitResult {
-        let mut state = self.lock();
-        let silent = match &state.phase {
+        let state = self.lock();
+        if matches!(state.phase, Phase::InFlight(Some(_))) {
             // The first attempt of this process has no answer yet, so nothing is known of a holder.
-            Phase::InFlight(Some(_)) => true,
-            // The server was asked before the wait began, and has said nothing since.
-            Phase::InFlight(None) => {
-                let remote = state.remote.as_mut();
-                let ticket = remote.and_then(|remote| remote.ticket.as_mut());
-                ticket.is_some_and(|ticket| ticket.waits_for_an_answer_since(began))
-            }
-            _ => false,
-        };
-        if silent {
             return Err(no_answer(&self.name, spec));
         }
-        let trouble = state.remote.as_ref().and_then(|remote| {
-            let (failure, _) = remote.trouble.clone()?;
-            Some(match &remote.ticket {
+        let remote = state.remote.as_ref();
+        let ticket = remote.and_then(|remote| remote.ticket.as_ref());
+        // Held by another owner, says the server. What else fails, a subscription, is no news of that.
+        if ticket.is_some_and(Ticket::is_answered) {
+            return Ok(None);
+        }
+        if let Some((failure, _)) = remote.and_then(|remote| remote.trouble.clone()) {
+            let verdict = match ticket {
                 Some(ticket) => ticket.verdict(failure),
                 None => failure,
-            })
-        });
-        match trouble {
-            // Held by another owner, as far as we know.
-            None => Ok(None),
-            Some(failure) => {
-                let free = lease::free_within(spec.lease());
-                Err(failure.into_error(format!("lock {:?}", self.name), free))
-            }
+            };
+            return Err(self.error(verdict, spec));
         }
+        let asking = matches!(state.phase, Phase::InFlight(None));
+        if asking && ticket.is_some_and(|ticket| ticket.waits_for_an_answer_since(began)) {
+            // The server was asked before the wait began, and has said nothing since.
+            return Err(no_answer(&self.name, spec));
+        }
+        Ok(None)
     }
 
     fn warn_of_self_wait(&self, spec: Spec) {

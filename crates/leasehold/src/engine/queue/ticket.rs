@@ -66,9 +66,13 @@ impl Ticket {
         self.asks
     }
 
-    /// The latest ask has an answer.
+    /// The server has answered the latest ask.
     pub(super) fn answered(&mut self) {
         self.unanswered = false;
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.asks > 0 && !self.unanswered
     }
 
     /// Whether its latest ask was sent before then, and has no answer yet.
