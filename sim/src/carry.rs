@@ -211,6 +211,11 @@ impl World {
                 Life::Runs => {}
             }
         }
+        if let Some(due) = self.is_ahead_of(id) {
+            self.messages.get_mut(&id).expect("looked at above").due = due + 1;
+            self.at(due + 1, Event::Message(id));
+            return;
+        }
         let Some(message) = self.messages.remove(&id) else {
             return;
         };
@@ -219,6 +224,23 @@ impl World {
             Freight::Reply { request, answer } => self.reply(&request, answer),
             Freight::Hint(hint) => self.hint(client, hint),
         }
+    }
+
+    /// When a message arrives that was sent earlier on the same connection, and waits for a server that stands still: a
+    /// connection keeps its order.
+    fn is_ahead_of(&self, id: u64) -> Option<u64> {
+        let this = self.messages.get(&id)?;
+        let is_stray = |m: &Message| matches!(m.freight, Freight::Request { stray: true, .. });
+        if is_stray(this) {
+            return None;
+        }
+        let way = |m: &Message| {
+            let ends = (m.client, m.is_to_client(), m.is_subscription());
+            (ends, m.generation)
+        };
+        let earlier = self.messages.range(..id).map(|(_, message)| message);
+        let earlier = earlier.filter(|m| m.due != u64::MAX && !is_stray(m) && way(m) == way(this));
+        earlier.map(|m| m.due).max()
     }
 
     /// The server carries a request out.
@@ -258,6 +280,11 @@ impl World {
         s2::check(self, asked, before);
         for hint in hints {
             self.send_hint(hint);
+        }
+        if stray && asked.kind == Kind::Acquire {
+            // The answer to a copy reaches no client: a grant in it is heard of when the waiter asks again.
+            let leases = asked.about.iter().map(|(_, lease)| (client, *lease));
+            self.watch.unheard.extend(leases);
         }
         if stray || asked.kind == Kind::Unlisten {
             return;

@@ -268,7 +268,8 @@ pub enum Released {
     /// The server has not answered yet, or refuses. The request is repeated in the background.
     Unconfirmed {
         /// When the name is free at the latest, counted from now. A renewal that is still on its way then, because the
-        /// server or something before it stands still, may let it last for another lease.
+        /// server or something before it stands still, may let it last for another lease; so may a second copy of a
+        /// request, where something between sends copies.
         free_within: Duration,
     },
 }

@@ -1,5 +1,5 @@
-//! What an adversary's programs found, and what was found while their tests were written: rows 40 to 46, 53, 54 and 58 to
-//! 60 of docs/bugs.md, a test for each. See `schedules.rs`.
+//! What an adversary's programs found, and what was found while their tests were written: rows 40 to 46, 53, 54, 60
+//! and 70 of docs/bugs.md, a test for each. See `schedules.rs`.
 
 mod common;
 
@@ -16,14 +16,12 @@ use std::{
 
 use common::{
     ByHand, SOON, World, assert_lost, assert_nothing_left, channels, int, keys, owners, release,
-    servers, soon, until_waiting_here, wait_until_idle,
+    restricted, servers, soon, until_waiting_here, wait_until_idle,
     wire::{Monitor, Network, queue, script_calls, send_copy, until_queued},
     without_runtime,
 };
 use futures_util::FutureExt as _;
-use leasehold::{
-    Client, ErrorKind, Footprint, Guard, Handoff, LostReason, MemoryServer, Released, Shutdown,
-};
+use leasehold::{Client, ErrorKind, Footprint, LostReason, MemoryServer, Released, Shutdown};
 use leasehold_testkit::{Lane, Proxy, Server, Way, wait_until, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
@@ -199,16 +197,6 @@ async fn run_does_not_poll_its_work_after_the_end_although_no_timer_has_fired() 
 }
 
 // ---- 43: a subscription that is refused ----
-
-/// A client of a user that may do what `rules` say, by a proxy that counts its connections.
-async fn restricted(server: &Server, proxy: &Proxy, rules: &[&str]) -> Client {
-    let user = ["ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*"];
-    server.cli(&[&user[..], rules].concat());
-    let builder = Client::builder().url(proxy.url());
-    let builder = builder.username("worker").password("pw");
-    // Longer than any of these tests waits for anything.
-    builder.poll_every(60 * SECOND).connect().await.unwrap()
-}
 
 /// Until the server has said no to the user.
 async fn until_refused(server: &Server) {
@@ -732,180 +720,6 @@ async fn the_first_in_line_is_next_however_many_wait() {
 
 // ---- 58, 59: a server that refuses one command of a script ----
 
-/// The user of `restricted` loses the right to a command.
-fn refuse_from_now(server: &Server, refused: &str) {
-    server.cli(&["ACL", "SETUSER", "worker", refused]);
-}
-
-/// The holder is alone in the hash of its name, and does not rely on more than the server gives it.
-fn assert_alone(server: &Server, guard: &Guard, case: &str) {
-    let believed = guard.remaining().as_millis();
-    let ttl = int(server, &["PTTL", "name"]);
-    assert_eq!(owners(server, "name"), [(guard.owner(), 1)], "{case}");
-    assert!(guard.is_valid(), "{case}");
-    assert!(
-        i64::try_from(believed).unwrap() <= ttl,
-        "{case}: believed for {believed} ms, but it is given for {ttl} ms"
-    );
-}
-
-/// What a hand-over may be refused.
-const REFUSED: [&str; 6] = ["-lpop", "-hdel", "-hset", "-pexpire", "-publish", "-del"];
-
-#[tokio::test]
-async fn a_release_that_is_refused_a_command_does_not_make_two_holders() {
-    for server in servers() {
-        for refused in REFUSED {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let holder = restricted(&server, &proxy, &["&*", "+@all"]).await;
-            let waiter = Client::connect(&server.url()).await.unwrap();
-            let mutex = holder.mutex("name").fixed_lease(SECOND);
-            let guard = mutex.lock().await.unwrap();
-            let waiting = tokio::spawn(waiter.mutex("name").lock());
-            until_queued(&server, 1).await;
-            refuse_from_now(&server, refused);
-            // Freed, or left to expire.
-            guard.release().await.expect("it was valid to the end");
-            let guard = soon(&case, waiting).await.unwrap().unwrap();
-            assert_alone(&server, &guard, &case);
-            release(guard).await;
-            for client in [&holder, &waiter] {
-                wait_until_idle(client).await;
-            }
-            assert_nothing_left(&server, &case).await;
-        }
-    }
-}
-
-/// The same where the server keeps the name for the next task of the process.
-#[tokio::test]
-async fn a_release_for_its_own_process_that_is_refused_a_command_does_not_make_two_holders() {
-    for server in servers() {
-        for refused in ["-hdel", "-publish", "-del"] {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
-            let mutex = client.mutex("name").lease(SECOND);
-            let mutex = mutex.handoff(Handoff::new(1, SECOND));
-            let mut guard = mutex.lock().await.unwrap();
-            let mut line = Vec::new();
-            for tasks in 1..=2 {
-                line.push(tokio::spawn(mutex.lock()));
-                until_waiting_here(&client, tasks).await;
-            }
-            refuse_from_now(&server, refused);
-            // The first in memory, the second by the server.
-            for next in line {
-                guard.release().await.expect("it was valid to the end");
-                guard = soon(&case, next).await.unwrap().unwrap();
-                assert_alone(&server, &guard, &case);
-            }
-            guard.release().await.expect("it was valid to the end");
-            wait_until_async(SOON, "it is free", || keys(&server).is_empty()).await;
-            wait_until_idle(&client).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_force_unlock_that_is_refused_leaves_the_holder_as_it_was_or_frees_the_name() {
-    for server in servers() {
-        for refused in REFUSED {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let forces = restricted(&server, &proxy, &["&*", "+@all"]).await;
-            let (holder, waiter) = (
-                Client::connect(&server.url()).await.unwrap(),
-                Client::connect(&server.url()).await.unwrap(),
-            );
-            let guard = holder.mutex("name").lock().await.unwrap();
-            let waiting = tokio::spawn(waiter.mutex("name").fixed_lease(2 * SECOND).lock());
-            until_queued(&server, 1).await;
-            refuse_from_now(&server, refused);
-            match forces.force_unlock("name").await {
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
-                    assert_alone(&server, &guard, &case);
-                    guard.verify().await.expect("nothing was taken from it");
-                    release(guard).await;
-                }
-                Ok(held) => {
-                    assert!(held, "{case}");
-                    assert_ne!(owners(&server, "name"), [(guard.owner(), 1)], "{case}");
-                    let error = guard.verify().await.unwrap_err();
-                    assert_eq!(error.kind(), ErrorKind::Lost, "{case}: {error}");
-                    drop(guard);
-                }
-            }
-            // A client that was not told looks by itself when the holder's lease would have ended: not to wait so long.
-            if refused == "-publish" && !waiting.is_finished() {
-                let channel = "redisson_lock__channel:{name}";
-                server.cli(&["PUBLISH", channel, "0"]);
-            }
-            let guard = soon(&case, waiting).await.unwrap().unwrap();
-            assert_alone(&server, &guard, &case);
-            release(guard).await;
-            for client in [&forces, &holder, &waiter] {
-                wait_until_idle(client).await;
-            }
-            assert_nothing_left(&server, &case).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_lock_that_is_refused_a_command_leaves_nothing_behind() {
-    for server in servers() {
-        for refused in ["-hset", "-pexpire"] {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let client = restricted(&server, &proxy, &["&*", "+@all", refused]).await;
-            let error = client.mutex("name").lock().await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
-            wait_until_idle(&client).await;
-            assert_eq!(keys(&server), [""; 0], "{case}");
-            // A place without an end is none.
-            let holder = Client::connect(&server.url()).await.unwrap();
-            let guard = holder.mutex("name").lock().await.unwrap();
-            let taken = client.mutex("name").try_lock_for(500 * MS).await;
-            assert!(taken.is_err() || refused == "-hset", "{case}");
-            wait_until_idle(&client).await;
-            assert_eq!(keys(&server), ["name"], "{case}");
-            release(guard).await;
-        }
-    }
-}
-
-/// Its request finds the name free, and its place by a command that it may not use.
-#[tokio::test]
-async fn a_waiter_that_is_refused_a_command_does_not_hold_the_name_for_no_one() {
-    for server in servers() {
-        for refused in ["-lrange", "-lrem", "-pexpire"] {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
-            let holder = Client::connect(&server.url()).await.unwrap();
-            let mutex = holder.mutex("name").fixed_lease(SECOND);
-            let guard = mutex.lock().await.unwrap();
-            let waiting = tokio::spawn(client.mutex("name").lock());
-            until_queued(&server, 1).await;
-            refuse_from_now(&server, refused);
-            // It ends by itself, and the waiter asks.
-            guard.detach();
-            let error = soon(&case, waiting).await.unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
-            wait_until_idle(&client).await;
-            assert_eq!(
-                int(&server, &["EXISTS", "name"]),
-                0,
-                "{case}: held for no one"
-            );
-            server.cli(&["FLUSHALL"]); // its place, which it may not take back
-        }
-    }
-}
-
 // ---- 60: out of time behind a first attempt ----
 
 /// The first of the process to ask has no answer yet, so nothing is known of a holder.
@@ -995,6 +809,30 @@ async fn a_wait_of_a_client_that_may_not_subscribe_ends_with_held() {
         }
         release(guard).await;
         wait_until_idle(&client).await;
+    }
+}
+
+/// Bug 70: nor is a waiter behind a release that this client sent before, and that is not answered.
+#[tokio::test]
+async fn a_waiter_behind_a_release_at_a_silent_server_is_not_told_that_the_name_is_held() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("name");
+        let guard = mutex.lock().await.unwrap();
+        server.freeze();
+        let releasing = tokio::spawn(guard.release());
+        until_asked(&client).await;
+        let three = [100, 300, 600].map(|ms| tokio::spawn(mutex.try_lock_for(ms * MS)));
+        for call in three {
+            let answer = soon("a wait of its own", call).await.unwrap();
+            let error = answer.expect_err(&server.flavor().to_string());
+            assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+        }
+        server.thaw();
+        releasing.await.unwrap().expect("it was valid to the end");
+        release(soon("the server goes on", mutex.lock()).await.unwrap()).await;
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "a silent server").await;
     }
 }
 

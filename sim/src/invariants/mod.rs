@@ -62,7 +62,7 @@ pub struct Watch {
     pub orphans: BTreeMap<(u8, u8, u64), u64>,
     /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
     pub outlived: BTreeSet<(u8, u64)>,
-    /// Leases whose grant was lost on the way: client, lease id. The name may be held for nobody until they end (L1).
+    /// Leases whose grant was lost on the way, or answered a copy: client, lease id. The name may be held for nobody until they end (L1).
     pub unheard: BTreeSet<(u8, u64)>,
     /// Grants that a client has heard, and done nothing about: client, lease id; and since when, and for which name.
     pub granted: BTreeMap<(u8, u64), (u64, u8)>,

@@ -46,9 +46,20 @@ pub fn check(world: &mut World) {
                 continue;
             }
         };
+        if !sure && stands_in_a_queue(world, id) {
+            continue;
+        }
         world.watch.free.insert(id, (free_from, sure));
         world.at(free_from, Event::Free(id.0, name, id.1));
     }
+}
+
+/// A copy of a request was carried out after its lease id had got the name, and has left a place: nobody can promise when
+/// its turn comes, nor how long it lasts.
+fn stands_in_a_queue(world: &World, (client, lease): (u8, u64)) -> bool {
+    let queued = world.server.snapshot().queued;
+    let mut queued = queued.iter();
+    queued.any(|(_, letter, id)| (number_of(&LETTERS, letter), *id) == (client, lease))
 }
 
 /// A hold is there after a request was carried out.

@@ -237,3 +237,21 @@ pub async fn wait_until_idle(client: &Client) {
     })
     .await;
 }
+
+/// A client of a user that may do what `rules` say, by a proxy that counts its connections.
+pub async fn restricted(
+    server: &Server,
+    proxy: &leasehold_testkit::Proxy,
+    rules: &[&str],
+) -> Client {
+    let user = ["ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*"];
+    server.cli(&[&user[..], rules].concat());
+    let builder = Client::builder().url(proxy.url());
+    let builder = builder.username("worker").password("pw");
+    // Longer than any of these tests waits for anything.
+    builder
+        .poll_every(Duration::from_secs(60))
+        .connect()
+        .await
+        .unwrap()
+}

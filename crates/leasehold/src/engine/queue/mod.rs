@@ -80,9 +80,10 @@ struct QueueState {
     try_once: u32,
     /// The number of the present driver; one with another number is stale and exits.
     driver: u32,
-    /// Hand-offs since the server was last asked, and since when.
+    /// Hand-offs since the server was last asked.
     handoffs: u32,
-    handoffs_since: Tick,
+    /// While the name is held: when the server was last asked. While it is given back: since when.
+    since: Tick,
     /// Only while this process waits at the server; boxed, since most names are never contended.
     remote: Option<Box<Remote>>,
 }
@@ -124,7 +125,7 @@ impl Queue {
                 try_once: 0,
                 driver: 0,
                 handoffs: 0,
-                handoffs_since: Tick::MAX,
+                since: Tick::MAX,
                 remote: None,
             }),
             driver_wake: Notify::new(),
@@ -277,8 +278,14 @@ impl Queue {
     /// The time of a patient waiter is up that has waited since `began`.
     fn out_of_time(&self, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
-        if matches!(state.phase, Phase::InFlight(Some(_))) {
-            // The first attempt of this process has no answer yet, so nothing is known of a holder.
+        // The first attempt of this process, or a release that was sent before the wait began, has no answer yet: nothing
+        // is known of a holder.
+        let is_silent = match state.phase {
+            Phase::InFlight(Some(_)) => true,
+            Phase::Releasing(..) => state.since <= began,
+            _ => false,
+        };
+        if is_silent {
             return Err(no_answer(&self.name, spec));
         }
         let remote = state.remote.as_ref();

@@ -51,7 +51,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     let mut state = queue.lock();
     let may_pass = spec.handoff.is_on()
         && state.handoffs < spec.handoff.max_in_row
-        && now.since(state.handoffs_since) < spec.handoff.max_time()
+        && now.since(state.since) < spec.handoff.max_time()
         && enough_left(&hold, &spec, now);
     if may_pass && state.hand_over(&hold, &spec, now) {
         state.handoffs += 1;
@@ -75,6 +75,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     hold.settled_by_release();
     core.watchdog.forget(&hold);
     state.phase = Phase::Releasing(hold.lease, None);
+    state.since = now;
     let next = next(&core, &mut state, &spec);
     drop(state);
     ReleaseStep::ToServer(Releasing {

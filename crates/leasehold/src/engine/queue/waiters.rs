@@ -112,7 +112,7 @@ impl Locked<'_> {
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
     pub(super) fn took(&mut self, hold: &Arc<Hold>) {
         self.handoffs = 0;
-        self.handoffs_since = hold.core.clock.now();
+        self.since = hold.core.clock.now();
         self.held_by(hold);
     }
 

@@ -17,4 +17,4 @@ local waiting = call('LLEN', KEYS[2])
 if waiting > 0 and count_others(ARGV[1], 0, waiting) <= waiting and give_to_next(owners, ARGV[2]) then
   return owners
 end
-return free(ARGV[1], owners) or owners
+return free(ARGV[1]) or owners

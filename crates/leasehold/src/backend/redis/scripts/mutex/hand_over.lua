@@ -25,8 +25,12 @@ end
 
 -- The name is not that of these owners any more. In the hash they would stay holders: a second copy of a release would
 -- find its owner there, and give away what is the next one's (S2).
+local taken_out = false
 local function take_out(owners)
-  call('HDEL', KEYS[1], unpack(owners))
+  for _, owner in ipairs(owners) do
+    call('HDEL', KEYS[1], owner)
+  end
+  taken_out = true
 end
 
 -- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
@@ -79,14 +83,14 @@ local function give_to_next(from, grants)
   return nil
 end
 
--- Frees the name for all who listen. Returns an error if that is refused and one of `owners` holds it still. (If none does,
--- no error may hide that it is free.)
-local function free(channel, owners)
+-- Frees the name for all who listen. Returns an error if that is refused and the owners hold it still. (If they do not, no
+-- error may hide that it is free.)
+local function free(channel)
   local done = pcall('PUBLISH', channel, '0')
   if type(done) == 'number' then
     done = pcall('DEL', KEYS[1])
   end
-  if type(done) ~= 'number' and call('HEXISTS', KEYS[1], owners[1]) == 1 then
+  if type(done) ~= 'number' and not taken_out then
     return done
   end
   return nil

@@ -67,13 +67,14 @@ if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0) the
   -- Without memory for it, the client finds no place in the queue and asks again. No errors: the name is given already.
   local left = pcall('PTTL', KEYS[2])
   if type(left) == 'number' then
-    pcall('RPUSH', KEYS[2], next_owner .. ' ' .. ARGV[7] .. ' ' .. ARGV[9])
-    if left < tonumber(ARGV[10]) then
-      pcall('PEXPIRE', KEYS[2], ARGV[10])
+    local place = next_owner .. ' ' .. ARGV[7] .. ' ' .. ARGV[9]
+    pcall('RPUSH', KEYS[2], place)
+    if left < tonumber(ARGV[10]) and type(pcall('PEXPIRE', KEYS[2], ARGV[10])) ~= 'number' then
+      pcall('LREM', KEYS[2], 0, place) -- or it would stay for ever
     end
   end
 end
 if granted then
   return { 2, granted }
 end
-return free(ARGV[2], { owner }) or { 1, others }
+return free(ARGV[2]) or { 1, others }

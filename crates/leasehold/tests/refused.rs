@@ -1,0 +1,268 @@
+//! What a server refuses a client in the middle of a step: rows 58, 59 and 71 of docs/bugs.md, found by adversaries'
+//! programs. Nothing may be left without an end, and no name may have two holders, nor one that knows nothing of it.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    SOON, assert_nothing_left, int, keys, owners, release, restricted, servers, soon,
+    until_waiting_here, wait_until_idle, wire::until_queued,
+};
+use leasehold::{Client, ErrorKind, Guard, Handoff};
+use leasehold_testkit::{Proxy, Server, wait_until_async};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The user of `restricted` loses the right to a command.
+fn refuse_from_now(server: &Server, refused: &str) {
+    server.cli(&["ACL", "SETUSER", "worker", refused]);
+}
+
+/// The holder is alone in the hash of its name, and does not rely on more than the server gives it.
+fn assert_alone(server: &Server, guard: &Guard, case: &str) {
+    let believed = guard.remaining().as_millis();
+    let ttl = int(server, &["PTTL", "name"]);
+    assert_eq!(owners(server, "name"), [(guard.owner(), 1)], "{case}");
+    assert!(guard.is_valid(), "{case}");
+    assert!(
+        i64::try_from(believed).unwrap() <= ttl,
+        "{case}: believed for {believed} ms, but it is given for {ttl} ms"
+    );
+}
+
+/// What a hand-over may be refused.
+const REFUSED: [&str; 6] = ["-lpop", "-hdel", "-hset", "-pexpire", "-publish", "-del"];
+
+#[tokio::test]
+async fn a_release_that_is_refused_a_command_does_not_make_two_holders() {
+    for server in servers() {
+        for refused in REFUSED {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let holder = restricted(&server, &proxy, &["&*", "+@all"]).await;
+            let waiter = Client::connect(&server.url()).await.unwrap();
+            let mutex = holder.mutex("name").fixed_lease(SECOND);
+            let guard = mutex.lock().await.unwrap();
+            let waiting = tokio::spawn(waiter.mutex("name").lock());
+            until_queued(&server, 1).await;
+            refuse_from_now(&server, refused);
+            // Freed, or left to expire.
+            guard.release().await.expect("it was valid to the end");
+            let guard = soon(&case, waiting).await.unwrap().unwrap();
+            assert_alone(&server, &guard, &case);
+            release(guard).await;
+            for client in [&holder, &waiter] {
+                wait_until_idle(client).await;
+            }
+            assert_nothing_left(&server, &case).await;
+        }
+    }
+}
+
+/// The same where the server keeps the name for the next task of the process.
+#[tokio::test]
+async fn a_release_for_its_own_process_that_is_refused_a_command_does_not_make_two_holders() {
+    for server in servers() {
+        for refused in ["-hdel", "-publish", "-del"] {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
+            let mutex = client.mutex("name").lease(SECOND);
+            let mutex = mutex.handoff(Handoff::new(1, SECOND));
+            let mut guard = mutex.lock().await.unwrap();
+            let mut line = Vec::new();
+            for tasks in 1..=2 {
+                line.push(tokio::spawn(mutex.lock()));
+                until_waiting_here(&client, tasks).await;
+            }
+            refuse_from_now(&server, refused);
+            // The first in memory, the second by the server.
+            for next in line {
+                guard.release().await.expect("it was valid to the end");
+                guard = soon(&case, next).await.unwrap().unwrap();
+                assert_alone(&server, &guard, &case);
+            }
+            guard.release().await.expect("it was valid to the end");
+            wait_until_async(SOON, "it is free", || keys(&server).is_empty()).await;
+            wait_until_idle(&client).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_force_unlock_that_is_refused_leaves_the_holder_as_it_was_or_frees_the_name() {
+    for server in servers() {
+        for refused in REFUSED {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let forces = restricted(&server, &proxy, &["&*", "+@all"]).await;
+            let (holder, waiter) = (
+                Client::connect(&server.url()).await.unwrap(),
+                Client::connect(&server.url()).await.unwrap(),
+            );
+            let guard = holder.mutex("name").lock().await.unwrap();
+            let waiting = tokio::spawn(waiter.mutex("name").fixed_lease(2 * SECOND).lock());
+            until_queued(&server, 1).await;
+            refuse_from_now(&server, refused);
+            match forces.force_unlock("name").await {
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
+                    assert_alone(&server, &guard, &case);
+                    guard.verify().await.expect("nothing was taken from it");
+                    release(guard).await;
+                }
+                Ok(held) => {
+                    assert!(held, "{case}");
+                    assert_ne!(owners(&server, "name"), [(guard.owner(), 1)], "{case}");
+                    let error = guard.verify().await.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Lost, "{case}: {error}");
+                    drop(guard);
+                }
+            }
+            // A client that was not told looks by itself when the holder's lease would have ended: not to wait so long.
+            if refused == "-publish" && !waiting.is_finished() {
+                let channel = "redisson_lock__channel:{name}";
+                server.cli(&["PUBLISH", channel, "0"]);
+            }
+            let guard = soon(&case, waiting).await.unwrap().unwrap();
+            assert_alone(&server, &guard, &case);
+            release(guard).await;
+            for client in [&forces, &holder, &waiter] {
+                wait_until_idle(client).await;
+            }
+            assert_nothing_left(&server, &case).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_refused_a_command_leaves_nothing_behind() {
+    for server in servers() {
+        for refused in ["-hset", "-pexpire"] {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let client = restricted(&server, &proxy, &["&*", "+@all", refused]).await;
+            let error = client.mutex("name").lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
+            wait_until_idle(&client).await;
+            assert_eq!(keys(&server), [""; 0], "{case}");
+            // A place without an end is none.
+            let holder = Client::connect(&server.url()).await.unwrap();
+            let guard = holder.mutex("name").lock().await.unwrap();
+            let taken = client.mutex("name").try_lock_for(500 * MS).await;
+            assert!(taken.is_err() || refused == "-hset", "{case}");
+            wait_until_idle(&client).await;
+            assert_eq!(keys(&server), ["name"], "{case}");
+            release(guard).await;
+        }
+    }
+}
+
+/// Its request finds the name free, and its place by a command that it may not use.
+#[tokio::test]
+async fn a_waiter_that_is_refused_a_command_does_not_hold_the_name_for_no_one() {
+    for server in servers() {
+        for refused in ["-lrange", "-lrem", "-pexpire"] {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
+            let holder = Client::connect(&server.url()).await.unwrap();
+            let mutex = holder.mutex("name").fixed_lease(SECOND);
+            let guard = mutex.lock().await.unwrap();
+            let waiting = tokio::spawn(client.mutex("name").lock());
+            until_queued(&server, 1).await;
+            refuse_from_now(&server, refused);
+            // It ends by itself, and the waiter asks.
+            guard.detach();
+            let error = soon(&case, waiting).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
+            wait_until_idle(&client).await;
+            assert_eq!(
+                int(&server, &["EXISTS", "name"]),
+                0,
+                "{case}: held for no one"
+            );
+            server.cli(&["FLUSHALL"]); // its place, which it may not take back
+        }
+    }
+}
+
+// ---- 71: what a server refuses ----
+
+/// The next in the process takes a place by the release itself, whose end the server refuses.
+#[tokio::test]
+async fn a_release_that_may_not_give_the_queue_an_end_leaves_no_queue() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
+        let (before, after) = (
+            Client::connect(&server.url()).await.unwrap(),
+            Client::connect(&server.url()).await.unwrap(),
+        );
+        let held = before.mutex("name").lock().await.unwrap();
+        let mutex = client.mutex("name").handoff(Handoff::off());
+        let (first, second) = (tokio::spawn(mutex.lock()), tokio::spawn(mutex.lock()));
+        until_waiting_here(&client, 2).await;
+        until_queued(&server, 1).await;
+        release(held).await;
+        // Its client hears wake-ups still: for the second, which the release is to queue behind this one.
+        let guard = soon("the first", first).await.unwrap().unwrap();
+        let behind = tokio::spawn(after.mutex("name").lock());
+        until_queued(&server, 1).await;
+        refuse_from_now(&server, "-pexpire");
+        let _ = guard.release().await;
+        for waiting in [second, behind] {
+            waiting.abort();
+        }
+        for key in keys(&server) {
+            let left = int(&server, &["PTTL", &key]);
+            assert_ne!(left, -1, "{}: {key} has no end", server.flavor());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_force_unlock_takes_the_name_from_any_number_of_owners() {
+    for server in servers() {
+        let client = Client::connect(&server.url()).await.unwrap();
+        let waiter = Client::connect(&server.url()).await.unwrap();
+        let owners: Vec<String> = (0..9000).map(|n| format!("someone:{n}")).collect();
+        let mut command = vec!["HSET", "name"];
+        command.extend(owners.iter().flat_map(|owner| [owner.as_str(), "1"]));
+        server.cli(&command);
+        server.cli(&["PEXPIRE", "name", "60000"]);
+        let waiting = tokio::spawn(waiter.mutex("name").lock());
+        until_queued(&server, 1).await;
+        assert!(client.force_unlock("name").await.unwrap());
+        release(soon("it is next", waiting).await.unwrap().unwrap()).await;
+        wait_until_idle(&waiter).await;
+        assert_nothing_left(&server, "many owners").await;
+    }
+}
+
+/// It gives the name to a waiter that it cannot make the holder, and then frees it for all without telling them.
+#[tokio::test]
+async fn a_force_unlock_that_has_taken_the_name_does_not_say_that_it_failed() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let forces = restricted(&server, &proxy, &["&*", "+@all"]).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let waiter = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let waiting = tokio::spawn(waiter.mutex("name").lock());
+        until_queued(&server, 1).await;
+        for refused in ["-hexists", "-publish"] {
+            refuse_from_now(&server, refused);
+        }
+        assert!(
+            forces.force_unlock("name").await.unwrap(),
+            "{}",
+            server.flavor()
+        );
+        drop(guard);
+        server.cli(&["PUBLISH", "redisson_lock__channel:{name}", "0"]);
+        release(soon("its turn", waiting).await.unwrap().unwrap()).await;
+    }
+}
