@@ -429,5 +429,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::ForceUnlock => "sent: force_unlock",
         Kind::Listen => "sent: listen",
         Kind::Unlisten => "sent: unlisten",
+        Kind::Permits => "sent: permits",
     }
 }

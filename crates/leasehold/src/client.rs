@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::{Error, Event, Mutex, Status, engine::core::Core, name::Name};
+use crate::{Error, Event, LeasedSemaphore, Mutex, RwLock, Status, engine::core::Core};
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
@@ -64,7 +64,17 @@ impl Client {
         Mutex::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// Who holds a name.
+    /// A lock for many readers or one writer. No I/O; a bad name is refused when it is used.
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Permits, each held under a lease. No I/O; a bad name is refused when it is used.
+    pub fn leased_semaphore(&self, name: impl AsRef<str>) -> LeasedSemaphore {
+        LeasedSemaphore::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Who holds a mutex. The other kinds have a `status` of their own.
     ///
     /// # Errors
     /// The name is no good, or the server does not answer. It only reads.
@@ -72,12 +82,10 @@ impl Client {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn status(&self, name: impl AsRef<str>) -> Result<Status, Error> {
-        let name = Name::new(name.as_ref())?;
-        let found = self.core.inspect(&name).await?;
-        Ok(Status::new(&name, found, self.core.queues.waiting(&name)))
+        self.mutex(name).status().await
     }
 
-    /// Frees a name, whoever holds it. `false` if nobody did.
+    /// Frees a mutex, whoever holds it. `false` if nobody did. The other kinds have a `force_unlock` of their own.
     ///
     /// A holder of ours learns it at its next renewal or [`verify`](crate::Guard::verify), a third of its
     /// lease later at worst; until then it believes that it is alone. Make sure that it is dead first.
@@ -91,7 +99,7 @@ impl Client {
     /// # Source
     /// Redisson `RLock#forceUnlock`.
     pub async fn force_unlock(&self, name: impl AsRef<str>) -> Result<bool, Error> {
-        self.core.force_unlock(&Name::new(name.as_ref())?).await
+        self.mutex(name).force_unlock().await
     }
 
     /// What happens to the leases of this client from now on.

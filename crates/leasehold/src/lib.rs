@@ -66,6 +66,7 @@ mod engine;
 mod error;
 mod events;
 mod home;
+mod kind;
 mod locks;
 mod name;
 mod owner;
@@ -82,7 +83,11 @@ pub use config::{
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind};
-pub use locks::{Detached, Guard, Mutex};
+pub use kind::{Access, LockKind};
+pub use locks::{
+    Detached, Guard, LeasedSemaphore, Mutex, MutexGuard, PermitGuard, Read, ReadGuard, RwLock,
+    Write, WriteGuard,
+};
 pub use owner::Owner;
 pub use status::{Holder, Status};
 

@@ -7,6 +7,7 @@ use std::{fmt, sync::Arc};
 
 use crate::{
     error::{Error, Invalid},
+    kind::LockKind,
     owner::LeaseId,
 };
 
@@ -54,37 +55,67 @@ impl Name {
         Arc::clone(&self.0)
     }
 
-    /// Where Redisson publishes that the name is free.
-    pub(crate) fn channel(&self) -> Key<'_> {
-        self.key("redisson_lock__channel", Suffix::None)
+    /// A key or channel of Redisson's that begins with `prefix`.
+    pub(crate) fn prefixed(&self, prefix: &'static str) -> Key<'_> {
+        self.key(prefix, Suffix::None)
     }
 
-    /// Our clients that wait for the name, in order.
-    pub(crate) fn queue_key(&self) -> Key<'_> {
-        self.key(OURS, Suffix::Queue)
-    }
-
-    /// Marks a lease id of a client that was given up, so that a late copy of a request for it changes nothing.
-    pub(crate) fn gone_key<'a>(&'a self, client: &'a str, lease: LeaseId) -> Key<'a> {
-        self.key(OURS, Suffix::Gone(client, lease))
-    }
-
-    /// What all such keys begin with; the owner follows.
-    pub(crate) fn gone_prefix(&self) -> Key<'_> {
-        self.key(OURS, Suffix::GonePrefix)
-    }
-
-    /// The inbox of one waiting client; `client` is empty for the prefix of all of them.
-    pub(crate) fn grant_channel<'a>(&'a self, client: &'a str) -> Key<'a> {
-        self.key(OURS, Suffix::Grant(client))
+    /// A key of Redisson's that ends with `suffix`.
+    pub(crate) fn suffixed<'a>(&'a self, suffix: &'a str) -> Key<'a> {
+        self.key("", Suffix::Redissons(suffix))
     }
 
     fn key<'a>(&'a self, prefix: &'static str, suffix: Suffix<'a>) -> Key<'a> {
         Key {
             prefix,
             name: &self.0,
+            kind: LockKind::Mutex,
             suffix,
         }
+    }
+}
+
+/// What requests, queues and wake-ups are found by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LockId {
+    pub(crate) kind: LockKind,
+    pub(crate) name: Name,
+}
+
+impl LockId {
+    /// Our clients that wait for it, in order.
+    pub(crate) fn queue_key(&self) -> Key<'_> {
+        self.ours(Suffix::Queue)
+    }
+
+    /// Marks a lease id of a client that was given up, so that a late copy of a request for it changes nothing.
+    pub(crate) fn gone_key<'a>(&'a self, client: &'a str, lease: LeaseId) -> Key<'a> {
+        self.ours(Suffix::Gone(client, lease))
+    }
+
+    /// What all such keys begin with; the owner follows.
+    pub(crate) fn gone_prefix(&self) -> Key<'_> {
+        self.ours(Suffix::GonePrefix)
+    }
+
+    /// The inbox of one waiting client; `client` is empty for the prefix of all of them.
+    pub(crate) fn grant_channel<'a>(&'a self, client: &'a str) -> Key<'a> {
+        self.ours(Suffix::Grant(client))
+    }
+
+    fn ours<'a>(&'a self, suffix: Suffix<'a>) -> Key<'a> {
+        Key {
+            prefix: OURS,
+            name: &self.name.0,
+            kind: self.kind,
+            suffix,
+        }
+    }
+}
+
+impl fmt::Display for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.kind, self.name)
     }
 }
 
@@ -96,12 +127,14 @@ pub(crate) const OURS: &str = "leasehold";
 pub(crate) struct Key<'a> {
     prefix: &'static str,
     name: &'a str,
+    kind: LockKind,
     suffix: Suffix<'a>,
 }
 
 #[derive(Clone, Copy)]
 enum Suffix<'a> {
     None,
+    Redissons(&'a str),
     Queue,
     Gone(&'a str, LeaseId),
     GonePrefix,
@@ -111,17 +144,29 @@ enum Suffix<'a> {
 impl fmt::Display for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.prefix)?;
+        if !self.prefix.is_empty() {
+            f.write_str(":")?;
+        }
         if self.name.contains('{') {
-            // Redisson's channel of `{x}` is that of `x`. Our own keys and channels must not be: they carry grants.
-            f.write_str(if self.prefix == OURS { ":-" } else { ":" })?;
+            if self.prefix == OURS {
+                // Redisson's channel of `{x}` is that of `x`. Our own keys and channels must not be: they carry grants.
+                f.write_str("-")?;
+            }
             f.write_str(self.name)?;
         } else {
-            f.write_str(":{")?;
+            f.write_str("{")?;
             f.write_str(self.name)?;
             f.write_str("}")?;
         }
+        // A grant to one kind must not be heard as one to another.
+        f.write_str(match self.kind {
+            LockKind::Mutex => "",
+            LockKind::RwLock => ":rw",
+            LockKind::LeasedSemaphore => ":permits",
+        })?;
         match self.suffix {
             Suffix::None => Ok(()),
+            Suffix::Redissons(suffix) => write!(f, ":{suffix}"),
             Suffix::Queue => f.write_str(":queue"),
             Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),
             Suffix::GonePrefix => f.write_str(":gone:"),
@@ -159,26 +204,35 @@ fn one_slot(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    const CHANNEL: &str = "redisson_lock__channel";
+
     fn name(name: &str) -> Name {
         Name::new(name).unwrap()
+    }
+
+    fn mutex(of: &str) -> LockId {
+        LockId {
+            kind: LockKind::Mutex,
+            name: name(of),
+        }
     }
 
     #[test]
     fn keys_are_redissons_and_ours_share_their_slot() {
         assert_eq!(
-            name("myLock").channel().to_string(),
+            name("myLock").prefixed(CHANNEL).to_string(),
             "redisson_lock__channel:{myLock}"
         );
         assert_eq!(
-            name("myLock").queue_key().to_string(),
+            mutex("myLock").queue_key().to_string(),
             "leasehold:{myLock}:queue"
         );
         assert_eq!(
-            name("order:{42}:lock").channel().to_string(),
+            name("order:{42}:lock").prefixed(CHANNEL).to_string(),
             "redisson_lock__channel:order:{42}:lock"
         );
         assert_eq!(
-            name("order:{42}:lock")
+            mutex("order:{42}:lock")
                 .gone_key("ab-1", LeaseId::from(7))
                 .to_string(),
             "leasehold:-order:{42}:lock:gone:ab-1:7"
@@ -188,17 +242,17 @@ mod tests {
     #[test]
     fn a_name_in_braces_shares_no_key_of_ours_with_the_name_inside() {
         assert_eq!(
-            name("x").channel().to_string(),
-            name("{x}").channel().to_string(),
+            name("x").prefixed(CHANNEL).to_string(),
+            name("{x}").prefixed(CHANNEL).to_string(),
             "as with Redisson"
         );
         assert_ne!(
-            name("x").queue_key().to_string(),
-            name("{x}").queue_key().to_string()
+            mutex("x").queue_key().to_string(),
+            mutex("{x}").queue_key().to_string()
         );
         assert_ne!(
-            name("x").grant_channel("c").to_string(),
-            name("{x}").grant_channel("c").to_string()
+            mutex("x").grant_channel("c").to_string(),
+            mutex("{x}").grant_channel("c").to_string()
         );
     }
 

@@ -22,7 +22,7 @@ use crate::{
     backend::{Failure, Reply, Sink, WakeUp, memory::store::Store},
     clock::{Clock, Tick},
     engine::hold::Hold,
-    name::Name,
+    name::LockId,
 };
 
 pub use crate::backend::memory::store::look::{Held, Snapshot};
@@ -124,6 +124,7 @@ pub enum Kind {
     Count,
     Inspect,
     ForceUnlock,
+    Permits,
     Listen,
     Unlisten,
 }
@@ -180,27 +181,27 @@ pub struct Hint {
     /// The lease id that the name was given to; `None`: try again.
     pub granted: Option<u64>,
     sink: Arc<dyn Sink>,
-    wake_up: (Name, WakeUp),
+    wake_up: (LockId, WakeUp),
 }
 
 impl Hint {
-    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>, name: Name, wake_up: WakeUp) -> Hint {
+    pub(crate) fn new(client: &Arc<str>, sink: Arc<dyn Sink>, id: LockId, wake_up: WakeUp) -> Hint {
         Hint {
             client: Arc::clone(client),
-            name: name.shared(),
+            name: id.name.shared(),
             granted: match wake_up {
                 WakeUp::Granted(grant) => Some(grant.lease.get()),
                 WakeUp::TryAgain | WakeUp::Deaf => None,
             },
             sink,
-            wake_up: (name, wake_up),
+            wake_up: (id, wake_up),
         }
     }
 
     /// Reaches the client, whose code it runs.
     pub fn deliver(self) {
-        let (name, wake_up) = self.wake_up;
-        self.sink.wake(&name, wake_up);
+        let (id, wake_up) = self.wake_up;
+        self.sink.wake(&id, wake_up);
     }
 }
 
@@ -346,7 +347,7 @@ impl Probe {
     }
 }
 
-impl Guard {
+impl<K> Guard<K> {
     /// See [`Probe`].
     pub fn probe(&self) -> Probe {
         Probe(Arc::downgrade(self.hold()))

@@ -1,62 +1,86 @@
-//! Who holds a name, put into words.
+//! Who holds a lock, put into words.
 
 use std::time::{Duration, SystemTime};
 
-use crate::{backend::Inspection, name::Name, owner::LeaseId};
+use crate::{
+    backend::{Inspection, Owned},
+    kind::{Access, LockKind},
+    name::LockId,
+    owner::LeaseId,
+};
 
-/// Who holds a name, and how many wait.
+/// Who holds a lock, and how many wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
     /// The name.
     pub name: String,
-    /// Who holds it; `None` if it is free.
-    pub holder: Option<Holder>,
+    /// Which kind of lock was looked at.
+    pub kind: LockKind,
+    /// Who holds it; none if it is free. The readers of one process are one holder.
+    pub holders: Vec<Holder>,
+    /// How many permits are free; `None` for a kind that has none.
+    pub available: Option<i64>,
     /// How many clients listen for it to become free, Redisson's included.
     pub waiting_clients: u64,
     /// How many tasks of this client wait for it.
     pub waiting_here: usize,
 }
 
-/// The holder of a name, as the server knows it.
+/// A holder of a lock, as the server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner field: `<client uuid>:<lease id>`, or `<client uuid>:<thread id>` for Redisson.
+    /// The owner field: `<client uuid>:<lease id>`, or `<client uuid>:<thread id>` for Redisson; a writer's ends with `:write`.
+    /// Of a leased semaphore: the id of the first permit.
     pub owner: String,
-    /// The client's uuid.
+    /// The client's uuid; empty where the server does not know it.
     pub client: String,
     /// What the client calls itself (`host:pid` unless told otherwise); `None` for Redisson, a client that is
     /// gone, or where `CLIENT LIST` is not permitted.
     pub label: Option<String>,
-    /// How often the owner has entered.
+    /// How it shares the lock with others.
+    pub access: Access,
+    /// How often the owner has entered; of readers, how many share the hold.
     pub holds: u64,
     /// Since when, by the clock of the client that asked for the lease; `None` for Redisson.
     pub since: Option<SystemTime>,
-    /// What is left of the lease; `None` if somebody removed its end.
+    /// What is left of the lease; `None` if it has no end.
     pub remaining: Option<Duration>,
 }
 
 impl Status {
-    /// What the server says of a name for which so many tasks of this client wait.
-    pub(crate) fn new(name: &Name, found: Inspection, waiting_here: usize) -> Status {
-        let holder = found.owners.into_iter().next().map(|(owner, holds)| {
-            let (client, number) = owner.split_once(':').unwrap_or((&owner, ""));
-            let number = number.parse::<u64>().ok().map(LeaseId::from);
-            Holder {
-                client: client.to_owned(),
-                label: found.label,
-                holds,
-                since: number.and_then(LeaseId::made_at),
-                remaining: found.ttl,
-                owner,
-            }
-        });
+    /// What the server says of a lock for which so many tasks of this client wait.
+    pub(crate) fn new(id: &LockId, found: Inspection, waiting_here: usize) -> Status {
         Status {
-            name: name.as_str().to_owned(),
-            holder,
+            name: id.name.as_str().to_owned(),
+            kind: id.kind,
+            holders: found.owners.into_iter().map(Holder::new).collect(),
+            available: found.available,
             waiting_clients: found.listeners,
             waiting_here,
+        }
+    }
+
+    /// The only holder, of a kind that has one at a time; else the first. `None` if it is free.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holders.first()
+    }
+}
+
+impl Holder {
+    fn new(held: Owned) -> Holder {
+        let (client, number) = held.owner.split_once(':').unwrap_or(("", ""));
+        let number = number.split(':').next().unwrap_or_default();
+        let number = number.parse::<u64>().ok().map(LeaseId::from);
+        Holder {
+            client: client.to_owned(),
+            label: held.label,
+            access: held.access,
+            holds: held.holds,
+            since: number.and_then(LeaseId::made_at),
+            remaining: held.ttl,
+            owner: held.owner,
         }
     }
 }

@@ -399,7 +399,13 @@ async fn what_an_acl_forbids_is_told_in_its_words() {
         user("no-client", &rules);
         let client = connect("no-client").await.unwrap();
         let guard = client.mutex("name").lock().await.unwrap();
-        let holder = client.status("name").await.unwrap().holder.unwrap();
+        let holder = client
+            .status("name")
+            .await
+            .unwrap()
+            .holder()
+            .cloned()
+            .unwrap();
         assert_eq!(holder.label, None);
         let released = guard.release().await.unwrap();
         assert!(

@@ -207,7 +207,7 @@ async fn a_waker_that_panics_makes_no_other_name_deaf() {
         release(first).await;
         // Until the panicking waker has been called.
         soon(&case, async {
-            while other.status("name").await.unwrap().holder.is_none() {}
+            while other.status("name").await.unwrap().holder().is_none() {}
         })
         .await;
         until_listening(&other, 0).await;

@@ -229,7 +229,7 @@ impl<'a> Play<'a> {
         }
         for name in &self.names {
             let status = self.clients[0].status(name).await.unwrap();
-            let holder = status.holder.map(|holder| {
+            let holder = status.holder().cloned().map(|holder| {
                 let client = self.clients.iter().position(|c| c.id() == holder.client);
                 (client, holder.holds, holder.remaining.map(rounded))
             });

@@ -200,7 +200,8 @@ async fn an_owner_enters_again_and_the_server_counts() {
                 .status("name")
                 .await
                 .unwrap()
-                .holder
+                .holder()
+                .cloned()
                 .map_or(0, |h| h.holds)
         };
         let outer = mutex.lock().await.unwrap();
@@ -356,11 +357,11 @@ async fn force_unlock_is_noticed_by_verify() {
 async fn status_tells_who_since_when_and_how_many_wait() {
     for world in World::all() {
         let client = world.builder().label("worker-7").connect().await.unwrap();
-        assert_eq!(client.status("name").await.unwrap().holder, None);
+        assert_eq!(client.status("name").await.unwrap().holder(), None);
         let before = std::time::SystemTime::now() - Duration::from_millis(2);
         let guard = client.mutex("name").lock().await.unwrap();
         let status = client.status("name").await.unwrap();
-        let holder = status.holder.unwrap();
+        let holder = status.holder().cloned().unwrap();
         assert_eq!(holder.owner, guard.owner());
         assert_eq!(holder.client, client.id());
         assert_eq!(holder.label.as_deref(), Some("worker-7"));

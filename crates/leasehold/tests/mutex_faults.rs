@@ -377,7 +377,7 @@ async fn a_stale_guard_does_not_touch_its_successor() {
                 "{} local: {local}",
                 world.name()
             );
-            let holder = a.status("name").await.unwrap().holder.unwrap();
+            let holder = a.status("name").await.unwrap().holder().cloned().unwrap();
             assert_eq!((holder.owner, holder.holds), (owner, 1));
             assert!(a.mutex("name").try_lock().await.unwrap().is_none());
             assert_eq!(next.release().await.unwrap(), Released::Freed);

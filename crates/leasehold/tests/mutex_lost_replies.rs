@@ -357,7 +357,8 @@ async fn entering_again_survives_a_lost_reply() {
                 .status("name")
                 .await
                 .unwrap()
-                .holder
+                .holder()
+                .cloned()
                 .map_or(0, |h| h.holds)
         };
         assert_eq!(holds().await, 2, "{}", world.name());
@@ -405,7 +406,13 @@ async fn a_lost_answer_to_extend_leaves_the_end_that_was_known() {
             let left = guard.remaining();
             assert!(left <= first, "{}: {left:?}", world.name());
             // The server carried it out, and took the later end.
-            let on_server = client.status("name").await.unwrap().holder.unwrap();
+            let on_server = client
+                .status("name")
+                .await
+                .unwrap()
+                .holder()
+                .cloned()
+                .unwrap();
             assert!(on_server.remaining.unwrap() > nearly);
             // Asked again, it is certain.
             guard.extend(second).await.unwrap();

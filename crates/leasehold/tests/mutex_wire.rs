@@ -86,7 +86,13 @@ async fn redissons_unlock_wakes_a_waiter_long_before_the_lease_ends() {
         let client = Client::connect(&server.url()).await.unwrap();
         assert!(java_locks(&server));
         assert!(client.mutex("name").try_lock().await.unwrap().is_none());
-        let holder = client.status("name").await.unwrap().holder.unwrap();
+        let holder = client
+            .status("name")
+            .await
+            .unwrap()
+            .holder()
+            .cloned()
+            .unwrap();
         assert_eq!((holder.owner.as_str(), holder.since), (JAVA, None));
         let waiter = tokio::spawn(client.mutex("name").lock());
         let deadline = Duration::from_secs(10);

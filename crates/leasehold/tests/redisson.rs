@@ -50,7 +50,13 @@ async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
         assert!(freed.elapsed() < WOKEN, "{:?}", freed.elapsed());
 
         assert!(mutex.try_lock().await.unwrap().is_none());
-        let held = client.status("name").await.unwrap().holder.unwrap();
+        let held = client
+            .status("name")
+            .await
+            .unwrap()
+            .holder()
+            .cloned()
+            .unwrap();
         assert_eq!(held.holds, 1);
         let waiter = tokio::spawn(mutex.lock());
         wait_until_heard_by(&server, 1).await;

@@ -206,7 +206,7 @@ async fn guards_that_are_detached_in_any_order_leave_the_right_count() {
                 guards[number].take().unwrap().detach();
                 counted -= u64::from(number < 2);
                 wait_until_async(SOON, "the server knows", || client.footprint().tasks == 0).await;
-                let holder = client.status("name").await.unwrap().holder;
+                let holder = client.status("name").await.unwrap().holder().cloned();
                 let holder = holder.unwrap_or_else(|| panic!("{case}: not held any more"));
                 assert_eq!(holder.owner, field);
                 assert_eq!(holder.holds, counted.max(1), "{case}");

@@ -201,7 +201,7 @@ async fn say_what_we_wait_for(
 
 /// `, held by host:pid for 12 s`, as far as it is known.
 fn holder(status: &Status) -> String {
-    let Some(holder) = &status.holder else {
+    let Some(holder) = status.holder() else {
         return String::new();
     };
     let who = holder.label.as_ref().unwrap_or(&holder.owner);

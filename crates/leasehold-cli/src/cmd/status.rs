@@ -26,8 +26,8 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
 pub(crate) fn document(status: &Status) -> Value {
     json!({
         "name": status.name,
-        "held": status.holder.is_some(),
-        "holder": status.holder.as_ref().map(holder),
+        "held": status.holder().is_some(),
+        "holder": status.holder().map(holder),
         "waiting_clients": status.waiting_clients,
     })
 }
@@ -54,7 +54,7 @@ fn picture(status: &Status, now: SystemTime) -> String {
     let mut row = |key: &str, value: &str| {
         let _ = write!(text, "\n  {key:<9}{value}");
     };
-    match &status.holder {
+    match status.holder() {
         None => row("free", "nobody holds it"),
         Some(holder) => {
             let client = format!("client {}", visible(&holder.client));

@@ -34,7 +34,8 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
     }
     let name = visible(&args.name);
     let whose = before
-        .holder
+        .holder()
+        .cloned()
         .map(|holder| visible(&holder.label.unwrap_or(holder.owner)));
     anstream::println!(
         "{}",

@@ -12,41 +12,49 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 use crate::{
     error::{Cause, Error},
     home::ThreadGone,
-    name::Name,
+    kind::{Access, LockKind},
+    name::LockId,
     owner::LeaseId,
 };
 
 /// An answer on its way. Dropping it does not take the request back.
 pub(crate) type Reply<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// The steps of a mutex on a server, for one client.
+/// The steps of every kind of lock on a server, for one client. What a step means on the wire is the kind's own.
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
-    /// Takes the name if it is free, or finds that it is ours already.
+    /// Takes the lock if it is free, or finds that it is ours already.
     fn acquire(&self, step: Acquire) -> Reply<Acquired>;
 
-    /// Gives a lease id up for good: takes it out of the queue, and passes the name on if it holds it.
+    /// Gives a lease id up for good: takes it out of the queue, and passes on what it holds.
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
-    /// Lets a lease end at least `lease_ms` from now. What is left of it then; `None` if the name is not ours.
-    fn extend(&self, name: Name, lease: LeaseId, lease_ms: u64) -> Reply<Option<Duration>>;
+    /// Lets a lease end at least `lease_ms` from now. What is left of it then; `None` if it is not ours.
+    fn extend(&self, step: Extend) -> Reply<Option<Duration>>;
 
-    /// Writes how often the owner has entered. `false` if the name is not ours.
-    fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool>;
+    /// Writes how often the owner has entered.
+    fn count(&self, step: Count) -> Reply<Counted>;
 
-    /// Reads who holds the name.
-    fn inspect(&self, name: Name) -> Reply<Inspection>;
+    /// Reads who holds the lock.
+    fn inspect(&self, id: LockId) -> Reply<Inspection>;
 
-    /// Takes the name from its holder and passes it on. The owner fields that held it; none if it was free.
-    fn force_unlock(&self, name: Name) -> Reply<Vec<String>>;
+    /// Takes the lock from its holders and passes it on. The owner fields that held it; none if it was free.
+    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
 
-    /// Starts to hear wake-ups for the name. When this is answered, none is missed any more.
-    fn listen(&self, name: Name) -> Reply<()>;
+    /// What stands for a hold of this client on the server.
+    fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
 
-    /// Stops hearing wake-ups for the name. Asked for at once, whether or not the reply is waited for.
-    fn unlisten(&self, name: &Name) -> Reply<()>;
+    /// Reads or changes how many permits a semaphore has. How many are free afterwards; for [`Permits::TrySet`] 1 if they
+    /// were set, else 0.
+    fn permits(&self, id: LockId, step: Permits) -> Reply<i64>;
+
+    /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
+    fn listen(&self, id: LockId) -> Reply<()>;
+
+    /// Stops hearing wake-ups for the lock. Asked for at once, whether or not the reply is waited for.
+    fn unlisten(&self, id: &LockId) -> Reply<()>;
 
     /// For tests: answered when all wake-ups are heard that the server has sent until now.
     fn heard(&self) -> Reply<()> {
@@ -57,10 +65,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn prepare(&self) {}
 }
 
-/// Asks for a name.
+/// Asks for a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Acquire {
-    pub(crate) name: Name,
+    pub(crate) id: LockId,
+    pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     /// The same in each request for this lease id.
     pub(crate) lease_ms: u64,
@@ -90,7 +99,8 @@ pub(crate) enum Acquired {
 /// Gives a lease id up for good.
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
-    pub(crate) name: Name,
+    pub(crate) id: LockId,
+    pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     /// If other tasks of this client wait: how the client goes on.
     pub(crate) next: Option<Next>,
@@ -103,6 +113,7 @@ pub(crate) struct Release {
 /// How a client goes on that gives back a name its own tasks wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
+    pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
     /// Go on under the next lease id if no other client waits.
@@ -126,10 +137,51 @@ pub(crate) enum ReleaseReply {
 /// Extends one lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renew<'a> {
-    pub(crate) name: &'a Name,
+    pub(crate) id: &'a LockId,
+    pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     /// Zero: only look whether it is still ours.
     pub(crate) lease_ms: u64,
+}
+
+/// Extends one lease that is not renewed.
+#[derive(Clone, Debug)]
+pub(crate) struct Extend {
+    pub(crate) id: LockId,
+    pub(crate) access: Access,
+    pub(crate) lease: LeaseId,
+    pub(crate) lease_ms: u64,
+}
+
+/// Writes how often the owner of a lease has entered.
+#[derive(Clone, Debug)]
+pub(crate) struct Count {
+    pub(crate) id: LockId,
+    pub(crate) access: Access,
+    pub(crate) lease: LeaseId,
+    pub(crate) holds: u32,
+}
+
+/// What became of a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Written,
+    /// Written, and a client waits that may not hold it together with this one: let no more in.
+    OthersWait,
+    NotOurs,
+}
+
+/// What is asked of a semaphore's permits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Permits {
+    /// How many are free.
+    Available,
+    /// Make so many, if it has never had any.
+    TrySet(u32),
+    /// So many from now on, taken and free together.
+    Set(u32),
+    /// So many more; fewer, if it is negative.
+    Add(i32),
 }
 
 /// What became of one renewal.
@@ -143,25 +195,36 @@ pub(crate) enum Renewal {
     Unknown,
 }
 
-/// Who holds a name, as the server sees it.
+/// Who holds a lock, as the server sees it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inspection {
-    /// Owner fields with their hold counts. More than one only if somebody mixes kinds of locks.
-    pub(crate) owners: Vec<(String, u64)>,
+    pub(crate) owners: Vec<Owned>,
+    /// Clients that listen for it.
+    pub(crate) listeners: u64,
+    /// How many permits are free, if it has any.
+    pub(crate) available: Option<i64>,
+}
+
+/// One hold, as the server sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    /// `<client uuid>:<lease id>`, or what Redisson writes.
+    pub(crate) owner: String,
+    pub(crate) access: Access,
+    /// How often it has entered.
+    pub(crate) holds: u64,
     /// What is left; `None` without an end.
     pub(crate) ttl: Option<Duration>,
-    /// Clients that listen for the name.
-    pub(crate) listeners: u64,
-    /// What the holder's client calls itself.
+    /// What its client calls itself.
     pub(crate) label: Option<String>,
 }
 
 /// A hint from the server to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WakeUp {
-    /// The name was freed, or messages may have been missed.
+    /// It was freed, or messages may have been missed.
     TryAgain,
-    /// The server gave the name to one of our lease ids.
+    /// The server gave it to one of our lease ids.
     Granted(Grant),
     /// Wake-ups are not heard any more: the server refused to subscribe this client again.
     Deaf,
@@ -170,6 +233,7 @@ pub(crate) enum WakeUp {
 /// A late reply to one ask: the name is ours since some time after that ask was sent (B3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
+    pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
     pub(crate) ask: u32,
@@ -224,5 +288,5 @@ impl Failure {
 /// Where a backend says what it hears. It is given one, and knows no more of who listens.
 pub(crate) trait Sink: fmt::Debug + Send + Sync {
     /// A hint: it may be lost, late, or for a lease that is no more.
-    fn wake(&self, name: &Name, wake_up: WakeUp);
+    fn wake(&self, id: &LockId, wake_up: WakeUp);
 }

@@ -25,7 +25,7 @@ use crate::{
     },
     events::Events,
     home::Home,
-    name::Name,
+    name::LockId,
 };
 
 /// What all handles of a client share.
@@ -133,27 +133,28 @@ impl Core {
     }
 
     /// What the server says of a name.
-    pub(crate) async fn inspect(&self, name: &Name) -> Result<Inspection, Error> {
-        let found = self.backend.inspect(name.clone()).await;
-        found.map_err(|failure| failure.into_error(format!("look at {name:?}"), Duration::ZERO))
+    pub(crate) async fn inspect(&self, id: &LockId) -> Result<Inspection, Error> {
+        let found = self.backend.inspect(id.clone()).await;
+        found
+            .map_err(|failure| failure.into_error(format!("look at {:?}", id.name), Duration::ZERO))
     }
 
-    pub(crate) async fn force_unlock(&self, name: &Name) -> Result<bool, Error> {
-        let before = self.queues.held(name);
-        let owners = match self.backend.force_unlock(name.clone()).await {
+    pub(crate) async fn force_unlock(&self, id: &LockId) -> Result<bool, Error> {
+        let before = self.queues.held(id);
+        let owners = match self.backend.force_unlock(id.clone()).await {
             Ok(owners) => owners,
             Err(failure) => {
                 // It may have been carried out: the hold of before must not go on believing.
                 if let (Failure::Ambiguous(_), Some(hold)) = (&failure, before) {
                     hold.lose(LostReason::Unconfirmed);
                 }
-                let doing = format!("unlock {name:?} by force");
+                let doing = format!("unlock {:?} by force", id.name);
                 return Err(failure.into_error(doing, Duration::ZERO));
             }
         };
         // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
-        if let Some(hold) = self.queues.held(name)
-            && owners.contains(&format!("{}:{}", self.uuid, hold.lease))
+        if let Some(hold) = self.queues.held(id)
+            && owners.contains(&hold.owner())
         {
             hold.lose(LostReason::Replaced);
         }

@@ -28,6 +28,7 @@ use crate::{
     engine::queue::{self, Debt, Queue, Spec},
     engine::watchdog::WatchedAt,
     events::EventKind,
+    kind::Access,
     owner::LeaseId,
 };
 
@@ -149,9 +150,11 @@ impl Hold {
 
     /// What may still be under way for this lease id, for its release.
     pub(crate) fn debt(&self) -> Debt {
+        let state = self.state.lock();
         Debt {
+            access: state.spec.access,
             lease: self.lease,
-            lease_ms: millis(self.longest()),
+            lease_ms: millis(state.longest.get()),
             copies: self.copies,
         }
     }
@@ -169,9 +172,16 @@ impl Hold {
 
     pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
         Error::Lost {
-            name: self.queue.name.shared(),
+            name: self.queue.id.name.shared(),
             reason,
         }
+    }
+
+    /// What stands for it on the server.
+    pub(crate) fn owner(&self) -> String {
+        let access = self.spec().access;
+        let kind = self.queue.id.kind;
+        self.core.backend.owner(kind, access, self.lease)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -272,8 +282,8 @@ impl Hold {
         callout::quietly(|| self.over.notify_waiters());
         self.core
             .events
-            .tell(&self.queue.name, self.lease, EventKind::Lost(reason));
-        callout::quietly(|| tracing::warn!(name = %self.queue.name, %reason, "lease lost"));
+            .tell(&self.queue.id.name, self.lease, EventKind::Lost(reason));
+        callout::quietly(|| tracing::warn!(name = %self.queue.id.name, %reason, "lease lost"));
         self.queue.holder_left(&self.core, self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
@@ -302,7 +312,7 @@ impl Hold {
     /// Has the lost lease id given up on the server, unless that has begun (B4, B5).
     pub(crate) fn settle(self: &Arc<Self>) {
         if !self.settled.swap(true, Ordering::AcqRel) {
-            queue::abandon(&self.core, &self.queue.name, self.debt());
+            queue::abandon(&self.core, &self.queue.id, self.debt());
         }
     }
 
@@ -346,6 +356,7 @@ impl Hold {
             state.spec.lease_ms()
         };
         Some(Due {
+            access: state.spec.access,
             lease_ms,
             end: self.close_end(until, now, &state),
         })
@@ -388,7 +399,7 @@ impl Hold {
                 let again = now.after(patience / 8).max(sent.after(patience));
                 self.core
                     .events
-                    .tell(&self.queue.name, self.lease, EventKind::RenewalFailed);
+                    .tell(&self.queue.id.name, self.lease, EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     self.core.watchdog.look_at(self, again.min(until));
                 }
@@ -411,7 +422,7 @@ impl Hold {
                 if !remaining.is_zero() {
                     self.core
                         .events
-                        .tell(&self.queue.name, self.lease, EventKind::Renewed);
+                        .tell(&self.queue.id.name, self.lease, EventKind::Renewed);
                 }
                 match next {
                     NextStep::Renew(every) => return Some(every),
@@ -427,6 +438,7 @@ impl Hold {
 
 /// What to ask the server for.
 pub(crate) struct Due {
+    access: Access,
     /// Zero: only whether it is still ours.
     lease_ms: u64,
     /// If the lease may end before the answer is due: when.
@@ -436,7 +448,8 @@ pub(crate) struct Due {
 impl Due {
     pub(crate) fn renew<'a>(&self, hold: &'a Hold) -> backend::Renew<'a> {
         backend::Renew {
-            name: &hold.queue.name,
+            id: &hold.queue.id,
+            access: self.access,
             lease: hold.lease,
             lease_ms: self.lease_ms,
         }

@@ -8,7 +8,7 @@ use std::sync::{OnceLock, Weak};
 use crate::{
     backend::{Sink, WakeUp},
     engine::core::Core,
-    name::Name,
+    name::LockId,
 };
 
 /// The sink of a client's backend. Exists before the client does, hence the cell.
@@ -23,9 +23,9 @@ impl WakeUps {
 }
 
 impl Sink for WakeUps {
-    fn wake(&self, name: &Name, wake_up: WakeUp) {
+    fn wake(&self, id: &LockId, wake_up: WakeUp) {
         if let Some(core) = self.0.get().and_then(Weak::upgrade) {
-            core.queues.wake(&core, name, wake_up);
+            core.queues.wake(&core, id, wake_up);
         }
     }
 }

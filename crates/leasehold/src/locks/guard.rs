@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
+    marker::PhantomData,
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -10,7 +11,9 @@ use std::{
 };
 
 use crate::{
-    Error, LostReason, Released, callout,
+    Error, LeasedSemaphore, LostReason, Mutex, Released,
+    backend::Extend,
+    callout,
     config::{check_lease, millis},
     engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
     error::Invalid,
@@ -41,9 +44,30 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[must_use = "the name is released as soon as the guard is dropped"]
-pub struct Guard {
+pub struct Guard<K = Mutex> {
     held: Held,
+    kind: PhantomData<fn() -> K>,
 }
+
+/// A hold on a [`Mutex`].
+pub type MutexGuard = Guard<Mutex>;
+
+/// A reader's hold on an [`RwLock`](crate::RwLock).
+pub type ReadGuard = Guard<Read>;
+
+/// The writer's hold on an [`RwLock`](crate::RwLock).
+pub type WriteGuard = Guard<Write>;
+
+/// A hold on permits of a [`LeasedSemaphore`].
+pub type PermitGuard = Guard<LeasedSemaphore>;
+
+/// Stands for readers in [`ReadGuard`].
+#[derive(Debug)]
+pub enum Read {}
+
+/// Stands for writers in [`WriteGuard`].
+#[derive(Debug)]
+pub enum Write {}
 
 /// What is left of a guard after [`Guard::detach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +81,12 @@ pub struct Detached {
     pub remaining: Duration,
 }
 
-impl Guard {
-    pub(crate) fn new(held: Held) -> Guard {
-        Guard { held }
+impl<K> Guard<K> {
+    pub(crate) fn new(held: Held) -> Guard<K> {
+        Guard {
+            held,
+            kind: PhantomData,
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -68,12 +95,13 @@ impl Guard {
 
     /// The name that is held.
     pub fn name(&self) -> &str {
-        self.hold().queue.name.as_str()
+        self.hold().queue.id.name.as_str()
     }
 
-    /// The field that stands for this hold in the hash on the server: `<client uuid>:<lease id>`.
+    /// What stands for this hold on the server: the field `<client uuid>:<lease id>` of a hash, with `:write` behind it for a
+    /// writer; of a leased semaphore the id of the first permit.
     pub fn owner(&self) -> String {
-        format!("{}:{}", self.hold().core.uuid, self.hold().lease)
+        self.hold().owner()
     }
 
     /// Whether the hold can be relied on now. Once `false`, `false` for ever.
@@ -105,7 +133,7 @@ impl Guard {
         let left = self.hold().check()?;
         if left < min {
             return Err(Error::TooShort {
-                name: self.hold().queue.name.shared(),
+                name: self.hold().queue.id.name.shared(),
                 left,
                 wanted: min,
             });
@@ -218,15 +246,16 @@ impl Guard {
         self.hold().check()?;
         let hold = self.hold();
         let owner = self.owner();
-        let name = hold.queue.name.clone();
-        let found = hold.core.backend.inspect(name).await.map_err(|failure| {
+        let id = hold.queue.id.clone();
+        let found = hold.core.backend.inspect(id).await.map_err(|failure| {
             failure.into_error(format!("verify {:?}", self.name()), Duration::ZERO)
         })?;
-        if !found.owners.iter().any(|(field, _)| *field == owner) {
+        let ours = found.owners.into_iter().find(|held| held.owner == owner);
+        if ours.is_none() {
             hold.lose(LostReason::Replaced);
         }
         let left = self.hold().check()?;
-        Ok(found.ttl.unwrap_or(left))
+        Ok(ours.and_then(|held| held.ttl).unwrap_or(left))
     }
 
     /// Makes a fixed lease last at least `lease` from now. It never ends sooner than before.
@@ -255,9 +284,13 @@ impl Guard {
         let hold = self.hold();
         hold.asks_for(lease);
         let sent = hold.core.clock.now();
-        let name = hold.queue.name.clone();
-        let answer = hold.core.backend.extend(name, hold.lease, millis(lease));
-        match answer.await {
+        let step = Extend {
+            id: hold.queue.id.clone(),
+            access: hold.spec().access,
+            lease: hold.lease,
+            lease_ms: millis(lease),
+        };
+        match hold.core.backend.extend(step).await {
             Ok(Some(remaining)) => {
                 // B1, B2: what the server states in this reply, or later.
                 hold.extended(remaining, sent);
@@ -278,12 +311,12 @@ impl Guard {
     ///
     /// # Errors
     /// [`Error::Lost`] if the hold is over; [`Error::Reentered`] if the mutex was told to refuse re-entry.
-    pub fn reenter(&self) -> Result<Guard, Error> {
+    pub fn reenter(&self) -> Result<Guard<K>, Error> {
         self.hold().check()?;
         let spec = self.hold().spec();
         if !spec.reentrant {
             return Err(Error::Reentered {
-                name: self.hold().queue.name.shared(),
+                name: self.hold().queue.id.name.shared(),
                 held_at: spec.place,
             });
         }
@@ -318,7 +351,7 @@ impl Guard {
     /// start of the work, and detach it. A renewed lease counts from its last renewal before that.
     pub fn detach(self) -> Detached {
         let detached = Detached {
-            name: self.hold().queue.name.shared(),
+            name: self.hold().queue.id.name.shared(),
             owner: self.owner(),
             remaining: self.remaining(),
         };
@@ -327,7 +360,7 @@ impl Guard {
     }
 }
 
-impl fmt::Debug for Guard {
+impl<K> fmt::Debug for Guard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
             .field("name", &self.name())

@@ -1,7 +1,12 @@
 //! The kinds of locks, one file each, and the guard of a hold. No I/O here: they say what they want, the engine gets it.
 
 mod guard;
+mod handle;
+mod leased_semaphore;
 mod mutex;
+mod rw_lock;
 
-pub use guard::{Detached, Guard};
+pub use guard::{Detached, Guard, MutexGuard, PermitGuard, Read, ReadGuard, Write, WriteGuard};
+pub use leased_semaphore::LeasedSemaphore;
 pub use mutex::Mutex;
+pub use rw_lock::RwLock;

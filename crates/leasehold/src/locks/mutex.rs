@@ -3,16 +3,14 @@
 //! Promise: at any moment at most one guard per name is valid, among all processes on this server, Redisson's
 //! `RLock` included. Keys: `docs/keys.md`. Source: Redisson `RedissonLock`.
 
-use std::{fmt, future::Future, panic::Location, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use super::handle::{Handle, at_most, lease_settings, owner_settings};
 use crate::{
-    Error, Guard, Owner, Status,
-    config::{Handoff, check_lease, check_max_hold},
+    Error, Guard, MutexGuard,
     engine::core::Core,
-    engine::queue::{self, Patience, Spec},
-    error::Invalid,
-    name::Name,
-    owner::{self, OwnerId},
+    engine::queue::Patience,
+    kind::{Access, LockKind},
 };
 
 /// A re-entrant mutual exclusion lock on a name, shared with Redisson's `RLock` of the same name.
@@ -47,110 +45,19 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Mutex {
-    core: Arc<Core>,
-    name: Result<Name, Error>,
-    /// As it was given, for `name()`.
-    given: Arc<str>,
-    lease: Duration,
-    fixed: bool,
-    max_hold: Option<Duration>,
-    handoff: Handoff,
-    reentrant: bool,
-    owner: Option<OwnerId>,
+    handle: Handle,
 }
+
+lease_settings!(
+    Mutex,
+    "Who holds it: see [`Client::status`](crate::Client::status)."
+);
+owner_settings!(Mutex);
 
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Mutex {
-        let name_ = Name::new(name);
-        let given = match &name_ {
-            Ok(name) => name.shared(),
-            Err(_) => name.into(),
-        };
         Mutex {
-            lease: core.config.lease,
-            handoff: core.config.handoff,
-            core,
-            name: name_,
-            given,
-            fixed: false,
-            max_hold: None,
-            reentrant: true,
-            owner: None,
-        }
-    }
-
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.given
-    }
-
-    /// The same lock with a fixed lease: it ends after `lease`, and is not renewed.
-    ///
-    /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`] moves the end. Redisson's `leaseTime`.
-    #[must_use]
-    pub fn fixed_lease(&self, lease: Duration) -> Mutex {
-        Mutex {
-            lease,
-            fixed: true,
-            ..self.clone()
-        }
-    }
-
-    /// The same lock with a lease of this length, renewed as long as the guard lives, instead of the client's.
-    ///
-    /// It is how long the name stays taken after a crash. 1 ms to 366 days, in whole milliseconds. Redisson's
-    /// `lockWatchdogTimeout`.
-    #[must_use]
-    pub fn lease(&self, lease: Duration) -> Mutex {
-        Mutex {
-            lease,
-            fixed: false,
-            ..self.clone()
-        }
-    }
-
-    /// The same lock with an end to its renewals: no holder keeps it longer than this.
-    ///
-    /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and the name is released a margin
-    /// later. Against stuck holders and forgotten guards. Turns hand-off off. 1 ms to 366 days, a renewed lease at least 3 ms;
-    /// the lease is no longer than that.
-    #[must_use]
-    pub fn max_hold(&self, most: Duration) -> Mutex {
-        Mutex {
-            max_hold: Some(most),
-            ..self.clone()
-        }
-    }
-
-    /// The same lock, which refuses re-entry with [`Error::Reentered`] if `false`.
-    ///
-    /// Redisson's `RNonReentrantLock`. Default: `true`.
-    #[must_use]
-    pub fn reentrant(&self, reentrant: bool) -> Mutex {
-        Mutex {
-            reentrant,
-            ..self.clone()
-        }
-    }
-
-    /// The same lock with another budget for passing the lease on in memory.
-    #[must_use]
-    pub fn handoff(&self, handoff: Handoff) -> Mutex {
-        Mutex {
-            handoff,
-            ..self.clone()
-        }
-    }
-
-    /// The same lock, taken by this owner, who may enter it again.
-    ///
-    /// The nested guard shares the lease of the outer one, whatever lease it asks for, and the hold count is
-    /// written to the server as Redisson does.
-    #[must_use]
-    pub fn owned_by(&self, owner: &Owner) -> Mutex {
-        Mutex {
-            owner: Some(owner.id()),
-            ..self.clone()
+            handle: Handle::new(core, LockKind::Mutex, name),
         }
     }
 
@@ -174,7 +81,7 @@ impl Mutex {
     /// # Source
     /// Redisson `RLock#lock()`. Where we differ: waiters queue in memory, and processes on the server.
     #[track_caller]
-    pub fn lock(&self) -> impl Future<Output = Result<Guard, Error>> + Send + 'static + use<> {
+    pub fn lock(&self) -> impl Future<Output = Result<MutexGuard, Error>> + Send + 'static + use<> {
         let asked = self.ask(Patience::Forever);
         async move {
             // Who waits for ever is never told "busy".
@@ -199,7 +106,7 @@ impl Mutex {
     #[track_caller]
     pub fn try_lock(
         &self,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
+    ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + 'static + use<> {
         self.ask(Patience::Once)
     }
 
@@ -219,80 +126,21 @@ impl Mutex {
     pub fn try_lock_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
-        self.ask(if wait.is_zero() {
-            Patience::Once
-        } else {
-            Patience::For(wait)
-        })
-    }
-
-    /// Who holds it: see [`Client::status`](crate::Client::status).
-    pub async fn status(&self) -> Result<Status, Error> {
-        let name = self.name.as_ref().map_err(Error::clone)?;
-        let found = self.core.inspect(name).await?;
-        Ok(Status::new(name, found, self.core.queues.waiting(name)))
+    ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + 'static + use<> {
+        self.ask(at_most(wait))
     }
 
     /// Frees it, whoever holds it: see [`Client::force_unlock`](crate::Client::force_unlock).
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.core
-            .force_unlock(self.name.as_ref().map_err(Error::clone)?)
-            .await
+        self.handle.force_unlock().await
     }
 
-    /// Not an `async fn`, so that the place in the user's code is known.
     #[track_caller]
     fn ask(
         &self,
         patience: Patience,
-    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send + 'static + use<> {
-        let spec = self.spec(Location::caller());
-        let core = Arc::clone(&self.core);
-        let name = self.name.clone();
-        async move {
-            let mut spec = spec?;
-            // Only now, since the scope is where the future runs, not where it was made.
-            spec.owner = spec.owner.or_else(owner::scoped);
-            let held = queue::acquire(&core, &name?, spec, patience).await?;
-            Ok(held.map(Guard::new))
-        }
-    }
-
-    fn spec(&self, place: &'static Location<'static>) -> Result<Spec, Error> {
-        let mut lease = check_lease("lease", self.lease)?;
-        if let Some(most) = self.max_hold {
-            lease = lease.min(check_max_hold(most, self.fixed)?);
-        }
-        let renew_every = if self.fixed {
-            Duration::ZERO
-        } else {
-            self.core.config.renew_every(lease)
-        };
-        if !self.fixed && renew_every < Duration::from_millis(1) {
-            let value = format!("{lease:?}");
-            return Err(Invalid::new("lease", value, "at least 3ms")
-                .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
-                .into());
-        }
-        Ok(Spec {
-            lease: lease.into(),
-            renew_every: renew_every.into(),
-            max_hold: self.max_hold.unwrap_or_default().into(),
-            handoff: self.handoff,
-            owner: self.owner,
-            reentrant: self.reentrant,
-            place,
-        })
-    }
-}
-
-impl fmt::Debug for Mutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex")
-            .field("name", &self.given)
-            .field("lease", &self.lease)
-            .field("fixed", &self.fixed)
-            .finish_non_exhaustive()
+    ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + 'static + use<> {
+        let asked = self.handle.ask(Access::Exclusive, patience);
+        async move { Ok(asked.await?.map(Guard::new)) }
     }
 }

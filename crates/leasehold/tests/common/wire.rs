@@ -99,7 +99,7 @@ pub fn say_granted(server: &Server, name: &str, place: &str) {
 /// The guard does not rely on more than the server gives it, by the word of another client.
 pub async fn assert_belief(guard: &Guard, looker: &Client, when: &str) {
     let believed = guard.valid_until();
-    let holder = looker.status(guard.name()).await.unwrap().holder;
+    let holder = looker.status(guard.name()).await.unwrap().holder().cloned();
     let now = Instant::now();
     match holder.filter(|holder| holder.owner == guard.owner()) {
         Some(holder) => {

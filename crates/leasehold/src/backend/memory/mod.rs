@@ -1,6 +1,7 @@
 //! Leases in memory, on tokio time: the readable specification of what the scripts in `backend/redis` do,
 //! the embedded store of the demo, and what users' own tests run on.
 
+mod kinds;
 mod server;
 pub(crate) mod store;
 
@@ -17,11 +18,12 @@ pub use server::MemoryServer;
 use crate::sim;
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Failure, Inspection, Release, ReleaseReply, Renew, Renewal,
-        Reply, Sink,
+        Acquire, Acquired, Backend, Count, Counted, Extend, Failure, Inspection, Permits, Release,
+        ReleaseReply, Renew, Renewal, Reply, Sink,
     },
     config::Config,
-    name::Name,
+    kind::{Access, LockKind},
+    name::LockId,
     owner::LeaseId,
 };
 use store::{Store, Subscriber};
@@ -115,10 +117,10 @@ type What = (
 struct What;
 
 macro_rules! what {
-    ($kind:ident, $name:expr, $lease:expr, $what:expr) => {{
+    ($kind:ident, $id:expr, $lease:expr, $what:expr) => {{
         #[cfg(feature = "sim")]
         {
-            let about = vec![($name.shared(), $lease)];
+            let about = vec![($id.name.shared(), $lease)];
             let what: Box<dyn fmt::Debug + Send + Sync> = Box::new($what);
             (sim::Kind::$kind, about, what)
         }
@@ -129,92 +131,105 @@ macro_rules! what {
 
 impl Backend for Memory {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        let what = what!(Acquire, step.name, step.lease.get(), step.clone());
+        let what = what!(Acquire, step.id, step.lease.get(), step.clone());
         self.step(what, move |store, client| Ok(store.acquire(client, &step)))
     }
 
     fn release(&self, step: Release) -> Reply<ReleaseReply> {
-        let what = what!(Release, step.name, step.lease.get(), step.clone());
+        let what = what!(Release, step.id, step.lease.get(), step.clone());
         self.step(what, move |store, client| Ok(store.release(client, &step)))
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let batch: Vec<_> = batch
             .iter()
-            .map(|renew| (renew.name.clone(), renew.lease, renew.lease_ms))
+            .map(|renew| (renew.id.clone(), renew.access, renew.lease, renew.lease_ms))
             .collect();
         #[cfg(feature = "sim")]
         let what: What = {
             let about = batch
                 .iter()
-                .map(|(name, lease, _)| (name.shared(), lease.get()));
+                .map(|(id, _, lease, _)| (id.name.shared(), lease.get()));
             (sim::Kind::Renew, about.collect(), Box::new(batch.clone()))
         };
         #[cfg(not(feature = "sim"))]
         let what = What;
         self.step(what, move |store, client| {
-            let answers = batch.iter().map(|(name, lease, lease_ms)| {
-                let (lease, lease_ms) = (*lease, *lease_ms);
-                store.renew(
-                    client,
-                    &Renew {
-                        name,
-                        lease,
-                        lease_ms,
-                    },
-                )
+            let answers = batch.iter().map(|(id, access, lease, lease_ms)| {
+                let renew = Renew {
+                    id,
+                    access: *access,
+                    lease: *lease,
+                    lease_ms: *lease_ms,
+                };
+                store.renew(client, &renew)
             });
             Ok(answers.collect())
         })
     }
 
-    fn extend(&self, name: Name, lease: LeaseId, lease_ms: u64) -> Reply<Option<Duration>> {
-        let what = what!(Extend, name, lease.get(), format!("{lease_ms} ms"));
-        self.step(what, move |store, client| {
-            Ok(store.extend(client, &name, lease, lease_ms))
-        })
+    fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
+        let what = what!(
+            Extend,
+            step.id,
+            step.lease.get(),
+            format!("{} ms", step.lease_ms)
+        );
+        self.step(what, move |store, client| Ok(store.extend(client, &step)))
     }
 
-    fn count(&self, name: Name, lease: LeaseId, holds: u32) -> Reply<bool> {
-        let what = what!(Count, name, lease.get(), format!("{holds} holds"));
-        self.step(what, move |store, client| {
-            Ok(store.count(client, &name, lease, holds))
-        })
+    fn count(&self, step: Count) -> Reply<Counted> {
+        let what = what!(
+            Count,
+            step.id,
+            step.lease.get(),
+            format!("{} holds", step.holds)
+        );
+        self.step(what, move |store, client| Ok(store.count(client, &step)))
     }
 
-    fn inspect(&self, name: Name) -> Reply<Inspection> {
-        let what = what!(Inspect, name, 0, "");
-        self.step(what, move |store, _| Ok(store.inspect(&name)))
+    fn inspect(&self, id: LockId) -> Reply<Inspection> {
+        let what = what!(Inspect, id, 0, "");
+        self.step(what, move |store, _| Ok(store.inspect(&id)))
     }
 
-    fn force_unlock(&self, name: Name) -> Reply<Vec<String>> {
-        let what = what!(ForceUnlock, name, 0, "");
-        self.step(what, move |store, _| Ok(store.force_unlock(&name)))
+    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
+        let what = what!(ForceUnlock, id, 0, "");
+        self.step(what, move |store, _| Ok(store.force_unlock(&id)))
     }
 
-    fn listen(&self, name: Name) -> Reply<()> {
+    fn owner(&self, _kind: LockKind, _access: Access, lease: LeaseId) -> String {
+        format!("{}:{lease}", self.client)
+    }
+
+    fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {
+        let what = what!(Permits, id, 0, step);
+        self.step(what, move |store, _| Ok(store.permits(&id, step)))
+    }
+
+    fn listen(&self, id: LockId) -> Reply<()> {
         let subscriber = Arc::clone(&self.subscriber);
-        let what = what!(Listen, name, 0, "");
+        let what = what!(Listen, id, 0, "");
         self.step(what, move |store, client| {
-            store.listen(client, &name, &subscriber);
+            store.listen(client, &id, &subscriber);
             Ok(())
         })
     }
 
-    fn unlisten(&self, name: &Name) -> Reply<()> {
+    fn unlisten(&self, id: &LockId) -> Reply<()> {
         #[cfg(feature = "sim")]
         if let Some(network) = self.server.network() {
-            let (client, name) = (Arc::clone(&self.client), name.clone());
-            let (kind, about, what) = what!(Unlisten, name, 0, "");
+            let (client, id) = (Arc::clone(&self.client), id.clone());
+            let (kind, about, what) = what!(Unlisten, id, 0, "");
             let step = move |store: &mut Store| {
-                store.unlisten(&client, &name);
+                store.unlisten(&client, &id);
                 Ok(())
             };
             let (request, answer) = sim::Request::new(&self.client, kind, about, what, step);
             network.send(request);
             return answer;
         }
-        self.server.unlisten(&self.client, name);
+        self.server.unlisten(&self.client, id);
         Box::pin(std::future::ready(Ok(())))
     }
 }

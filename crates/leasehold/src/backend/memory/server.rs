@@ -15,8 +15,10 @@ use crate::{
     backend::{Failure, WakeUp},
     clock::Clock,
     error::Cause,
-    name::Name,
+    name::LockId,
 };
+#[cfg(feature = "sim")]
+use crate::{kind::LockKind, name::Name};
 
 /// A server in this process: leases in memory, on tokio time.
 ///
@@ -101,15 +103,19 @@ impl MemoryServer {
     pub fn names(&self) -> Vec<String> {
         let mut store = self.0.store.lock();
         store.set_clock(self.0.origin.elapsed());
-        store.held.keys().map(ToString::to_string).collect()
+        let mut names: Vec<_> = store.held.keys().map(|id| id.name.to_string()).collect();
+        names.dedup();
+        names
     }
 
     /// Lets the server forget the holder of a name, as an eviction does. `false` if there is none.
     ///
     /// Nobody is told: the holder learns it from its next renewal, waiters at the end of its lease.
     pub fn expire(&self, name: &str) -> bool {
-        let name = Name::new(name);
-        name.is_ok_and(|name| self.0.store.lock().held.remove(&name).is_some())
+        let mut store = self.0.store.lock();
+        let before = store.held.len();
+        store.held.retain(|id, _| id.name.as_str() != name);
+        store.held.len() < before
     }
 
     /// The next `count` operations are carried out, but their answers get lost.
@@ -135,9 +141,9 @@ impl MemoryServer {
             self.0.healed.notify_waiters();
             // What was said meanwhile is lost; who listens is told that something may have been.
             let mut store = self.0.store.lock();
-            let names: Vec<Name> = store.listeners.keys().cloned().collect();
-            for name in names {
-                store.tell_all(&name);
+            let ids: Vec<LockId> = store.listeners.keys().cloned().collect();
+            for id in ids {
+                store.tell_all(&id);
             }
             let outbox = std::mem::take(&mut store.outbox);
             drop(store);
@@ -158,8 +164,8 @@ impl MemoryServer {
         self.0.store.lock().labels.remove(client);
     }
 
-    pub(crate) fn unlisten(&self, client: &Arc<str>, name: &Name) {
-        self.0.store.lock().unlisten(client, name);
+    pub(crate) fn unlisten(&self, client: &Arc<str>, id: &LockId) {
+        self.0.store.lock().unlisten(client, id);
     }
 
     /// Carries out one step, with the faults of the moment.
@@ -249,7 +255,9 @@ impl MemoryServer {
     #[doc(hidden)]
     pub fn held(&self, name: &str) -> Option<crate::sim::Held> {
         let name = Name::new(name).ok()?;
-        self.0.store.lock().held(&name)
+        let kind = LockKind::Mutex;
+        let held = self.0.store.lock().held(&LockId { kind, name });
+        held.into_iter().next()
     }
 
     /// The client's connection for wake-ups is gone.
@@ -279,9 +287,9 @@ fn fault(message: &'static str) -> Cause {
     Arc::new(Fault(message))
 }
 
-fn deliver(outbox: Vec<(Arc<Subscriber>, Name, WakeUp)>) {
-    for (subscriber, name, wake_up) in outbox {
-        subscriber.sink.wake(&name, wake_up);
+fn deliver(outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>) {
+    for (subscriber, id, wake_up) in outbox {
+        subscriber.sink.wake(&id, wake_up);
     }
 }
 

@@ -9,13 +9,17 @@ use std::{
     time::Duration,
 };
 
-use super::Listener;
+use super::{
+    Listener,
+    kinds::{leased_semaphore::taken, rules},
+};
 use crate::{
     backend::{
-        Acquire, Acquired, Grant, Inspection, Place, Release, ReleaseReply, Renew, Renewal, Sink,
-        WakeUp,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Permits, Place,
+        Release, ReleaseReply, Renew, Renewal, Sink, WakeUp,
     },
-    name::Name,
+    kind::{Access, LockKind},
+    name::LockId,
     owner::LeaseId,
 };
 
@@ -36,14 +40,16 @@ impl Subscriber {
 
 #[derive(Default)]
 pub(crate) struct Store {
-    pub(super) held: BTreeMap<Name, HeldHash>,
-    queues: BTreeMap<Name, Waiting>,
-    pub(super) listeners: HashMap<Name, Vec<Listener>>,
+    pub(super) held: BTreeMap<LockId, Vec<Held>>,
+    /// How many permits there are in all, by semaphore.
+    pub(super) permits: HashMap<LockId, i64>,
+    queues: BTreeMap<LockId, Waiting>,
+    pub(super) listeners: HashMap<LockId, Vec<Listener>>,
     /// Lease ids that were given up, until then.
     gone: HashMap<(Arc<str>, LeaseId), Duration>,
     pub(super) labels: HashMap<Arc<str>, String>,
     /// Messages of the present step, told after it.
-    pub(super) outbox: Vec<(Arc<Subscriber>, Name, WakeUp)>,
+    pub(super) outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>,
     /// What the server's clock shows: the time since the server began.
     clock: Duration,
     /// How far it has been stepped ahead.
@@ -52,11 +58,13 @@ pub(crate) struct Store {
     pub(super) cut: bool,
 }
 
-pub(super) struct HeldHash {
-    client: Arc<str>,
-    lease: LeaseId,
-    holds: u32,
-    ends: Duration,
+/// One hold.
+pub(super) struct Held {
+    pub(super) client: Arc<str>,
+    pub(super) lease: LeaseId,
+    pub(super) access: Access,
+    pub(super) holds: u32,
+    pub(super) ends: Duration,
 }
 
 /// The clients that wait for a name, next first.
@@ -83,32 +91,68 @@ impl Store {
     pub(crate) fn set_clock(&mut self, now: Duration) {
         self.clock = now + self.ahead;
         let now = self.clock;
-        self.held.retain(|_, held| held.ends > now);
+        self.held.retain(|_, held| {
+            held.retain(|held| held.ends > now);
+            !held.is_empty()
+        });
         self.gone.retain(|_, until| *until > now);
         self.queues.retain(|_, waiting| waiting.ends > now);
     }
 
-    fn ours(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) -> Option<&mut HeldHash> {
-        self.held
-            .get_mut(name)
-            .filter(|held| held.client == *client && held.lease == lease)
+    fn held_by(&self, id: &LockId) -> &[Held] {
+        self.held.get(id).map_or(&[], Vec::as_slice)
     }
 
-    fn hold(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId, lease_ms: u64) {
-        let held = HeldHash {
+    fn ours(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> Option<&mut Held> {
+        let held = self.held.get_mut(id)?;
+        held.iter_mut()
+            .find(|held| held.client == *client && held.lease == lease)
+    }
+
+    fn hold(&mut self, client: &Arc<str>, id: &LockId, access: Access, lease: (LeaseId, u64)) {
+        let (lease, lease_ms) = lease;
+        self.held.entry(id.clone()).or_default().push(Held {
             client: Arc::clone(client),
             lease,
+            access,
             holds: 1,
             ends: self.clock + Duration::from_millis(lease_ms),
+        });
+    }
+
+    fn drop_hold(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) {
+        if let Some(held) = self.held.get_mut(id) {
+            held.retain(|held| held.client != *client || held.lease != lease);
+            if held.is_empty() {
+                self.held.remove(id);
+            }
+        }
+    }
+
+    fn fits(&self, id: &LockId, access: Access) -> bool {
+        let permits = self.permits.get(id).copied().unwrap_or(0);
+        rules(id.kind).fits(self.held_by(id), access, permits)
+    }
+
+    /// Whether a client waits that goes first. One that hears nothing is gone.
+    fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
+        let heard = self.subscribers(id);
+        let Some(waiting) = self.queues.get_mut(id) else {
+            return false;
         };
-        self.held.insert(name.clone(), held);
+        let hears = |queued: &Queued| heard.iter().any(|heard| heard.client == queued.client);
+        let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
+        waiting
+            .places
+            .retain(|queued| !first(queued) || hears(queued));
+        waiting.places.iter().any(first)
     }
 
     /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).
-    fn queue(&mut self, client: &Arc<str>, name: &Name, mut grant: Grant, place: Place) {
+    fn queue(&mut self, client: &Arc<str>, id: &LockId, mut grant: Grant, place: Place) {
         grant.ask = place.ask;
         let ends = self.clock + Duration::from_millis(place.keep_ms);
-        let waiting = self.queues.entry(name.clone()).or_default();
+        let waiting = self.queues.entry(id.clone()).or_default();
         waiting.ends = waiting.ends.max(ends);
         let mut places = waiting.places.iter_mut();
         match places.find(|queued| queued.is(client, grant.lease)) {
@@ -120,24 +164,24 @@ impl Store {
         }
     }
 
-    fn leave_queue(&mut self, client: &Arc<str>, name: &Name, lease: LeaseId) {
-        if let Some(waiting) = self.queues.get_mut(name) {
+    fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) {
+        if let Some(waiting) = self.queues.get_mut(id) {
             waiting.places.retain(|queued| !queued.is(client, lease));
             if waiting.places.is_empty() {
-                self.queues.remove(name);
+                self.queues.remove(id);
             }
         }
     }
 
-    fn is_queued(&self, client: &Arc<str>, name: &Name, lease: LeaseId) -> bool {
+    fn is_queued(&self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {
         self.queues
-            .get(name)
+            .get(id)
             .is_some_and(|waiting| waiting.places.iter().any(|q| q.is(client, lease)))
     }
 
-    fn waiting(&self, name: &Name) -> usize {
+    fn waiting(&self, id: &LockId) -> usize {
         self.queues
-            .get(name)
+            .get(id)
             .map_or(0, |waiting| waiting.places.len())
     }
 
@@ -145,17 +189,23 @@ impl Store {
         self.gone.contains_key(&(Arc::clone(client), lease))
     }
 
-    /// Gives the name to the first in the queue that hears it. How long it has the name; `None` if there is none.
-    fn give_to_next(&mut self, name: &Name) -> Option<Duration> {
+    /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. How long the
+    /// first has it; `None` if there is none.
+    fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
+        let mut given = None;
         loop {
-            let waiting = self.queues.get_mut(name)?;
-            let first = waiting.places.pop_front();
-            if waiting.places.is_empty() {
-                self.queues.remove(name);
+            let Some(waiting) = self.queues.get_mut(id) else {
+                return given;
+            };
+            let first = waiting.places.front().map(|first| first.grant.access);
+            if first.is_none_or(|access| !self.fits(id, access)) {
+                return given;
             }
-            let Queued { client, grant } = first?;
+            let Some(Queued { client, grant }) = self.next_in_queue(id) else {
+                return given;
+            };
             // B4, and a client that hears nothing is gone.
-            let subscriber = self.subscriber(name);
+            let subscriber = self.subscribers(id);
             let subscriber = subscriber
                 .into_iter()
                 .find(|subscriber| subscriber.client == client);
@@ -163,115 +213,128 @@ impl Store {
             else {
                 continue;
             };
-            self.hold(&client, name, grant.lease, grant.lease_ms);
+            self.hold(&client, id, grant.access, (grant.lease, grant.lease_ms));
             if !self.cut {
                 self.outbox
-                    .push((subscriber, name.clone(), WakeUp::Granted(grant)));
+                    .push((subscriber, id.clone(), WakeUp::Granted(grant)));
             }
-            return Some(Duration::from_millis(grant.lease_ms));
+            given = given.or(Some(Duration::from_millis(grant.lease_ms)));
         }
     }
 
-    fn subscriber(&self, name: &Name) -> Vec<Arc<Subscriber>> {
-        let listeners = self.listeners.get(name);
+    fn next_in_queue(&mut self, id: &LockId) -> Option<Queued> {
+        let waiting = self.queues.get_mut(id)?;
+        let first = waiting.places.pop_front();
+        if waiting.places.is_empty() {
+            self.queues.remove(id);
+        }
+        first
+    }
+
+    fn subscribers(&self, id: &LockId) -> Vec<Arc<Subscriber>> {
+        let listeners = self.listeners.get(id);
         listeners.map_or_else(Vec::new, |all| {
             all.iter().filter_map(Listener::upgrade).collect()
         })
     }
 
-    pub(super) fn tell_all(&mut self, name: &Name) {
+    pub(super) fn tell_all(&mut self, id: &LockId) {
         if self.cut {
             return;
         }
-        for subscriber in self.subscriber(name) {
-            self.outbox
-                .push((subscriber, name.clone(), WakeUp::TryAgain));
+        for subscriber in self.subscribers(id) {
+            self.outbox.push((subscriber, id.clone(), WakeUp::TryAgain));
         }
     }
 
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
-        let (now, lease) = (self.clock, Duration::from_millis(step.lease_ms));
-        // In this order (B3, B4): it holds; it was given up; the name is free; its place.
-        if let Some(held) = self.ours(client, &step.name, step.lease) {
-            held.ends = held.ends.max(now + lease);
+        let (id, now) = (&step.id, self.clock);
+        // In this order (B3, B4): it holds; it was given up; the lock can be had; its place.
+        if let Some(held) = self.ours(client, id, step.lease) {
+            held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
             let remaining = held.ends.saturating_sub(now);
             return Acquired::Granted { remaining };
         }
         if self.is_given_up(client, step.lease) {
             return Acquired::GivenUp;
         }
-        if let Some(held) = self.held.get(&step.name) {
-            let ttl = Some(held.ends.saturating_sub(now));
-            if let Some(place) = step.place {
-                let grant = Grant {
-                    lease: step.lease,
-                    lease_ms: step.lease_ms,
-                    ask: place.ask,
-                };
-                self.queue(client, &step.name, grant, place);
-            }
-            return Acquired::Held { ttl };
+        let is_free = self.held_by(id).is_empty();
+        if self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access)) {
+            self.hold(client, id, step.access, (step.lease, step.lease_ms));
+            self.leave_queue(client, id, step.lease);
+            return Acquired::Granted {
+                remaining: Duration::from_millis(step.lease_ms),
+            };
         }
-        self.hold(client, &step.name, step.lease, step.lease_ms);
-        self.leave_queue(client, &step.name, step.lease);
-        Acquired::Granted { remaining: lease }
+        if let Some(place) = step.place.filter(|_| rules(id.kind).has_queue()) {
+            let grant = Grant {
+                access: step.access,
+                lease: step.lease,
+                lease_ms: step.lease_ms,
+                ask: place.ask,
+            };
+            self.queue(client, id, grant, place);
+        }
+        let ends = rules(id.kind).ends(self.held_by(id));
+        Acquired::Held {
+            ttl: ends.map(|ends| ends.saturating_sub(now)),
+        }
     }
 
     pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
-        let (name, now) = (&step.name, self.clock);
+        let (id, now) = (&step.id, self.clock);
         if let Some(ms) = step.tombstone_ms {
             let until = now + Duration::from_millis(ms);
             self.gone.insert((Arc::clone(client), step.lease), until);
         }
-        self.leave_queue(client, name, step.lease);
-        if self.ours(client, name, step.lease).is_none() {
-            return match step.next {
-                Some(next) => {
-                    self.ours(client, name, next.lease)
-                        .map_or(ReleaseReply::NotOurs, |held| ReleaseReply::Kept {
-                            remaining: held.ends.saturating_sub(now),
-                        })
-                }
-                None => ReleaseReply::NotOurs,
-            };
+        self.leave_queue(client, id, step.lease);
+        if self.ours(client, id, step.lease).is_none() {
+            let next = step.next.and_then(|next| self.ours(client, id, next.lease));
+            return next.map_or(ReleaseReply::NotOurs, |held| ReleaseReply::Kept {
+                remaining: held.ends.saturating_sub(now),
+            });
         }
+        self.drop_hold(client, id, step.lease);
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
         let next = step
             .next
             .filter(|next| !self.is_given_up(client, next.lease));
         let others = self
-            .subscriber(name)
+            .subscribers(id)
             .len()
             .saturating_sub(usize::from(step.listening));
         if let Some(next) = next
             && next.keep
             && others == 0
-            && self.waiting(name) == 0
+            && self.waiting(id) == 0
         {
-            self.hold(client, name, next.lease, next.lease_ms);
+            self.hold(client, id, next.access, (next.lease, next.lease_ms));
             return ReleaseReply::Kept {
                 remaining: Duration::from_millis(next.lease_ms),
             };
         }
-        let next_waits = next.is_some_and(|next| self.is_queued(client, name, next.lease));
-        self.held.remove(name);
-        let granted = self.give_to_next(name);
+        let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
+        let granted = self.give_to_next(id);
         if (granted.is_some() || others > 0)
             && !next_waits
             && let Some(next) = next
             && let Some(place) = next.place
         {
             let grant = Grant {
+                access: next.access,
                 lease: next.lease,
                 lease_ms: next.lease_ms,
                 ask: place.ask,
             };
-            self.queue(client, name, grant, place);
+            self.queue(client, id, grant, place);
         }
         if let Some(lease) = granted {
             return ReleaseReply::Granted { lease };
         }
-        self.tell_all(name);
+        // Those beside it hold it still: nothing is free that was not before.
+        if self.held_by(id).is_empty() || !rules(id.kind).has_queue() {
+            self.tell_all(id);
+        }
         ReleaseReply::Freed {
             others: others as u64,
         }
@@ -279,7 +342,7 @@ impl Store {
 
     pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew<'_>) -> Renewal {
         let ends = self.clock + Duration::from_millis(renew.lease_ms);
-        match self.ours(client, renew.name, renew.lease) {
+        match self.ours(client, renew.id, renew.lease) {
             Some(held) => {
                 held.ends = held.ends.max(ends);
                 Renewal::Extended
@@ -288,55 +351,75 @@ impl Store {
         }
     }
 
-    pub(crate) fn extend(
-        &mut self,
-        client: &Arc<str>,
-        name: &Name,
-        lease: LeaseId,
-        lease_ms: u64,
-    ) -> Option<Duration> {
+    pub(crate) fn extend(&mut self, client: &Arc<str>, step: &Extend) -> Option<Duration> {
         let now = self.clock;
-        let held = self.ours(client, name, lease)?;
-        held.ends = held.ends.max(now + Duration::from_millis(lease_ms));
+        let held = self.ours(client, &step.id, step.lease)?;
+        held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
         Some(held.ends.saturating_sub(now))
     }
 
-    pub(crate) fn count(
-        &mut self,
-        client: &Arc<str>,
-        name: &Name,
-        lease: LeaseId,
-        holds: u32,
-    ) -> bool {
-        let ours = self.ours(client, name, lease);
-        ours.map(|held| held.holds = holds).is_some()
-    }
-
-    pub(crate) fn inspect(&self, name: &Name) -> Inspection {
-        let held = self.held.get(name);
-        Inspection {
-            owners: held
-                .map(|held| (format!("{}:{}", held.client, held.lease), held.holds.into()))
-                .into_iter()
-                .collect(),
-            ttl: held.map(|held| held.ends.saturating_sub(self.clock)),
-            listeners: self.subscriber(name).len() as u64,
-            label: held.and_then(|held| self.labels.get(&held.client).cloned()),
+    pub(crate) fn count(&mut self, client: &Arc<str>, step: &Count) -> Counted {
+        let Some(held) = self.ours(client, &step.id, step.lease) else {
+            return Counted::NotOurs;
+        };
+        held.holds = step.holds;
+        if self.gives_way(&step.id, step.access) {
+            Counted::OthersWait
+        } else {
+            Counted::Written
         }
     }
 
-    pub(crate) fn force_unlock(&mut self, name: &Name) -> Vec<String> {
-        let Some(held) = self.held.remove(name) else {
+    pub(crate) fn inspect(&self, id: &LockId) -> Inspection {
+        let owners = self.held_by(id).iter().map(|held| Owned {
+            owner: format!("{}:{}", held.client, held.lease),
+            access: held.access,
+            holds: held.holds.into(),
+            ttl: Some(held.ends.saturating_sub(self.clock)),
+            label: self.labels.get(&held.client).cloned(),
+        });
+        Inspection {
+            owners: owners.collect(),
+            listeners: self.subscribers(id).len() as u64,
+            available: (id.kind == LockKind::LeasedSemaphore).then(|| self.available(id)),
+        }
+    }
+
+    pub(crate) fn force_unlock(&mut self, id: &LockId) -> Vec<String> {
+        let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };
-        if self.give_to_next(name).is_none() {
-            self.tell_all(name);
+        if self.give_to_next(id).is_none() {
+            self.tell_all(id);
         }
-        vec![format!("{}:{}", held.client, held.lease)]
+        held.iter()
+            .map(|held| format!("{}:{}", held.client, held.lease))
+            .collect()
     }
 
-    pub(crate) fn listen(&mut self, client: &Arc<str>, name: &Name, subscriber: &Arc<Subscriber>) {
-        let listeners = self.listeners.entry(name.clone()).or_default();
+    fn available(&self, id: &LockId) -> i64 {
+        let permits = self.permits.get(id).copied().unwrap_or(0);
+        permits - taken(self.held_by(id))
+    }
+
+    pub(crate) fn permits(&mut self, id: &LockId, step: Permits) -> i64 {
+        match step {
+            Permits::Available => return self.available(id),
+            Permits::TrySet(_) if self.permits.contains_key(id) => return 0,
+            Permits::TrySet(count) | Permits::Set(count) => {
+                self.permits.insert(id.clone(), count.into());
+            }
+            Permits::Add(count) => *self.permits.entry(id.clone()).or_default() += i64::from(count),
+        }
+        self.tell_all(id);
+        match step {
+            Permits::TrySet(_) => 1,
+            _ => self.available(id),
+        }
+    }
+
+    pub(crate) fn listen(&mut self, client: &Arc<str>, id: &LockId, subscriber: &Arc<Subscriber>) {
+        let listeners = self.listeners.entry(id.clone()).or_default();
         listeners.retain(|subscriber| {
             subscriber
                 .upgrade()
@@ -345,15 +428,15 @@ impl Store {
         listeners.push(Arc::downgrade(subscriber));
     }
 
-    pub(crate) fn unlisten(&mut self, client: &Arc<str>, name: &Name) {
-        if let Some(listeners) = self.listeners.get_mut(name) {
+    pub(crate) fn unlisten(&mut self, client: &Arc<str>, id: &LockId) {
+        if let Some(listeners) = self.listeners.get_mut(id) {
             listeners.retain(|subscriber| {
                 subscriber
                     .upgrade()
                     .is_some_and(|subscriber| subscriber.client != *client)
             });
             if listeners.is_empty() {
-                self.listeners.remove(name);
+                self.listeners.remove(id);
             }
         }
     }

@@ -25,14 +25,14 @@ use redis::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::target::Target;
+use super::{kinds::wire, target::Target};
 use crate::{
-    backend::{Failure, Grant, Reply, Sink, WakeUp},
+    backend::{Failure, Reply, Sink, WakeUp},
     callout,
     config::Config,
     error::Cause,
     home::Home,
-    name::{Name, OURS},
+    name::{LockId, OURS},
 };
 
 pub(super) struct Subscriptions {
@@ -43,8 +43,8 @@ pub(super) struct Subscriptions {
 }
 
 enum Order {
-    Listen(Name, oneshot::Sender<Result<(), Cause>>),
-    Unlisten(Name, oneshot::Sender<()>),
+    Listen(LockId, oneshot::Sender<Result<(), Cause>>),
+    Unlisten(LockId, oneshot::Sender<()>),
     /// Answered when all is heard that the server has said before it.
     Mark(oneshot::Sender<()>),
 }
@@ -65,7 +65,7 @@ impl Subscriptions {
             connect_timeout: config.connect_timeout,
             operation_timeout: config.operation_timeout,
             sink,
-            names: HashMap::new(),
+            ids: HashMap::new(),
             counted: Arc::clone(&counted),
             worked: false,
         };
@@ -79,14 +79,14 @@ impl Subscriptions {
     }
 
     /// Whether the server may count this client among those that listen for the name: until an unsubscription is confirmed.
-    pub(super) fn is_counted(&self, name: &Name) -> bool {
-        self.counted.order(name).is_some()
+    pub(super) fn is_counted(&self, id: &LockId) -> bool {
+        self.counted.order(id).is_some()
     }
 
-    pub(super) fn listen(&self, name: Name) -> Reply<()> {
+    pub(super) fn listen(&self, id: LockId) -> Reply<()> {
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then nobody answers.
-        let _ = self.orders.send(Order::Listen(name, told));
+        let _ = self.orders.send(Order::Listen(id, told));
         let (timeout, home) = (self.timeout, self.home.clone());
         Box::pin(async move {
             match home.within(timeout, heard).await {
@@ -102,9 +102,9 @@ impl Subscriptions {
         })
     }
 
-    pub(super) fn unlisten(&self, name: &Name) -> Reply<()> {
+    pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
         let (told, done) = oneshot::channel();
-        let _ = self.orders.send(Order::Unlisten(name.clone(), told));
+        let _ = self.orders.send(Order::Unlisten(id.clone(), told));
         Box::pin(async move {
             // An error means that the connection is gone, and the subscription with it.
             let _ = done.await;
@@ -135,7 +135,7 @@ struct SubscriptionLane {
     operation_timeout: Duration,
     sink: Arc<dyn Sink>,
     /// By channel: the names it is about. Redisson's channel of `x` is that of `{x}` too.
-    names: HashMap<String, Vec<Name>>,
+    ids: HashMap<String, Vec<LockId>>,
     counted: Arc<Counted>,
     /// A subscription has come about on the present connection.
     worked: bool,
@@ -144,25 +144,25 @@ struct SubscriptionLane {
 /// The names for which the server may count this client among the subscribers, and since which order.
 #[derive(Default)]
 struct Counted {
-    names: Mutex<HashMap<Name, u64>>,
+    ids: Mutex<HashMap<LockId, u64>>,
     orders: AtomicU64,
 }
 
 impl Counted {
-    fn begin(&self, name: &Name) {
+    fn begin(&self, id: &LockId) {
         let order = self.orders.fetch_add(1, Ordering::Relaxed);
-        self.names.lock().insert(name.clone(), order);
+        self.ids.lock().insert(id.clone(), order);
     }
 
-    fn order(&self, name: &Name) -> Option<u64> {
-        self.names.lock().get(name).copied()
+    fn order(&self, id: &LockId) -> Option<u64> {
+        self.ids.lock().get(id).copied()
     }
 
     /// An unsubscription was confirmed that was asked for after `order`.
-    fn end(&self, name: &Name, order: Option<u64>) {
-        let mut names = self.names.lock();
-        if names.get(name).copied() == order {
-            names.remove(name);
+    fn end(&self, id: &LockId, order: Option<u64>) {
+        let mut ids = self.ids.lock();
+        if ids.get(id).copied() == order {
+            ids.remove(id);
         }
     }
 }
@@ -170,7 +170,7 @@ impl Counted {
 type PubSubHalves = (PubSubSink, PubSubStream);
 
 /// What became of a request: done, refused for this name, or the connection is gone.
-type RequestResult = Result<Option<Name>, RedisError>;
+type RequestResult = Result<Option<LockId>, RedisError>;
 
 /// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
@@ -183,9 +183,9 @@ impl SubscriptionLane {
         let mut waiting = Vec::new();
         loop {
             // Nobody waits: no connection is needed.
-            while self.names.is_empty() && waiting.is_empty() {
+            while self.ids.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
-                    Some(Order::Listen(name, told)) => waiting.push((name, told)),
+                    Some(Order::Listen(id, told)) => waiting.push((id, told)),
                     Some(Order::Unlisten(..) | Order::Mark(_)) => {}
                     None => return,
                 }
@@ -194,7 +194,7 @@ impl SubscriptionLane {
                 Ok(halves) => {
                     self.worked = false;
                     let ended = self.hear(halves, &mut orders, &mut waiting).await.is_none();
-                    self.counted.names.lock().clear();
+                    self.counted.ids.lock().clear();
                     if ended {
                         return;
                     }
@@ -226,7 +226,7 @@ impl SubscriptionLane {
         &mut self,
         pause: Duration,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        waiting: &mut Vec<(Name, oneshot::Sender<Result<(), Cause>>)>,
+        waiting: &mut Vec<(LockId, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
         let pause = pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
         let mut over = pin!(tokio::time::sleep(pause));
@@ -234,10 +234,10 @@ impl SubscriptionLane {
             tokio::select! {
                 () = &mut over => return Some(()),
                 order = orders.recv() => match order? {
-                    Order::Listen(name, told) => waiting.push((name, told)),
-                    Order::Unlisten(name, told) => {
-                        waiting.retain(|(waits, _)| *waits != name);
-                        self.forget(&name);
+                    Order::Listen(id, told) => waiting.push((id, told)),
+                    Order::Unlisten(id, told) => {
+                        waiting.retain(|(waits, _)| *waits != id);
+                        self.forget(&id);
                         let _ = told.send(());
                     }
                     Order::Mark(_) => {}
@@ -260,30 +260,30 @@ impl SubscriptionLane {
         &mut self,
         (sink, mut stream): PubSubHalves,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-        waiting: &mut Vec<(Name, oneshot::Sender<Result<(), Cause>>)>,
+        waiting: &mut Vec<(LockId, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
         // Requests go out in order, one behind the other; only their answers are awaited side by side.
         let mut requests: FuturesUnordered<BoxFuture<'static, RequestResult>> =
             FuturesUnordered::new();
-        if !self.names.is_empty() {
-            let channels: Vec<String> = self.names.keys().cloned().collect();
+        if !self.ids.is_empty() {
+            let channels: Vec<String> = self.ids.keys().cloned().collect();
             let mut all = sink.clone();
             let timeout = self.operation_timeout;
             let again = async move { all.subscribe(&channels).await };
-            let names: BTreeSet<Name> = self.names.values().flatten().cloned().collect();
+            let ids: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
             match tokio::time::timeout(timeout, again).await {
                 Ok(Ok(())) => {
                     self.worked = true;
-                    for name in &names {
-                        self.counted.begin(name);
+                    for id in &ids {
+                        self.counted.begin(id);
                         // What was said during the gap is lost.
-                        self.sink.wake(name, WakeUp::TryAgain);
+                        self.sink.wake(id, WakeUp::TryAgain);
                     }
                 }
                 // The server refuses one of them, and therefore all: each by itself, side by side.
                 Ok(Err(error)) if is_refusal(&error) => {
-                    for name in &names {
-                        let mut request = self.subscribe_again(&sink, name);
+                    for id in &ids {
+                        let mut request = self.subscribe_again(&sink, id);
                         if (&mut request).now_or_never().is_none() {
                             requests.push(request);
                         }
@@ -292,8 +292,8 @@ impl SubscriptionLane {
                 _ => return Some(()),
             }
         }
-        for (name, told) in waiting.drain(..) {
-            requests.push(self.subscribe(&sink, &name, told));
+        for (id, told) in waiting.drain(..) {
+            requests.push(self.subscribe(&sink, &id, told));
         }
         loop {
             tokio::select! {
@@ -315,15 +315,15 @@ impl SubscriptionLane {
                     }
                 }
                 order = orders.recv() => match order {
-                    Some(Order::Listen(name, told)) => {
-                        let mut request = self.subscribe(&sink, &name, told);
+                    Some(Order::Listen(id, told)) => {
+                        let mut request = self.subscribe(&sink, &id, told);
                         // The first poll puts it on the wire, so that orders keep their order.
                         if (&mut request).now_or_never().is_none() {
                             requests.push(request);
                         }
                     }
-                    Some(Order::Unlisten(name, told)) => {
-                        let mut request = self.unsubscribe(&sink, &name, told);
+                    Some(Order::Unlisten(id, told)) => {
+                        let mut request = self.unsubscribe(&sink, &id, told);
                         if (&mut request).now_or_never().is_none() {
                             requests.push(request);
                         }
@@ -335,28 +335,31 @@ impl SubscriptionLane {
         }
     }
 
-    fn channels(&self, name: &Name) -> [String; 2] {
-        [
-            name.channel().to_string(),
-            name.grant_channel(&self.client).to_string(),
-        ]
+    fn channels(&self, id: &LockId) -> Vec<String> {
+        let wire = wire(id.kind);
+        let inbox = wire
+            .has_queue()
+            .then(|| id.grant_channel(&self.client).to_string());
+        std::iter::once(wire.channel(&id.name))
+            .chain(inbox)
+            .collect()
     }
 
     fn subscribe(
         &mut self,
         sink: &PubSubSink,
-        name: &Name,
+        id: &LockId,
         told: oneshot::Sender<Result<(), Cause>>,
     ) -> BoxFuture<'static, RequestResult> {
-        let channels = self.channels(name);
+        let channels = self.channels(id);
         for channel in &channels {
-            let names = self.names.entry(channel.clone()).or_default();
-            if !names.contains(name) {
-                names.push(name.clone());
+            let ids = self.ids.entry(channel.clone()).or_default();
+            if !ids.contains(id) {
+                ids.push(id.clone());
             }
         }
-        self.counted.begin(name);
-        let name = name.clone();
+        self.counted.begin(id);
+        let id = id.clone();
         let mut sink = sink.clone();
         let timeout = self.operation_timeout;
         Box::pin(async move {
@@ -370,7 +373,7 @@ impl SubscriptionLane {
             });
             match answer {
                 Ok(()) => Ok(None),
-                Err(error) if is_refusal(&error) => Ok(Some(name)),
+                Err(error) if is_refusal(&error) => Ok(Some(id)),
                 Err(error) => Err(error),
             }
         })
@@ -381,15 +384,15 @@ impl SubscriptionLane {
     fn subscribe_again(
         &mut self,
         sink: &PubSubSink,
-        name: &Name,
+        id: &LockId,
     ) -> BoxFuture<'static, RequestResult> {
         let (told, _) = oneshot::channel();
-        let request = self.subscribe(sink, name, told);
-        let (waiters, name) = (Arc::clone(&self.sink), name.clone());
+        let request = self.subscribe(sink, id, told);
+        let (waiters, id) = (Arc::clone(&self.sink), id.clone());
         Box::pin(async move {
             let done = request.await;
             if let Ok(None) = &done {
-                waiters.wake(&name, WakeUp::TryAgain);
+                waiters.wake(&id, WakeUp::TryAgain);
             }
             done
         })
@@ -398,19 +401,19 @@ impl SubscriptionLane {
     fn unsubscribe(
         &mut self,
         sink: &PubSubSink,
-        name: &Name,
+        id: &LockId,
         told: oneshot::Sender<()>,
     ) -> BoxFuture<'static, RequestResult> {
-        let mut channels = self.channels(name).to_vec();
-        let order = self.counted.order(name);
-        self.forget(name);
+        let mut channels = self.channels(id);
+        let order = self.counted.order(id);
+        self.forget(id);
         // A channel that another name shares is still heard.
-        channels.retain(|channel| !self.names.contains_key(channel));
-        let (counted, name) = (Arc::clone(&self.counted), name.clone());
+        channels.retain(|channel| !self.ids.contains_key(channel));
+        let (counted, id) = (Arc::clone(&self.counted), id.clone());
         let mut sink = sink.clone();
         Box::pin(async move {
             let answer = sink.unsubscribe(&channels).await;
-            counted.end(&name, order);
+            counted.end(&id, order);
             let _ = told.send(());
             match answer {
                 Ok(()) => Ok(None),
@@ -421,37 +424,37 @@ impl SubscriptionLane {
     }
 
     /// The name is not listened for any more.
-    fn forget(&mut self, name: &Name) {
-        for channel in self.channels(name) {
-            if let Some(names) = self.names.get_mut(&channel) {
-                names.retain(|heard| heard != name);
-                if names.is_empty() {
-                    self.names.remove(&channel);
+    fn forget(&mut self, id: &LockId) {
+        for channel in self.channels(id) {
+            if let Some(ids) = self.ids.get_mut(&channel) {
+                ids.retain(|heard| heard != id);
+                if ids.is_empty() {
+                    self.ids.remove(&channel);
                 }
             }
         }
     }
 
     /// The server does not let this client listen for the name, and so does not count it.
-    fn refused(&mut self, name: &Name) {
-        self.forget(name);
-        self.counted.end(name, self.counted.order(name));
+    fn refused(&mut self, id: &LockId) {
+        self.forget(id);
+        self.counted.end(id, self.counted.order(id));
     }
 
     fn dispatch(&self, channel: &str, payload: &[u8]) {
-        let Some(names) = self.names.get(channel) else {
+        let Some(ids) = self.ids.get(channel) else {
             return; // said before the server had heard of our leaving
         };
-        let wake_up = if channel.starts_with(OURS) {
-            match granted(payload) {
-                Some(grant) => WakeUp::Granted(grant),
-                None => return,
-            }
-        } else {
-            WakeUp::TryAgain
-        };
-        for name in names {
-            self.sink.wake(name, wake_up);
+        for id in ids {
+            let wake_up = if channel.starts_with(OURS) {
+                match wire(id.kind).grant(payload) {
+                    Some(grant) => WakeUp::Granted(grant),
+                    None => continue,
+                }
+            } else {
+                WakeUp::TryAgain
+            };
+            self.sink.wake(id, wake_up);
         }
     }
 }
@@ -473,15 +476,4 @@ fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, Requ
 /// The server has said no, on a connection that goes on.
 fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
-}
-
-/// `<client uuid>:<lease id> <lease_ms> <ask>`, the place that the grant was given to.
-fn granted(payload: &[u8]) -> Option<Grant> {
-    let mut words = std::str::from_utf8(payload).ok()?.split(' ');
-    let (_, lease) = words.next()?.rsplit_once(':')?;
-    Some(Grant {
-        lease: lease.parse::<u64>().ok()?.into(),
-        lease_ms: words.next()?.parse().ok()?,
-        ask: words.next()?.parse().ok()?,
-    })
 }

@@ -134,7 +134,7 @@ impl<'a> Driver<'a> {
             let listening = state.is_listening();
             let remote = state.remote();
             // B2: a place keeps its terms. A waiter with other terms takes another id.
-            let ticket = remote.ticket_for(self.core, spec.lease_ms());
+            let ticket = remote.ticket_for(self.core, spec.terms());
             let Some(ticket) = ticket else {
                 return match state.remote().give_up() {
                     Some(old) => Step::GiveUp(old),
@@ -144,9 +144,10 @@ impl<'a> Driver<'a> {
             let sent = self.core.clock.now();
             let ask = ticket.ask(sent);
             let step = Acquire {
-                name: self.queue.name.clone(),
+                id: self.queue.id.clone(),
+                access: spec.access,
                 lease: ticket.lease(),
-                lease_ms: ticket.lease_ms(),
+                lease_ms: spec.lease_ms(),
                 place: listening.then(|| place(self.core, ask)),
             };
             remote.asks();
@@ -212,7 +213,7 @@ impl<'a> Driver<'a> {
                 let debt = state.remote().give_up();
                 drop(state);
                 if let Some(debt) = debt {
-                    abandon(self.core, &self.queue.name, debt);
+                    abandon(self.core, &self.queue.id, debt);
                 }
                 Step::Recover
             }
@@ -233,7 +234,7 @@ impl<'a> Driver<'a> {
             }
             remote.subscription = Subscription::Opening;
         }
-        let answer = self.core.backend.listen(self.queue.name.clone()).await;
+        let answer = self.core.backend.listen(self.queue.id.clone()).await;
         let mut state = self.queue.lock();
         let remote = state.remote();
         match answer {
@@ -296,7 +297,7 @@ impl<'a> Driver<'a> {
             // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
             let (core, name, cause) = (
                 self.core,
-                self.queue.name.clone(),
+                self.queue.id.name.clone(),
                 Arc::clone(failure.cause()),
             );
             core.spawn(async move {
@@ -341,11 +342,11 @@ impl<'a> Driver<'a> {
 
     /// Tells the server once here, so that whoever asks next finds the name free; if need be, again in the background.
     async fn give_up(&self, debt: Debt) {
-        let (core, name) = (self.core, &self.queue.name);
-        let release = debt.release(core, name, core.queues.is_listening(name));
+        let (core, id) = (self.core, &self.queue.id);
+        let release = debt.release(core, id, core.queues.is_listening(id));
         if let Err(failure) = core.backend.release(release).await {
             let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));
-            abandon(core, name, Debt { copies, ..debt });
+            abandon(core, id, Debt { copies, ..debt });
         }
     }
 }

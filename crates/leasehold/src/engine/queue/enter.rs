@@ -16,14 +16,14 @@ use super::{
 };
 use crate::{
     Error, LostReason,
-    backend::{Acquire, Acquired, Failure},
+    backend::{Acquire, Acquired, Count, Counted, Failure},
     config::SELF_WAIT_WARNING,
     engine::core::Core,
     engine::finish::{Awaited, Work},
     engine::held::Held,
     engine::hold::Hold,
     engine::lease,
-    name::Name,
+    name::{LockId, Name},
 };
 
 /// A wait in the queue. Dropping it leaves the queue.
@@ -55,7 +55,7 @@ enum FirstAttempt {
 /// Asks for a name and waits for it, as patiently as told. The way of every `lock()`.
 pub(crate) async fn acquire(
     core: &Arc<Core>,
-    name: &Name,
+    id: &LockId,
     spec: Spec,
     patience: Patience,
 ) -> WaitResult {
@@ -64,7 +64,7 @@ pub(crate) async fn acquire(
         Patience::For(wait) => Instant::now().checked_add(wait),
         _ => None,
     };
-    let mut wait = match enter(core, name, spec, patience)? {
+    let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(None),
         Admission::Inside(hold) => {
             let inside = core.finish(reenter_on_server(hold, patience));
@@ -73,7 +73,7 @@ pub(crate) async fn acquire(
             };
             return match by(core, until, inside).await {
                 Some(guard) => guard.map(Some),
-                None => Err(no_answer(name, spec)),
+                None => Err(no_answer(&id.name, spec)),
             };
         }
         Admission::Wait(wait) => wait,
@@ -85,7 +85,7 @@ pub(crate) async fn acquire(
                 None => attempt.await?,
                 Some(until) => match by(core, until, attempt).await {
                     Some(first) => first?,
-                    None => return Err(no_answer(name, spec)),
+                    None => return Err(no_answer(&id.name, spec)),
                 },
             };
             match first {
@@ -120,13 +120,13 @@ pub(super) fn no_answer(name: &Name, spec: Spec) -> Error {
 
 fn enter(
     core: &Arc<Core>,
-    name: &Name,
+    id: &LockId,
     spec: Spec,
     patience: Patience,
 ) -> Result<Admission, Error> {
     let once = patience == Patience::Once;
     loop {
-        let queue = core.queues.find_or_make(name);
+        let queue = core.queues.find_or_make(id);
         let mut state = queue.lock();
         if state.life == Life::Removed {
             continue; // Q3
@@ -147,7 +147,7 @@ fn enter(
             Phase::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => {
                 if !spec.reentrant {
                     return Err(Error::Reentered {
-                        name: name.shared(),
+                        name: id.name.shared(),
                         held_at: hold.spec().place,
                     });
                 }
@@ -173,14 +173,14 @@ fn enter(
 pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Result<Held, Error> {
     // From here on held, so that every way out takes the count back.
     let inside = Held::new(Arc::clone(&hold));
-    let (core, name) = (&hold.core, &hold.queue.name);
+    let (core, name) = (&hold.core, &hold.queue.id.name);
     let mut pauses = Pauses::default();
     let mut silent = false;
     let began = core.clock.now();
     loop {
         let failure = match write_count(&hold).await {
-            Ok(true) => break,
-            Ok(false) => {
+            Ok(Counted::Written | Counted::OthersWait) => break,
+            Ok(Counted::NotOurs) => {
                 hold.lose(LostReason::Replaced);
                 break;
             }
@@ -211,12 +211,14 @@ pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Re
     Ok(inside)
 }
 
-pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<bool, Failure> {
-    let name = hold.queue.name.clone();
-    hold.core
-        .backend
-        .count(name, hold.lease, hold.counted())
-        .await
+pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
+    let count = Count {
+        id: hold.queue.id.clone(),
+        access: hold.spec().access,
+        lease: hold.lease,
+        holds: hold.counted(),
+    };
+    hold.core.backend.count(count).await
 }
 
 /// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
@@ -226,7 +228,7 @@ async fn first_attempt(
     spec: Spec,
     patience: Patience,
 ) -> Result<FirstAttempt, Error> {
-    let mut ticket = Ticket::new(&core, spec.lease_ms());
+    let mut ticket = Ticket::new(&core, spec.terms());
     let mut late = TooLate::new(spec);
     let mut pauses = Pauses::default();
     let began = core.clock.now();
@@ -235,9 +237,10 @@ async fn first_attempt(
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
         ticket.ask(sent);
         let step = Acquire {
-            name: queue.name.clone(),
+            id: queue.id.clone(),
+            access: spec.access,
             lease: ticket.lease(),
-            lease_ms: ticket.lease_ms(),
+            lease_ms: spec.lease_ms(),
             place: None,
         };
         let answer = core.backend.acquire(step).await;
@@ -271,7 +274,7 @@ async fn first_attempt(
                 }
                 Ok(Acquired::GivenUp) => {
                     // Only what is asked for no more is given up. Whatever it was, another id is as good.
-                    ticket = Ticket::new(&core, spec.lease_ms());
+                    ticket = Ticket::new(&core, spec.terms());
                 }
                 Ok(Acquired::Held { .. }) => {
                     ticket.refused();
@@ -314,7 +317,7 @@ impl Queue {
     /// A first attempt ends without a hold and without a wait.
     fn leave_attempt(self: &Arc<Self>, core: &Arc<Core>, state: Locked<'_>, ticket: &Ticket) {
         if let Some(debt) = ticket.debt() {
-            super::abandon(core, &self.name, debt);
+            super::abandon(core, &self.id, debt);
         }
         self.go_on(core, state, Start::Ask);
     }
@@ -348,7 +351,7 @@ impl Queue {
 
     pub(super) fn error(&self, failure: Failure, spec: Spec) -> Error {
         let free = lease::free_within(spec.lease());
-        failure.into_error(format!("lock {:?}", self.name), free)
+        failure.into_error(format!("lock {:?}", self.id.name), free)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The queues of a client, by name.
+//! The queues of a client, by kind and name.
 
 use std::{
     borrow::Borrow,
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{
     Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::finish::Awaited,
-    engine::hold::Hold, name::Name, owner::LeaseId,
+    engine::hold::Hold, name::LockId, owner::LeaseId,
 };
 
-/// The queues of a client, by name.
+/// The queues of a client, by kind and name.
 #[derive(Debug)]
 pub(crate) struct Queues {
     shards: Box<[Shard]>,
@@ -51,31 +51,31 @@ impl DetachedIds {
 }
 
 /// One part of the map, so that names do not wait for each other's locks.
-type Shard = Mutex<HashSet<ByName, Hashing>>;
+type Shard = Mutex<HashSet<ById, Hashing>>;
 
-/// A queue that is found by its name.
+/// A queue that is found by what it is for.
 #[derive(Debug)]
-struct ByName(Arc<Queue>);
+struct ById(Arc<Queue>);
 
-impl Borrow<Name> for ByName {
-    fn borrow(&self) -> &Name {
-        &self.0.name
+impl Borrow<LockId> for ById {
+    fn borrow(&self) -> &LockId {
+        &self.0.id
     }
 }
 
-impl Hash for ByName {
+impl Hash for ById {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name.hash(state);
+        self.0.id.hash(state);
     }
 }
 
-impl PartialEq for ByName {
-    fn eq(&self, other: &ByName) -> bool {
-        self.0.name == other.0.name
+impl PartialEq for ById {
+    fn eq(&self, other: &ById) -> bool {
+        self.0.id == other.0.id
     }
 }
 
-impl Eq for ByName {}
+impl Eq for ById {}
 
 #[cfg(not(feature = "sim"))]
 type Hashing = std::hash::RandomState;
@@ -94,34 +94,34 @@ impl Queues {
         }
     }
 
-    fn shard(&self, name: &Name) -> &Shard {
-        let hash = self.hasher.hash_one(name);
+    fn shard(&self, id: &LockId) -> &Shard {
+        let hash = self.hasher.hash_one(id);
         &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
     }
 
-    pub(super) fn find(&self, name: &Name) -> Option<Arc<Queue>> {
-        let shard = self.shard(name).lock();
-        shard.get(name).map(|ByName(queue)| Arc::clone(queue))
+    pub(super) fn find(&self, id: &LockId) -> Option<Arc<Queue>> {
+        let shard = self.shard(id).lock();
+        shard.get(id).map(|ById(queue)| Arc::clone(queue))
     }
 
-    pub(super) fn find_or_make(&self, name: &Name) -> Arc<Queue> {
-        let mut shard = self.shard(name).lock();
-        if let Some(ByName(queue)) = shard.get(name) {
+    pub(super) fn find_or_make(&self, id: &LockId) -> Arc<Queue> {
+        let mut shard = self.shard(id).lock();
+        if let Some(ById(queue)) = shard.get(id) {
             return Arc::clone(queue);
         }
-        let queue = Arc::new(Queue::new(name));
-        shard.insert(ByName(Arc::clone(&queue)));
+        let queue = Arc::new(Queue::new(id));
+        shard.insert(ById(Arc::clone(&queue)));
         queue
     }
 
     /// Takes a queue out of the map. Call under the queue's lock (Q3).
     pub(super) fn remove(&self, queue: &Arc<Queue>) {
-        let mut shard = self.shard(&queue.name).lock();
+        let mut shard = self.shard(&queue.id).lock();
         if shard
-            .get(&queue.name)
-            .is_some_and(|ByName(there)| Arc::ptr_eq(there, queue))
+            .get(&queue.id)
+            .is_some_and(|ById(there)| Arc::ptr_eq(there, queue))
         {
-            shard.remove(&queue.name);
+            shard.remove(&queue.id);
         }
     }
 
@@ -141,10 +141,10 @@ impl Queues {
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.lock().iter().map(|ByName(queue)| Arc::clone(queue)));
+            all.extend(shard.lock().iter().map(|ById(queue)| Arc::clone(queue)));
         }
         // In the same order each time, whatever the hasher: a simulation must be able to replay it.
-        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 
@@ -159,14 +159,13 @@ impl Queues {
     }
 
     /// How many wait for the name in this process.
-    pub(crate) fn waiting(&self, name: &Name) -> usize {
-        self.find(name)
-            .map_or(0, |queue| queue.lock().waiters.len())
+    pub(crate) fn waiting(&self, id: &LockId) -> usize {
+        self.find(id).map_or(0, |queue| queue.lock().waiters.len())
     }
 
     /// Whether this process hears the wake-ups for the name.
-    pub(crate) fn is_listening(&self, name: &Name) -> bool {
-        self.find(name)
+    pub(crate) fn is_listening(&self, id: &LockId) -> bool {
+        self.find(id)
             .is_some_and(|queue| queue.lock().is_listening())
     }
 
@@ -177,13 +176,13 @@ impl Queues {
     }
 
     /// The hold of this process on a name.
-    pub(crate) fn held(&self, name: &Name) -> Option<Arc<Hold>> {
-        self.find(name)?.holder()
+    pub(crate) fn held(&self, id: &LockId) -> Option<Arc<Hold>> {
+        self.find(id)?.holder()
     }
 
     /// The backend heard something about a name.
-    pub(crate) fn wake(&self, core: &Arc<Core>, name: &Name, wake_up: WakeUp) {
-        let queue = self.find(name);
+    pub(crate) fn wake(&self, core: &Arc<Core>, id: &LockId, wake_up: WakeUp) {
+        let queue = self.find(id);
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
                 let state = queue.lock();
@@ -199,11 +198,12 @@ impl Queues {
                 if !queue.is_some_and(|queue| queue.granted(core, &grant)) {
                     // B3: the id does not wait for it (any more).
                     let debt = Debt {
+                        access: grant.access,
                         lease: grant.lease,
                         lease_ms: grant.lease_ms,
                         copies: false,
                     };
-                    abandon(core, name, debt);
+                    abandon(core, id, debt);
                 }
             }
         }

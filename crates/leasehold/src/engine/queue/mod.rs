@@ -57,13 +57,13 @@ use crate::{
     engine::held::Held,
     engine::hold::{Granted, Hold},
     events::EventKind,
-    name::Name,
+    name::LockId,
     owner::LeaseId,
 };
 
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub(crate) name: Name,
+    pub(crate) id: LockId,
     state: Mutex<QueueState>,
     driver_wake: Notify,
 }
@@ -114,9 +114,9 @@ enum Life {
 type WaitResult = Result<Option<Held>, Error>;
 
 impl Queue {
-    fn new(name: &Name) -> Queue {
+    fn new(id: &LockId) -> Queue {
         Queue {
-            name: name.clone(),
+            id: id.clone(),
             state: Mutex::new(QueueState {
                 phase: Phase::Idle,
                 life: Life::Open,
@@ -162,10 +162,10 @@ impl Queue {
         state: &mut Locked<'_>,
         granted: Granted,
     ) -> Option<Arc<Hold>> {
-        let lease_ms = state.remote().ticket(granted.lease)?.lease_ms();
+        let terms = state.remote().ticket(granted.lease)?.terms();
         loop {
             let spec = state.first_live_waiter()?;
-            if spec.lease_ms() != lease_ms {
+            if spec.terms() != terms {
                 return None;
             }
             let hold = self.begin_hold(core, state, granted, spec)?;
@@ -185,7 +185,7 @@ impl Queue {
     fn seated(&self, core: &Arc<Core>, hold: &Arc<Hold>, sent: Tick) {
         hold.watch(sent);
         core.events
-            .tell(&self.name, hold.lease, EventKind::Acquired);
+            .tell(&self.id.name, hold.lease, EventKind::Acquired);
     }
 
     /// The server says that it gave the name to one of our lease ids (B3). `false` if that id does not wait for it.
@@ -260,7 +260,7 @@ impl Queue {
         core.queues.remove(self);
         drop(self.stop_listening(core, state));
         if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
-            abandon(core, &self.name, debt);
+            abandon(core, &self.id, debt);
         }
     }
 
@@ -272,7 +272,7 @@ impl Queue {
         }
         // Also one that is still being opened: it may come about at any time.
         remote.subscription = Subscription::Closed;
-        Some(core.backend.unlisten(&self.name))
+        Some(core.backend.unlisten(&self.id))
     }
 
     /// The time of a patient waiter is up that has waited since `began`.
@@ -286,7 +286,7 @@ impl Queue {
             _ => false,
         };
         if is_silent {
-            return Err(no_answer(&self.name, spec));
+            return Err(no_answer(&self.id.name, spec));
         }
         let remote = state.remote.as_ref();
         let ticket = remote.and_then(|remote| remote.ticket.as_ref());
@@ -304,7 +304,7 @@ impl Queue {
         let asking = matches!(state.phase, Phase::InFlight(None));
         if asking && ticket.is_some_and(|ticket| ticket.waits_for_an_answer_since(began)) {
             // The server was asked before the wait began, and has said nothing since.
-            return Err(no_answer(&self.name, spec));
+            return Err(no_answer(&self.id.name, spec));
         }
         Ok(None)
     }
@@ -315,7 +315,7 @@ impl Queue {
             _ => return,
         };
         tracing::warn!(
-            name = %self.name,
+            name = %self.id.name,
             waiting_at = %spec.place,
             held_at = %holder,
             "waiting for {SELF_WAIT_WARNING:?} for a name that this process holds itself; if the holder waits \

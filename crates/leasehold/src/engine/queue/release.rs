@@ -57,7 +57,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         state.handoffs += 1;
         drop(state);
         core.events
-            .tell(&queue.name, hold.lease, EventKind::HandedOver);
+            .tell(&queue.id.name, hold.lease, EventKind::HandedOver);
         return ReleaseStep::Done(Ok(Released::Freed));
     }
     // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
@@ -118,7 +118,7 @@ fn next(
     let waiter = state.first_live_waiter()?;
     let keep = spec.handoff.is_on() && spec.serves(&waiter);
     // A holder's queue has no ticket (B5), so there is none with other terms.
-    let ticket = state.remote().ticket_for(core, waiter.lease_ms())?;
+    let ticket = state.remote().ticket_for(core, waiter.terms())?;
     Some((ticket.lease(), keep))
 }
 
@@ -231,9 +231,11 @@ impl Releasing {
                 remote.asks();
                 let ticket = remote.ticket(lease)?;
                 let ask = ticket.ask(sent);
+                let terms = ticket.terms();
                 Some(Next {
+                    access: terms.access,
                     lease,
-                    lease_ms: ticket.lease_ms(),
+                    lease_ms: terms.lease_ms,
                     keep,
                     place: listening.then(|| place(core, ask)),
                 })
@@ -244,7 +246,8 @@ impl Releasing {
         let debt = self.hold.debt();
         let copies = debt.copies || self.silent;
         let step = Release {
-            name: queue.name.clone(),
+            id: queue.id.clone(),
+            access: debt.access,
             lease: debt.lease,
             next,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
@@ -276,7 +279,7 @@ impl Releasing {
     fn answered(self, answered: &ReleaseAnswer) -> Result<Released, Error> {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         core.events
-            .tell(&queue.name, self.hold.lease, EventKind::Released);
+            .tell(&queue.id.name, self.hold.lease, EventKind::Released);
         let not_ours = answered.answer == ReleaseReply::NotOurs;
         queue.released(
             &self.hold,
@@ -297,13 +300,13 @@ impl Releasing {
     fn give_up(&self, failure: &Failure) {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         callout::quietly(|| {
-            tracing::warn!(name = %queue.name, cause = %failure.cause(), "not released, left to expire");
+            tracing::warn!(name = %queue.id.name, cause = %failure.cause(), "not released, left to expire");
         });
         core.events
-            .tell(&queue.name, self.hold.lease, EventKind::Released);
+            .tell(&queue.id.name, self.hold.lease, EventKind::Released);
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
-            abandon(core, &queue.name, self.hold.debt());
+            abandon(core, &queue.id, self.hold.debt());
         }
         queue.go_on(core, queue.lock(), Start::Ask);
     }
@@ -336,7 +339,7 @@ impl Queue {
                         drop(state);
                         kept.watch(sent);
                         core.events
-                            .tell(&self.name, kept.lease, EventKind::HandedOver);
+                            .tell(&self.id.name, kept.lease, EventKind::HandedOver);
                         return;
                     }
                 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::ticket::{Debt, Ticket};
+use super::{
+    spec::Terms,
+    ticket::{Debt, Ticket},
+};
 use crate::{backend::Failure, clock::Tick, engine::core::Core, owner::LeaseId};
 
 /// What this process has at the server while it waits for the name.
@@ -45,12 +48,10 @@ impl Remote {
         old
     }
 
-    /// The ticket to ask under, for a lease of this length. `None` if the present one has other terms (B2): give it up first.
-    pub(super) fn ticket_for(&mut self, core: &Core, lease_ms: u64) -> Option<&mut Ticket> {
-        let ticket = self
-            .ticket
-            .get_or_insert_with(|| Ticket::new(core, lease_ms));
-        (ticket.lease_ms() == lease_ms).then_some(ticket)
+    /// The ticket to ask under, on these terms. `None` if the present one has other terms (B2): give it up first.
+    pub(super) fn ticket_for(&mut self, core: &Core, terms: Terms) -> Option<&mut Ticket> {
+        let ticket = self.ticket.get_or_insert_with(|| Ticket::new(core, terms));
+        (ticket.terms() == terms).then_some(ticket)
     }
 
     /// The ticket with this lease id, if that is the present one.

@@ -5,12 +5,14 @@ use std::{panic::Location, time::Duration};
 use crate::{
     clock::{Span, Tick},
     config::{Handoff, VERIFY_EVERY_MOST, millis},
+    kind::Access,
     owner::OwnerId,
 };
 
 /// What a caller asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
+    pub(crate) access: Access,
     pub(crate) lease: Span,
     /// Zero: a fixed lease, never renewed.
     pub(crate) renew_every: Span,
@@ -49,10 +51,18 @@ impl Spec {
         millis(self.lease())
     }
 
+    pub(super) fn terms(&self) -> Terms {
+        Terms {
+            access: self.access,
+            lease_ms: self.lease_ms(),
+        }
+    }
+
     /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: who asks for ten
     /// seconds gets ten seconds from now.
     pub(super) fn serves(&self, other: &Spec) -> bool {
         !self.is_fixed()
+            && self.access == other.access
             && self.lease == other.lease
             && self.renew_every == other.renew_every
             && self.max_hold == Span::ZERO
@@ -65,6 +75,13 @@ impl Spec {
         let part = if self.is_fixed() { 20 } else { 3 };
         now.since(sent) < self.lease() / part
     }
+}
+
+/// What the server is asked for. A place in its queue keeps the terms it was made with (B2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) access: Access,
+    pub(super) lease_ms: u64,
 }
 
 /// How long a caller is willing to wait.

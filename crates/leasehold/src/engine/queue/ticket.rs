@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::spec::Terms;
 use crate::{
     backend::{Failure, Grant, Place, Release},
     clock::Tick,
@@ -14,7 +15,8 @@ use crate::{
     engine::core::Core,
     engine::hold::Granted,
     engine::lease,
-    name::Name,
+    kind::Access,
+    name::LockId,
     owner::LeaseId,
 };
 
@@ -24,7 +26,7 @@ const REMEMBERED: usize = 4;
 #[derive(Debug)]
 pub(super) struct Ticket {
     lease: LeaseId,
-    lease_ms: u64,
+    terms: Terms,
     /// When the latest asks were sent; ask `n` stands at `n % REMEMBERED`.
     sent: [Tick; REMEMBERED],
     asks: u32,
@@ -35,10 +37,10 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(core: &Core, lease_ms: u64) -> Ticket {
+    pub(super) fn new(core: &Core, terms: Terms) -> Ticket {
         Ticket {
             lease: LeaseId::next(),
-            lease_ms,
+            terms,
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,
             // Something between us and the server may send everything twice.
@@ -52,8 +54,8 @@ impl Ticket {
         self.lease
     }
 
-    pub(super) fn lease_ms(&self) -> u64 {
-        self.lease_ms
+    pub(super) fn terms(&self) -> Terms {
+        self.terms
     }
 
     /// The number of a request that is sent at `now`.
@@ -93,7 +95,11 @@ impl Ticket {
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
     pub(super) fn believe(&self, grant: &Grant) -> Option<Granted> {
         let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
-        let same = grant.lease == self.lease && grant.lease_ms == self.lease_ms;
+        let terms = Terms {
+            access: grant.access,
+            lease_ms: grant.lease_ms,
+        };
+        let same = grant.lease == self.lease && terms == self.terms;
         (remembered && same && grant.ask > 0).then(|| {
             let sent = self.sent[grant.ask as usize % REMEMBERED];
             self.granted(sent, Duration::from_millis(grant.lease_ms))
@@ -113,8 +119,9 @@ impl Ticket {
     /// What an end of the asking leaves to be told to the server; `None` if it has nothing of ours (B5).
     pub(super) fn debt(&self) -> Option<Debt> {
         self.open.then_some(Debt {
+            access: self.terms.access,
             lease: self.lease,
-            lease_ms: self.lease_ms,
+            lease_ms: self.terms.lease_ms,
             copies: self.copies,
         })
     }
@@ -133,6 +140,7 @@ impl Ticket {
 /// A lease id that must be given up on the server (B5).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Debt {
+    pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
     /// A copy of a request that could take the name may still be under way: leave a tombstone (B4).
@@ -141,9 +149,10 @@ pub(crate) struct Debt {
 
 impl Debt {
     /// The request that settles it.
-    pub(super) fn release(&self, core: &Core, name: &Name, listening: bool) -> Release {
+    pub(super) fn release(&self, core: &Core, id: &LockId, listening: bool) -> Release {
         Release {
-            name: name.clone(),
+            id: id.clone(),
+            access: self.access,
             lease: self.lease,
             next: None,
             tombstone_ms: self.copies.then(|| core.tombstone_ms()),
@@ -178,13 +187,13 @@ impl Pauses {
 }
 
 /// Gives a lease id up for good, in the background (B5).
-pub(crate) fn abandon(core: &Arc<Core>, name: &Name, debt: Debt) {
-    core.spawn(settle(Arc::clone(core), name.clone(), debt));
+pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
+    core.spawn(settle(Arc::clone(core), id.clone(), debt));
 }
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that a request of before
 /// took has expired.
-pub(super) async fn settle(core: Arc<Core>, name: Name, debt: Debt) {
+pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
     let lease = Duration::from_millis(debt.lease_ms);
     // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
     // lease after that.
@@ -193,7 +202,7 @@ pub(super) async fn settle(core: Arc<Core>, name: Name, debt: Debt) {
     let mut debt = debt;
     let mut pauses = Pauses::default();
     loop {
-        let release = debt.release(&core, &name, core.queues.is_listening(&name));
+        let release = debt.release(&core, &id, core.queues.is_listening(&id));
         let Err(failure) = core.backend.release(release).await else {
             return;
         };
@@ -201,7 +210,7 @@ pub(super) async fn settle(core: Arc<Core>, name: Name, debt: Debt) {
         debt.copies |= matches!(failure, Failure::Ambiguous(_));
         // What the server refuses for good cannot be given up, and expires.
         if failure.is_final() || core.clock.now().since(began) > over {
-            tracing::warn!(%name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
+            tracing::warn!(name = %id.name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
             return;
         }
         pauses.pause(&core).await;
@@ -215,7 +224,10 @@ mod tests {
     fn ticket() -> Ticket {
         Ticket {
             lease: LeaseId::from(7),
-            lease_ms: 1000,
+            terms: Terms {
+                access: Access::Exclusive,
+                lease_ms: 1000,
+            },
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,
             copies: false,
@@ -230,6 +242,7 @@ mod tests {
 
     fn grant(ask: u32) -> Grant {
         Grant {
+            access: Access::Exclusive,
             lease: LeaseId::from(7),
             lease_ms: 1000,
             ask,

@@ -134,7 +134,7 @@ impl Locked<'_> {
                 rest.push_back(waiter);
             } else if !waiter.spec.reentrant {
                 let error = Error::Reentered {
-                    name: hold.queue.name.shared(),
+                    name: hold.queue.id.name.shared(),
                     held_at: hold.spec().place,
                 };
                 self.answer(waiter, Err(error));

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store};
-use crate::{backend::WakeUp, name::Name, sim::Hint};
+use crate::{backend::WakeUp, name::LockId, sim::Hint};
 
 /// Who holds a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,11 +38,11 @@ impl Store {
         let mut queued: Vec<_> = self
             .queues
             .iter()
-            .flat_map(|(name, waiting)| {
+            .flat_map(|(id, waiting)| {
                 let places = waiting.places.iter();
                 places.map(|queued| {
                     let lease = queued.grant.lease.get();
-                    (name.shared(), Arc::clone(&queued.client), lease)
+                    (id.name.shared(), Arc::clone(&queued.client), lease)
                 })
             })
             .collect();
@@ -51,34 +51,31 @@ impl Store {
         let mut listeners: Vec<_> = self
             .listeners
             .iter()
-            .flat_map(|(name, subscriber)| {
+            .flat_map(|(id, subscriber)| {
                 subscriber
                     .iter()
                     .filter_map(Listener::upgrade)
-                    .map(|subscriber| (name.shared(), Arc::clone(&subscriber.client)))
+                    .map(|subscriber| (id.name.shared(), Arc::clone(&subscriber.client)))
             })
             .collect();
         listeners.sort();
         Snapshot {
-            held: self
-                .held
-                .keys()
-                .filter_map(|name| self.held(name))
-                .collect(),
+            held: self.held.keys().flat_map(|id| self.held(id)).collect(),
             queued,
             listeners,
             tombstones: self.gone.len(),
         }
     }
 
-    pub(crate) fn held(&self, name: &Name) -> Option<Held> {
-        self.held.get(name).map(|held| Held {
-            name: name.shared(),
+    pub(crate) fn held(&self, id: &LockId) -> Vec<Held> {
+        let held = self.held_by(id).iter().map(|held| Held {
+            name: id.name.shared(),
             client: Arc::clone(&held.client),
             lease: held.lease.get(),
             holds: held.holds,
             ends: held.ends,
-        })
+        });
+        held.collect()
     }
 
     /// The client's connection for wake-ups is gone.
@@ -102,11 +99,11 @@ impl Store {
 
     pub(crate) fn take_hints(&mut self) -> Vec<Hint> {
         let outbox = std::mem::take(&mut self.outbox).into_iter();
-        let hint = |(subscriber, name, wake_up): (Arc<super::Subscriber>, Name, WakeUp)| {
+        let hint = |(subscriber, id, wake_up): (Arc<super::Subscriber>, LockId, WakeUp)| {
             Hint::new(
                 &subscriber.client,
                 Arc::clone(&subscriber.sink),
-                name,
+                id,
                 wake_up,
             )
         };
@@ -116,14 +113,14 @@ impl Store {
     /// What a client is told when it listens again after a gap: whatever it listens for may have changed.
     pub(crate) fn after_gap(&self, client: &str) -> Vec<Hint> {
         let mut hints: Vec<Hint> = Vec::new();
-        for (name, listeners) in &self.listeners {
+        for (id, listeners) in &self.listeners {
             for subscriber in listeners.iter().filter_map(Listener::upgrade) {
                 if &*subscriber.client == client {
                     let sink = Arc::clone(&subscriber.sink);
                     hints.push(Hint::new(
                         &subscriber.client,
                         sink,
-                        name.clone(),
+                        id.clone(),
                         WakeUp::TryAgain,
                     ));
                 }

@@ -1,0 +1,40 @@
+//! What differs between the kinds of locks in memory: when one can be taken, and who waits in order. One file per kind.
+
+pub(super) mod leased_semaphore;
+mod mutex;
+mod rw_lock;
+
+use std::time::Duration;
+
+use super::store::Held;
+use crate::kind::{Access, LockKind};
+
+/// The kinds that this backend knows: one line for each.
+pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
+    match kind {
+        LockKind::Mutex => &mutex::MutexRules,
+        LockKind::RwLock => &rw_lock::RwLockRules,
+        LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreRules,
+    }
+}
+
+/// When a lock of one kind can be taken.
+pub(super) trait Rules: Sync {
+    /// Whether it can be taken beside what is held, of so many permits.
+    fn fits(&self, held: &[Held], access: Access, permits: i64) -> bool;
+
+    /// Whether one that wants this lets those go first that stand in the queue for that.
+    fn gives_way(&self, _wants: Access, _waits: Access) -> bool {
+        false
+    }
+
+    /// Whether clients that wait stand in a queue, and are given the lock in its order. (If not, all race for it.)
+    fn has_queue(&self) -> bool {
+        true
+    }
+
+    /// When another look is of use, if no wake-up comes: what is left of the lease that ends last.
+    fn ends(&self, held: &[Held]) -> Option<Duration> {
+        held.iter().map(|held| held.ends).max()
+    }
+}

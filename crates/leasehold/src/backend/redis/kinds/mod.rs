@@ -1,0 +1,217 @@
+//! What each kind of lock is on the wire: its keys, channels, scripts and replies, one file per kind.
+
+mod mutex;
+
+use std::{fmt, time::Duration};
+
+use redis::Value;
+
+use super::Redis;
+use crate::{
+    backend::{
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Permits, Release,
+        ReleaseReply, Renew, Renewal, Reply,
+    },
+    kind::{Access, LockKind},
+    name::{LockId, Name},
+    owner::LeaseId,
+};
+
+/// The kinds that this backend knows: one line for each.
+pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
+    match kind {
+        LockKind::Mutex => &mutex::MutexWire,
+        LockKind::RwLock | LockKind::LeasedSemaphore => &mutex::MutexWire,
+    }
+}
+
+/// The steps of one kind as script calls. The order of keys and arguments is that of each script's header.
+pub(super) trait Wire: Sync {
+    /// Where Redisson says that the lock may be free.
+    fn channel(&self, name: &Name) -> String;
+
+    /// What a grant says on the client's inbox; `None` for what is none. A kind without a queue has no grants.
+    fn grant(&self, payload: &[u8]) -> Option<Grant>;
+
+    /// Whether clients that wait stand in a queue on the server, and hear grants.
+    fn has_queue(&self) -> bool {
+        true
+    }
+
+    /// What stands for a hold of this client.
+    fn owner(&self, redis: &Redis, _access: Access, lease: LeaseId) -> String {
+        OwnerField::of(redis, lease).to_string()
+    }
+
+    fn acquire(&self, redis: &Redis, step: Acquire) -> Reply<Acquired>;
+
+    fn release(&self, redis: &Redis, step: Release) -> Reply<ReleaseReply>;
+
+    /// All of this kind.
+    fn renew(&self, redis: &Redis, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
+
+    fn extend(&self, redis: &Redis, step: Extend) -> Reply<Option<Duration>>;
+
+    fn count(&self, redis: &Redis, step: Count) -> Reply<Counted>;
+
+    fn inspect(&self, redis: &Redis, id: LockId) -> Reply<Inspection>;
+
+    fn force_unlock(&self, redis: &Redis, id: LockId) -> Reply<Vec<String>>;
+
+    /// Of a semaphore. Any other kind has none, and is never asked.
+    fn permits(&self, _redis: &Redis, _id: LockId, _step: Permits) -> Reply<i64> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
+}
+
+/// `<client uuid>:<lease id>`.
+#[derive(Clone, Copy)]
+struct OwnerField<'a> {
+    client: &'a str,
+    lease: LeaseId,
+}
+
+impl OwnerField<'_> {
+    fn of(redis: &Redis, lease: LeaseId) -> OwnerField<'_> {
+        OwnerField {
+            client: &redis.client,
+            lease,
+        }
+    }
+}
+
+impl fmt::Display for OwnerField<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.client, self.lease)
+    }
+}
+
+/// Something, or nothing at all.
+struct OrEmpty<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |some| some.fmt(f))
+    }
+}
+
+/// Bytes that a name takes in a call that repeats it `times`, with the owner and all that stands around them.
+fn size_hint(name: &Name, times: usize) -> usize {
+    times * (name.as_str().len() + 32) + 3 * 64
+}
+
+fn int(reply: &Value) -> Option<i64> {
+    match reply {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn pair(reply: &Value) -> Option<(i64, i64)> {
+    match reply {
+        Value::Array(values) => match values.as_slice() {
+            [first, second] => Some((int(first)?, int(second)?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+pub(super) fn text(reply: &Value) -> Option<String> {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+fn texts(reply: &Value) -> Option<Vec<String>> {
+    match reply {
+        Value::Array(texts) => texts.iter().map(text).collect(),
+        _ => None,
+    }
+}
+
+/// A time to live as `PTTL` gives it; a negative one is none.
+fn millis(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().map(Duration::from_millis)
+}
+
+/// What is left of a lease of ours. Its key has no end if its TTL was removed; then it lasts for `lease_ms` at least.
+fn left_of(left: i64, lease_ms: u64) -> Duration {
+    millis(left).unwrap_or(Duration::from_millis(lease_ms))
+}
+
+/// What a script answers to an acquisition.
+fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
+    match pair(reply)? {
+        (1, left) => Some(Acquired::Granted {
+            remaining: left_of(left, lease_ms),
+        }),
+        (0, ttl) => Some(Acquired::Held { ttl: millis(ttl) }),
+        (2, _) => Some(Acquired::GivenUp),
+        _ => None,
+    }
+}
+
+/// What a script answers to a release; `next_ms`: the lease of the id under which the client goes on.
+fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
+    match pair(reply)? {
+        (1, others) => Some(ReleaseReply::Freed {
+            others: u64::try_from(others).unwrap_or(0),
+        }),
+        (2, ttl) => millis(ttl).map(|lease| ReleaseReply::Granted { lease }),
+        (3, left) => next_ms.map(|next_ms| ReleaseReply::Kept {
+            remaining: left_of(left, next_ms),
+        }),
+        (0, _) => Some(ReleaseReply::NotOurs),
+        _ => None,
+    }
+}
+
+/// What a renewal script answers for so many names: `{number of the name, answer, ...}` for those that are not extended.
+fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
+    let Value::Array(exceptions) = reply else {
+        return None;
+    };
+    let mut answers = vec![Renewal::Extended; asked];
+    for exception in exceptions.chunks(2) {
+        let [number, answer] = exception else {
+            return None;
+        };
+        let at = usize::try_from(int(number)?).ok()?.checked_sub(1)?;
+        *answers.get_mut(at)? = match int(answer)? {
+            0 => Renewal::Lost,
+            -1 => Renewal::Unknown,
+            _ => return None,
+        };
+    }
+    Some(answers)
+}
+
+fn extended(reply: &Value) -> Option<Option<Duration>> {
+    match int(reply)? {
+        0 => Some(None),
+        left => millis(left).map(Some),
+    }
+}
+
+fn counted(reply: &Value) -> Option<Counted> {
+    match int(reply)? {
+        0 => Some(Counted::NotOurs),
+        1 => Some(Counted::Written),
+        2 => Some(Counted::OthersWait),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_without_an_end_has_no_duration() {
+        assert_eq!(millis(-1), None);
+        assert_eq!(millis(0), Some(Duration::ZERO));
+    }
+}

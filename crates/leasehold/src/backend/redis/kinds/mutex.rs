@@ -1,0 +1,182 @@
+//! Redisson's `RLock`: a hash at the name, with a field for its owner.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{
+    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, released, renewals,
+    size_hint, text, texts,
+};
+use crate::{
+    backend::{
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
+        Renew, Renewal, Reply,
+        redis::{
+            Redis,
+            script::{Call, Lazy, Script},
+        },
+    },
+    kind::Access,
+    name::{LockId, Name},
+};
+
+static ACQUIRE: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/acquire.lua")));
+static RELEASE: Lazy = Lazy::new(|| {
+    Script::new(concat!(
+        include_str!("../scripts/mutex/hand_over.lua"),
+        include_str!("../scripts/mutex/release.lua")
+    ))
+});
+static RENEW: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/renew.lua")));
+static EXTEND: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/extend.lua")));
+static COUNT: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/count.lua")));
+static FORCE_UNLOCK: Lazy = Lazy::new(|| {
+    Script::new(concat!(
+        include_str!("../scripts/mutex/hand_over.lua"),
+        include_str!("../scripts/mutex/force_unlock.lua")
+    ))
+});
+static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/inspect.lua")));
+
+pub(super) struct MutexWire;
+
+/// Redisson's channel for all that is an `RLock`.
+fn channel(name: &Name) -> impl std::fmt::Display + '_ {
+    name.prefixed("redisson_lock__channel")
+}
+
+impl Wire for MutexWire {
+    fn channel(&self, name: &Name) -> String {
+        channel(name).to_string()
+    }
+
+    /// `<client uuid>:<lease id> <lease_ms> <ask>`, the place that the grant was given to.
+    fn grant(&self, payload: &[u8]) -> Option<Grant> {
+        let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+        let (_, lease) = words.next()?.rsplit_once(':')?;
+        Some(Grant {
+            access: Access::Exclusive,
+            lease: lease.parse::<u64>().ok()?.into(),
+            lease_ms: words.next()?.parse().ok()?,
+            ask: words.next()?.parse().ok()?,
+        })
+    }
+
+    fn acquire(&self, redis: &Redis, step: Acquire) -> Reply<Acquired> {
+        let id = &step.id;
+        let call = Call::new(&ACQUIRE, 3, 4, size_hint(&id.name, 3))
+            .arg(id.name.as_str())
+            .text(id.gone_key(&redis.client, step.lease))
+            .text(id.queue_key())
+            .text(OwnerField::of(redis, step.lease))
+            .arg(step.lease_ms)
+            .arg(step.place.map_or(0, |place| place.ask))
+            .arg(step.place.map_or(0, |place| place.keep_ms));
+        redis.call(call, move |reply| acquired(reply, step.lease_ms))
+    }
+
+    fn release(&self, redis: &Redis, step: Release) -> Reply<ReleaseReply> {
+        let (id, next) = (&step.id, step.next);
+        // Also a subscription that is on its way to its end.
+        let listening = step.listening || redis.subscriptions.is_counted(id);
+        let place = next.and_then(|next| next.place);
+        let call = Call::new(&RELEASE, 3, 10, size_hint(&id.name, 5))
+            .arg(id.name.as_str())
+            .text(id.queue_key())
+            .text(id.gone_prefix())
+            .text(OwnerField::of(redis, step.lease))
+            .text(channel(&id.name))
+            .text(id.grant_channel(""))
+            .arg(step.tombstone_ms.unwrap_or(0))
+            .arg(u8::from(listening))
+            .text(OrEmpty(next.map(|next| OwnerField::of(redis, next.lease))))
+            .arg(next.map_or(0, |next| next.lease_ms))
+            .arg(next.map_or(0, |next| u8::from(next.keep)))
+            .arg(place.map_or(0, |place| place.ask))
+            .arg(place.map_or(0, |place| place.keep_ms))
+            // Others wait, or did a moment ago: the next holder first.
+            .answer_last(step.listening);
+        redis.call(call, move |reply| {
+            released(reply, next.map(|next| next.lease_ms))
+        })
+    }
+
+    fn renew(&self, redis: &Redis, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        let asked = batch.len();
+        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
+        let mut call = Call::new(&RENEW, asked, asked + 2, names);
+        for renew in batch {
+            call = call.arg(renew.id.name.as_str());
+        }
+        for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
+            call = call.arg(run[0].lease_ms).arg(run.len());
+            for renew in run {
+                call = call.text(OwnerField::of(redis, renew.lease));
+            }
+        }
+        redis.call(call, move |reply| renewals(reply, asked))
+    }
+
+    fn extend(&self, redis: &Redis, step: Extend) -> Reply<Option<Duration>> {
+        let call = Call::new(&EXTEND, 1, 2, size_hint(&step.id.name, 1))
+            .arg(step.id.name.as_str())
+            .text(OwnerField::of(redis, step.lease))
+            .arg(step.lease_ms);
+        redis.call(call, extended)
+    }
+
+    fn count(&self, redis: &Redis, step: Count) -> Reply<Counted> {
+        let call = Call::new(&COUNT, 1, 2, size_hint(&step.id.name, 1))
+            .arg(step.id.name.as_str())
+            .text(OwnerField::of(redis, step.lease))
+            .arg(step.holds);
+        redis.call(call, counted)
+    }
+
+    fn inspect(&self, redis: &Redis, id: LockId) -> Reply<Inspection> {
+        let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
+            .arg(id.name.as_str())
+            .text(channel(&id.name));
+        redis.inspect(call, inspection)
+    }
+
+    fn force_unlock(&self, redis: &Redis, id: LockId) -> Reply<Vec<String>> {
+        let call = Call::new(&FORCE_UNLOCK, 3, 2, size_hint(&id.name, 5))
+            .arg(id.name.as_str())
+            .text(id.queue_key())
+            .text(id.gone_prefix())
+            .text(channel(&id.name))
+            .text(id.grant_channel(""));
+        redis.call(call, texts)
+    }
+}
+
+fn inspection(reply: &Value) -> Option<Inspection> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [ttl, listeners, owners] = values.as_slice() else {
+        return None;
+    };
+    let Value::Array(owners) = owners else {
+        return None;
+    };
+    let ttl = millis(int(ttl)?);
+    let owners = owners.chunks_exact(2).filter_map(|pair| {
+        let [owner, holds] = pair else { return None };
+        Some(Owned {
+            owner: text(owner)?,
+            access: Access::Exclusive,
+            // A field that counts nothing is none of an RLock's (a read-write lock's `mode`).
+            holds: text(holds)?.parse().ok()?,
+            ttl,
+            label: None,
+        })
+    });
+    Some(Inspection {
+        owners: owners.collect(),
+        listeners: u64::try_from(int(listeners)?).unwrap_or(0),
+        available: None,
+    })
+}

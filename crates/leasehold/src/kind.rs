@@ -1,0 +1,55 @@
+//! The kinds of locks, and how a hold shares its name with others.
+
+use std::fmt;
+
+/// A kind of lock.
+///
+/// Locks of different kinds exclude each other nowhere: who contends for one name must use one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// [`Mutex`](crate::Mutex), Redisson's `RLock`.
+    Mutex,
+    /// [`RwLock`](crate::RwLock), Redisson's `RReadWriteLock`.
+    RwLock,
+    /// [`LeasedSemaphore`](crate::LeasedSemaphore), Redisson's `RPermitExpirableSemaphore`.
+    LeasedSemaphore,
+}
+
+impl LockKind {
+    /// All of them.
+    pub const ALL: [LockKind; 3] = [LockKind::Mutex, LockKind::RwLock, LockKind::LeasedSemaphore];
+
+    /// As it is called in code: `client.rw_lock(name)`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LockKind::Mutex => "mutex",
+            LockKind::RwLock => "rw_lock",
+            LockKind::LeasedSemaphore => "leased_semaphore",
+        }
+    }
+}
+
+impl fmt::Display for LockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a hold shares its name with others of its kind. All that the engine knows of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Access {
+    /// One at a time.
+    Exclusive,
+    /// Together with others that share it; the callers of one process share one hold.
+    Shared,
+    /// So many of a count of permits.
+    Permits(u16),
+}
+
+impl Access {
+    pub(crate) fn is_exclusive(self) -> bool {
+        self == Access::Exclusive
+    }
+}

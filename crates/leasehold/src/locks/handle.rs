@@ -1,0 +1,259 @@
+//! What the handles of all kinds are made of: the client, what is locked, and the settings that kinds share.
+
+use std::{future::Future, panic::Location, sync::Arc, time::Duration};
+
+use crate::{
+    Error, Status,
+    config::{Handoff, check_lease, check_max_hold},
+    engine::core::Core,
+    engine::held::Held,
+    engine::queue::{self, Patience, Spec},
+    error::Invalid,
+    kind::{Access, LockKind},
+    name::{LockId, Name},
+    owner::{self, OwnerId},
+};
+
+/// A lock of some kind, with its settings. No I/O; a bad name is refused when it is used.
+#[derive(Clone)]
+pub(super) struct Handle {
+    core: Arc<Core>,
+    id: Result<LockId, Error>,
+    /// As it was given, for `name()`.
+    given: Arc<str>,
+    pub(super) settings: Settings,
+}
+
+/// How a lock is held. The setters are written by [`lease_settings`] and [`owner_settings`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) lease: Duration,
+    pub(super) fixed: bool,
+    pub(super) max_hold: Option<Duration>,
+    pub(super) handoff: Handoff,
+    pub(super) reentrant: bool,
+    pub(super) owner: Option<OwnerId>,
+}
+
+impl Handle {
+    pub(super) fn new(core: Arc<Core>, kind: LockKind, name: &str) -> Handle {
+        let id = Name::new(name).map(|name| LockId { kind, name });
+        let given = match &id {
+            Ok(id) => id.name.shared(),
+            Err(_) => name.into(),
+        };
+        let settings = Settings {
+            lease: core.config.lease,
+            handoff: core.config.handoff,
+            fixed: false,
+            max_hold: None,
+            reentrant: true,
+            owner: None,
+        };
+        Handle {
+            core,
+            id,
+            given,
+            settings,
+        }
+    }
+
+    pub(super) fn with(&self, change: impl FnOnce(&mut Settings)) -> Handle {
+        let mut handle = self.clone();
+        change(&mut handle.settings);
+        handle
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.given
+    }
+
+    pub(super) fn id(&self) -> Result<&LockId, Error> {
+        self.id.as_ref().map_err(Error::clone)
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(super) async fn status(&self) -> Result<Status, Error> {
+        let id = self.id()?;
+        let found = self.core.inspect(id).await?;
+        Ok(Status::new(id, found, self.core.queues.waiting(id)))
+    }
+
+    pub(super) async fn force_unlock(&self) -> Result<bool, Error> {
+        self.core.force_unlock(self.id()?).await
+    }
+
+    /// Asks for a hold. Not an `async fn`, so that the place in the user's code is known.
+    #[track_caller]
+    pub(super) fn ask(
+        &self,
+        access: Access,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<Held>, Error>> + Send + 'static + use<> {
+        let spec = self.spec(access, Location::caller());
+        let core = Arc::clone(&self.core);
+        let id = self.id.clone();
+        async move {
+            let mut spec = spec?;
+            if !matches!(access, Access::Permits(_)) {
+                // Only now, since the scope is where the future runs, not where it was made.
+                spec.owner = spec.owner.or_else(owner::scoped);
+            }
+            queue::acquire(&core, &id?, spec, patience).await
+        }
+    }
+
+    fn spec(&self, access: Access, place: &'static Location<'static>) -> Result<Spec, Error> {
+        let settings = &self.settings;
+        let mut lease = check_lease("lease", settings.lease)?;
+        if let Some(most) = settings.max_hold {
+            lease = lease.min(check_max_hold(most, settings.fixed)?);
+        }
+        let renew_every = if settings.fixed {
+            Duration::ZERO
+        } else {
+            self.core.config.renew_every(lease)
+        };
+        if !settings.fixed && renew_every < Duration::from_millis(1) {
+            let value = format!("{lease:?}");
+            return Err(Invalid::new("lease", value, "at least 3ms")
+                .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
+                .into());
+        }
+        Ok(Spec {
+            access,
+            lease: lease.into(),
+            renew_every: renew_every.into(),
+            max_hold: settings.max_hold.unwrap_or_default().into(),
+            handoff: settings.handoff,
+            owner: settings.owner,
+            reentrant: settings.reentrant,
+            place,
+        })
+    }
+}
+
+/// How long to wait, as the callers of `…_for(wait)` put it.
+pub(super) fn at_most(wait: Duration) -> Patience {
+    if wait.is_zero() {
+        Patience::Once
+    } else {
+        Patience::For(wait)
+    }
+}
+
+/// The settings of every kind that is held under a lease, and what can be asked of its name.
+macro_rules! lease_settings {
+    ($kind:ident, $status:literal) => {
+        impl $kind {
+            /// The name.
+            pub fn name(&self) -> &str {
+                self.handle.name()
+            }
+
+            /// The same lock with a lease of this length, renewed as long as the guard lives, instead of the client's.
+            ///
+            /// It is how long what is held stays taken after a crash. 1 ms to 366 days, in whole milliseconds.
+            /// Redisson's `lockWatchdogTimeout`.
+            #[must_use]
+            pub fn lease(&self, lease: std::time::Duration) -> $kind {
+                $kind {
+                    handle: self.handle.with(|settings| {
+                        settings.lease = lease;
+                        settings.fixed = false;
+                    }),
+                }
+            }
+
+            /// The same lock with a fixed lease: it ends after `lease`, and is not renewed.
+            ///
+            /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`](crate::Guard::extend) moves the end. Redisson's
+            /// `leaseTime`.
+            #[must_use]
+            pub fn fixed_lease(&self, lease: std::time::Duration) -> $kind {
+                $kind {
+                    handle: self.handle.with(|settings| {
+                        settings.lease = lease;
+                        settings.fixed = true;
+                    }),
+                }
+            }
+
+            /// The same lock with an end to its renewals: no holder keeps it longer than this.
+            ///
+            /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and what it held is released a
+            /// margin later. Against stuck holders and forgotten guards. Turns hand-off off. 1 ms to 366 days, a renewed lease
+            /// at least 3 ms; the lease is no longer than that.
+            #[must_use]
+            pub fn max_hold(&self, most: std::time::Duration) -> $kind {
+                $kind {
+                    handle: self.handle.with(|settings| settings.max_hold = Some(most)),
+                }
+            }
+
+            /// The same lock with another budget for passing a lease on in memory, or sharing it there.
+            #[must_use]
+            pub fn handoff(&self, handoff: crate::Handoff) -> $kind {
+                $kind {
+                    handle: self.handle.with(|settings| settings.handoff = handoff),
+                }
+            }
+
+            #[doc = $status]
+            ///
+            /// # Errors
+            /// The name is no good, or the server does not answer. It only reads.
+            ///
+            /// # Cancel safety
+            /// Cancel safe.
+            pub async fn status(&self) -> Result<crate::Status, crate::Error> {
+                self.handle.status().await
+            }
+        }
+
+        impl std::fmt::Debug for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($kind))
+                    .field("name", &self.handle.name())
+                    .field("lease", &self.handle.settings.lease)
+                    .field("fixed", &self.handle.settings.fixed)
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(super) use lease_settings;
+
+/// The settings of kinds whose owner may enter again.
+macro_rules! owner_settings {
+    ($kind:ident) => {
+        impl $kind {
+            /// The same lock, which refuses re-entry with [`Error::Reentered`](crate::Error::Reentered) if `false`.
+            ///
+            /// Redisson's `RNonReentrantLock`. Default: `true`.
+            #[must_use]
+            pub fn reentrant(&self, reentrant: bool) -> $kind {
+                $kind {
+                    handle: self.handle.with(|settings| settings.reentrant = reentrant),
+                }
+            }
+
+            /// The same lock, taken by this owner, who may enter it again.
+            ///
+            /// The nested guard shares the lease of the outer one, whatever lease it asks for, and the hold count is
+            /// written to the server as Redisson does.
+            #[must_use]
+            pub fn owned_by(&self, owner: &crate::Owner) -> $kind {
+                $kind {
+                    handle: self
+                        .handle
+                        .with(|settings| settings.owner = Some(owner.id())),
+                }
+            }
+        }
+    };
+}
+pub(super) use owner_settings;

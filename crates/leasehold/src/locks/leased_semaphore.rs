@@ -1,0 +1,269 @@
+//! A number of permits, each held under a lease.
+//!
+//! Promise: at any moment the valid guards of a name hold no more permits than it has, among all processes on this
+//! server, Redisson's `RPermitExpirableSemaphore` included. Keys: `docs/keys.md`. Source: Redisson
+//! `RedissonPermitExpirableSemaphore`.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use super::handle::{Handle, at_most, lease_settings};
+use crate::{
+    Error, Guard, PermitGuard,
+    backend::Permits,
+    engine::core::Core,
+    engine::queue::Patience,
+    error::Invalid,
+    kind::{Access, LockKind},
+};
+
+/// A number of permits under one name, each held under a lease that is renewed, shared with Redisson's
+/// `RPermitExpirableSemaphore` of the same name.
+///
+/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until they are set, once, by anybody:
+/// [`try_set_permits`](LeasedSemaphore::try_set_permits). A permit whose holder dies comes back when its lease ends; nobody
+/// needs to call anything.
+///
+/// | wait | one permit | several |
+/// |---|---|---|
+/// | as long as it takes | [`acquire`](LeasedSemaphore::acquire) | [`acquire_many`](LeasedSemaphore::acquire_many) |
+/// | not at all | [`try_acquire`](LeasedSemaphore::try_acquire) | [`try_acquire_many`](LeasedSemaphore::try_acquire_many) |
+/// | up to `wait` | [`try_acquire_for`](LeasedSemaphore::try_acquire_for) | [`try_acquire_many_for`](LeasedSemaphore::try_acquire_many_for) |
+///
+/// # Who is next
+///
+/// In one process first come, first served: a request for many is not overtaken by those for fewer. Processes race for what
+/// becomes free, as Redisson's do.
+///
+/// # Clocks
+///
+/// Redisson writes the end of a permit by the clock of its JVM; we use the server's. A JVM whose clock is ahead takes our
+/// permits back too early by as much: keep the clocks together, or the lease long.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::Client;
+///
+/// let client = Client::connect("memory:").await?;
+/// let semaphore = client.leased_semaphore("reports");
+/// semaphore.try_set_permits(2).await?; // true for the first who asks
+/// let one = semaphore.acquire().await?;
+/// let two = semaphore.acquire().await?;
+/// assert!(semaphore.try_acquire().await?.is_none());
+/// one.release().await?;
+/// assert_eq!(semaphore.available_permits().await?, 1);
+/// # drop(two);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct LeasedSemaphore {
+    handle: Handle,
+}
+
+lease_settings!(LeasedSemaphore, "Who holds permits, and how many are free.");
+
+/// The most permits that one guard holds.
+const PERMITS_MOST: u32 = 1024;
+
+impl LeasedSemaphore {
+    pub(crate) fn new(core: Arc<Core>, name: &str) -> LeasedSemaphore {
+        LeasedSemaphore {
+            handle: Handle::new(core, LockKind::LeasedSemaphore, name),
+        }
+    }
+
+    /// Waits for a permit, as long as it takes.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Dropping the future gives up the place in the queue; a request under way is seen to its end in
+    /// the background and what it brings is released.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#acquire`. Where we differ: the lease is renewed, and waiters queue in memory.
+    #[track_caller]
+    pub fn acquire(
+        &self,
+    ) -> impl Future<Output = Result<PermitGuard, Error>> + Send + 'static + use<> {
+        self.acquire_many(1)
+    }
+
+    /// Takes a permit if one is free now; `None` if none is.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](LeasedSemaphore::acquire).
+    #[track_caller]
+    pub fn try_acquire(
+        &self,
+    ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
+        self.try_acquire_many(1)
+    }
+
+    /// Waits up to `wait` for a permit; `None` if none became free.
+    ///
+    /// `wait` counts from the first poll.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](LeasedSemaphore::acquire).
+    #[track_caller]
+    pub fn try_acquire_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
+        self.try_acquire_many_for(1, wait)
+    }
+
+    /// Waits for so many permits at once, as long as it takes: all of them, or none. 1 to 1024.
+    ///
+    /// If the semaphore never has so many, this waits for ever.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the number is out of bounds; else as [`acquire`](LeasedSemaphore::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](LeasedSemaphore::acquire).
+    #[track_caller]
+    pub fn acquire_many(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<PermitGuard, Error>> + Send + 'static + use<> {
+        let asked = self.ask(permits, Patience::Forever);
+        async move { asked.await?.ok_or(Error::Closed) }
+    }
+
+    /// Takes so many permits if they are free now, all of them or none. 1 to 1024.
+    ///
+    /// # Errors
+    /// As [`acquire_many`](LeasedSemaphore::acquire_many) and [`try_acquire`](LeasedSemaphore::try_acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](LeasedSemaphore::acquire).
+    #[track_caller]
+    pub fn try_acquire_many(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
+        self.ask(permits, Patience::Once)
+    }
+
+    /// Waits up to `wait` for so many permits, all of them or none. 1 to 1024.
+    ///
+    /// # Errors
+    /// As [`acquire_many`](LeasedSemaphore::acquire_many) and [`try_acquire_for`](LeasedSemaphore::try_acquire_for).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](LeasedSemaphore::acquire).
+    #[track_caller]
+    pub fn try_acquire_many_for(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
+        self.ask(permits, at_most(wait))
+    }
+
+    /// Sets how many permits there are, unless somebody has before. `false` if so.
+    ///
+    /// # Errors
+    /// The name is no good, or the server gives no usable answer: it may have set them.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#trySetPermits`.
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
+        let step = Permits::TrySet(permits);
+        Ok(self.permits(step, "set the permits of").await? == 1)
+    }
+
+    /// Sets how many permits there are, taken and free together. If fewer than are taken, none is free until enough
+    /// have come back.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](LeasedSemaphore::try_set_permits).
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#setPermits`.
+    pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
+        let step = Permits::Set(permits);
+        self.permits(step, "set the permits of").await.map(drop)
+    }
+
+    /// Adds permits; takes some away, if the number is negative. How many are free then.
+    ///
+    /// Sent once: repeated after an error it may count twice.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](LeasedSemaphore::try_set_permits).
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#addPermits`.
+    pub async fn add_permits(&self, permits: i32) -> Result<i64, Error> {
+        self.permits(Permits::Add(permits), "add permits to").await
+    }
+
+    /// How many permits are free now. Negative, if more were taken away than are free.
+    ///
+    /// # Errors
+    /// The name is no good, or the server gives no usable answer.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#availablePermits`.
+    pub async fn available_permits(&self) -> Result<i64, Error> {
+        self.permits(Permits::Available, "count the permits of")
+            .await
+    }
+
+    async fn permits(&self, step: Permits, doing: &str) -> Result<i64, Error> {
+        let id = self.handle.id()?;
+        let answer = self.handle.core().backend.permits(id.clone(), step).await;
+        answer
+            .map_err(|failure| failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO))
+    }
+
+    #[track_caller]
+    fn ask(
+        &self,
+        permits: u32,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
+        let count = u16::try_from(permits).unwrap_or(u16::MAX);
+        let asked = self.handle.ask(Access::Permits(count), patience);
+        async move {
+            if permits == 0 || permits > PERMITS_MOST {
+                return Err(Invalid::new("permits", permits.to_string(), "1 to 1024")
+                    .remedy("take as many as the work needs; several guards, if it needs more")
+                    .into());
+            }
+            Ok(asked.await?.map(Guard::new))
+        }
+    }
+}
+
+impl Guard<LeasedSemaphore> {
+    /// How many permits it holds.
+    pub fn permits(&self) -> u32 {
+        match self.hold().spec().access {
+            Access::Permits(count) => count.into(),
+            Access::Exclusive | Access::Shared => 1,
+        }
+    }
+}

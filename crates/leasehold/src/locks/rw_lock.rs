@@ -1,0 +1,208 @@
+//! Many readers, or one writer.
+//!
+//! Promise: at any moment the valid guards of a name are any number of readers' or one writer's, among all processes on
+//! this server, Redisson's `RReadWriteLock` included. Keys: `docs/keys.md`. Source: Redisson `RedissonReadLock`,
+//! `RedissonWriteLock`.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use super::handle::{Handle, at_most, lease_settings, owner_settings};
+use crate::{
+    Error, Guard, ReadGuard, WriteGuard,
+    engine::core::Core,
+    engine::queue::Patience,
+    kind::{Access, LockKind},
+};
+
+/// A lock on a name for many readers or one writer, shared with Redisson's `RReadWriteLock` of the same name.
+///
+/// A handle: cheap to clone, no I/O until it is locked. The readers of one process share one hold on the server: while
+/// nobody waits to write, the next reader costs no I/O. Each hold has a lease of its own, so a reader that dies keeps
+/// writers out for its lease and no longer, however many others read.
+///
+/// | wait | to read | to write |
+/// |---|---|---|
+/// | as long as it takes | [`read`](RwLock::read) | [`write`](RwLock::write) |
+/// | not at all | [`try_read`](RwLock::try_read) | [`try_write`](RwLock::try_write) |
+/// | up to `wait` | [`try_read_for`](RwLock::try_read_for) | [`try_write_for`](RwLock::try_write_for) |
+///
+/// # Who is next
+///
+/// Readers and writers are let in by turns, so that neither starves: a writer that waits, here or in another process,
+/// keeps new readers out, and gets in when those inside have left. Readers of this process that are let in without asking the
+/// server are bounded by the hand-off budget ([`handoff`](RwLock::handoff): 64 in a row, or 20 ms), after which the next one
+/// asks whether somebody waits. Redisson's readers look at no queue, and race as they do among themselves.
+///
+/// # Reading twice
+///
+/// A task that reads and asks to read again may wait for a writer that waits for this task. Pass the guard on, take a second
+/// one with [`reenter`](Guard::reenter), or lock through an [`Owner`](crate::Owner), who may always enter again. Asking to
+/// write while reading waits for itself; so does asking to read while writing.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::Client;
+///
+/// let client = Client::connect("memory:").await?;
+/// let lock = client.rw_lock("catalogue");
+/// let one = lock.read().await?;
+/// let two = lock.read().await?; // beside the first
+/// assert!(lock.try_write().await?.is_none());
+/// one.release().await?;
+/// two.release().await?;
+/// let writer = lock.write().await?;
+/// assert!(lock.try_read().await?.is_none());
+/// # drop(writer);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    handle: Handle,
+}
+
+lease_settings!(
+    RwLock,
+    "Who holds it: each process that reads, or the writer."
+);
+owner_settings!(RwLock);
+
+impl RwLock {
+    pub(crate) fn new(core: Arc<Core>, name: &str) -> RwLock {
+        RwLock {
+            handle: Handle::new(core, LockKind::RwLock, name),
+        }
+    }
+
+    /// Waits until this caller may read, as long as it takes.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// Cancel safe. Dropping the future gives up the place in the queue; a request under way is seen to its end in
+    /// the background and what it brings is released.
+    ///
+    /// # Source
+    /// Redisson `RReadWriteLock#readLock`. Where we differ: a writer that waits goes first.
+    #[track_caller]
+    pub fn read(&self) -> impl Future<Output = Result<ReadGuard, Error>> + Send + 'static + use<> {
+        let asked = self.reader(Patience::Forever);
+        async move { asked.await?.ok_or(Error::Closed) }
+    }
+
+    /// Reads if that is possible now; `None` if somebody writes, or waits to write.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    #[track_caller]
+    pub fn try_read(
+        &self,
+    ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
+        self.reader(Patience::Once)
+    }
+
+    /// Waits up to `wait` until this caller may read; `None` if somebody wrote, or waited to write.
+    ///
+    /// `wait` counts from the first poll.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    #[track_caller]
+    pub fn try_read_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
+        self.reader(at_most(wait))
+    }
+
+    /// Waits until this caller is alone and may write, as long as it takes.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    ///
+    /// # Source
+    /// Redisson `RReadWriteLock#writeLock`. Where we differ: waiters queue in memory, and processes on the server.
+    #[track_caller]
+    pub fn write(
+        &self,
+    ) -> impl Future<Output = Result<WriteGuard, Error>> + Send + 'static + use<> {
+        let asked = self.writer(Patience::Forever);
+        async move { asked.await?.ok_or(Error::Closed) }
+    }
+
+    /// Writes if that is possible now; `None` if somebody reads or writes.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    #[track_caller]
+    pub fn try_write(
+        &self,
+    ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send + 'static + use<> {
+        self.writer(Patience::Once)
+    }
+
+    /// Waits up to `wait` until this caller may write; `None` if others read or wrote.
+    ///
+    /// `wait` counts from the first poll.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    #[track_caller]
+    pub fn try_write_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send + 'static + use<> {
+        self.writer(at_most(wait))
+    }
+
+    /// Frees it, whoever reads or writes. `false` if nobody did.
+    ///
+    /// Holders of ours learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later at worst; until
+    /// then they believe that they hold it. Make sure that they are dead first.
+    ///
+    /// # Errors
+    /// The name is no good, or the server does not answer: it may have freed the name.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    ///
+    /// # Source
+    /// Redisson `RReadWriteLock`'s `forceUnlock` of either half.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        self.handle.force_unlock().await
+    }
+
+    #[track_caller]
+    fn reader(
+        &self,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
+        let asked = self.handle.ask(Access::Shared, patience);
+        async move { Ok(asked.await?.map(Guard::new)) }
+    }
+
+    #[track_caller]
+    fn writer(
+        &self,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send + 'static + use<> {
+        let asked = self.handle.ask(Access::Exclusive, patience);
+        async move { Ok(asked.await?.map(Guard::new)) }
+    }
+}
