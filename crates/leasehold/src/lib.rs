@@ -85,8 +85,8 @@ pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind};
 pub use kind::{Access, LockKind};
 pub use locks::{
-    Detached, Guard, LeasedSemaphore, Mutex, MutexGuard, PermitGuard, Read, ReadGuard, RwLock,
-    Write, WriteGuard,
+    Detached, Exclusive, Guard, LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Read,
+    ReadGuard, RwLock, Write, WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, Status};

@@ -12,7 +12,7 @@ const FLOORS: [(&str, &[&str]); 4] = [
     (
         "the words",
         &[
-            "callout", "clock", "config", "error", "events", "home", "name", "owner",
+            "callout", "clock", "config", "error", "events", "home", "kind", "name", "owner",
         ],
     ),
     ("the backends", &["backend"]),
@@ -34,10 +34,16 @@ const ROOT: &[(&str, &str)] = &[
     ("EventKind", "events"),
     ("Guard", "locks::guard"),
     ("Handoff", "config"),
+    ("LeasedSemaphore", "locks::leased_semaphore"),
     ("LostReason", "error"),
     ("MemoryServer", "backend::memory::server"),
     ("Mutex", "locks::mutex"),
+    ("MutexGuard", "locks::guard"),
     ("Owner", "owner"),
+    ("PermitGuard", "locks::guard"),
+    ("ReadGuard", "locks::guard"),
+    ("RwLock", "locks::rw_lock"),
+    ("WriteGuard", "locks::guard"),
     ("Released", "error"),
     ("Status", "status"),
 ];

@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Error, LeasedSemaphore, LostReason, Mutex, Released,
+    Error, LostReason, Released,
     backend::Extend,
     callout,
     config::{check_lease, millis},
@@ -44,13 +44,13 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[must_use = "the name is released as soon as the guard is dropped"]
-pub struct Guard<K = Mutex> {
+pub struct Guard<K = Exclusive> {
     held: Held,
     kind: PhantomData<fn() -> K>,
 }
 
-/// A hold on a [`Mutex`].
-pub type MutexGuard = Guard<Mutex>;
+/// A hold on a [`Mutex`](crate::Mutex).
+pub type MutexGuard = Guard<Exclusive>;
 
 /// A reader's hold on an [`RwLock`](crate::RwLock).
 pub type ReadGuard = Guard<Read>;
@@ -58,8 +58,12 @@ pub type ReadGuard = Guard<Read>;
 /// The writer's hold on an [`RwLock`](crate::RwLock).
 pub type WriteGuard = Guard<Write>;
 
-/// A hold on permits of a [`LeasedSemaphore`].
-pub type PermitGuard = Guard<LeasedSemaphore>;
+/// A hold on permits of a [`LeasedSemaphore`](crate::LeasedSemaphore).
+pub type PermitGuard = Guard<Permit>;
+
+/// Stands for a mutex in [`MutexGuard`].
+#[derive(Debug)]
+pub enum Exclusive {}
 
 /// Stands for readers in [`ReadGuard`].
 #[derive(Debug)]
@@ -68,6 +72,10 @@ pub enum Read {}
 /// Stands for writers in [`WriteGuard`].
 #[derive(Debug)]
 pub enum Write {}
+
+/// Stands for permits in [`PermitGuard`].
+#[derive(Debug)]
+pub enum Permit {}
 
 /// What is left of a guard after [`Guard::detach`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -258,7 +258,7 @@ impl LeasedSemaphore {
     }
 }
 
-impl Guard<LeasedSemaphore> {
+impl PermitGuard {
     /// How many permits it holds.
     pub fn permits(&self) -> u32 {
         match self.hold().spec().access {

@@ -6,7 +6,9 @@ mod leased_semaphore;
 mod mutex;
 mod rw_lock;
 
-pub use guard::{Detached, Guard, MutexGuard, PermitGuard, Read, ReadGuard, Write, WriteGuard};
+pub use guard::{
+    Detached, Exclusive, Guard, MutexGuard, Permit, PermitGuard, Read, ReadGuard, Write, WriteGuard,
+};
 pub use leased_semaphore::LeasedSemaphore;
 pub use mutex::Mutex;
 pub use rw_lock::RwLock;

@@ -48,10 +48,7 @@ pub struct Mutex {
     handle: Handle,
 }
 
-lease_settings!(
-    Mutex,
-    "Who holds it: see [`Client::status`](crate::Client::status)."
-);
+lease_settings!(Mutex, "Who holds it, and how many wait.");
 owner_settings!(Mutex);
 
 impl Mutex {

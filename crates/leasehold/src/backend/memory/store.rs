@@ -2,21 +2,24 @@
 
 #[cfg(feature = "sim")]
 pub(crate) mod look;
+mod queue;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::Duration,
 };
 
+use queue::Waiting;
+
 use super::{
     Listener,
-    kinds::{leased_semaphore::taken, rules},
+    kinds::{StoredHold, leased_semaphore::taken, rules},
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Permits, Place,
-        Release, ReleaseReply, Renew, Renewal, Sink, WakeUp,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Permits, Release,
+        ReleaseReply, Renew, Renewal, Sink, WakeUp,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -40,7 +43,7 @@ impl Subscriber {
 
 #[derive(Default)]
 pub(crate) struct Store {
-    pub(super) held: BTreeMap<LockId, Vec<Held>>,
+    pub(super) held: BTreeMap<LockId, Vec<StoredHold>>,
     /// How many permits there are in all, by semaphore.
     pub(super) permits: HashMap<LockId, i64>,
     queues: BTreeMap<LockId, Waiting>,
@@ -58,34 +61,6 @@ pub(crate) struct Store {
     pub(super) cut: bool,
 }
 
-/// One hold.
-pub(super) struct Held {
-    pub(super) client: Arc<str>,
-    pub(super) lease: LeaseId,
-    pub(super) access: Access,
-    pub(super) holds: u32,
-    pub(super) ends: Duration,
-}
-
-/// The clients that wait for a name, next first.
-#[derive(Default)]
-struct Waiting {
-    places: VecDeque<Queued>,
-    ends: Duration,
-}
-
-/// One of them, and the ask that a grant to it answers (B3).
-struct Queued {
-    client: Arc<str>,
-    grant: Grant,
-}
-
-impl Queued {
-    fn is(&self, client: &Arc<str>, lease: LeaseId) -> bool {
-        self.client == *client && self.grant.lease == lease
-    }
-}
-
 impl Store {
     /// The server's clock shows `now` from here on. What has ended by then is gone.
     pub(crate) fn set_clock(&mut self, now: Duration) {
@@ -99,11 +74,11 @@ impl Store {
         self.queues.retain(|_, waiting| waiting.ends > now);
     }
 
-    fn held_by(&self, id: &LockId) -> &[Held] {
+    fn held_by(&self, id: &LockId) -> &[StoredHold] {
         self.held.get(id).map_or(&[], Vec::as_slice)
     }
 
-    fn ours(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> Option<&mut Held> {
+    fn ours(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> Option<&mut StoredHold> {
         let held = self.held.get_mut(id)?;
         held.iter_mut()
             .find(|held| held.client == *client && held.lease == lease)
@@ -111,7 +86,7 @@ impl Store {
 
     fn hold(&mut self, client: &Arc<str>, id: &LockId, access: Access, lease: (LeaseId, u64)) {
         let (lease, lease_ms) = lease;
-        self.held.entry(id.clone()).or_default().push(Held {
+        self.held.entry(id.clone()).or_default().push(StoredHold {
             client: Arc::clone(client),
             lease,
             access,
@@ -132,103 +107,6 @@ impl Store {
     fn fits(&self, id: &LockId, access: Access) -> bool {
         let permits = self.permits.get(id).copied().unwrap_or(0);
         rules(id.kind).fits(self.held_by(id), access, permits)
-    }
-
-    /// Whether a client waits that goes first. One that hears nothing is gone.
-    fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
-        let heard = self.subscribers(id);
-        let Some(waiting) = self.queues.get_mut(id) else {
-            return false;
-        };
-        let hears = |queued: &Queued| heard.iter().any(|heard| heard.client == queued.client);
-        let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
-        waiting
-            .places
-            .retain(|queued| !first(queued) || hears(queued));
-        waiting.places.iter().any(first)
-    }
-
-    /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).
-    fn queue(&mut self, client: &Arc<str>, id: &LockId, mut grant: Grant, place: Place) {
-        grant.ask = place.ask;
-        let ends = self.clock + Duration::from_millis(place.keep_ms);
-        let waiting = self.queues.entry(id.clone()).or_default();
-        waiting.ends = waiting.ends.max(ends);
-        let mut places = waiting.places.iter_mut();
-        match places.find(|queued| queued.is(client, grant.lease)) {
-            Some(queued) => queued.grant.ask = queued.grant.ask.max(grant.ask),
-            None => waiting.places.push_back(Queued {
-                client: Arc::clone(client),
-                grant,
-            }),
-        }
-    }
-
-    fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) {
-        if let Some(waiting) = self.queues.get_mut(id) {
-            waiting.places.retain(|queued| !queued.is(client, lease));
-            if waiting.places.is_empty() {
-                self.queues.remove(id);
-            }
-        }
-    }
-
-    fn is_queued(&self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {
-        self.queues
-            .get(id)
-            .is_some_and(|waiting| waiting.places.iter().any(|q| q.is(client, lease)))
-    }
-
-    fn waiting(&self, id: &LockId) -> usize {
-        self.queues
-            .get(id)
-            .map_or(0, |waiting| waiting.places.len())
-    }
-
-    fn is_given_up(&self, client: &Arc<str>, lease: LeaseId) -> bool {
-        self.gone.contains_key(&(Arc::clone(client), lease))
-    }
-
-    /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. How long the
-    /// first has it; `None` if there is none.
-    fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
-        let mut given = None;
-        loop {
-            let Some(waiting) = self.queues.get_mut(id) else {
-                return given;
-            };
-            let first = waiting.places.front().map(|first| first.grant.access);
-            if first.is_none_or(|access| !self.fits(id, access)) {
-                return given;
-            }
-            let Some(Queued { client, grant }) = self.next_in_queue(id) else {
-                return given;
-            };
-            // B4, and a client that hears nothing is gone.
-            let subscriber = self.subscribers(id);
-            let subscriber = subscriber
-                .into_iter()
-                .find(|subscriber| subscriber.client == client);
-            let (false, Some(subscriber)) = (self.is_given_up(&client, grant.lease), subscriber)
-            else {
-                continue;
-            };
-            self.hold(&client, id, grant.access, (grant.lease, grant.lease_ms));
-            if !self.cut {
-                self.outbox
-                    .push((subscriber, id.clone(), WakeUp::Granted(grant)));
-            }
-            given = given.or(Some(Duration::from_millis(grant.lease_ms)));
-        }
-    }
-
-    fn next_in_queue(&mut self, id: &LockId) -> Option<Queued> {
-        let waiting = self.queues.get_mut(id)?;
-        let first = waiting.places.pop_front();
-        if waiting.places.is_empty() {
-            self.queues.remove(id);
-        }
-        first
     }
 
     fn subscribers(&self, id: &LockId) -> Vec<Arc<Subscriber>> {

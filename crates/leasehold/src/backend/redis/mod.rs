@@ -4,6 +4,7 @@
 //! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a lane,
 //! and so has the client's home, where renewals are sent and subscriptions are heard.
 
+mod caller;
 mod commands;
 mod failure;
 mod kinds;
@@ -14,13 +15,11 @@ mod target;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use redis::Value;
-
 pub(crate) use target::{Login, Target};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Extend, Failure, Inspection, Permits, Release,
+        Acquire, Acquired, Backend, Count, Counted, Extend, Inspection, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply, Sink,
     },
     config::Config,
@@ -30,15 +29,14 @@ use crate::{
     name::LockId,
     owner::LeaseId,
 };
+use caller::{CONNECTION_NAME, Caller};
 use commands::Commands;
 use kinds::wire;
-use script::{Call, unexpected};
 use subscriptions::Subscriptions;
 
 /// One client of a server.
 pub(crate) struct Redis {
-    client: Arc<str>,
-    commands: Arc<Commands>,
+    caller: Caller,
     subscriptions: Subscriptions,
     shown: String,
 }
@@ -58,8 +56,7 @@ impl Redis {
         let commands =
             Commands::connect(Arc::clone(&target), connection_name, config, home).await?;
         Ok(Redis {
-            client: Arc::clone(client),
-            commands: Arc::new(commands),
+            caller: Caller::new(client, commands),
             subscriptions: Subscriptions::new(target, client, config, sink, home),
             shown,
         })
@@ -68,11 +65,13 @@ impl Redis {
 
 impl Backend for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        wire(step.id.kind).acquire(self, step)
+        wire(step.id.kind).acquire(&self.caller, step)
     }
 
-    fn release(&self, step: Release) -> Reply<ReleaseReply> {
-        wire(step.id.kind).release(self, step)
+    fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
+        // Also a subscription that is on its way to its end.
+        step.listening |= self.subscriptions.is_counted(&step.id);
+        wire(step.id.kind).release(&self.caller, step)
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
@@ -81,11 +80,11 @@ impl Backend for Redis {
         };
         let kind = first.id.kind;
         if batch.iter().all(|renew| renew.id.kind == kind) {
-            return wire(kind).renew(self, batch);
+            return wire(kind).renew(&self.caller, batch);
         }
         let runs: Vec<_> = batch
             .chunk_by(|a, b| a.id.kind == b.id.kind)
-            .map(|run| wire(run[0].id.kind).renew(self, run))
+            .map(|run| wire(run[0].id.kind).renew(&self.caller, run))
             .collect();
         Box::pin(async move {
             let answers = futures_util::future::try_join_all(runs).await?;
@@ -94,27 +93,27 @@ impl Backend for Redis {
     }
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
-        wire(step.id.kind).extend(self, step)
+        wire(step.id.kind).extend(&self.caller, step)
     }
 
     fn count(&self, step: Count) -> Reply<Counted> {
-        wire(step.id.kind).count(self, step)
+        wire(step.id.kind).count(&self.caller, step)
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        wire(id.kind).inspect(self, id)
+        wire(id.kind).inspect(&self.caller, id)
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
-        wire(id.kind).force_unlock(self, id)
+        wire(id.kind).force_unlock(&self.caller, id)
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
-        wire(kind).owner(self, access, lease)
+        wire(kind).owner(&self.caller, access, lease)
     }
 
     fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {
-        wire(id.kind).permits(self, id, step)
+        wire(id.kind).permits(&self.caller, id, step)
     }
 
     fn listen(&self, id: LockId) -> Reply<()> {
@@ -130,75 +129,12 @@ impl Backend for Redis {
     }
 
     fn prepare(&self) {
-        self.commands.prepare();
+        self.caller.prepare();
     }
 }
-
-impl Redis {
-    /// Calls a script, and reads its reply.
-    fn call<T: Send + 'static>(
-        &self,
-        call: Call,
-        read: impl FnOnce(&Value) -> Option<T> + Send + 'static,
-    ) -> Reply<T> {
-        let commands = Arc::clone(&self.commands);
-        Box::pin(async move {
-            let reply = commands.call(call).await?;
-            read(&reply).ok_or_else(|| Failure::Rejected(Arc::new(unexpected(&reply))))
-        })
-    }
-
-    /// Calls a script that reads who holds a lock, and adds what the holders' clients call themselves.
-    fn inspect(
-        &self,
-        call: Call,
-        read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
-    ) -> Reply<Inspection> {
-        let found = self.call(call, read);
-        let commands = Arc::clone(&self.commands);
-        Box::pin(async move {
-            let mut found = found.await?;
-            if !found.owners.is_empty() {
-                let mut list = redis::cmd("CLIENT");
-                list.arg("LIST").arg("TYPE").arg("NORMAL");
-                // A holder without a label is still an answer.
-                let list = commands.command(&list).await.ok();
-                let list = list.and_then(|reply| kinds::text(&reply));
-                let list = list.unwrap_or_default();
-                for held in &mut found.owners {
-                    let client = held.owner.split(':').next().unwrap_or_default();
-                    held.label = label(&list, client);
-                }
-            }
-            Ok(found)
-        })
-    }
-}
-
-/// What the client of this uuid calls itself, from the answer to `CLIENT LIST`.
-fn label(list: &str, client: &str) -> Option<String> {
-    let prefix = format!(" name={CONNECTION_NAME}:{client}:");
-    let (_, rest) = list.split_once(&prefix)?;
-    rest.split([' ', '\n']).next().map(str::to_owned)
-}
-
-/// How our connections are called in `CLIENT LIST`: this, the client's uuid, its label.
-const CONNECTION_NAME: &str = "leasehold";
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_label_is_found_in_the_client_list() {
-        let list = "id=3 addr=1.2.3.4:5 name=other db=0\nid=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 db=0\n";
-        assert_eq!(label(list, "ab-1").as_deref(), Some("host:42"));
-        assert_eq!(label(list, "ab-2"), None);
     }
 }

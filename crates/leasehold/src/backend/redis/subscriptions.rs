@@ -37,7 +37,7 @@ use crate::{
 
 pub(super) struct Subscriptions {
     orders: mpsc::UnboundedSender<Order>,
-    counted: Arc<Counted>,
+    counted: Arc<Audience>,
     timeout: Duration,
     home: Home,
 }
@@ -58,7 +58,7 @@ impl Subscriptions {
         home: &Home,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let counted = Arc::new(Counted::default());
+        let counted = Arc::new(Audience::default());
         let lane = SubscriptionLane {
             target,
             client: Arc::clone(client),
@@ -136,19 +136,19 @@ struct SubscriptionLane {
     sink: Arc<dyn Sink>,
     /// By channel: the names it is about. Redisson's channel of `x` is that of `{x}` too.
     ids: HashMap<String, Vec<LockId>>,
-    counted: Arc<Counted>,
+    counted: Arc<Audience>,
     /// A subscription has come about on the present connection.
     worked: bool,
 }
 
 /// The names for which the server may count this client among the subscribers, and since which order.
 #[derive(Default)]
-struct Counted {
+struct Audience {
     ids: Mutex<HashMap<LockId, u64>>,
     orders: AtomicU64,
 }
 
-impl Counted {
+impl Audience {
     fn begin(&self, id: &LockId) {
         let order = self.orders.fetch_add(1, Ordering::Relaxed);
         self.ids.lock().insert(id.clone(), order);

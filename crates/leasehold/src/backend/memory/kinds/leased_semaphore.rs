@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::Rules;
-use crate::{backend::memory::store::Held, kind::Access};
+use super::{Rules, StoredHold};
+use crate::kind::Access;
 
 pub(super) struct LeasedSemaphoreRules;
 
 /// How many permits are out.
-pub(in crate::backend::memory) fn taken(held: &[Held]) -> i64 {
+pub(in crate::backend::memory) fn taken(held: &[StoredHold]) -> i64 {
     let permits = held.iter().map(|held| match held.access {
         Access::Permits(count) => i64::from(count),
         Access::Exclusive | Access::Shared => 0,
@@ -17,7 +17,7 @@ pub(in crate::backend::memory) fn taken(held: &[Held]) -> i64 {
 }
 
 impl Rules for LeasedSemaphoreRules {
-    fn fits(&self, held: &[Held], access: Access, permits: i64) -> bool {
+    fn fits(&self, held: &[StoredHold], access: Access, permits: i64) -> bool {
         let Access::Permits(count) = access else {
             return false;
         };
@@ -29,7 +29,7 @@ impl Rules for LeasedSemaphoreRules {
     }
 
     /// The lease that ends first gives its permits back.
-    fn ends(&self, held: &[Held]) -> Option<Duration> {
+    fn ends(&self, held: &[StoredHold]) -> Option<Duration> {
         held.iter().map(|held| held.ends).min()
     }
 }

@@ -4,10 +4,21 @@ pub(super) mod leased_semaphore;
 mod mutex;
 mod rw_lock;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::store::Held;
-use crate::kind::{Access, LockKind};
+use crate::{
+    kind::{Access, LockKind},
+    owner::LeaseId,
+};
+
+/// One hold.
+pub(in crate::backend::memory) struct StoredHold {
+    pub(in crate::backend::memory) client: Arc<str>,
+    pub(in crate::backend::memory) lease: LeaseId,
+    pub(in crate::backend::memory) access: Access,
+    pub(in crate::backend::memory) holds: u32,
+    pub(in crate::backend::memory) ends: Duration,
+}
 
 /// The kinds that this backend knows: one line for each.
 pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
@@ -21,7 +32,7 @@ pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
 /// When a lock of one kind can be taken.
 pub(super) trait Rules: Sync {
     /// Whether it can be taken beside what is held, of so many permits.
-    fn fits(&self, held: &[Held], access: Access, permits: i64) -> bool;
+    fn fits(&self, held: &[StoredHold], access: Access, permits: i64) -> bool;
 
     /// Whether one that wants this lets those go first that stand in the queue for that.
     fn gives_way(&self, _wants: Access, _waits: Access) -> bool {
@@ -34,7 +45,7 @@ pub(super) trait Rules: Sync {
     }
 
     /// When another look is of use, if no wake-up comes: what is left of the lease that ends last.
-    fn ends(&self, held: &[Held]) -> Option<Duration> {
+    fn ends(&self, held: &[StoredHold]) -> Option<Duration> {
         held.iter().map(|held| held.ends).max()
     }
 }

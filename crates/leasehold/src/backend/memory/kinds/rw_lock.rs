@@ -1,12 +1,12 @@
 //! Many readers, or one writer. A reader lets a writer that waits go first.
 
-use super::Rules;
-use crate::{backend::memory::store::Held, kind::Access};
+use super::{Rules, StoredHold};
+use crate::kind::Access;
 
 pub(super) struct RwLockRules;
 
 impl Rules for RwLockRules {
-    fn fits(&self, held: &[Held], access: Access, _permits: i64) -> bool {
+    fn fits(&self, held: &[StoredHold], access: Access, _permits: i64) -> bool {
         held.is_empty()
             || access == Access::Shared && held.iter().all(|held| held.access == Access::Shared)
     }

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 use redis::Value;
 
-use super::Redis;
+use super::caller::{Caller, text};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Permits, Release,
@@ -39,27 +39,27 @@ pub(super) trait Wire: Sync {
     }
 
     /// What stands for a hold of this client.
-    fn owner(&self, redis: &Redis, _access: Access, lease: LeaseId) -> String {
-        OwnerField::of(redis, lease).to_string()
+    fn owner(&self, caller: &Caller, _access: Access, lease: LeaseId) -> String {
+        OwnerField::of(caller, lease).to_string()
     }
 
-    fn acquire(&self, redis: &Redis, step: Acquire) -> Reply<Acquired>;
+    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired>;
 
-    fn release(&self, redis: &Redis, step: Release) -> Reply<ReleaseReply>;
+    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply>;
 
     /// All of this kind.
-    fn renew(&self, redis: &Redis, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
+    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
-    fn extend(&self, redis: &Redis, step: Extend) -> Reply<Option<Duration>>;
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>>;
 
-    fn count(&self, redis: &Redis, step: Count) -> Reply<Counted>;
+    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted>;
 
-    fn inspect(&self, redis: &Redis, id: LockId) -> Reply<Inspection>;
+    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection>;
 
-    fn force_unlock(&self, redis: &Redis, id: LockId) -> Reply<Vec<String>>;
+    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>>;
 
     /// Of a semaphore. Any other kind has none, and is never asked.
-    fn permits(&self, _redis: &Redis, _id: LockId, _step: Permits) -> Reply<i64> {
+    fn permits(&self, _caller: &Caller, _id: LockId, _step: Permits) -> Reply<i64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 }
@@ -72,9 +72,9 @@ struct OwnerField<'a> {
 }
 
 impl OwnerField<'_> {
-    fn of(redis: &Redis, lease: LeaseId) -> OwnerField<'_> {
+    fn of(caller: &Caller, lease: LeaseId) -> OwnerField<'_> {
         OwnerField {
-            client: &redis.client,
+            client: &caller.client,
             lease,
         }
     }
@@ -113,14 +113,6 @@ fn pair(reply: &Value) -> Option<(i64, i64)> {
             [first, second] => Some((int(first)?, int(second)?)),
             _ => None,
         },
-        _ => None,
-    }
-}
-
-pub(super) fn text(reply: &Value) -> Option<String> {
-    match reply {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
         _ => None,
     }
 }

@@ -6,14 +6,14 @@ use redis::Value;
 
 use super::{
     OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, released, renewals,
-    size_hint, text, texts,
+    size_hint, texts,
 };
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
         Renew, Renewal, Reply,
         redis::{
-            Redis,
+            caller::{Caller, text},
             script::{Call, Lazy, Script},
         },
     },
@@ -63,46 +63,44 @@ impl Wire for MutexWire {
         })
     }
 
-    fn acquire(&self, redis: &Redis, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 3, 4, size_hint(&id.name, 3))
             .arg(id.name.as_str())
-            .text(id.gone_key(&redis.client, step.lease))
+            .text(id.gone_key(&caller.client, step.lease))
             .text(id.queue_key())
-            .text(OwnerField::of(redis, step.lease))
+            .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms)
             .arg(step.place.map_or(0, |place| place.ask))
             .arg(step.place.map_or(0, |place| place.keep_ms));
-        redis.call(call, move |reply| acquired(reply, step.lease_ms))
+        caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&self, redis: &Redis, step: Release) -> Reply<ReleaseReply> {
+    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
-        // Also a subscription that is on its way to its end.
-        let listening = step.listening || redis.subscriptions.is_counted(id);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 3, 10, size_hint(&id.name, 5))
             .arg(id.name.as_str())
             .text(id.queue_key())
             .text(id.gone_prefix())
-            .text(OwnerField::of(redis, step.lease))
+            .text(OwnerField::of(caller, step.lease))
             .text(channel(&id.name))
             .text(id.grant_channel(""))
             .arg(step.tombstone_ms.unwrap_or(0))
-            .arg(u8::from(listening))
-            .text(OrEmpty(next.map(|next| OwnerField::of(redis, next.lease))))
+            .arg(u8::from(step.listening))
+            .text(OrEmpty(next.map(|next| OwnerField::of(caller, next.lease))))
             .arg(next.map_or(0, |next| next.lease_ms))
             .arg(next.map_or(0, |next| u8::from(next.keep)))
             .arg(place.map_or(0, |place| place.ask))
             .arg(place.map_or(0, |place| place.keep_ms))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
-        redis.call(call, move |reply| {
+        caller.call(call, move |reply| {
             released(reply, next.map(|next| next.lease_ms))
         })
     }
 
-    fn renew(&self, redis: &Redis, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, asked + 2, names);
@@ -112,43 +110,43 @@ impl Wire for MutexWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
-                call = call.text(OwnerField::of(redis, renew.lease));
+                call = call.text(OwnerField::of(caller, renew.lease));
             }
         }
-        redis.call(call, move |reply| renewals(reply, asked))
+        caller.call(call, move |reply| renewals(reply, asked))
     }
 
-    fn extend(&self, redis: &Redis, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&EXTEND, 1, 2, size_hint(&step.id.name, 1))
             .arg(step.id.name.as_str())
-            .text(OwnerField::of(redis, step.lease))
+            .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms);
-        redis.call(call, extended)
+        caller.call(call, extended)
     }
 
-    fn count(&self, redis: &Redis, step: Count) -> Reply<Counted> {
+    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
         let call = Call::new(&COUNT, 1, 2, size_hint(&step.id.name, 1))
             .arg(step.id.name.as_str())
-            .text(OwnerField::of(redis, step.lease))
+            .text(OwnerField::of(caller, step.lease))
             .arg(step.holds);
-        redis.call(call, counted)
+        caller.call(call, counted)
     }
 
-    fn inspect(&self, redis: &Redis, id: LockId) -> Reply<Inspection> {
+    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
             .arg(id.name.as_str())
             .text(channel(&id.name));
-        redis.inspect(call, inspection)
+        caller.inspect(call, inspection)
     }
 
-    fn force_unlock(&self, redis: &Redis, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 3, 2, size_hint(&id.name, 5))
             .arg(id.name.as_str())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(channel(&id.name))
             .text(id.grant_channel(""));
-        redis.call(call, texts)
+        caller.call(call, texts)
     }
 }
 

@@ -1,0 +1,101 @@
+//! Calls scripts in the name of a client, and reads their replies.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use super::{
+    commands::Commands,
+    script::{Call, unexpected},
+};
+use crate::backend::{Failure, Inspection, Reply};
+
+/// How our connections are called in `CLIENT LIST`: this, the client's uuid, its label.
+pub(super) const CONNECTION_NAME: &str = "leasehold";
+
+/// Calls scripts for one client.
+pub(super) struct Caller {
+    pub(super) client: Arc<str>,
+    commands: Arc<Commands>,
+}
+
+impl Caller {
+    pub(super) fn new(client: &Arc<str>, commands: Commands) -> Caller {
+        Caller {
+            client: Arc::clone(client),
+            commands: Arc::new(commands),
+        }
+    }
+
+    /// Leases are held that will have to be renewed from home.
+    pub(super) fn prepare(&self) {
+        self.commands.prepare();
+    }
+
+    /// Calls a script, and reads its reply.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        call: Call,
+        read: impl FnOnce(&Value) -> Option<T> + Send + 'static,
+    ) -> Reply<T> {
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move {
+            let reply = commands.call(call).await?;
+            read(&reply).ok_or_else(|| Failure::Rejected(Arc::new(unexpected(&reply))))
+        })
+    }
+
+    /// Calls a script that reads who holds a lock, and adds what the holders' clients call themselves.
+    pub(super) fn inspect(
+        &self,
+        call: Call,
+        read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
+    ) -> Reply<Inspection> {
+        let found = self.call(call, read);
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move {
+            let mut found = found.await?;
+            if !found.owners.is_empty() {
+                let mut list = redis::cmd("CLIENT");
+                list.arg("LIST").arg("TYPE").arg("NORMAL");
+                // A holder without a label is still an answer.
+                let list = commands.command(&list).await.ok();
+                let list = list.and_then(|reply| text(&reply));
+                let list = list.unwrap_or_default();
+                for held in &mut found.owners {
+                    let client = held.owner.split(':').next().unwrap_or_default();
+                    held.label = label(&list, client);
+                }
+            }
+            Ok(found)
+        })
+    }
+}
+
+/// What the client of this uuid calls itself, from the answer to `CLIENT LIST`.
+fn label(list: &str, client: &str) -> Option<String> {
+    let prefix = format!(" name={CONNECTION_NAME}:{client}:");
+    let (_, rest) = list.split_once(&prefix)?;
+    rest.split([' ', '\n']).next().map(str::to_owned)
+}
+
+/// A reply that is a text.
+pub(super) fn text(reply: &Value) -> Option<String> {
+    match reply {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_is_found_in_the_client_list() {
+        let list = "id=3 addr=1.2.3.4:5 name=other db=0\nid=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 db=0\n";
+        assert_eq!(label(list, "ab-1").as_deref(), Some("host:42"));
+        assert_eq!(label(list, "ab-2"), None);
+    }
+}
