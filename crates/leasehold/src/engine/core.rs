@@ -144,19 +144,21 @@ impl Core {
         let owners = match self.backend.force_unlock(id.clone()).await {
             Ok(owners) => owners,
             Err(failure) => {
-                // It may have been carried out: the hold of before must not go on believing.
-                if let (Failure::Ambiguous(_), Some(hold)) = (&failure, before) {
-                    hold.lose(LostReason::Unconfirmed);
+                // It may have been carried out: the holds of before must not go on believing.
+                if matches!(failure, Failure::Ambiguous(_)) {
+                    for hold in before {
+                        hold.lose(LostReason::Unconfirmed);
+                    }
                 }
                 let doing = format!("unlock {:?} by force", id.name);
                 return Err(failure.into_error(doing, Duration::ZERO));
             }
         };
         // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
-        if let Some(hold) = self.queues.held(id)
-            && owners.contains(&hold.owner())
-        {
-            hold.lose(LostReason::Replaced);
+        for hold in self.queues.held(id) {
+            if owners.contains(&hold.owner()) {
+                hold.lose(LostReason::Replaced);
+            }
         }
         Ok(!owners.is_empty())
     }

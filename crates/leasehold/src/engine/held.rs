@@ -36,6 +36,16 @@ impl Held {
         }
     }
 
+    /// Another holder's part of a hold that is shared, counted in memory. `None` when the last one is on its way out.
+    pub(crate) fn join(hold: &Arc<Hold>) -> Option<Held> {
+        hold.enter()?;
+        Some(Held {
+            hold: Arc::clone(hold),
+            counted: false,
+            live: true,
+        })
+    }
+
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.hold
     }

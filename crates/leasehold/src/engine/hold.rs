@@ -264,9 +264,12 @@ impl Hold {
         }
     }
 
-    /// What the server counts for the present holder.
+    /// What the server counts for the present holder: its entries; of readers, how many share the hold.
     pub(crate) fn counted(&self) -> u32 {
-        self.state.lock().counted.max(1)
+        let state = self.state.lock();
+        let shared = state.spec.access == Access::Shared && state.spec.owner.is_none();
+        let count = if shared { state.guards } else { state.counted };
+        count.max(1)
     }
 
     /// Ends the hold as lost, unless it has ended before.

@@ -172,7 +172,10 @@ impl<'a> Driver<'a> {
                 if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
                     drop(state);
                     self.queue.seated(self.core, &hold, sent);
-                    return Step::Exit;
+                    if hold.spec().access.is_exclusive() {
+                        return Step::Exit;
+                    }
+                    return Step::Ask; // for the next, if one waits
                 }
                 if now >= granted.until
                     && let Some(late) = &mut self.late

@@ -12,6 +12,7 @@ use super::{
     Life, Locked, Patience, Phase, Queue, Spec, WaitResult,
     answer::AnswerFuture,
     driver::Start,
+    shared::ask_to_join,
     ticket::{Pauses, Ticket},
 };
 use crate::{
@@ -23,6 +24,7 @@ use crate::{
     engine::held::Held,
     engine::hold::Hold,
     engine::lease,
+    kind::Access,
     name::{LockId, Name},
 };
 
@@ -41,6 +43,8 @@ enum Admission {
     Wait(WaitTicket),
     /// This owner holds it already.
     Inside(Arc<Hold>),
+    /// Beside other readers of this process.
+    Joined(Held),
     /// Held, and the newcomer does not wait.
     Busy,
 }
@@ -66,6 +70,7 @@ pub(crate) async fn acquire(
     };
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(None),
+        Admission::Joined(held) => return Ok(Some(held)),
         Admission::Inside(hold) => {
             let inside = core.finish(reenter_on_server(hold, patience));
             let Some(until) = until else {
@@ -138,22 +143,33 @@ fn enter(
             }
             return Err(Error::Closed);
         }
+        let of_owner = match &state.phase {
+            Phase::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => {
+                Some(hold)
+            }
+            _ => state.shared.of_owner(spec.owner),
+        };
+        if let Some(hold) = of_owner {
+            if !spec.may_enter(&hold.spec()) {
+                return Err(Error::Reentered {
+                    name: id.name.shared(),
+                    held_at: hold.spec().place,
+                });
+            }
+            if hold.enter_counted().is_some() {
+                return Ok(Admission::Inside(Arc::clone(hold)));
+            }
+        }
+        if !state.shared.is_empty()
+            && let Some(held) = state.join(&spec, core.clock.now())
+        {
+            return Ok(Admission::Joined(held));
+        }
         match &state.phase {
             Phase::Idle => {
                 state.phase = Phase::InFlight(None);
                 drop(state);
                 return Ok(Admission::Attempt(queue));
-            }
-            Phase::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => {
-                if !spec.reentrant {
-                    return Err(Error::Reentered {
-                        name: id.name.shared(),
-                        held_at: hold.spec().place,
-                    });
-                }
-                if hold.enter_counted().is_some() {
-                    return Ok(Admission::Inside(Arc::clone(hold)));
-                }
             }
             Phase::Held(_) | Phase::WaitingRemote if once => return Ok(Admission::Busy),
             _ => {}
@@ -228,6 +244,11 @@ async fn first_attempt(
     spec: Spec,
     patience: Patience,
 ) -> Result<FirstAttempt, Error> {
+    if spec.access == Access::Shared
+        && let Some(held) = ask_to_join(&core, &queue, &spec).await
+    {
+        return Ok(FirstAttempt::Held(held));
+    }
     let mut ticket = Ticket::new(&core, spec.terms());
     let mut late = TooLate::new(spec);
     let mut pauses = Pauses::default();
@@ -261,7 +282,11 @@ async fn first_attempt(
                     let granted = ticket.granted(sent, remaining);
                     if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
                         state.took(&hold);
-                        drop(state);
+                        if spec.access.is_exclusive() {
+                            drop(state);
+                        } else {
+                            queue.go_on(&core, state, Start::Ask);
+                        }
                         queue.seated(&core, &hold, sent);
                         // A guard from here on: should the caller be gone, its drop releases the name.
                         return Ok(FirstAttempt::Held(Held::new(hold)));

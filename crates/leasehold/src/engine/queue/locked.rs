@@ -9,11 +9,13 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::{Queue, QueueState};
-use crate::callout;
+use crate::{callout, engine::held::Held};
 
 pub(super) struct Locked<'a> {
     state: Option<MutexGuard<'a, QueueState>>,
     wakers: SmallVec<[Waker; 1]>,
+    /// Those whose waiters have left.
+    unwanted: Vec<Held>,
 }
 
 impl Queue {
@@ -21,6 +23,7 @@ impl Queue {
         Locked {
             state: Some(self.state.lock()),
             wakers: SmallVec::new(),
+            unwanted: Vec::new(),
         }
     }
 }
@@ -29,6 +32,11 @@ impl Locked<'_> {
     /// Calls it once the queue is unlocked.
     pub(super) fn wake_later(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);
+    }
+
+    /// Gives it back once the queue is unlocked (Q5).
+    pub(super) fn drop_later(&mut self, held: Held) {
+        self.unwanted.push(held);
     }
 }
 
@@ -53,5 +61,6 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         drop(self.state.take());
         self.wakers.drain(..).for_each(callout::wake);
+        self.unwanted.clear();
     }
 }

@@ -172,12 +172,12 @@ impl Queues {
     /// All holds of this process.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         let all = self.all();
-        all.iter().filter_map(|queue| queue.holder()).collect()
+        all.iter().flat_map(|queue| queue.holders()).collect()
     }
 
-    /// The hold of this process on a name.
-    pub(crate) fn held(&self, id: &LockId) -> Option<Arc<Hold>> {
-        self.find(id)?.holder()
+    /// The holds of this process on one lock.
+    pub(crate) fn held(&self, id: &LockId) -> Vec<Arc<Hold>> {
+        self.find(id).map_or_else(Vec::new, |queue| queue.holders())
     }
 
     /// The backend heard something about a name.

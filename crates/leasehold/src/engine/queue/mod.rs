@@ -6,7 +6,8 @@
 //!
 //! Invariants, cited by number elsewhere (B1 to B6 are the rules of belief in docs/guarantees.md):
 //!
-//! - **Q1** At most one attempt, hold, release or driver per queue. (A driver whose waiter was served directly exits.)
+//! - **Q1** At most one attempt, exclusive hold, release or driver per queue. (A driver whose waiter was served directly
+//!   exits.) Holds that are shared, and their releases, are beside that: `shared.rs`.
 //! - **Q2** A queue with waiters is not idle, so an actor will answer them.
 //! - **Q3** A queue leaves the map under its own lock, with nothing in it; a caller that finds it afterwards looks again.
 //! - **Q4** Once a release was sent, its lease id is never relied on again; the server may keep the name for
@@ -23,6 +24,7 @@ mod locked;
 mod map;
 mod release;
 mod remote;
+mod shared;
 mod spec;
 mod ticket;
 mod waiters;
@@ -41,6 +43,7 @@ pub(crate) use map::Queues;
 use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
 use remote::{Remote, Subscription};
+use shared::SharedHolds;
 pub(crate) use spec::{Patience, Spec};
 use ticket::Ticket;
 pub(crate) use ticket::{Debt, abandon};
@@ -84,6 +87,8 @@ struct QueueState {
     handoffs: u32,
     /// While the name is held: when the server was last asked. While it is given back: since when.
     since: Tick,
+    /// Holds beside which others may hold it too.
+    shared: SharedHolds,
     /// Only while this process waits at the server; boxed, since most names are never contended.
     remote: Option<Box<Remote>>,
 }
@@ -126,17 +131,22 @@ impl Queue {
                 driver: 0,
                 handoffs: 0,
                 since: Tick::MAX,
+                shared: SharedHolds::default(),
                 remote: None,
             }),
             driver_wake: Notify::new(),
         }
     }
 
-    fn holder(&self) -> Option<Arc<Hold>> {
-        match &self.lock().phase {
-            Phase::Held(hold) => Some(Arc::clone(hold)),
+    /// All that hold it in this process.
+    fn holders(&self) -> Vec<Arc<Hold>> {
+        let state = self.lock();
+        let exclusive = match &state.phase {
+            Phase::Held(hold) => Some(hold),
             _ => None,
-        }
+        };
+        let all = exclusive.into_iter().chain(state.shared.all());
+        all.map(Arc::clone).collect()
     }
 
     /// A holder for a lease that the server gave to us: the one place in which there comes to be one.
@@ -199,6 +209,10 @@ impl Queue {
             Phase::Releasing(lease, _) if *lease == grant.lease => return true, // it is being given up
             _ => {}
         }
+        let mut shared = state.shared.all().iter();
+        if shared.any(|hold| hold.lease == grant.lease) {
+            return true;
+        }
         let waits = matches!(state.phase, Phase::WaitingRemote);
         let Some(remote) = &mut state.remote else {
             return false;
@@ -215,7 +229,9 @@ impl Queue {
             && first.is_fresh(granted.sent, now)
             && let Some(hold) = self.seat(core, &mut state, granted)
         {
-            state.driver = state.driver.wrapping_add(1);
+            if hold.spec().access.is_exclusive() {
+                state.driver = state.driver.wrapping_add(1);
+            }
             drop(state);
             self.seated(core, &hold, granted.sent);
         }
@@ -236,9 +252,15 @@ impl Queue {
 
     /// The holder has lost the name or left it to expire: the next may ask for it.
     pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
-        let state = self.lock();
+        let mut state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
             self.go_on(core, state, Start::Ask);
+        } else if state.shared.remove(hold) {
+            if matches!(state.phase, Phase::Idle) {
+                self.go_on(core, state, Start::Ask);
+            } else {
+                self.driver_wake.notify_one();
+            }
         }
     }
 
@@ -253,11 +275,13 @@ impl Queue {
         }
     }
 
-    /// Nothing holds, wants or gives back the name in this process.
+    /// Nothing wants or gives back the name in this process. If nothing holds it either, that is the queue's end.
     fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
         state.phase = Phase::Idle;
-        state.life = Life::Removed;
-        core.queues.remove(self);
+        if state.shared.is_empty() {
+            state.life = Life::Removed;
+            core.queues.remove(self);
+        }
         drop(self.stop_listening(core, state));
         if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
             abandon(core, &self.id, debt);

@@ -13,10 +13,12 @@ use crate::{
     backend::{Failure, Next, Release, ReleaseReply},
     callout,
     clock::Tick,
+    engine::core::Core,
     engine::finish::Finish,
     engine::hold::{Hold, Left},
     engine::lease::{self, End, Standing},
     events::EventKind,
+    kind::Access,
     owner::LeaseId,
 };
 
@@ -50,6 +52,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     let spec = hold.spec();
     let mut state = queue.lock();
     let may_pass = spec.handoff.is_on()
+        && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
         && now.since(state.since) < spec.handoff.max_time()
         && enough_left(&hold, &spec, now);
@@ -74,9 +77,18 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     }
     hold.settled_by_release();
     core.watchdog.forget(&hold);
-    state.phase = Phase::Releasing(hold.lease, None);
-    state.since = now;
-    let next = next(&core, &mut state, &spec);
+    let next = if spec.access.is_exclusive() {
+        state.phase = Phase::Releasing(hold.lease, None);
+        state.since = now;
+        next(&core, &mut state, &spec)
+    } else {
+        state.shared.remove(&hold);
+        if matches!(state.phase, Phase::Idle) {
+            // Who asks now waits for this release first.
+            state.phase = Phase::Releasing(hold.lease, None);
+        }
+        None // who waits here has a driver
+    };
     drop(state);
     ReleaseStep::ToServer(Releasing {
         hold,
@@ -107,11 +119,7 @@ fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
 
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
-fn next(
-    core: &Arc<crate::engine::core::Core>,
-    state: &mut Locked<'_>,
-    spec: &Spec,
-) -> Option<(LeaseId, bool)> {
+fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseId, bool)> {
     if state.life != Life::Open {
         return None; // B6
     }
@@ -308,7 +316,7 @@ impl Releasing {
             // A renewal that was held back may have prolonged it meanwhile (B5).
             abandon(core, &queue.id, self.hold.debt());
         }
-        queue.go_on(core, queue.lock(), Start::Ask);
+        queue.after_release(core, queue.lock(), self.hold.lease, Start::Ask);
     }
 }
 
@@ -356,6 +364,19 @@ impl Queue {
             ReleaseReply::Freed { others } if others > 0 => Start::GiveWay,
             _ => Start::Ask,
         };
-        self.go_on(core, state, start);
+        self.after_release(core, state, hold.lease, start);
+    }
+
+    /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.
+    fn after_release(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        state: Locked<'_>,
+        lease: LeaseId,
+        start: Start,
+    ) {
+        if matches!(&state.phase, Phase::Releasing(present, _) if *present == lease) {
+            self.go_on(core, state, start);
+        }
     }
 }

@@ -69,6 +69,12 @@ impl Spec {
             && other.max_hold == Span::ZERO
     }
 
+    /// Whether a caller may enter a hold of its own owner. A writer may read; a reader that wants to write would wait for
+    /// itself.
+    pub(super) fn may_enter(&self, hold: &Spec) -> bool {
+        self.reentrant && (hold.access.is_exclusive() || hold.access == self.access)
+    }
+
     /// Whether a lease that counts since `sent` is fresh enough for a new holder: a renewal must not be its first worry, and
     /// of a fixed lease hardly any may be gone.
     pub(super) fn is_fresh(&self, sent: Tick, now: Tick) -> bool {

@@ -113,17 +113,27 @@ impl Locked<'_> {
     pub(super) fn took(&mut self, hold: &Arc<Hold>) {
         self.handoffs = 0;
         self.since = hold.core.clock.now();
-        self.held_by(hold);
+        if hold.spec().access.is_exclusive() {
+            self.held_by(hold);
+        } else {
+            self.shared.add(hold);
+            self.admit_owner_of(hold);
+            self.admit_readers(hold);
+        }
     }
 
     /// A holder has the name in this process from now on.
     pub(super) fn held_by(&mut self, hold: &Arc<Hold>) {
         self.phase = Phase::Held(Arc::clone(hold));
+        self.admit_owner_of(hold);
+        self.answer_try_once(&Ok(()));
+    }
+
+    fn admit_owner_of(&mut self, hold: &Arc<Hold>) {
         let owner = hold.spec().owner;
         if owner.is_some() && self.waiters.iter().any(|w| w.spec.owner == owner) {
             self.admit_same_owner(hold, owner);
         }
-        self.answer_try_once(&Ok(()));
     }
 
     /// Waiters of the same owner enter with it, or they would wait for themselves.
@@ -132,7 +142,7 @@ impl Locked<'_> {
         for waiter in std::mem::take(&mut self.waiters) {
             if waiter.spec.owner != owner || waiter.answer.is_closed() {
                 rest.push_back(waiter);
-            } else if !waiter.spec.reentrant {
+            } else if !waiter.spec.may_enter(&hold.spec()) {
                 let error = Error::Reentered {
                     name: hold.queue.id.name.shared(),
                     held_at: hold.spec().place,
@@ -174,6 +184,15 @@ impl Locked<'_> {
         }
     }
 
+    /// Gives a waiter its part of a hold that others share.
+    pub(super) fn deliver_shared(&mut self, waiter: Waiter, held: Held) {
+        match waiter.answer.send(Ok(Some(held))) {
+            Ok(waker) => self.wake_later(waker),
+            Err(Ok(Some(held))) => self.drop_later(held),
+            Err(_) => {}
+        }
+    }
+
     /// Answers a waiter otherwise than by a guard.
     fn answer(&mut self, waiter: Waiter, answer: WaitResult) {
         if let Ok(waker) = waiter.answer.send(answer) {
@@ -209,7 +228,9 @@ impl Locked<'_> {
             };
             hold.hand_over(waiter.spec, now);
             if self.deliver(waiter, hold) {
-                self.held_by(hold);
+                if from.access.is_exclusive() {
+                    self.held_by(hold);
+                }
                 return true;
             }
         }

@@ -11,7 +11,7 @@ impl Rules for RwLockRules {
             || access == Access::Shared && held.iter().all(|held| held.access == Access::Shared)
     }
 
-    fn gives_way(&self, wants: Access, waits: Access) -> bool {
-        wants == Access::Shared && waits == Access::Exclusive
+    fn gives_way(&self, newcomer: Access, queued: Access) -> bool {
+        newcomer == Access::Shared && queued == Access::Exclusive
     }
 }

@@ -32,11 +32,11 @@ impl Queued {
 impl Store {
     /// Whether a client waits that goes first. One that hears nothing is gone.
     pub(super) fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
-        let heard = self.subscribers(id);
+        let listening = self.subscribers(id);
         let Some(waiting) = self.queues.get_mut(id) else {
             return false;
         };
-        let hears = |queued: &Queued| heard.iter().any(|heard| heard.client == queued.client);
+        let hears = |queued: &Queued| listening.iter().any(|s| s.client == queued.client);
         let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
         waiting
             .places

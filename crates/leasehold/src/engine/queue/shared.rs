@@ -1,0 +1,139 @@
+//! Holds beside which others may hold the lock too: readers', and permits'.
+//!
+//! They are no phase of the queue (Q1): while they last, an attempt or a driver may ask the server for more. The readers of
+//! this process share one hold. Within the hand-off budget the next one joins it in memory; when that is used up, it asks
+//! the server whether a writer waits.
+
+use std::sync::Arc;
+
+use super::{Life, Locked, Queue, QueueState, Spec, driver::Start, enter::write_count};
+use crate::{
+    LostReason, backend::Counted, clock::Tick, engine::core::Core, engine::held::Held,
+    engine::hold::Hold, engine::lease::Standing, kind::Access, owner::OwnerId,
+};
+
+/// Such holds of one queue. Boxed, since most queues have none.
+#[derive(Debug, Default)]
+pub(super) struct SharedHolds(Option<Box<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    holds: Vec<Arc<Hold>>,
+}
+
+impl SharedHolds {
+    pub(super) fn all(&self) -> &[Arc<Hold>] {
+        self.0.as_ref().map_or(&[], |inner| &inner.holds)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all().is_empty()
+    }
+
+    pub(super) fn add(&mut self, hold: &Arc<Hold>) {
+        self.0.get_or_insert_default().holds.push(Arc::clone(hold));
+    }
+
+    /// `false` if it was not there.
+    pub(super) fn remove(&mut self, hold: &Arc<Hold>) -> bool {
+        let Some(inner) = &mut self.0 else {
+            return false;
+        };
+        let before = inner.holds.len();
+        inner.holds.retain(|there| !Arc::ptr_eq(there, hold));
+        let found = inner.holds.len() < before;
+        if inner.holds.is_empty() {
+            self.0 = None;
+        }
+        found
+    }
+
+    pub(super) fn of_owner(&self, owner: Option<OwnerId>) -> Option<&Arc<Hold>> {
+        let mut all = self.all().iter();
+        all.find(|hold| owner.is_some() && hold.spec().owner == owner)
+    }
+}
+
+impl QueueState {
+    /// The hold of this process that another reader can share, whatever the budget says.
+    fn hold_to_share(&self, spec: &Spec, now: Tick) -> Option<&Arc<Hold>> {
+        if spec.access != Access::Shared || spec.owner.is_some() {
+            return None;
+        }
+        self.shared.all().iter().rev().find(|hold| {
+            let there = hold.spec();
+            let fresh = match hold.term.look(now) {
+                Standing::Valid(until) => until.since(now) > there.lease() / 3,
+                _ => false,
+            };
+            fresh && there.owner.is_none() && there.serves(spec)
+        })
+    }
+
+    /// Lets a reader in without asking the server, if nobody waits here and the budget allows it.
+    pub(super) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
+        let budget = spec.handoff.is_on()
+            && self.handoffs < spec.handoff.max_in_row
+            && now.since(self.since) < spec.handoff.max_time();
+        if !budget || !self.waiters.is_empty() {
+            return None;
+        }
+        let held = Held::join(self.hold_to_share(spec, now)?)?;
+        self.handoffs += 1;
+        Some(held)
+    }
+}
+
+impl Locked<'_> {
+    /// Lets in the readers that wait next, until one waits that cannot share the hold.
+    pub(super) fn admit_readers(&mut self, hold: &Arc<Hold>) {
+        let there = hold.spec();
+        if there.access != Access::Shared || there.owner.is_some() {
+            return;
+        }
+        while self
+            .first_live_waiter()
+            .is_some_and(|next| next.owner.is_none() && there.serves(&next))
+        {
+            let Some(held) = Held::join(hold) else {
+                return;
+            };
+            let Some(waiter) = self.pop_waiter() else {
+                self.drop_later(held);
+                return;
+            };
+            self.deliver_shared(waiter, held);
+        }
+    }
+}
+
+/// The budget for letting readers in unasked is used up: asks the server whether a writer waits. If none does, this one and
+/// those behind it share the hold that this process has. `None`: ask for another hold.
+pub(super) async fn ask_to_join(core: &Arc<Core>, queue: &Arc<Queue>, spec: &Spec) -> Option<Held> {
+    let asked = core.clock.now();
+    let hold = {
+        let state = queue.lock();
+        state.hold_to_share(spec, asked).cloned()
+    };
+    // An entry from here on, so that the hold is not released meanwhile.
+    let held = hold.as_ref().and_then(Held::join)?;
+    let hold = Arc::clone(held.hold());
+    match write_count(&hold).await {
+        Ok(Counted::Written) if hold.standing().is_ok() => {}
+        Ok(Counted::NotOurs) => {
+            hold.lose(LostReason::Replaced);
+            return None;
+        }
+        // Somebody waits; or there is no usable answer, which the next request says as well.
+        _ => return None,
+    }
+    let mut state = queue.lock();
+    if state.life != Life::Open {
+        return None; // B6
+    }
+    state.handoffs = 0;
+    state.since = asked;
+    state.admit_readers(&hold);
+    queue.go_on(core, state, Start::Ask);
+    Some(held)
+}
