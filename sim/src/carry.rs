@@ -390,8 +390,8 @@ impl World {
                 None => format!("client {letter}  is woken: {} may be free", hint.name),
             });
             if let Some(lease) = hint.granted {
-                let held = self.server.held(&hint.name);
-                let still = held.is_some_and(|held| held.lease == lease);
+                let held = self.server.holders(&hint.name);
+                let still = held.iter().any(|held| held.lease == lease);
                 shared.count(if still {
                     "seen: grant heard"
                 } else {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use fastrand::Rng;
+use leasehold::LockKind;
 
 use crate::{dice::mix, styles};
 
@@ -79,6 +80,9 @@ pub struct Mix {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub seed: u64,
+    /// Which kind of lock this world is about, and how many permits it has.
+    pub kind: LockKind,
+    pub permits: u32,
     pub clients: u8,
     pub names: u8,
     pub tasks: u8,
@@ -123,6 +127,8 @@ impl Config {
         let clients = pick(r, &[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5]);
         let mut config = Config {
             seed,
+            kind: LockKind::Mutex,
+            permits: 1,
             clients: u8::try_from(clients).unwrap_or(2),
             names: if r.f64() < 0.8 { 1 } else { r.u8(2..=3) },
             tasks: r.u8(1..=3),
@@ -158,6 +164,13 @@ impl Config {
         if STALLS.load(Ordering::Relaxed) {
             config.faults.stall = some(&mut r, 0.5, 0.3);
         }
+        let mut r = Rng::with_seed(mix(seed, 0x0051_4E05));
+        config.kind = match r.u32(0..10) {
+            0..=5 => LockKind::Mutex,
+            6..=7 => LockKind::RwLock,
+            _ => LockKind::LeasedSemaphore,
+        };
+        config.permits = r.u32(1..=4);
         // Else no answer is ever in time.
         config.operation_timeout = config.operation_timeout.max(config.latency * 8);
         config.chaos = (config.lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);
@@ -170,8 +183,9 @@ impl Config {
     pub fn in_words(&self) -> String {
         let time = Duration::from_nanos;
         format!(
-            "seed {}: {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            "seed {}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
             self.seed,
+            self.kind,
             self.clients,
             self.tasks,
             self.names,

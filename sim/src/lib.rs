@@ -8,6 +8,7 @@ pub mod dice;
 pub mod faults;
 pub mod held;
 pub mod invariants;
+pub mod lock;
 pub mod panics;
 pub mod process;
 pub mod report;

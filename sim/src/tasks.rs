@@ -9,7 +9,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Client, Error, ErrorKind, Guard, Handoff, Mutex, Owner, Shutdown, sim};
+use leasehold::{Client, Error, ErrorKind, Guard, Handoff, LockKind, Owner, Shutdown, sim};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -20,6 +20,7 @@ use crate::{
     dice::Point,
     held::Held,
     invariants::l4,
+    lock::Lock,
     shared::{LETTERS, NAMES, Wait, Waits, World},
 };
 
@@ -114,29 +115,27 @@ impl Task {
             3 => {
                 self.doing(|| format!("unlocks {} by force", NAMES[usize::from(name)]));
                 let freed = self
-                    .maybe(
-                        name,
-                        With::Nothing,
-                        self.client.force_unlock(NAMES[usize::from(name)]),
-                    )
+                    .maybe(name, With::Nothing, self.any(name).force_unlock())
                     .await;
                 self.say(|| format!("unlocked by force: {freed:?}"));
             }
             _ => {
                 self.doing(|| format!("looks at {}", NAMES[usize::from(name)]));
                 let _ = self
-                    .maybe(
-                        name,
-                        With::Nothing,
-                        self.client.status(NAMES[usize::from(name)]),
-                    )
+                    .maybe(name, With::Nothing, self.any(name).status())
                     .await;
             }
         }
     }
 
+    /// The lock, to be looked at.
+    fn any(&self, name: u8) -> Lock {
+        let name = NAMES[usize::from(name)];
+        Lock::of(&self.client, self.config.kind, name, 0, self.config.permits)
+    }
+
     /// The lock with this task's terms, and in words.
-    fn mutex(&self, r: &mut Rng, name: u8) -> (Mutex, u64, bool, String) {
+    fn terms(&self, r: &mut Rng, name: u8) -> (Lock, u64, bool, String) {
         let config = &self.config;
         let mut lease = config.lease;
         if !config.same_terms {
@@ -145,32 +144,43 @@ impl Task {
         let lease = lease.clamp(10 * MS, 60_000 * MS);
         let lease_of = Duration::from_nanos(lease);
         let fixed = r.f64() < config.fixed;
-        let mut mutex = self.client.mutex(NAMES[usize::from(name)]);
-        let mut terms = format!("{lease_of:?}");
-        mutex = if fixed {
+        // No dice where there is no choice, so that a world of mutexes is as it was before there were other kinds.
+        let want = match config.kind {
+            LockKind::Mutex => 0,
+            _ => r.u32(0..12),
+        };
+        let called = NAMES[usize::from(name)];
+        let mut lock = Lock::of(&self.client, config.kind, called, want, config.permits);
+        let mut terms = format!("{lease_of:?}{}", lock.in_words());
+        lock = if fixed {
             terms += " fixed";
-            mutex.fixed_lease(lease_of)
+            lock.fixed_lease(lease_of)
         } else {
-            mutex.lease(lease_of)
+            lock.lease(lease_of)
         };
         if r.f64() < config.max_hold {
             let most = Duration::from_nanos(fraction(lease, 0.5 + r.f64() * 3.0));
             terms = format!("{terms}, at most {most:?}");
-            mutex = mutex.max_hold(most);
+            lock = lock.max_hold(most);
         }
         if config.handoff_off {
-            mutex = mutex.handoff(Handoff::off());
+            lock = lock.handoff(Handoff::off());
         }
-        let owned = r.f64() < config.owned;
+        let mut owned = r.f64() < config.owned;
         if owned {
-            terms += ", as owner";
-            mutex = mutex.owned_by(&self.owner);
+            match lock.clone().owned_by(&self.owner) {
+                Some(its) => {
+                    terms += ", as owner";
+                    lock = its;
+                }
+                None => owned = false,
+            }
         }
-        (mutex, lease, owned, terms)
+        (lock, lease, owned, terms)
     }
 
     async fn lock(&self, r: &mut Rng, name: u8, asked: Asked) {
-        let (mutex, lease, owned, terms) = self.mutex(r, name);
+        let (lock, lease, owned, terms) = self.terms(r, name);
         let called = NAMES[usize::from(name)];
         let how = match asked {
             Asked::Lock => Waits::Forever,
@@ -181,16 +191,16 @@ impl Task {
         let got = match asked {
             Asked::Lock => {
                 self.doing(|| format!("lock({called}, {terms})"));
-                let got = self.maybe(name, With::Nothing, mutex.lock()).await;
+                let got = self.maybe(name, With::Nothing, lock.lock()).await;
                 got.map(|got| got.map(Some))
             }
             Asked::Try => {
                 self.doing(|| format!("try_lock({called}, {terms})"));
-                self.maybe(name, With::Nothing, mutex.try_lock()).await
+                self.maybe(name, With::Nothing, lock.try_lock()).await
             }
             Asked::TryFor(most) => {
                 self.doing(|| format!("try_lock_for({called}, {most:?}, {terms})"));
-                self.maybe(name, With::Nothing, mutex.try_lock_for(most))
+                self.maybe(name, With::Nothing, lock.try_lock_for(most))
                     .await
             }
         };
@@ -214,7 +224,7 @@ impl Task {
                 // All guards of one owner are one holder.
                 let holder = owned.then_some(u64::MAX - u64::from(self.me));
                 let held = Held::new(&self.world, guard, self.me, name, holder);
-                self.hold(r, held, &mutex, owned).await;
+                self.hold(r, held, &lock, owned).await;
             }
         }
     }
@@ -234,7 +244,7 @@ impl Task {
         (since, number)
     }
 
-    async fn hold(&self, r: &mut Rng, guarded: Held, mutex: &Mutex, owned: bool) {
+    async fn hold(&self, r: &mut Rng, guarded: Held, lock: &Lock, owned: bool) {
         let name = guarded.name;
         let mix = &self.config.mix;
         let some_time = |r: &mut Rng| fraction(self.config.lease, self.config.hold * r.f64());
@@ -293,7 +303,7 @@ impl Task {
                         drop(again);
                     }
                 }
-                _ if owned => self.nested(r, &guarded, mutex).await,
+                _ if owned => self.nested(r, &guarded, lock).await,
                 _ => {}
             }
         }
@@ -301,10 +311,10 @@ impl Task {
     }
 
     /// Locks what it holds as the same owner, and lets go of the inner guard.
-    async fn nested(&self, r: &mut Rng, held: &Held, mutex: &Mutex) {
+    async fn nested(&self, r: &mut Rng, held: &Held, lock: &Lock) {
         self.doing(|| "locks as the same owner".to_owned());
         let (_, waits) = self.waits(Waits::Somehow, held.name);
-        let got = self.maybe(held.name, With::Guard, mutex.lock()).await;
+        let got = self.maybe(held.name, With::Guard, lock.lock()).await;
         self.world.lock().waits.remove(&waits);
         if let Some(Ok(guard)) = got {
             let inner = Held::new(&self.world, guard, self.me, held.name, Some(held.holder));

@@ -19,7 +19,7 @@ use crate::{
     invariants::{self, Watch, release},
     panics,
     process::{Life, Process},
-    shared::{Breach, LETTERS, Shared, World as SharedWorld},
+    shared::{Breach, LETTERS, NAMES, Shared, World as SharedWorld},
     states::Seen,
     tasks::{self, Task},
     wire::{Message, Outbox},
@@ -98,6 +98,9 @@ impl World {
         panics::forget();
         let outbox = Arc::new(Outbox::default());
         let server = MemoryServer::simulated(Arc::clone(&outbox) as Arc<dyn sim::Network>);
+        for name in NAMES {
+            server.set_permits(name, config.permits.into());
+        }
         let dice = Dice::new(config.seed, calm);
         let mut shared = Shared::new(config.clone(), dice, traced);
         shared.say(|| config.in_words());
@@ -119,6 +122,13 @@ impl World {
             over: false,
             config,
         }
+    }
+
+    /// What the server has for one lease of one client.
+    pub fn holder(&self, name: u8, letter: &str, lease: u64) -> Option<sim::Held> {
+        let held = self.server.holders(NAMES[usize::from(name)]).into_iter();
+        let mut held = held.filter(|held| *held.client == *letter && held.lease == lease);
+        held.next()
     }
 
     pub fn at(&mut self, time: u64, event: Event) {

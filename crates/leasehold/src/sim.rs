@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    Guard, LostReason, MemoryServer,
+    Access, Guard, LostReason, MemoryServer,
     backend::{Failure, Reply, Sink, WakeUp, memory::store::Store},
     clock::{Clock, Tick},
     engine::hold::Hold,
@@ -341,6 +341,12 @@ impl Probe {
         hold.term.peek(clock.peek())
     }
 
+    /// How it shares its name with others.
+    pub fn access(&self) -> Access {
+        let hold = self.0.upgrade();
+        hold.map_or(Access::Exclusive, |hold| hold.spec().access)
+    }
+
     /// The lease id of the hold, as it is now.
     pub fn lease(&self) -> u64 {
         self.0.upgrade().map_or(0, |hold| hold.lease.get())
@@ -348,6 +354,12 @@ impl Probe {
 }
 
 impl<K> Guard<K> {
+    /// The same guard, whatever its kind.
+    #[must_use]
+    pub fn erased(self) -> Guard {
+        Guard::new(self.into_held())
+    }
+
     /// See [`Probe`].
     pub fn probe(&self) -> Probe {
         Probe(Arc::downgrade(self.hold()))

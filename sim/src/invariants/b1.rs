@@ -27,11 +27,8 @@ pub fn check(world: &mut World) {
         let until = world.now + process.in_server_time(left);
         let letter = LETTERS[usize::from(guard.client)];
         let lease = guard.probe.lease();
-        let held = world.server.held(NAMES[name]);
-        let ends = match &held {
-            Some(held) if held.lease == lease && *held.client == *letter => nanos(held),
-            _ => 0,
-        };
+        let held = world.holder(guard.name, letter, lease);
+        let ends = held.as_ref().map_or(0, nanos);
         // The clock of the engine is a few nanoseconds ahead of what it was set to.
         if until > ends + 1_000 {
             let heard = world.watch.last_heard(guard.client, lease);

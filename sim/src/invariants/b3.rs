@@ -31,8 +31,11 @@ pub fn check(world: &mut World) {
                 return true;
             }
             let letter = LETTERS[usize::from(client)];
-            let held = world.server.held(NAMES[usize::from(*name)]);
-            let holds = held.is_some_and(|held| *held.client == *letter && held.lease == lease);
+            let holds = world
+                .server
+                .holders(NAMES[usize::from(*name)])
+                .iter()
+                .any(|held| *held.client == *letter && held.lease == lease);
             let done = !holds
                 || shared.guarded.contains(&(client, lease))
                 || shared.detached.contains_key(&(client, lease))

@@ -1,6 +1,6 @@
 //! **L2** Every future ends; and `try_lock()` waits for no holder.
 
-use leasehold::sim::Look;
+use leasehold::{Access, sim::Look};
 
 use crate::{
     config::{MS, SECOND},
@@ -21,7 +21,9 @@ pub fn no_wait(world: &mut World) {
     let patience = 6 * world.config.operation_timeout + 2 * SECOND;
     let next_to_a_guard = |wait: &&Wait, since: u64| {
         shared.guards.iter().any(|guard| {
-            (guard.client, guard.name) == (wait.client, wait.name)
+            // Of the other kinds more than one may hold it, and the server is asked.
+            guard.probe.access() == Access::Exclusive
+                && (guard.client, guard.name) == (wait.client, wait.name)
                 && now.saturating_sub(guard.since.max(since)) > 500 * MS
                 && matches!(guard.probe.look(), Look::Valid(_))
         })

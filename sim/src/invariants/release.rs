@@ -9,7 +9,7 @@ use leasehold::{
 
 use crate::{
     config::MS,
-    shared::{LETTERS, NAMES, number_of},
+    shared::{LETTERS, number_of},
     wire::Asked,
     world::{Event, World},
 };
@@ -88,9 +88,7 @@ pub fn came_late(world: &mut World, asked: &Asked, stray: bool) {
 
 /// A lease is to be free by now.
 pub fn is_free(world: &World, client: u8, name: u8, lease: u64) {
-    let there = world.server.held(NAMES[usize::from(name)]);
-    let this = |there: &Held| number_of(&LETTERS, &there.client) == client && there.lease == lease;
-    if let Some(there) = there.filter(this) {
+    if let Some(there) = world.holder(name, LETTERS[usize::from(client)], lease) {
         held(world, &there);
     }
 }

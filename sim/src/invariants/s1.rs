@@ -1,9 +1,11 @@
 //! **S1** Two guards that exclude each other are never both valid at one instant.
 
-use leasehold::sim::Look;
+use std::collections::BTreeMap;
+
+use leasehold::{Access, LockKind, sim::Look};
 
 use crate::{
-    shared::{LETTERS, NAMES, Visible, span},
+    shared::{LETTERS, NAMES, Shared, Visible, span},
     world::World,
 };
 
@@ -25,6 +27,7 @@ pub fn check(world: &mut World) {
         for other in &guards[at + 1..] {
             if one.name == other.name
                 && one.holder != other.holder
+                && excludes(one, other)
                 && let (Some(left), Some(other_left)) = (valid(one), valid(other))
             {
                 found = Some((one.clone(), left, other.clone(), other_left));
@@ -32,10 +35,10 @@ pub fn check(world: &mut World) {
         }
     }
     let Some((one, left, other, other_left)) = found else {
-        return;
+        return too_many_permits(world, &mut shared);
     };
     let name = NAMES[usize::from(one.name)];
-    let held = world.server.held(name);
+    let held = world.server.holders(name);
     let tell = |guard: &Visible, left: u64| {
         let letter = LETTERS[usize::from(guard.client)];
         let lease = guard.probe.lease();
@@ -46,10 +49,7 @@ pub fn check(world: &mut World) {
         )
     };
     // The one that the server does not know.
-    let holds = |guard: &Visible| {
-        held.as_ref()
-            .is_some_and(|held| held.lease == guard.probe.lease())
-    };
+    let holds = |guard: &Visible| held.iter().any(|held| held.lease == guard.probe.lease());
     let believer = if holds(&one) { &other } else { &one };
     let kind = format!(
         "{}{}",
@@ -68,4 +68,43 @@ pub fn check(world: &mut World) {
         tell(&other, other_left)
     );
     shared.breach("S1", kind, what);
+}
+
+/// Readers exclude no reader, and permits no other permits.
+fn excludes(one: &Visible, other: &Visible) -> bool {
+    match (one.probe.access(), other.probe.access()) {
+        (Access::Shared, Access::Shared) | (Access::Permits(_), Access::Permits(_)) => false,
+        _ => true,
+    }
+}
+
+/// Of a semaphore: valid guards hold no more permits than there are.
+fn too_many_permits(world: &World, shared: &mut Shared) {
+    if world.config.kind != LockKind::LeasedSemaphore {
+        return;
+    }
+    let mut taken: BTreeMap<(u8, u8, u64), u32> = BTreeMap::new();
+    for guard in &shared.guards {
+        if world.watch.forgiven[usize::from(guard.name)] <= world.now
+            && let (Look::Valid(_), Access::Permits(count)) =
+                (guard.probe.look(), guard.probe.access())
+        {
+            let key = (guard.name, guard.client, guard.probe.lease());
+            taken.insert(key, count.into());
+        }
+    }
+    for name in 0..world.config.names {
+        let of_name = taken.iter().filter(|((its, ..), _)| *its == name);
+        let sum: u32 = of_name.map(|(_, count)| count).sum();
+        if sum > world.config.permits {
+            let called = NAMES[usize::from(name)];
+            let held = world.server.holders(called);
+            let permits = world.config.permits;
+            let what = format!(
+                "{sum} of {permits} permits of {called} are believed in: {taken:?}; the server says {held:?}"
+            );
+            shared.breach("S1", "too many permits".to_owned(), what);
+            return;
+        }
+    }
 }

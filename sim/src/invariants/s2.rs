@@ -14,62 +14,66 @@ use crate::{
 };
 
 /// Who holds the names that a request is about.
-pub fn look(world: &World, asked: &Asked) -> Vec<Option<Held>> {
-    let held = |(name, _): &(u8, u64)| world.server.held(NAMES[usize::from(*name)]);
+pub fn look(world: &World, asked: &Asked) -> Vec<Vec<Held>> {
+    let held = |(name, _): &(u8, u64)| world.server.holders(NAMES[usize::from(*name)]);
     asked.about.iter().map(held).collect()
 }
 
 /// Compares with what was there before the request was carried out.
-pub fn check(world: &mut World, asked: &Asked, before: Vec<Option<Held>>) {
-    let letter = LETTERS[usize::from(asked.client)];
+pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
     for ((name, lease), before) in asked.about.iter().zip(before) {
-        let name = usize::from(*name);
-        let after = world.server.held(NAMES[name]);
-        let same =
-            |one: &Held, other: &Held| one.client == other.client && one.lease == other.lease;
-        if let Some(after) = &after {
-            let watch = &mut world.watch;
+        let after = world.server.holders(NAMES[usize::from(*name)]);
+        for after in &after {
+            let (watch, name) = (&mut world.watch, usize::from(*name));
             watch.granted_until[name] = watch.granted_until[name].max(nanos(after));
             watch.longest = watch.longest.max(nanos(after).saturating_sub(world.now));
             release::held(world, after);
         }
-        let Some(before) = before else { continue };
-        if asked.kind == Kind::ForceUnlock {
-            world.watch.forgive(&before);
-            world.watch.taken(&before);
-            continue;
+        for before in before {
+            compare(world, asked, *lease, &before, &after);
         }
-        let wrong = match &after {
-            Some(after) if same(&before, after) && after.ends < before.ends => {
-                let nearer = before.ends.checked_sub(after.ends).unwrap_or_default();
-                let nearer = span(u64::try_from(nearer.as_nanos()).unwrap_or(u64::MAX));
-                let kind = format!("{:?} brings the end nearer", asked.kind);
-                Some((kind, format!("its end is {nearer} nearer than before")))
-            }
-            Some(after) if same(&before, after) => None,
-            _ => {
-                let own = *before.client == *letter && before.lease == *lease;
-                let ends = matches!(asked.kind, Kind::Release);
-                let id = (asked.client, *lease);
-                let until = world.watch.detached.get(&id);
-                let detached = until.is_some_and(|until| *until > world.now);
-                let kind = match (own && ends, detached) {
-                    (true, false) => None,
-                    (true, true) => Some("a detached lease is given back".to_owned()),
-                    _ => Some(format!("{:?} ends the hold of another lease", asked.kind)),
-                };
-                kind.map(|kind| (kind, format!("the name went to {after:?}")))
-            }
-        };
-        if let Some((kind, wrong)) = wrong
-            && world.watch.asks("S2")
-        {
-            let what = format!(
-                "{:?} #{lease} of {letter} met {before:?}: {wrong}",
-                asked.kind
-            );
-            world.shared.lock().breach("S2", kind, what);
+    }
+}
+
+/// What a request about `lease` has done to one hold.
+fn compare(world: &mut World, asked: &Asked, lease: u64, before: &Held, after: &[Held]) {
+    let letter = LETTERS[usize::from(asked.client)];
+    if asked.kind == Kind::ForceUnlock {
+        world.watch.forgive(before);
+        world.watch.taken(before);
+        return;
+    }
+    let mut all = after.iter();
+    let same = all.find(|one| one.client == before.client && one.lease == before.lease);
+    let wrong = match same {
+        Some(same) if same.ends < before.ends => {
+            let nearer = before.ends.checked_sub(same.ends).unwrap_or_default();
+            let nearer = span(u64::try_from(nearer.as_nanos()).unwrap_or(u64::MAX));
+            let kind = format!("{:?} brings the end nearer", asked.kind);
+            Some((kind, format!("its end is {nearer} nearer than before")))
         }
+        Some(_) => None,
+        None => {
+            let own = *before.client == *letter && before.lease == lease;
+            let ends = matches!(asked.kind, Kind::Release);
+            let until = world.watch.detached.get(&(asked.client, lease));
+            let detached = until.is_some_and(|until| *until > world.now);
+            let kind = match (own && ends, detached) {
+                (true, false) => None,
+                (true, true) => Some("a detached lease is given back".to_owned()),
+                _ => Some(format!("{:?} ends the hold of another lease", asked.kind)),
+            };
+            kind.map(|kind| (kind, format!("the name went to {after:?}")))
+        }
+    };
+    if let Some((kind, wrong)) = wrong
+        && world.watch.asks("S2")
+    {
+        let what = format!(
+            "{:?} #{lease} of {letter} met {before:?}: {wrong}",
+            asked.kind
+        );
+        world.shared.lock().breach("S2", kind, what);
     }
 }
 
@@ -80,8 +84,8 @@ pub fn detached(world: &mut World) {
         return;
     }
     for ((client, lease), name) in &shared.detached {
-        let held = world.server.held(NAMES[usize::from(*name)]);
-        let held = held.filter(|held| held.lease == *lease);
+        let letter = LETTERS[usize::from(*client)];
+        let held = world.holder(*name, letter, *lease);
         let until = held.map_or(0, |held| nanos(&held));
         let known = world.watch.detached.entry((*client, *lease));
         known.or_insert(until);
@@ -98,12 +102,12 @@ pub fn told_in_error(world: &mut World) {
         if guard.probe.look() != Look::Lost(LostReason::Replaced) {
             return None;
         }
-        let held = world.server.held(NAMES[usize::from(guard.name)])?;
         let lease = guard.probe.lease();
         let letter = LETTERS[usize::from(guard.client)];
+        let held = world.holder(guard.name, letter, lease)?;
         // A copy of a request may have brought back what was taken.
         let taken = world.watch.taken.contains(&(guard.client, lease));
-        (held.lease == lease && *held.client == *letter && !taken).then(|| {
+        (!taken).then(|| {
             let heard = world.watch.last_heard(guard.client, lease).to_owned();
             let what =
                 format!("{letter} was told that #{lease} is lost, but the server has it: {held:?}");

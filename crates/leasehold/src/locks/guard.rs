@@ -97,6 +97,11 @@ impl<K> Guard<K> {
         }
     }
 
+    #[cfg(feature = "sim")]
+    pub(crate) fn into_held(self) -> Held {
+        self.held
+    }
+
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         self.held.hold()
     }

@@ -251,13 +251,22 @@ impl MemoryServer {
         self.0.store.lock().snapshot()
     }
 
-    /// Who holds a name.
+    /// All that hold a name, whatever the kind.
     #[doc(hidden)]
-    pub fn held(&self, name: &str) -> Option<crate::sim::Held> {
-        let name = Name::new(name).ok()?;
-        let kind = LockKind::Mutex;
-        let held = self.0.store.lock().held(&LockId { kind, name });
-        held.into_iter().next()
+    pub fn holders(&self, name: &str) -> Vec<crate::sim::Held> {
+        let store = self.0.store.lock();
+        let ids = store.held.keys().filter(|id| id.name.as_str() == name);
+        ids.flat_map(|id| store.held(id)).collect()
+    }
+
+    /// A semaphore has so many permits from here on.
+    #[doc(hidden)]
+    pub fn set_permits(&self, name: &str, permits: i64) {
+        if let Ok(name) = Name::new(name) {
+            let kind = LockKind::LeasedSemaphore;
+            let id = LockId { kind, name };
+            self.0.store.lock().permits.insert(id, permits);
+        }
     }
 
     /// The client's connection for wake-ups is gone.

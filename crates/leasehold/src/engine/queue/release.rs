@@ -344,7 +344,11 @@ impl Queue {
                     // B1: what the reply to this very send says is left.
                     let granted = ticket.granted(sent, remaining);
                     if let Some(kept) = self.seat(core, &mut state, granted) {
-                        drop(state);
+                        if kept.spec().access.is_exclusive() {
+                            drop(state);
+                        } else {
+                            self.go_on(core, state, Start::Ask);
+                        }
                         kept.watch(sent);
                         core.events
                             .tell(&self.id.name, kept.lease, EventKind::HandedOver);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Life, Locked, Queue, QueueState, Spec, driver::Start, enter::write_count};
 use crate::{
     LostReason, backend::Counted, clock::Tick, engine::core::Core, engine::held::Held,
-    engine::hold::Hold, engine::lease::Standing, kind::Access, owner::OwnerId,
+    engine::hold::Hold, kind::Access, owner::OwnerId,
 };
 
 /// Such holds of one queue. Boxed, since most queues have none.
@@ -62,11 +62,9 @@ impl QueueState {
         }
         self.shared.all().iter().rev().find(|hold| {
             let there = hold.spec();
-            let fresh = match hold.term.look(now) {
-                Standing::Valid(until) => until.since(now) > there.lease() / 3,
-                _ => false,
-            };
-            fresh && there.owner.is_none() && there.serves(spec)
+            // Not a look: under the queue's lock no loss may be told.
+            let fresh = |until: Tick| now < until && until.since(now) > there.lease() / 3;
+            hold.term.ends_at().is_some_and(fresh) && there.owner.is_none() && there.serves(spec)
         })
     }
 

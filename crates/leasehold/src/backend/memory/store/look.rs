@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store};
-use crate::{backend::WakeUp, name::LockId, sim::Hint};
+use crate::{backend::WakeUp, kind::Access, name::LockId, sim::Hint};
 
 /// Who holds a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Held {
     pub client: Arc<str>,
     /// Its lease id.
     pub lease: u64,
+    /// How it shares its name with others.
+    pub access: Access,
     /// How often it has entered.
     pub holds: u32,
     /// When its lease ends, on the server's clock.
@@ -72,6 +74,7 @@ impl Store {
             name: id.name.shared(),
             client: Arc::clone(&held.client),
             lease: held.lease.get(),
+            access: held.access,
             holds: held.holds,
             ends: held.ends,
         });

@@ -1,0 +1,132 @@
+//! A lock of whichever kind a world is about, with the verbs of a mutex.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use leasehold::{
+    Client, Error, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner, RwLock, Status,
+};
+
+/// A lock, and what is wanted of it.
+#[derive(Clone)]
+pub enum Lock {
+    Mutex(Mutex),
+    Read(RwLock),
+    Write(RwLock),
+    Permits(LeasedSemaphore, u32),
+}
+
+type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+macro_rules! each {
+    ($lock:expr, $inner:ident => $changed:expr) => {
+        match $lock {
+            Lock::Mutex($inner) => Lock::Mutex($changed),
+            Lock::Read($inner) => Lock::Read($changed),
+            Lock::Write($inner) => Lock::Write($changed),
+            Lock::Permits($inner, count) => Lock::Permits($changed, count),
+        }
+    };
+}
+
+impl Lock {
+    /// `want` chooses: to read or to write, or how many of so many permits.
+    pub fn of(client: &Client, kind: LockKind, name: &str, want: u32, permits: u32) -> Lock {
+        match kind {
+            LockKind::RwLock if want.is_multiple_of(3) => Lock::Write(client.rw_lock(name)),
+            LockKind::RwLock => Lock::Read(client.rw_lock(name)),
+            LockKind::LeasedSemaphore => {
+                Lock::Permits(client.leased_semaphore(name), 1 + want % permits)
+            }
+            _ => Lock::Mutex(client.mutex(name)),
+        }
+    }
+
+    pub fn in_words(&self) -> String {
+        match self {
+            Lock::Mutex(_) => String::new(),
+            Lock::Read(_) => ", to read".to_owned(),
+            Lock::Write(_) => ", to write".to_owned(),
+            Lock::Permits(_, count) => format!(", {count} permits"),
+        }
+    }
+
+    pub fn lease(self, lease: Duration) -> Lock {
+        each!(self, lock => lock.lease(lease))
+    }
+
+    pub fn fixed_lease(self, lease: Duration) -> Lock {
+        each!(self, lock => lock.fixed_lease(lease))
+    }
+
+    pub fn max_hold(self, most: Duration) -> Lock {
+        each!(self, lock => lock.max_hold(most))
+    }
+
+    pub fn handoff(self, handoff: Handoff) -> Lock {
+        each!(self, lock => lock.handoff(handoff))
+    }
+
+    /// Permits have no owner.
+    pub fn owned_by(self, owner: &Owner) -> Option<Lock> {
+        match self {
+            Lock::Mutex(lock) => Some(Lock::Mutex(lock.owned_by(owner))),
+            Lock::Read(lock) => Some(Lock::Read(lock.owned_by(owner))),
+            Lock::Write(lock) => Some(Lock::Write(lock.owned_by(owner))),
+            Lock::Permits(..) => None,
+        }
+    }
+
+    pub fn lock(&self) -> Asking<Guard> {
+        match self.clone() {
+            Lock::Mutex(lock) => Box::pin(lock.lock()),
+            Lock::Read(lock) => Box::pin(async move { lock.read().await.map(Guard::erased) }),
+            Lock::Write(lock) => Box::pin(async move { lock.write().await.map(Guard::erased) }),
+            Lock::Permits(lock, count) => {
+                Box::pin(async move { lock.acquire_many(count).await.map(Guard::erased) })
+            }
+        }
+    }
+
+    pub fn try_lock(&self) -> Asking<Option<Guard>> {
+        match self.clone() {
+            Lock::Mutex(lock) => Box::pin(lock.try_lock()),
+            Lock::Read(lock) => Box::pin(async move { erased(lock.try_read().await) }),
+            Lock::Write(lock) => Box::pin(async move { erased(lock.try_write().await) }),
+            Lock::Permits(lock, count) => {
+                Box::pin(async move { erased(lock.try_acquire_many(count).await) })
+            }
+        }
+    }
+
+    pub fn try_lock_for(&self, wait: Duration) -> Asking<Option<Guard>> {
+        match self.clone() {
+            Lock::Mutex(lock) => Box::pin(lock.try_lock_for(wait)),
+            Lock::Read(lock) => Box::pin(async move { erased(lock.try_read_for(wait).await) }),
+            Lock::Write(lock) => Box::pin(async move { erased(lock.try_write_for(wait).await) }),
+            Lock::Permits(lock, count) => {
+                Box::pin(async move { erased(lock.try_acquire_many_for(count, wait).await) })
+            }
+        }
+    }
+
+    pub async fn status(&self) -> Result<Status, Error> {
+        match self {
+            Lock::Mutex(lock) => lock.status().await,
+            Lock::Read(lock) | Lock::Write(lock) => lock.status().await,
+            Lock::Permits(lock, _) => lock.status().await,
+        }
+    }
+
+    /// A semaphore cannot be: it is looked at.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        match self {
+            Lock::Mutex(lock) => lock.force_unlock().await,
+            Lock::Read(lock) | Lock::Write(lock) => lock.force_unlock().await,
+            Lock::Permits(lock, _) => lock.status().await.map(|_| false),
+        }
+    }
+}
+
+fn erased<K>(got: Result<Option<Guard<K>>, Error>) -> Result<Option<Guard>, Error> {
+    got.map(|guard| guard.map(Guard::erased))
+}
