@@ -26,6 +26,7 @@ use crate::{
     engine::lease,
     kind::Access,
     name::{LockId, Name},
+    owner::LeaseId,
 };
 
 /// A wait in the queue. Dropping it leaves the queue.
@@ -85,7 +86,7 @@ pub(crate) async fn acquire(
         Admission::Attempt(queue) => {
             let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
             let attempt = core.finish(attempt);
-            queue.is_worked_on(core, attempt.work());
+            queue.is_worked_on(core, None, attempt.work());
             let first = match until {
                 None => attempt.await?,
                 Some(until) => match by(core, until, attempt).await {
@@ -325,11 +326,20 @@ async fn first_attempt(
 }
 
 impl Queue {
-    /// A caller is at work on this queue: those who wait for it must not depend on that caller.
-    pub(crate) fn is_worked_on(&self, core: &Arc<Core>, its: Weak<dyn Work>) {
+    /// A caller is at work on this queue: on its first attempt, or on the release of this lease. Those who wait for it must not
+    /// depend on that caller.
+    pub(crate) fn is_worked_on(
+        &self,
+        core: &Arc<Core>,
+        releases: Option<LeaseId>,
+        its: Weak<dyn Work>,
+    ) {
         let mut state = self.lock();
-        let (Phase::InFlight(work) | Phase::Releasing(_, work)) = &mut state.phase else {
-            return;
+        let work = match (&mut state.phase, releases) {
+            (Phase::InFlight(work), None) => work,
+            // Else the hold was shared, and another actor has the queue.
+            (Phase::Releasing(lease, work), Some(released)) if *lease == released => work,
+            _ => return,
         };
         *work = Some(Weak::clone(&its));
         // A shutdown waits for it, too.

@@ -153,9 +153,9 @@ impl Releasing {
     /// For a caller that waits for the answer.
     pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
         let core = Arc::clone(&self.hold.core);
-        let queue = Arc::clone(&self.hold.queue);
+        let (queue, lease) = (Arc::clone(&self.hold.queue), self.hold.lease);
         let release = core.finish(self.run());
-        queue.is_worked_on(&core, release.work());
+        queue.is_worked_on(&core, Some(lease), release.work());
         release
     }
 
