@@ -5,6 +5,7 @@
     reason = "each test binary uses its own part"
 )]
 
+pub mod kinds;
 pub mod process;
 pub mod redisson;
 pub mod wire;

@@ -1,0 +1,218 @@
+//! The kinds of locks as rows of one table: how each is taken, and what a hold of it keeps out.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use leasehold::{
+    Client, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, ReadGuard,
+    Released, RwLock, Status, WriteGuard,
+};
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    Mutex,
+    Read,
+    Write,
+    Permit,
+}
+
+/// Every kind is here, or it does not exist.
+pub const ROWS: [Row; 4] = [Row::Mutex, Row::Read, Row::Write, Row::Permit];
+
+/// A lock of any kind, with the verbs of a mutex.
+#[derive(Clone, Debug)]
+pub enum AnyLock {
+    Mutex(Mutex),
+    Read(RwLock),
+    Write(RwLock),
+    Permit(LeasedSemaphore),
+}
+
+/// A guard of any kind.
+#[derive(Debug)]
+pub enum AnyGuard {
+    Mutex(MutexGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permit(PermitGuard),
+}
+
+type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+impl Row {
+    pub fn lock(self, client: &Client, name: &str) -> AnyLock {
+        match self {
+            Row::Mutex => AnyLock::Mutex(client.mutex(name)),
+            Row::Read => AnyLock::Read(client.rw_lock(name)),
+            Row::Write => AnyLock::Write(client.rw_lock(name)),
+            Row::Permit => AnyLock::Permit(client.leased_semaphore(name)),
+        }
+    }
+
+    /// What a hold of this row keeps out.
+    pub fn rival(self, client: &Client, name: &str) -> AnyLock {
+        match self {
+            Row::Read => Row::Write.lock(client, name),
+            Row::Write => Row::Read.lock(client, name),
+            Row::Mutex | Row::Permit => self.lock(client, name),
+        }
+    }
+
+    /// What must be there before it can be taken.
+    pub async fn prepare(self, client: &Client, name: &str) {
+        if self == Row::Permit {
+            let semaphore = client.leased_semaphore(name);
+            semaphore.try_set_permits(1).await.unwrap();
+        }
+    }
+
+    /// Keys that stay when nothing is held.
+    pub fn stays(self, key: &str, name: &str) -> bool {
+        self == Row::Permit && key == name
+    }
+}
+
+macro_rules! same {
+    ($lock:expr, $inner:ident => $changed:expr) => {
+        match $lock {
+            AnyLock::Mutex($inner) => AnyLock::Mutex($changed),
+            AnyLock::Read($inner) => AnyLock::Read($changed),
+            AnyLock::Write($inner) => AnyLock::Write($changed),
+            AnyLock::Permit($inner) => AnyLock::Permit($changed),
+        }
+    };
+}
+
+impl AnyLock {
+    pub fn lease(self, lease: Duration) -> AnyLock {
+        same!(self, lock => lock.lease(lease))
+    }
+
+    pub fn fixed_lease(self, lease: Duration) -> AnyLock {
+        same!(self, lock => lock.fixed_lease(lease))
+    }
+
+    pub fn max_hold(self, most: Duration) -> AnyLock {
+        same!(self, lock => lock.max_hold(most))
+    }
+
+    /// A semaphore has no owners.
+    pub fn owned_by(self, owner: &Owner) -> Option<AnyLock> {
+        match self {
+            AnyLock::Mutex(lock) => Some(AnyLock::Mutex(lock.owned_by(owner))),
+            AnyLock::Read(lock) => Some(AnyLock::Read(lock.owned_by(owner))),
+            AnyLock::Write(lock) => Some(AnyLock::Write(lock.owned_by(owner))),
+            AnyLock::Permit(_) => None,
+        }
+    }
+
+    pub fn lock(&self) -> Asking<AnyGuard> {
+        match self.clone() {
+            AnyLock::Mutex(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Mutex) }),
+            AnyLock::Read(lock) => Box::pin(async move { lock.read().await.map(AnyGuard::Read) }),
+            AnyLock::Write(lock) => {
+                Box::pin(async move { lock.write().await.map(AnyGuard::Write) })
+            }
+            AnyLock::Permit(lock) => {
+                Box::pin(async move { lock.acquire().await.map(AnyGuard::Permit) })
+            }
+        }
+    }
+
+    pub fn try_lock(&self) -> Asking<Option<AnyGuard>> {
+        match self.clone() {
+            AnyLock::Mutex(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Mutex)) })
+            }
+            AnyLock::Read(lock) => {
+                Box::pin(async move { Ok(lock.try_read().await?.map(AnyGuard::Read)) })
+            }
+            AnyLock::Write(lock) => {
+                Box::pin(async move { Ok(lock.try_write().await?.map(AnyGuard::Write)) })
+            }
+            AnyLock::Permit(lock) => {
+                Box::pin(async move { Ok(lock.try_acquire().await?.map(AnyGuard::Permit)) })
+            }
+        }
+    }
+
+    pub fn try_lock_for(&self, wait: Duration) -> Asking<Option<AnyGuard>> {
+        match self.clone() {
+            AnyLock::Mutex(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Mutex)) })
+            }
+            AnyLock::Read(lock) => {
+                Box::pin(async move { Ok(lock.try_read_for(wait).await?.map(AnyGuard::Read)) })
+            }
+            AnyLock::Write(lock) => {
+                Box::pin(async move { Ok(lock.try_write_for(wait).await?.map(AnyGuard::Write)) })
+            }
+            AnyLock::Permit(lock) => {
+                Box::pin(async move { Ok(lock.try_acquire_for(wait).await?.map(AnyGuard::Permit)) })
+            }
+        }
+    }
+
+    pub async fn status(&self) -> Status {
+        let status = match self {
+            AnyLock::Mutex(lock) => lock.status().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
+            AnyLock::Permit(lock) => lock.status().await,
+        };
+        status.unwrap()
+    }
+}
+
+macro_rules! each {
+    ($guard:expr, $inner:ident => $done:expr) => {
+        match $guard {
+            AnyGuard::Mutex($inner) => $done,
+            AnyGuard::Read($inner) => $done,
+            AnyGuard::Write($inner) => $done,
+            AnyGuard::Permit($inner) => $done,
+        }
+    };
+}
+
+impl AnyGuard {
+    pub fn is_valid(&self) -> bool {
+        each!(self, guard => guard.is_valid())
+    }
+
+    pub fn remaining(&self) -> Duration {
+        each!(self, guard => guard.remaining())
+    }
+
+    pub fn owner(&self) -> String {
+        each!(self, guard => guard.owner())
+    }
+
+    pub async fn lost(&self) -> LostReason {
+        each!(self, guard => guard.lost().await)
+    }
+
+    pub async fn verify(&self) -> Result<Duration, Error> {
+        each!(self, guard => guard.verify().await)
+    }
+
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        each!(self, guard => guard.extend(lease).await)
+    }
+
+    pub fn reenter(&self) -> Result<AnyGuard, Error> {
+        Ok(match self {
+            AnyGuard::Mutex(guard) => AnyGuard::Mutex(guard.reenter()?),
+            AnyGuard::Read(guard) => AnyGuard::Read(guard.reenter()?),
+            AnyGuard::Write(guard) => AnyGuard::Write(guard.reenter()?),
+            AnyGuard::Permit(guard) => AnyGuard::Permit(guard.reenter()?),
+        })
+    }
+
+    pub fn detach(self) {
+        each!(self, guard => drop(guard.detach()));
+    }
+
+    pub async fn release(self) -> Result<Released, Error> {
+        each!(self, guard => guard.release().await)
+    }
+}

@@ -1,0 +1,546 @@
+//! What every kind of lock promises, written once: each test runs for every row of `common/kinds.rs`, on memory and on
+//! every real server. What is special about a kind stands in a file of its own.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use common::{
+    ByHand, SOON, World, channels, keys,
+    kinds::{AnyGuard, AnyLock, ROWS, Row},
+    soon, wait_until_idle,
+    wire::{Network, script_calls},
+};
+use leasehold::{Client, Error, ErrorKind, LostReason, Owner, Released, Shutdown};
+use leasehold_testkit::wait_until_async;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// More polls than any acquisition takes.
+const MANY: usize = 100;
+
+/// Runs a test for every kind, each on every backend; those that wait, wait side by side.
+async fn for_each<F: Future<Output = ()>>(test: impl Fn(Row, Arc<World>) -> F) {
+    let tests = ROWS.iter().flat_map(|row| {
+        let worlds = World::all().into_iter().map(Arc::new);
+        worlds.map(|world| test(*row, world)).collect::<Vec<_>>()
+    });
+    futures_util::future::join_all(tests).await;
+}
+
+/// A client whose waiters look by themselves long after any test is over.
+async fn patient(world: &World) -> Client {
+    let builder = world.builder().poll_every(60 * SECOND);
+    builder.connect().await.unwrap()
+}
+
+async fn until_waiting(lock: &AnyLock, tasks: usize) {
+    let deadline = Instant::now() + SOON;
+    while lock.status().await.waiting_here != tasks {
+        assert!(Instant::now() < deadline, "{tasks} never waited: {lock:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn until_listening(lock: &AnyLock, clients: u64) {
+    let deadline = Instant::now() + SOON;
+    while lock.status().await.waiting_clients != clients {
+        assert!(
+            Instant::now() < deadline,
+            "{clients} never listened: {lock:?}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Readers share a hold: the last one frees it.
+async fn release(guard: AnyGuard) {
+    let shared = matches!(guard, AnyGuard::Read(_));
+    match guard.release().await.unwrap() {
+        Released::Freed => {}
+        Released::StillHeld { .. } if shared => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Neither the clients nor the server keep anything but tombstones, and what the kind keeps on purpose.
+async fn assert_clean(row: Row, world: &World, clients: &[&Client], after: &str) {
+    let after = format!("{row:?} on {}, {after}", world.name());
+    for client in clients {
+        wait_until_idle(client).await;
+    }
+    let status = row.lock(clients[0], "name").status().await;
+    assert_eq!(status.holders, [], "{after}");
+    match world {
+        World::Server(server) => {
+            for key in keys(server) {
+                assert!(
+                    key.contains(":gone:") || row.stays(&key, "name"),
+                    "{after}: {key} is left"
+                );
+            }
+            let what = format!("nobody listens: {after}");
+            wait_until_async(SOON, &what, || channels(server).is_empty()).await;
+        }
+        World::Memory(_) => assert_eq!(status.waiting_clients, 0, "{after}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_keeps_its_rival_out_until_it_is_released() {
+    for_each(|row, world| async move {
+        let (one, other) = (patient(&world).await, patient(&world).await);
+        row.prepare(&one, "name").await;
+        for rival in [&one, &other] {
+            let guard = row.lock(&one, "name").lock().await.unwrap();
+            assert!(guard.is_valid());
+            let rival = row.rival(rival, "name");
+            assert!(rival.try_lock().await.unwrap().is_none(), "{rival:?}");
+            let waited = rival.try_lock_for(30 * MS).await.unwrap();
+            assert!(waited.is_none(), "{rival:?}");
+            release(guard).await;
+            let guard = rival.try_lock().await.unwrap();
+            release(guard.expect("it was released")).await;
+        }
+        assert_clean(row, &world, &[&one, &other], "a release").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_is_released() {
+    for_each(|row, world| async move {
+        let client = patient(&world).await;
+        row.prepare(&client, "name").await;
+        for _ in 0..20 {
+            drop(row.lock(&client, "name").lock().await.unwrap());
+            let rival = row.rival(&client, "name").try_lock().await.unwrap();
+            drop(rival.expect("it was dropped"));
+        }
+        assert_clean(row, &world, &[&client], "drops").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_release_here_and_elsewhere() {
+    for_each(|row, world| async move {
+        let (holder, waiter) = (patient(&world).await, patient(&world).await);
+        row.prepare(&holder, "name").await;
+        for waits in [&holder, &waiter] {
+            let guard = row.lock(&holder, "name").lock().await.unwrap();
+            let rival = row.rival(waits, "name");
+            let waiting = tokio::spawn(rival.lock());
+            until_waiting(&rival, 1).await;
+            release(guard).await;
+            let what = format!("{row:?} on {}: woken", world.name());
+            release(soon(&what, waiting).await.unwrap().unwrap()).await;
+        }
+        assert_clean(row, &world, &[&holder, &waiter], "a wait").await;
+    })
+    .await;
+}
+
+/// Many tasks of several processes: those who exclude each other are never inside together.
+#[tokio::test]
+async fn contenders_exclude_each_other() {
+    for_each(|row, world| async move {
+        // Inside: holders of the row count 1000, rivals 1. (Rivals of readers are writers, and the other way round.)
+        let inside = Arc::new(AtomicI64::new(0));
+        let mut tasks = Vec::new();
+        let setup = world.client().await;
+        row.prepare(&setup, "name").await;
+        for _ in 0..3 {
+            let client = world.client().await;
+            for task in 0..4 {
+                let rival = task % 2 == 0;
+                let lock = if rival {
+                    row.rival(&client, "name")
+                } else {
+                    row.lock(&client, "name")
+                };
+                let (inside, client) = (Arc::clone(&inside), client.clone());
+                let weight = if rival { 1 } else { 1000 };
+                tasks.push(tokio::spawn(async move {
+                    for _ in 0..40 {
+                        let guard = lock.lock().await.unwrap();
+                        let there = inside.fetch_add(weight, Ordering::SeqCst);
+                        let alone = match (row, rival) {
+                            // A reader beside readers.
+                            (Row::Read, false) => there % 1000 == 0,
+                            (Row::Write, true) => there / 1000 == 0,
+                            _ => there == 0,
+                        };
+                        assert!(alone, "{row:?}: {there} inside");
+                        tokio::task::yield_now().await;
+                        assert!(guard.is_valid());
+                        inside.fetch_sub(weight, Ordering::SeqCst);
+                        release(guard).await;
+                    }
+                    drop(client);
+                }));
+            }
+        }
+        for task in tasks {
+            let what = format!("{row:?} on {}: its turns", world.name());
+            tokio::time::timeout(3 * SOON, task)
+                .await
+                .expect(&what)
+                .unwrap();
+        }
+        assert_clean(row, &world, &[&setup], "contention").await;
+    })
+    .await;
+}
+
+async fn poll_up_to(
+    asking: &mut ByHand<impl Future<Output = Result<AnyGuard, Error>>>,
+    most: usize,
+) -> (usize, Option<AnyGuard>) {
+    for polls in 0..most {
+        if polls > 0 {
+            asking.woken().await;
+        }
+        if let Poll::Ready(guard) = asking.poll() {
+            return (polls + 1, Some(guard.unwrap()));
+        }
+    }
+    (most, None)
+}
+
+#[tokio::test]
+async fn an_acquisition_may_be_dropped_after_any_poll() {
+    for_each(|row, world| async move {
+        let client = patient(&world).await;
+        row.prepare(&client, "name").await;
+        let lock = row.lock(&client, "name");
+        let (polls, guard) = poll_up_to(&mut ByHand::new(lock.lock()), MANY).await;
+        release(guard.unwrap()).await;
+        for drop_after in 0..=polls {
+            let mut asking = ByHand::new(lock.lock());
+            let guard = poll_up_to(&mut asking, drop_after).await;
+            drop((asking, guard));
+            let after = format!("dropped after {drop_after} polls");
+            assert_clean(row, &world, &[&client], &after).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wait_may_be_dropped_at_any_moment() {
+    for_each(|row, world| async move {
+        let (holder, waiter) = (patient(&world).await, patient(&world).await);
+        row.prepare(&holder, "name").await;
+        for drop_after in 0..8 {
+            let guard = row.lock(&holder, "name").lock().await.unwrap();
+            let waiting = tokio::spawn(row.rival(&waiter, "name").lock());
+            for _ in 0..drop_after {
+                tokio::task::yield_now().await;
+            }
+            if drop_after == 7 {
+                until_listening(&row.rival(&holder, "name"), 1).await;
+            }
+            let released = tokio::spawn(guard.release());
+            waiting.abort();
+            released.await.unwrap().unwrap();
+            if let Ok(guard) = waiting.await {
+                drop(guard);
+            }
+            let after = format!("a wait dropped after {drop_after} turns");
+            assert_clean(row, &world, &[&holder, &waiter], &after).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_does_nothing_twice() {
+    for_each(|row, world| async move {
+        let network = Network::to(&world);
+        let builder = network.builder().operation_timeout(200 * MS);
+        let client = builder.connect().await.unwrap();
+        let other = patient(&world).await;
+        row.prepare(&client, "name").await;
+        drop(row.lock(&client, "warm-up").try_lock().await.unwrap());
+        wait_until_idle(&client).await;
+        for lost in [1, 2] {
+            network.lose_replies(lost);
+            let guard = row.lock(&client, "name").lock().await.unwrap();
+            assert_eq!(row.lock(&other, "name").status().await.holders.len(), 1);
+            network.lose_replies(1);
+            let released = guard.release().await.unwrap();
+            assert!(
+                matches!(released, Released::Freed | Released::Unconfirmed { .. }),
+                "{released:?}"
+            );
+            let rival = row.rival(&other, "name");
+            release(soon("its turn", rival.lock()).await.unwrap()).await;
+        }
+        network.heal();
+        assert_clean(row, &world, &[&client, &other], "lost replies").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_renewed_lease_outlives_itself_and_a_fixed_one_says_when_it_is_over() {
+    for_each(|row, world| async move {
+        let (client, other) = (patient(&world).await, patient(&world).await);
+        row.prepare(&client, "name").await;
+        let lease = 400 * MS;
+        let guard = row.lock(&client, "name").lease(lease).lock().await.unwrap();
+        let until = Instant::now() + 4 * lease;
+        while Instant::now() < until {
+            assert!(guard.is_valid(), "{row:?} on {}", world.name());
+            let rival = row.rival(&other, "name").try_lock().await.unwrap();
+            assert!(rival.is_none());
+            tokio::time::sleep(lease / 8).await;
+        }
+        release(guard).await;
+
+        let lock = row.lock(&client, "name").fixed_lease(lease);
+        let guard = lock.lock().await.unwrap();
+        let waiting = tokio::spawn(row.rival(&other, "name").lock());
+        assert_eq!(guard.lost().await, LostReason::Expired);
+        assert!(!guard.is_valid());
+        let error = guard.release().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost);
+        let next = soon("its turn", waiting).await.unwrap().unwrap();
+        release(next).await;
+        assert_clean(row, &world, &[&client, &other], "a fixed lease").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn max_hold_ends_a_hold_and_extend_moves_the_end_of_a_fixed_lease() {
+    for_each(|row, world| async move {
+        let client = patient(&world).await;
+        row.prepare(&client, "name").await;
+        let lock = row.lock(&client, "name").max_hold(300 * MS);
+        let guard = lock.lock().await.unwrap();
+        assert_eq!(
+            soon("max_hold", guard.lost()).await,
+            LostReason::MaxHold,
+            "{row:?}"
+        );
+        drop(guard);
+        let lock = row.lock(&client, "name").fixed_lease(SECOND);
+        let guard = soon("its turn", lock.lock()).await.unwrap();
+        guard.extend(20 * SECOND).await.unwrap();
+        assert!(guard.remaining() > 15 * SECOND, "{row:?}");
+        let left = guard.verify().await.unwrap();
+        assert!(left > 15 * SECOND && left <= 20 * SECOND, "{left:?}");
+        guard.extend(SECOND).await.unwrap();
+        assert!(guard.remaining() > 15 * SECOND, "it only moves forward");
+        release(guard).await;
+        assert_clean(row, &world, &[&client], "an extended lease").await;
+    })
+    .await;
+}
+
+/// What a crashed holder leaves ends with its lease.
+#[tokio::test]
+async fn what_a_holder_leaves_to_expire_is_there_for_the_next_when_its_lease_ends() {
+    for_each(|row, world| async move {
+        let (client, other) = (patient(&world).await, patient(&world).await);
+        row.prepare(&client, "name").await;
+        let lease = 500 * MS;
+        let lock = row.lock(&client, "name").fixed_lease(lease);
+        let guard = lock.lock().await.unwrap();
+        guard.detach();
+        let begun = Instant::now();
+        let next = soon("its turn", row.rival(&other, "name").lock()).await;
+        let waited = begun.elapsed();
+        assert!(waited < lease + 400 * MS, "{row:?}: {waited:?}");
+        release(next.unwrap()).await;
+        assert_clean(row, &world, &[&client, &other], "an end").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_idle_waiting_process_asks_once_per_poll_however_many_wait_in_it() {
+    for_each(|row, world| async move {
+        let World::Server(server) = &*world else {
+            return;
+        };
+        let poll = 800 * MS;
+        let holder = patient(&world).await;
+        let waiter = world.builder().poll_every(poll).connect().await.unwrap();
+        row.prepare(&holder, "name").await;
+        let guard = row.lock(&holder, "name").lock().await.unwrap();
+        let rival = row.rival(&waiter, "name");
+        let waiting: Vec<_> = (0..100).map(|_| tokio::spawn(rival.lock())).collect();
+        until_waiting(&rival, 100).await;
+        until_listening(&row.lock(&holder, "name"), 1).await;
+        let before = script_calls(server);
+        tokio::time::sleep(3 * poll).await; // the time itself is what is tested
+        let asked = script_calls(server) - before;
+        assert!(asked <= 3, "{row:?}: {asked} commands in 3 polls");
+        for task in waiting {
+            task.abort();
+        }
+        release(guard).await;
+        assert_clean(row, &world, &[&holder, &waiter], "a long wait").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn many_waiters_are_all_served() {
+    for_each(|row, world| async move {
+        let (holder, waiter) = (patient(&world).await, patient(&world).await);
+        row.prepare(&holder, "name").await;
+        let guard = row.lock(&holder, "name").lock().await.unwrap();
+        let served = Arc::new(AtomicU64::new(0));
+        let tasks: Vec<_> = (0..40)
+            .map(|number| {
+                let client = if number % 2 == 0 { &holder } else { &waiter };
+                let lock = if number % 3 == 0 {
+                    row.lock(client, "name")
+                } else {
+                    row.rival(client, "name")
+                };
+                let served = Arc::clone(&served);
+                tokio::spawn(async move {
+                    let guard = lock.lock().await.unwrap();
+                    served.fetch_add(1, Ordering::SeqCst);
+                    release(guard).await;
+                })
+            })
+            .collect();
+        let somebody = async || {
+            while row.lock(&holder, "name").status().await.waiting_clients == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("a process waits", somebody()).await;
+        release(guard).await;
+        for task in tasks {
+            let what = format!("{row:?} on {}: all are served", world.name());
+            soon(&what, task).await.unwrap();
+        }
+        assert_eq!(served.load(Ordering::SeqCst), 40);
+        assert_clean(row, &world, &[&holder, &waiter], "40 waiters").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_guard_keeps_the_hold_and_an_owner_enters_again() {
+    for_each(|row, world| async move {
+        let (client, other) = (patient(&world).await, patient(&world).await);
+        row.prepare(&client, "name").await;
+        let rival = row.rival(&other, "name");
+        let guard = row.lock(&client, "name").lock().await.unwrap();
+        let again = guard.reenter().unwrap();
+        assert_eq!(guard.owner(), again.owner());
+        assert_eq!(
+            guard.release().await.unwrap(),
+            Released::StillHeld { holds: 1 }
+        );
+        assert!(rival.try_lock().await.unwrap().is_none());
+        release(again).await;
+
+        let owner = Owner::new();
+        if let Some(lock) = row.lock(&client, "name").owned_by(&owner) {
+            let outer = lock.lock().await.unwrap();
+            // A rival that waits does not come between an owner and itself.
+            let waiting = tokio::spawn(rival.lock());
+            until_listening(&rival, 1).await;
+            let inner = soon("enters again", lock.lock()).await.unwrap();
+            assert_eq!(outer.owner(), inner.owner());
+            assert_eq!(lock.status().await.holders[0].holds, 2);
+            assert_eq!(
+                inner.release().await.unwrap(),
+                Released::StillHeld { holds: 1 }
+            );
+            assert!(!waiting.is_finished());
+            release(outer).await;
+            release(soon("its turn", waiting).await.unwrap().unwrap()).await;
+        }
+        assert_clean(row, &world, &[&client, &other], "re-entry").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn status_lists_the_holder_and_those_who_wait() {
+    for_each(|row, world| async move {
+        let builder = world.builder().label("the-holder");
+        let holder = builder.connect().await.unwrap();
+        let waiter = patient(&world).await;
+        row.prepare(&holder, "name").await;
+        let lock = row.lock(&holder, "name").lease(20 * SECOND);
+        let guard = lock.lock().await.unwrap();
+        let rival = row.rival(&waiter, "name");
+        let waiting = [(); 3].map(|()| tokio::spawn(rival.lock()));
+        until_waiting(&rival, 3).await;
+        until_listening(&lock, 1).await;
+        let status = rival.status().await;
+        assert_eq!((status.waiting_here, status.waiting_clients), (3, 1));
+        let [there] = &status.holders[..] else {
+            panic!("{row:?}: {:?}", status.holders);
+        };
+        assert_eq!(there.owner, guard.owner(), "{row:?} on {}", world.name());
+        assert_eq!(there.holds, 1);
+        let left = there.remaining.expect("a lease has an end");
+        assert!(left > 15 * SECOND && left <= 20 * SECOND, "{left:?}");
+        for task in waiting {
+            task.abort();
+        }
+        release(guard).await;
+        assert_clean(row, &world, &[&holder, &waiter], "looks").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shutdown_answers_waiters_and_gives_back_what_is_held() {
+    for_each(|row, world| async move {
+        let (client, other) = (patient(&world).await, patient(&world).await);
+        row.prepare(&client, "name").await;
+        let guard = row.lock(&client, "name").lock().await.unwrap();
+        let rival = row.rival(&client, "name");
+        let waiting = tokio::spawn(rival.lock());
+        until_waiting(&rival, 1).await;
+        let grace = Duration::ZERO;
+        soon("shut down", client.shutdown(Shutdown::ReleaseAll { grace })).await;
+        let error = waiting.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        assert_eq!(guard.lost().await, LostReason::ClientShutdown);
+        drop(guard);
+        let next = row.rival(&other, "name").lock();
+        release(soon("its turn", next).await.unwrap()).await;
+        assert_clean(row, &world, &[&client, &other], "a shutdown").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_before_anything_is_sent() {
+    for_each(|row, world| async move {
+        let client = patient(&world).await;
+        for bad in ["", "a{b", "{}x"] {
+            let error = row.lock(&client, bad).lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{row:?}, {bad:?}");
+        }
+        for lease in [Duration::ZERO, Duration::MAX] {
+            let lock = row.lock(&client, "name").lease(lease);
+            let error = lock.lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{row:?}, {lease:?}");
+        }
+        wait_until_idle(&client).await;
+    })
+    .await;
+}
