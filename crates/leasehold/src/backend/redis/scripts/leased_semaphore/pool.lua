@@ -48,6 +48,12 @@ local function move_forward(out, first, ends, count, earliest, till)
   return ttl >= 0 and math.min(ttl, earliest - now) or earliest - now
 end
 
+-- A write of nothing: to a script that has begun to write, a full server refuses no command. So permits can be given back
+-- to one that has no memory for INCRBY.
+local function begin_to_write()
+  return pcall('ZREM', KEYS[2], '')
+end
+
 local function tell(channel, number)
   return pcall('PUBLISH', channel, string.format('%d', number))
 end
@@ -90,6 +96,7 @@ local function reclaim(channel)
   if over == 0 then
     return free
   end
+  begin_to_write()
   free = call('INCRBY', KEYS[1], over)
   local done = pcall('ZREMRANGEBYSCORE', KEYS[2], 0, now)
   if is_error(done) then
@@ -105,6 +112,7 @@ end
 -- Gives back so many permits of a hold that are there, and says `message` (by default how many are free then). How many are
 -- free; nil and an error if that is refused: then all is as it was.
 local function give_back(first, ends, count, there, channel, message)
+  begin_to_write()
   local free = call('INCRBY', KEYS[1], there)
   -- Before what cannot be taken back. Redisson cannot read a negative number, and there is nothing to be had at 0.
   local done = free > 0 and tell(channel, message or free)
