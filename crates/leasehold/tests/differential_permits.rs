@@ -224,8 +224,7 @@ impl Play<'_> {
             }
             // How many are left depends on whether the waiter was first.
             Step::Add { client, permits } => {
-                let added = self.semaphore(client).add_permits(permits).await;
-                told(added.map(drop))
+                told(self.semaphore(client).add_permits(permits).await.map(drop))
             }
         }
     }
@@ -394,10 +393,7 @@ fn memory_and_a_real_server_answer_the_same_about_permits() {
         if let Err(error) = outcome {
             panic!("{error}");
         }
-        let (cases, steps) = (number.get(), steps_taken.get());
-        eprintln!(
-            "{flavor}: {cases} cases, {steps} steps in {:?}",
-            began.elapsed()
-        );
+        let (cases, steps, took) = (number.get(), steps_taken.get(), began.elapsed());
+        eprintln!("{flavor}: {cases} cases, {steps} steps in {took:?}");
     }
 }

@@ -3,7 +3,10 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Write,
+    time::{Duration, Instant},
+};
 
 use common::{SOON, World, int, keys, servers, soon, wait_until_idle, wire::Network};
 use leasehold::{Access, Client, LeasedSemaphore, LostReason, PermitGuard, Released};
@@ -23,7 +26,10 @@ fn free(server: &Server) -> i64 {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("a string takes all");
+        hex
+    })
 }
 
 /// The server's clock.

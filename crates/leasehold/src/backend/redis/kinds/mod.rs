@@ -21,8 +21,7 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
-        LockKind::Mutex => &mutex::MutexWire,
-        LockKind::RwLock => &mutex::MutexWire,
+        LockKind::Mutex | LockKind::RwLock => &mutex::MutexWire,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
     }
 }
