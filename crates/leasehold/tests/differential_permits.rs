@@ -152,8 +152,8 @@ impl Play<'_> {
             {
                 String::new()
             }
-            // Who gets what becomes free is a race, which either may win: one waiter at a time, or none that could.
-            Step::Acquire { .. } if !self.waiters.is_empty() => String::new(),
+            // Who gets what becomes free is a race, which either may win: one waiter at a time.
+            Step::Acquire { .. } | Step::Expire { .. } if !self.waiters.is_empty() => String::new(),
             Step::Try {
                 client,
                 permits,
@@ -197,8 +197,6 @@ impl Play<'_> {
                 Some(guard) => told(self.guards[guard].1.verify().await.map(rounded)),
                 None => String::new(),
             },
-            // With a waiter it is a race.
-            Step::Expire { .. } if !self.waiters.is_empty() => String::new(),
             Step::Expire { client, permits } => {
                 let semaphore = self.semaphore(client);
                 let guard = semaphore.fixed_lease(SHORT).try_acquire_many(permits).await;

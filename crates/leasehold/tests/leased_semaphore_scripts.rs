@@ -12,6 +12,8 @@ const CHANNEL: &[u8] = b"redisson_sc:{name}";
 /// The first permit of a hold.
 const FIRST: &[u8; 16] = b"client\0\0\0\0\0lease";
 const GONE: &str = "gone";
+/// When a permit ends.
+const END: &str = "return redis.call('ZSCORE', KEYS[1], ARGV[1])";
 const NEVER: &str = "922337203685477";
 
 macro_rules! script {
@@ -127,6 +129,12 @@ fn state(server: &Server) -> (i64, i64) {
     (int(server, &["GET", "name"]), int(server, &["ZCARD", OUT]))
 }
 
+/// The server's clock.
+fn now_ms(server: &Server) -> i64 {
+    let (seconds, _): (i64, i64) = redis::from_redis_value(server.cli(&["TIME"])).unwrap();
+    seconds * 1000
+}
+
 /// A server with so many permits.
 fn with(permits: &str) -> Vec<Server> {
     let servers = servers();
@@ -202,6 +210,12 @@ fn ends_move_forward_only_and_one_bad_name_keeps_no_other_from_renewal() {
         let left = caller.extend(2, 5_000).unwrap();
         assert!((39_000..=40_000).contains(&left), "{left}");
         assert_eq!(caller.renew(&keys, 2, 0).unwrap(), [1, -1, 2, 0], "a look");
+        // Redisson's `updateLeaseTime` of one of them.
+        let far = (now_ms(&server) + 90_000).to_string();
+        caller.put(&permit(1), &far);
+        caller.extend(2, 60_000).unwrap();
+        let end: String = caller.eval(END, &[OUT], &[&permit(1)]).unwrap();
+        assert_eq!(end, far, "it comes no nearer");
     }
 }
 
@@ -237,8 +251,8 @@ fn who_finds_too_few_is_told_when_the_next_ends() {
         assert_eq!(caller.acquire(1, 1000).unwrap(), (0, -1), "none is out");
         caller.put(b"java's permanent", NEVER);
         assert_eq!(caller.acquire(1, 1000).unwrap(), (0, -1));
-        let (seconds, _): (i64, i64) = redis::from_redis_value(server.cli(&["TIME"])).unwrap();
-        caller.put(b"java's other one", &((seconds + 20) * 1000).to_string());
+        let end = now_ms(&server) + 20_000;
+        caller.put(b"java's other one", &end.to_string());
         let (held, left) = caller.acquire(1, 1000).unwrap();
         assert!(held == 0 && (18_000..=20_000).contains(&left), "{left}");
         // Its time is over: everybody may have it.
@@ -359,7 +373,7 @@ fn whatever_is_refused_no_permit_is_lost_and_none_counted_twice() {
 }
 
 #[test]
-fn a_full_server_gives_no_permit_and_takes_them_back() {
+fn a_full_server_gives_no_permit_but_renews_them_and_takes_them_back() {
     for server in with("4") {
         let mut caller = Caller::of(&server);
         caller.acquire(2, 20_000).unwrap();
@@ -372,7 +386,9 @@ fn a_full_server_gives_no_permit_and_takes_them_back() {
         let full = out.unwrap_err().to_string();
         assert!(full.contains("OOM"), "{full}");
         assert_eq!(state(&server), (2, 2));
-        assert_eq!(caller.release(2, 0).unwrap(), (1, 0));
+        assert_eq!(caller.renew(&[OUT], 2, 30_000).unwrap(), [0_i64; 0]);
+        assert_eq!(caller.release(2, 5_000).unwrap(), (1, 0));
+        assert_eq!(int(&server, &["EXISTS", GONE]), 1);
         assert_eq!(state(&server), (4, 0));
         server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     }

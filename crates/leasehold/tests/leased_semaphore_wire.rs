@@ -290,6 +290,30 @@ async fn the_documented_permissions_are_enough() {
 }
 
 #[tokio::test]
+async fn of_many_holders_the_thousand_are_listed_that_end_first() {
+    const MANY: &str = "local now = redis.call('TIME')[1] * 1000 \
+        for i = 1, 20000 do \
+          redis.call('ZADD', KEYS[1], now + ARGV[1], string.format('%016d', i)) \
+        end";
+    for server in servers() {
+        let (_, semaphore) = semaphore(&server).await;
+        semaphore.try_set_permits(1024).await.unwrap();
+        let all = semaphore.acquire_many(1024).await.unwrap();
+        server.cli(&["EVAL", MANY, "1", OUT, "90000"]);
+        let status = semaphore.status().await.unwrap();
+        assert_eq!(status.holders[0].access, Access::Permits(1024));
+        assert_eq!(status.holders[0].owner, all.owner());
+        assert_eq!(status.holders.len(), 1, "to the end of a hold");
+        release(all).await;
+        assert_eq!(semaphore.status().await.unwrap().holders.len(), 1000);
+        // And when all come back at once.
+        server.cli(&["EVAL", MANY, "1", OUT, "-90000"]);
+        assert_eq!(semaphore.available_permits().await.unwrap(), 21_024);
+        assert_eq!(out(&server).len(), 0);
+    }
+}
+
+#[tokio::test]
 async fn the_name_of_a_mutex_is_refused_and_left_alone() {
     for server in servers() {
         let (client, semaphore) = semaphore(&server).await;

@@ -15,7 +15,7 @@ local out = call('ZRANGE', KEYS[2], 0, -1)
 if #out == 0 then
   return out
 end
-begin_to_write()
+begin_to_write(KEYS[2])
 local free = call('INCRBY', KEYS[1], #out)
 local done = free > 0 and tell(ARGV[1], free)
 if not is_error(done) then

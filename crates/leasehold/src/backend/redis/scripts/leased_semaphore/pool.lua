@@ -33,10 +33,17 @@ local function look(out, first, count)
   return ends, there, earliest
 end
 
+-- A write of nothing: to a script that has begun to write, a full server refuses no command. So holds can be extended, and
+-- permits given back, where there is no memory for ZADD and INCRBY.
+local function begin_to_write(out)
+  pcall('ZREM', out, '')
+end
+
 -- Lets a hold that is there end at `till` at least, never sooner than it does (B2). Returns what is left of it: the whole
 -- semaphore may have an end too (Redisson's `expire`).
 local function move_forward(out, first, ends, count, earliest, till)
   if earliest < till then
+    begin_to_write(out)
     for i = 0, count - 1 do
       if ends[i] < till then
         call('ZADD', out, 'XX', till, permit(first, i))
@@ -46,12 +53,6 @@ local function move_forward(out, first, ends, count, earliest, till)
   end
   local ttl = call('PTTL', out)
   return ttl >= 0 and math.min(ttl, earliest - now) or earliest - now
-end
-
--- A write of nothing: to a script that has begun to write, a full server refuses no command. So permits can be given back
--- to one that has no memory for INCRBY.
-local function begin_to_write()
-  return pcall('ZREM', KEYS[2], '')
 end
 
 local function tell(channel, number)
@@ -96,7 +97,7 @@ local function reclaim(channel)
   if over == 0 then
     return free
   end
-  begin_to_write()
+  begin_to_write(KEYS[2])
   free = call('INCRBY', KEYS[1], over)
   local done = pcall('ZREMRANGEBYSCORE', KEYS[2], 0, now)
   if is_error(done) then
@@ -112,7 +113,7 @@ end
 -- Gives back so many permits of a hold that are there, and says `message` (by default how many are free then). How many are
 -- free; nil and an error if that is refused: then all is as it was.
 local function give_back(first, ends, count, there, channel, message)
-  begin_to_write()
+  begin_to_write(KEYS[2])
   local free = call('INCRBY', KEYS[1], there)
   -- Before what cannot be taken back. Redisson cannot read a negative number, and there is nothing to be had at 0.
   local done = free > 0 and tell(channel, message or free)

@@ -15,6 +15,7 @@
 -- Retry   safe: a second copy finds the permits gone. It changes nothing but the tombstone.
 local first, count = ARGV[1], tonumber(ARGV[2])
 if ARGV[4] ~= '0' then
+  begin_to_write(KEYS[2])
   pcall('SET', KEYS[3], '1', 'PX', ARGV[4])
 end
 local ends, there = look(KEYS[2], first, count)
