@@ -17,7 +17,8 @@ pub struct Status {
     pub name: String,
     /// Which kind of lock was looked at.
     pub kind: LockKind,
-    /// Who holds it; none if it is free. The readers of one process are one holder.
+    /// Who holds it; none if it is free. The readers of one process are one holder. Of a leased semaphore at most 1000: those
+    /// whose leases end first.
     pub holders: Vec<Holder>,
     /// How many permits are free; `None` for a kind that has none.
     pub available: Option<i64>,

@@ -45,9 +45,15 @@ fn arguments(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What the scripts of a folder share is written in front of those that use it, and has no contract of its own.
+/// What the scripts of a folder share is written in front of those that use it, and has no contract of its own. With
+/// those of its functions that name keys.
+const SHARED: [(&str, &[&str]); 2] = [
+    ("hand_over.lua", &["give_to_next("]),
+    ("pool.lua", &["reclaim(", "count_free("]),
+];
+
 fn is_shared(path: &Path) -> bool {
-    path.ends_with("hand_over.lua")
+    SHARED.iter().any(|(shared, _)| path.ends_with(shared))
 }
 
 #[test]
@@ -55,7 +61,7 @@ fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() 
     for (path, text) in scripts() {
         let (header, code) = split(&text);
         let shared = is_shared(&path);
-        let folder = path.parent().unwrap().join("hand_over.lua");
+        let folder = path.parent().unwrap().to_owned();
         let path = path.display();
         let name = path.to_string();
         let name = name.rsplit_once("scripts/").unwrap().1.to_owned();
@@ -75,8 +81,11 @@ fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() 
             "{path}: says whether it may be sent twice"
         );
         let (documented, mut used) = (arguments(&header), arguments(&code));
-        if code.contains("give_to_next(") {
-            used.extend(arguments(&split(&fs::read_to_string(folder).unwrap()).1));
+        for (shared, with_keys) in SHARED {
+            if with_keys.iter().any(|function| code.contains(function)) {
+                let shared = fs::read_to_string(folder.join(shared)).unwrap();
+                used.extend(arguments(&split(&shared).1));
+            }
         }
         if code.contains("#KEYS") {
             continue; // as many as the caller likes

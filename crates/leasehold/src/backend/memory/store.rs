@@ -166,17 +166,17 @@ impl Store {
             self.gone.insert((Arc::clone(client), step.lease), until);
         }
         self.leave_queue(client, id, step.lease);
+        // Without a queue nothing is kept for the next of this process: it asks as everybody does.
+        let next = step.next.filter(|_| rules(id.kind).has_queue());
         if self.ours(client, id, step.lease).is_none() {
-            let next = step.next.and_then(|next| self.ours(client, id, next.lease));
+            let next = next.and_then(|next| self.ours(client, id, next.lease));
             return next.map_or(ReleaseReply::NotOurs, |held| ReleaseReply::Kept {
                 remaining: held.ends.saturating_sub(now),
             });
         }
         self.drop_hold(client, id, step.lease);
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
-        let next = step
-            .next
-            .filter(|next| !self.is_given_up(client, next.lease));
+        let next = next.filter(|next| !self.is_given_up(client, next.lease));
         let others = self
             .subscribers(id)
             .len()

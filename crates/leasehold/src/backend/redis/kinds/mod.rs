@@ -1,5 +1,6 @@
 //! What each kind of lock is on the wire: its keys, channels, scripts and replies, one file per kind.
 
+mod leased_semaphore;
 mod mutex;
 
 use std::{fmt, time::Duration};
@@ -20,8 +21,8 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
-        LockKind::Mutex => &mutex::MutexWire,
-        LockKind::RwLock | LockKind::LeasedSemaphore => &mutex::MutexWire,
+        LockKind::Mutex | LockKind::RwLock => &mutex::MutexWire,
+        LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
     }
 }
 

@@ -23,6 +23,7 @@ import org.redisson.config.Config;
  * force NAME             unlocks, whoever holds it        true | false
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
+ * permits NAME ...       see {@link Permits}
  * </pre>
  */
 public final class Peer {
@@ -47,6 +48,9 @@ public final class Peer {
   }
 
   private static String obey(RedissonClient redisson, String[] words) throws Exception {
+    if (words[0].equals("permits")) {
+      return Permits.obey(redisson, words);
+    }
     RLock lock = redisson.getLock(words[1]);
     switch (words[0]) {
       case "lock":

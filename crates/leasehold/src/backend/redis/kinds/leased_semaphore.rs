@@ -1,0 +1,338 @@
+//! Redisson's `RPermitExpirableSemaphore`: a number at the name, and a sorted set of the permits that are out.
+
+use std::{collections::HashMap, fmt::Write, time::Duration};
+
+use redis::Value;
+
+use super::{Wire, acquired, extended, int, millis, released, renewals, size_hint};
+use crate::{
+    backend::{
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Permits, Release,
+        ReleaseReply, Renew, Renewal, Reply,
+        redis::{
+            caller::Caller,
+            script::{Call, Lazy, Script},
+        },
+    },
+    kind::Access,
+    name::{LockId, Name},
+    owner::LeaseId,
+};
+
+macro_rules! script {
+    ($file:literal) => {
+        Lazy::new(|| {
+            Script::new(concat!(
+                include_str!("../scripts/leased_semaphore/pool.lua"),
+                include_str!(concat!("../scripts/leased_semaphore/", $file))
+            ))
+        })
+    };
+}
+
+static ACQUIRE: Lazy = script!("acquire.lua");
+static RELEASE: Lazy = script!("release.lua");
+static RENEW: Lazy = script!("renew.lua");
+static EXTEND: Lazy = script!("extend.lua");
+static INSPECT: Lazy = script!("inspect.lua");
+static FORCE_UNLOCK: Lazy = script!("force_unlock.lua");
+static PERMITS: Lazy = script!("permits.lua");
+
+/// How many holders are listed. A semaphore may have a hundred thousand.
+const HOLDERS_MOST: usize = 1000;
+
+pub(super) struct LeasedSemaphoreWire;
+
+/// The id of a permit: of ours the first 6 bytes of the client's uuid, the number of the permit in its hold, and the
+/// lease id, both with the high byte first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PermitId([u8; 16]);
+
+impl PermitId {
+    /// Of the first permit of a hold.
+    fn first(client: &str, lease: LeaseId) -> PermitId {
+        let mut id = [0; 16];
+        id[..6].copy_from_slice(&client_bytes(client));
+        id[8..].copy_from_slice(&lease.get().to_be_bytes());
+        PermitId(id)
+    }
+
+    /// What the permits of one hold have in common.
+    fn hold(self) -> [u8; 14] {
+        let mut hold = [0; 14];
+        hold[..6].copy_from_slice(&self.0[..6]);
+        hold[6..].copy_from_slice(&self.0[8..]);
+        hold
+    }
+
+    fn number(self) -> u16 {
+        u16::from_be_bytes([self.0[6], self.0[7]])
+    }
+
+    /// As Redisson's API shows it.
+    fn hex(self) -> String {
+        self.0.iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+}
+
+/// The first 6 bytes of a uuid.
+fn client_bytes(client: &str) -> [u8; 6] {
+    let digits = client.split('-').flat_map(str::chars).take(12);
+    let number = u64::from_str_radix(&digits.collect::<String>(), 16);
+    // No uuid (a test's name for a client): FNV-1a.
+    let number = number.unwrap_or_else(|_| {
+        client.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    });
+    let [_, _, bytes @ ..] = number.to_be_bytes();
+    bytes
+}
+
+/// Redisson's channel for semaphores of either kind.
+fn channel(name: &Name) -> impl std::fmt::Display + '_ {
+    name.prefixed("redisson_sc")
+}
+
+/// The permits that are out.
+fn out(name: &Name) -> impl std::fmt::Display + '_ {
+    name.suffixed("timeout")
+}
+
+fn count(access: Access) -> u16 {
+    match access {
+        Access::Permits(count) => count,
+        Access::Exclusive | Access::Shared => 1,
+    }
+}
+
+/// A call that begins with the two keys of a semaphore; `keys` in all.
+fn call(script: &'static Script, name: &Name, keys: usize, args: usize) -> Call {
+    Call::new(script, keys, args, size_hint(name, keys + 1))
+        .arg(name.as_str())
+        .text(out(name))
+}
+
+impl Wire for LeasedSemaphoreWire {
+    fn channel(&self, name: &Name) -> String {
+        channel(name).to_string()
+    }
+
+    fn grant(&self, _payload: &[u8]) -> Option<Grant> {
+        None
+    }
+
+    fn has_queue(&self) -> bool {
+        false
+    }
+
+    fn owner(&self, caller: &Caller, _access: Access, lease: LeaseId) -> String {
+        PermitId::first(&caller.client, lease).hex()
+    }
+
+    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+        let id = &step.id;
+        let call = call(&ACQUIRE, &id.name, 3, 4)
+            .text(id.gone_key(&caller.client, step.lease))
+            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .arg(count(step.access))
+            .arg(step.lease_ms)
+            .text(channel(&id.name));
+        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+    }
+
+    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+        let id = &step.id;
+        let call = call(&RELEASE, &id.name, 3, 5)
+            .text(id.gone_key(&caller.client, step.lease))
+            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .arg(count(step.access))
+            .text(channel(&id.name))
+            .arg(step.tombstone_ms.unwrap_or(0))
+            .arg(u8::from(step.listening))
+            // Others wait, or did a moment ago: the next holder first.
+            .answer_last(step.listening);
+        // Nothing is kept for the next of this process: it asks as everybody does.
+        caller.call(call, |reply| released(reply, None))
+    }
+
+    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        let asked = batch.len();
+        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
+        let mut call = Call::new(&RENEW, asked, 2 * asked + 2, names);
+        for renew in batch {
+            call = call.text(out(&renew.id.name));
+        }
+        for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
+            call = call.arg(run[0].lease_ms).arg(run.len());
+            for renew in run {
+                call = call
+                    .arg(&PermitId::first(&caller.client, renew.lease).0)
+                    .arg(count(renew.access));
+            }
+        }
+        caller.call(call, move |reply| renewals(reply, asked))
+    }
+
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+        let name = &step.id.name;
+        let call = Call::new(&EXTEND, 1, 3, size_hint(name, 1))
+            .text(out(name))
+            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .arg(count(step.access))
+            .arg(step.lease_ms);
+        caller.call(call, extended)
+    }
+
+    /// The server knows permits, and not how often anybody has entered.
+    fn count(&self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+        Box::pin(std::future::ready(Ok(Counted::Written)))
+    }
+
+    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+        let call = call(&INSPECT, &id.name, 2, 2)
+            .text(channel(&id.name))
+            .arg(HOLDERS_MOST);
+        caller.call(call, inspection)
+    }
+
+    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+        let call = call(&FORCE_UNLOCK, &id.name, 2, 1).text(channel(&id.name));
+        caller.call(call, |reply| {
+            let Value::Array(out) = reply else {
+                return None;
+            };
+            let permits = out.iter().filter_map(|id| Some((permit_id(id)?, None)));
+            let owners = holds(permits).into_iter().map(|held| held.owner);
+            Some(owners.collect())
+        })
+    }
+
+    fn permits(&self, caller: &Caller, id: LockId, step: Permits) -> Reply<i64> {
+        let (what, number) = match step {
+            Permits::Available => ("available", 0),
+            Permits::TrySet(permits) => ("try_set", i64::from(permits)),
+            Permits::Set(permits) => ("set", i64::from(permits)),
+            Permits::Add(permits) => ("add", i64::from(permits)),
+        };
+        let call = call(&PERMITS, &id.name, 2, 3)
+            .text(channel(&id.name))
+            .arg(what)
+            .arg(number);
+        caller.call(call, int)
+    }
+}
+
+/// `None` for what no Redisson of this age has written.
+fn permit_id(member: &Value) -> Option<PermitId> {
+    match member {
+        Value::BulkString(bytes) => Some(PermitId(bytes.as_slice().try_into().ok()?)),
+        _ => None,
+    }
+}
+
+/// The permits that are out, by hold, in the order of the first of each. Redisson's are a hold each: their ids are random.
+fn holds(permits: impl Iterator<Item = (PermitId, Option<Duration>)>) -> Vec<Owned> {
+    struct Found {
+        first: PermitId,
+        count: u16,
+        ttl: Option<Duration>,
+    }
+    let mut found: Vec<Found> = Vec::new();
+    let mut known = HashMap::new();
+    for (id, ttl) in permits {
+        let at = *known.entry(id.hold()).or_insert(found.len());
+        match found.get_mut(at) {
+            Some(hold) => {
+                hold.count = hold.count.saturating_add(1);
+                if id.number() < hold.first.number() {
+                    hold.first = id;
+                }
+            }
+            None => found.push(Found {
+                first: id,
+                count: 1,
+                ttl,
+            }),
+        }
+    }
+    let owned = found.into_iter().map(|hold| Owned {
+        owner: hold.first.hex(),
+        access: Access::Permits(hold.count),
+        holds: 1,
+        ttl: hold.ttl,
+        label: None,
+    });
+    owned.collect()
+}
+
+fn inspection(reply: &Value) -> Option<Inspection> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [free, listeners, out] = values.as_slice() else {
+        return None;
+    };
+    let Value::Array(out) = out else {
+        return None;
+    };
+    let permits = out.chunks_exact(2).filter_map(|permit| {
+        let [id, left] = permit else { return None };
+        Some((permit_id(id)?, millis(int(left)?)))
+    });
+    let mut owners = holds(permits);
+    owners.truncate(HOLDERS_MOST);
+    Some(Inspection {
+        owners,
+        listeners: u64::try_from(int(listeners)?).unwrap_or(0),
+        available: Some(int(free)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = "0123abCD-4567-4000-8000-000000000000";
+
+    #[test]
+    fn an_id_has_the_client_the_number_of_the_permit_and_the_lease() {
+        let id = PermitId::first(CLIENT, LeaseId::from(0x0102_0304));
+        assert_eq!(id.hex(), "0123abcd456700000000000001020304");
+        assert_eq!((id.number(), id.hold().len()), (0, 14));
+    }
+
+    #[test]
+    fn clients_whose_names_are_no_uuids_differ_all_the_same() {
+        assert_ne!(client_bytes("one"), client_bytes("two"));
+        assert_ne!(client_bytes("zzzzzzzzzzzz"), client_bytes("zzzzzzzzzzzy"));
+    }
+
+    #[test]
+    fn permits_of_one_hold_are_one_holder_and_redissons_each_their_own() {
+        let second = Duration::from_secs(1);
+        let mut ours = PermitId::first(CLIENT, LeaseId::from(7));
+        let first = ours;
+        ours.0[7] = 1;
+        let (java, other) = (PermitId([9; 16]), PermitId([8; 16]));
+        let out = [
+            (ours, Some(second)),
+            (java, None),
+            (first, Some(second)),
+            (other, None),
+        ];
+        let held = holds(out.into_iter());
+        let held: Vec<_> = held
+            .iter()
+            .map(|held| (held.owner.clone(), held.access))
+            .collect();
+        let [two, one] = [Access::Permits(2), Access::Permits(1)];
+        assert_eq!(
+            held,
+            [(first.hex(), two), (java.hex(), one), (other.hex(), one)]
+        );
+    }
+}

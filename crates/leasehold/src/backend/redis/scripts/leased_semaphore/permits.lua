@@ -1,0 +1,51 @@
+-- leased_semaphore/permits.lua: read or change how many permits there are.
+--
+-- KEYS[1] name     string  how many permits are free (Redisson RPermitExpirableSemaphore)
+-- KEYS[2] out      zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
+-- ARGV[2] step     bytes   available, try_set, set, or add
+-- ARGV[3] permits  integer of set and try_set: how many in all, free and out; of add: how many more, or fewer if negative
+--
+-- Returns how many are free then; of try_set 1 if they were set, 0 if somebody has before
+-- Error   all is as it was.
+-- Retry   of add not safe: it may count twice. All others: safe.
+local channel, step, permits = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+-- Refused before anything is changed; Redisson cannot read a negative number.
+local function tell_before()
+  local done = permits > 0 and tell(channel, permits)
+  return is_error(done) and done
+end
+
+if step == 'add' then
+  -- INCRBY where Redisson writes the number anew: the key keeps its end.
+  local _, refused = count_free()
+  refused = refused or tell_before()
+  if refused then
+    return refused
+  end
+  call('INCRBY', KEYS[1], permits)
+elseif step ~= 'available' then
+  local free, refused = count_free()
+  if refused then
+    return refused
+  end
+  local is_new = call('EXISTS', KEYS[1]) == 0
+  if step == 'try_set' and not is_new then
+    return 0
+  end
+  -- What is out is no more free if somebody has deleted the number. (Redisson asks for that only if it is there.)
+  local more = permits - free - call('ZCARD', KEYS[2])
+  refused = tell_before()
+  if refused then
+    return refused
+  end
+  if is_new or more ~= 0 then
+    call('INCRBY', KEYS[1], more)
+  end
+  if step == 'try_set' then
+    return 1
+  end
+end
+local free, refused = reclaim(channel)
+return refused or free

@@ -1,0 +1,30 @@
+-- leased_semaphore/release.lua: give a lease id up for good, and its permits back.
+--
+-- KEYS[1] name       string  how many permits are free (Redisson RPermitExpirableSemaphore)
+-- KEYS[2] out        zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[3] gone       string  tombstone of this lease id
+-- ARGV[1] first      bytes   16: the id of the first permit; the others have their number in bytes 7 and 8
+-- ARGV[2] count      integer how many permits; 1 to 1024
+-- ARGV[3] channel    bytes   where Redisson's waiters listen, and ours
+-- ARGV[4] gone_ms    integer leave a tombstone for so long; 0: leave none
+-- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
+--
+-- Returns {1, others}  the permits that were still there are free; so many other clients listen
+--         {0, 0}       none was there
+-- Error   all is as it was, but for the tombstone.
+-- Retry   safe: a second copy finds the permits gone. It changes nothing but the tombstone.
+local first, count = ARGV[1], tonumber(ARGV[2])
+if ARGV[4] ~= '0' then
+  begin_to_write(KEYS[2])
+  pcall('SET', KEYS[3], '1', 'PX', ARGV[4])
+end
+local ends, there = look(KEYS[2], first, count)
+if there == 0 then
+  return { 0, 0 }
+end
+local _, refused = reclaim(ARGV[3])
+if not refused then
+  -- As Redisson: of one permit how many are free now, of several how many were given back.
+  _, refused = give_back(first, ends, count, there, ARGV[3], count > 1 and there or nil)
+end
+return refused or { 1, count_others(ARGV[3], tonumber(ARGV[5])) }

@@ -1,0 +1,397 @@
+//! The memory backend is the specification of permits too: whatever some clients do, a real server answers the same.
+
+mod common;
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use common::{SOON, World, wait_until_idle, wire::script_calls};
+use futures_util::future::join_all;
+use leasehold::{
+    Access, Client, Error, Footprint, LeasedSemaphore, MemoryServer, PermitGuard, Status,
+};
+use leasehold_testkit::{Flavor, Server};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+use tokio::task::JoinHandle;
+
+const CLIENTS: usize = 4;
+/// Of a hold that is to end. Shorter than all that others may take.
+const SHORT: Duration = Duration::from_millis(40);
+
+/// What can be done. Numbers pick among what there is at that moment.
+#[derive(Clone, Debug)]
+enum Step {
+    /// By a client that neither holds nor waits; several holds of one process are the engine's business.
+    Try {
+        client: usize,
+        permits: u32,
+        fixed: bool,
+    },
+    /// In the background.
+    Acquire {
+        client: usize,
+        permits: u32,
+    },
+    Abort,
+    Release {
+        guard: usize,
+    },
+    Drop {
+        guard: usize,
+    },
+    Extend {
+        guard: usize,
+    },
+    Verify {
+        guard: usize,
+    },
+    /// Takes permits for a short time, and looks when that is over.
+    Expire {
+        client: usize,
+        permits: u32,
+    },
+    TrySet {
+        client: usize,
+        permits: u32,
+    },
+    Set {
+        client: usize,
+        permits: u32,
+    },
+    Add {
+        client: usize,
+        permits: i32,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (client, permits, some) = (0..CLIENTS, 1..5_u32, 0..8_usize);
+    let both = (client.clone(), permits.clone());
+    let step = prop_oneof![
+        4 => (both.clone(), any::<bool>())
+            .prop_map(|((client, permits), fixed)| Step::Try { client, permits, fixed }),
+        5 => both.clone().prop_map(|(client, permits)| Step::Acquire { client, permits }),
+        1 => Just(Step::Abort),
+        5 => some.clone().prop_map(|guard| Step::Release { guard }),
+        2 => some.clone().prop_map(|guard| Step::Drop { guard }),
+        1 => some.clone().prop_map(|guard| Step::Extend { guard }),
+        1 => some.prop_map(|guard| Step::Verify { guard }),
+        1 => both.prop_map(|(client, permits)| Step::Expire { client, permits }),
+        1 => (client.clone(), 0..6_u32)
+            .prop_map(|(client, permits)| Step::TrySet { client, permits }),
+        1 => (client.clone(), 0..8_u32)
+            .prop_map(|(client, permits)| Step::Set { client, permits }),
+        1 => (client, -3..4_i32).prop_map(|(client, permits)| Step::Add { client, permits }),
+    ];
+    proptest::collection::vec(step, 1..30)
+}
+
+type Waiter = JoinHandle<Result<PermitGuard, Error>>;
+
+/// One world, and what is going on in it.
+struct Play<'a> {
+    world: &'a World,
+    clients: &'a [Client],
+    name: String,
+    guards: Vec<(usize, PermitGuard)>,
+    waiters: Vec<(usize, Waiter)>,
+}
+
+fn told<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// To the next lease there is: 20, 30 or 60 seconds.
+fn rounded(left: Duration) -> u64 {
+    match left.as_secs() {
+        0..20 => 20,
+        20..30 => 30,
+        30..=60 => 60,
+        more => more,
+    }
+}
+
+impl Play<'_> {
+    fn semaphore(&self, client: usize) -> LeasedSemaphore {
+        self.clients[client].leased_semaphore(&self.name)
+    }
+
+    fn keep(&mut self, client: usize, guard: Result<Option<PermitGuard>, Error>) -> String {
+        told(guard.map(|guard| {
+            let got = guard.is_some();
+            self.guards.extend(guard.map(|guard| (client, guard)));
+            got
+        }))
+    }
+
+    fn pick(&self, number: usize) -> Option<usize> {
+        number.checked_rem(self.guards.len())
+    }
+
+    fn is_busy(&self, client: usize) -> bool {
+        let mut holds = self.guards.iter().map(|(who, _)| who);
+        let mut waits = self.waiters.iter().map(|(who, _)| who);
+        holds.any(|who| *who == client) || waits.any(|who| *who == client)
+    }
+
+    /// Takes a step, and says what became of it.
+    async fn take(&mut self, step: &Step) -> String {
+        match *step {
+            Step::Try { client, .. }
+            | Step::Acquire { client, .. }
+            | Step::Expire { client, .. }
+                if self.is_busy(client) =>
+            {
+                String::new()
+            }
+            // Who gets what becomes free is a race, which either may win: one waiter at a time.
+            Step::Acquire { .. } | Step::Expire { .. } if !self.waiters.is_empty() => String::new(),
+            Step::Try {
+                client,
+                permits,
+                fixed,
+            } => {
+                let mut semaphore = self.semaphore(client);
+                if fixed {
+                    semaphore = semaphore.fixed_lease(Duration::from_secs(20));
+                }
+                let guard = semaphore.try_acquire_many(permits).await;
+                self.keep(client, guard)
+            }
+            Step::Acquire { client, permits } => {
+                let acquire = self.semaphore(client).acquire_many(permits);
+                self.waiters.push((client, tokio::spawn(acquire)));
+                String::new()
+            }
+            Step::Abort => match self.waiters.pop() {
+                Some((_, task)) => {
+                    task.abort();
+                    format!("aborted: {}", task.await.is_err())
+                }
+                None => String::new(),
+            },
+            Step::Release { guard } => match self.pick(guard) {
+                Some(guard) => {
+                    let (_, guard) = self.guards.remove(guard);
+                    told(guard.release().await)
+                }
+                None => String::new(),
+            },
+            Step::Drop { guard } => {
+                self.pick(guard).map(|guard| self.guards.remove(guard));
+                String::new()
+            }
+            Step::Extend { guard } => match self.pick(guard) {
+                Some(guard) => told(self.guards[guard].1.extend(Duration::from_secs(60)).await),
+                None => String::new(),
+            },
+            Step::Verify { guard } => match self.pick(guard) {
+                Some(guard) => told(self.guards[guard].1.verify().await.map(rounded)),
+                None => String::new(),
+            },
+            Step::Expire { client, permits } => {
+                let semaphore = self.semaphore(client);
+                let guard = semaphore.fixed_lease(SHORT).try_acquire_many(permits).await;
+                let guard = guard.map(|guard| guard.map(PermitGuard::detach).is_some());
+                if let Ok(true) = guard {
+                    let before = semaphore.available_permits().await.unwrap();
+                    let deadline = Instant::now() + SOON;
+                    while semaphore.available_permits().await.unwrap() == before {
+                        assert!(Instant::now() < deadline, "they never come back");
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+                told(guard)
+            }
+            Step::TrySet { client, permits } => {
+                told(self.semaphore(client).try_set_permits(permits).await)
+            }
+            Step::Set { client, permits } => {
+                told(self.semaphore(client).set_permits(permits).await)
+            }
+            Step::Add { client, permits } if self.waiters.is_empty() => {
+                told(self.semaphore(client).add_permits(permits).await)
+            }
+            // How many are left depends on whether the waiter was first.
+            Step::Add { client, permits } => {
+                told(self.semaphore(client).add_permits(permits).await.map(drop))
+            }
+        }
+    }
+
+    /// All that can be seen.
+    async fn look(&mut self) -> String {
+        let mut waiting = Vec::new();
+        for (client, task) in std::mem::take(&mut self.waiters) {
+            if task.is_finished() {
+                let guard = task.await.expect("it does not panic");
+                self.keep(client, guard.map(Some));
+            } else {
+                waiting.push((client, task));
+            }
+        }
+        self.waiters = waiting;
+        let Status {
+            available,
+            waiting_clients,
+            holders,
+            ..
+        } = self.semaphore(0).status().await.unwrap();
+        let mut holders: Vec<(u16, u64, Option<u64>)> = holders
+            .iter()
+            .map(|held| {
+                let Access::Permits(permits) = held.access else {
+                    panic!("{held:?}");
+                };
+                (permits, held.holds, held.remaining.map(rounded))
+            })
+            .collect();
+        holders.sort_unstable();
+        let free = self.semaphore(1).available_permits().await.unwrap();
+        let mut guards: Vec<String> = self
+            .guards
+            .iter()
+            .map(|(client, guard)| {
+                let left = rounded(guard.remaining());
+                format!("{client} {} {} {left}", guard.permits(), guard.is_valid())
+            })
+            .collect();
+        guards.sort();
+        let waiters: Vec<_> = self.waiters.iter().map(|(client, _)| client).collect();
+        format!("{available:?} {free} {waiting_clients} listen {holders:?} {guards:?} {waiters:?}")
+    }
+
+    /// What shows that something has happened: script calls, and what each client keeps.
+    fn activity(&self) -> (u64, Vec<Footprint>) {
+        let calls = match self.world {
+            World::Memory(_) => 0, // on this thread, so the footprints show it
+            World::Server(server) => script_calls(server),
+        };
+        (calls, self.clients.iter().map(Client::footprint).collect())
+    }
+
+    /// Waits until nothing is under way: no task runs but drivers that wait, all wake-ups are heard, and neither has any of
+    /// them led to anything.
+    async fn rest(&self) {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let before = self.activity();
+            if before.1.iter().all(|client| client.tasks == client.waiting) {
+                join_all(self.clients.iter().map(Client::heard)).await;
+                let mut same = true;
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                    same &= self.activity() == before;
+                }
+                if same {
+                    return;
+                }
+            }
+            assert!(Instant::now() < deadline, "it never rests: {before:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn settle(&mut self) -> String {
+        self.rest().await;
+        let (mut seen, mut times) = (self.look().await, 0);
+        while times < 2 {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let now = self.look().await;
+            times = if now == seen { times + 1 } else { 0 };
+            seen = now;
+        }
+        seen
+    }
+
+    async fn end(mut self) {
+        for (_, task) in self.waiters.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
+        self.guards.clear();
+        for client in self.clients {
+            wait_until_idle(client).await;
+        }
+    }
+}
+
+async fn clients(world: &World) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(world.client().await);
+    }
+    clients
+}
+
+#[test]
+fn memory_and_a_real_server_answer_the_same_about_permits() {
+    for flavor in Flavor::available() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let server = World::Server(Box::new(Server::start(flavor)));
+        let memory = World::Memory(MemoryServer::new());
+        let (theirs, ours) =
+            runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
+        let (number, steps_taken) = (Cell::new(0_u64), Cell::new(0));
+        let config = Config {
+            cases: 64,
+            failure_persistence: None,
+            max_shrink_iters: 200,
+            ..Config::default()
+        };
+        let began = Instant::now();
+        let outcome = TestRunner::new(config).run(&steps(), |steps| {
+            number.set(number.get() + 1);
+            runtime.block_on(async {
+                let play = |world, clients| Play {
+                    world,
+                    clients,
+                    name: number.get().to_string(),
+                    guards: Vec::new(),
+                    waiters: Vec::new(),
+                };
+                let (mut here, mut there) = (play(&memory, &ours[..]), play(&server, &theirs[..]));
+                let mut difference = None;
+                // Most games need some permits to begin with.
+                let first = Step::TrySet {
+                    client: 0,
+                    permits: 4,
+                };
+                let first = (number.get() % 4 != 0).then_some(first);
+                for (nth, step) in first.iter().chain(&steps).enumerate() {
+                    steps_taken.set(steps_taken.get() + 1);
+                    let answers = (here.take(step).await, there.take(step).await);
+                    let views = (here.settle().await, there.settle().await);
+                    if answers.0 != answers.1 || views.0 != views.1 {
+                        difference = Some(format!(
+                            "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
+                            views.0, views.1
+                        ));
+                        break;
+                    }
+                }
+                here.end().await;
+                there.end().await;
+                difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
+            })
+        });
+        if let Err(error) = outcome {
+            panic!("{error}");
+        }
+        let (cases, steps, took) = (number.get(), steps_taken.get(), began.elapsed());
+        eprintln!("{flavor}: {cases} cases, {steps} steps in {took:?}");
+    }
+}
