@@ -160,6 +160,8 @@ pub(crate) struct Count {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) holds: u32,
+    /// This client hears the wake-ups itself, and must not count itself as a waiter.
+    pub(crate) listening: bool,
 }
 
 /// What became of a count.

@@ -60,13 +60,18 @@ impl Store {
         }
     }
 
-    pub(super) fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) {
-        if let Some(waiting) = self.queues.get_mut(id) {
-            waiting.places.retain(|queued| !queued.is(client, lease));
-            if waiting.places.is_empty() {
-                self.queues.remove(id);
-            }
+    /// Whether it had a place.
+    pub(super) fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {
+        let Some(waiting) = self.queues.get_mut(id) else {
+            return false;
+        };
+        let before = waiting.places.len();
+        waiting.places.retain(|queued| !queued.is(client, lease));
+        let left = waiting.places.len() < before;
+        if waiting.places.is_empty() {
+            self.queues.remove(id);
         }
+        left
     }
 
     pub(super) fn is_queued(&self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {

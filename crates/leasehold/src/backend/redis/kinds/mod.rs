@@ -1,6 +1,7 @@
 //! What each kind of lock is on the wire: its keys, channels, scripts and replies, one file per kind.
 
 mod mutex;
+mod rw_lock;
 
 use std::{fmt, time::Duration};
 
@@ -21,7 +22,8 @@ use crate::{
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
         LockKind::Mutex => &mutex::MutexWire,
-        LockKind::RwLock | LockKind::LeasedSemaphore => &mutex::MutexWire,
+        LockKind::RwLock => &rw_lock::RwLockWire,
+        LockKind::LeasedSemaphore => &mutex::MutexWire,
     }
 }
 
