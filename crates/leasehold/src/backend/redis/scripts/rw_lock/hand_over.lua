@@ -115,6 +115,9 @@ local function give_to_next(grants)
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1
+        if is_writer(field) then
+          break
+        end
       else
         drop(field, holders == 0)
       end
