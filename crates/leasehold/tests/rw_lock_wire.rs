@@ -9,10 +9,11 @@ use std::{
 };
 
 use common::{
-    SOON, assert_lost, assert_nothing_left, int, keys, release, servers, soon, wait_until_idle,
+    SOON, assert_lost, assert_nothing_left, channels, int, keys, release, servers, soon,
+    wait_until_idle,
     wire::{Monitor, send_copy},
 };
-use leasehold::{Client, ErrorKind, LostReason, Released};
+use leasehold::{Client, ErrorKind, LostReason, Owner, Released};
 use leasehold_testkit::{Server, wait_until_async};
 
 const CHANNEL: &str = "redisson_rwlock:{name}";
@@ -563,5 +564,52 @@ async fn a_name_of_another_kind_is_refused_and_left_as_it_is() {
             ["another type", "a rw_lock"],
         );
         assert_eq!(keys(&server), ["name"]);
+    }
+}
+
+/// Who has entered again is told whether others wait, so that its process lets no more readers in by itself.
+#[tokio::test]
+async fn a_reader_that_enters_again_is_told_of_writers_that_wait() {
+    for server in servers() {
+        let (client, other) = (client_of(&server).await, client_of(&server).await);
+        let owner = Owner::new();
+        let lock = client.rw_lock("name").owned_by(&owner);
+        let guard = lock.read().await.unwrap();
+        let mut monitor = Monitor::start(&server);
+        let again = lock.read().await.unwrap();
+        assert_eq!(int(&server, &["HGET", "name", &guard.owner()]), 2);
+        let calls = monitor.calls(&guard.owner());
+        let [count] = &calls[..] else {
+            panic!("{calls:?}")
+        };
+        let written = |case: &str, expected: i64| {
+            let reply = send_copy(&server, count);
+            assert_eq!(reply, redis::Value::Int(expected), "{case}");
+        };
+        written("nobody waits", 1);
+        {
+            let mut java = server.connection();
+            let mut java = java.as_pubsub();
+            java.subscribe(CHANNEL).unwrap();
+            written("Redisson waits", 2);
+        }
+        wait_until_async(SOON, "nobody listens", || channels(&server).is_empty()).await;
+        server.cli(&["RPUSH", QUEUE, "dead-client:7:write 30000 1"]);
+        written("one waits that hears nothing", 1);
+        server.cli(&["DEL", QUEUE]);
+        let waiting = tokio::spawn(other.rw_lock("name").write());
+        until_queued(&server, 1).await;
+        written("a writer of ours waits", 2);
+        waiting.abort();
+        wait_until_idle(&other).await;
+        wait_until_async(SOON, "nobody listens", || channels(&server).is_empty()).await;
+        written("it has given up", 1);
+        assert_eq!(
+            again.release().await.unwrap(),
+            Released::StillHeld { holds: 1 }
+        );
+        release(guard).await;
+        written("it has left", 0);
+        assert_eq!(keys(&server), [""; 0], "a late count makes nothing");
     }
 }
