@@ -11,7 +11,7 @@ use std::{
 use common::{
     SOON, assert_lost, assert_nothing_left, channels, int, keys, release, servers, soon,
     wait_until_idle,
-    wire::{Monitor, send_copy},
+    wire::{Monitor, documented_rules, send_copy},
 };
 use leasehold::{Client, ErrorKind, LostReason, Owner, Released};
 use leasehold_testkit::{Server, wait_until_async};
@@ -611,5 +611,67 @@ async fn a_reader_that_enters_again_is_told_of_writers_that_wait() {
         release(guard).await;
         written("it has left", 0);
         assert_eq!(keys(&server), [""; 0], "a late count makes nothing");
+    }
+}
+
+#[tokio::test]
+async fn a_user_with_the_documented_permissions_can_read_and_write() {
+    const LEASE: Duration = Duration::from_millis(300);
+    for server in servers() {
+        let rules = documented_rules();
+        let mut command = vec!["ACL", "SETUSER", "worker"];
+        command.extend(rules.iter().map(String::as_str));
+        server.cli(&command);
+        // As the documentation says; Redis 7.0 does not know it.
+        let _ = server.try_cli(&["ACL", "SETUSER", "worker", "+client|setinfo"]);
+        let connect = || {
+            let builder = Client::builder().url(server.url());
+            builder.username("worker").password("secret").connect()
+        };
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(connect().await.unwrap());
+        }
+        let [one, two, three] =
+            [0, 1, 2].map(|n: usize| clients[n].rw_lock("order:1").lease(LEASE));
+        let guards = [one.read().await.unwrap(), two.read().await.unwrap()];
+        tokio::time::sleep(2 * LEASE).await; // they live only if they are renewed
+        for guard in &guards {
+            guard.verify().await.unwrap();
+            guard.reenter().unwrap().release().await.unwrap();
+        }
+        let queue = "leasehold:{order:1}:rw:queue";
+        let writer = tokio::spawn(three.write());
+        wait_until_async(SOON, "it waits", || int(&server, &["LLEN", queue]) == 1).await;
+        for guard in guards {
+            release(guard).await;
+        }
+        let guard = soon("the writer", writer).await.unwrap().unwrap();
+        let readers = [tokio::spawn(one.read()), tokio::spawn(two.read())];
+        wait_until_async(SOON, "they wait", || int(&server, &["LLEN", queue]) == 2).await;
+        tokio::time::sleep(2 * LEASE).await;
+        release(guard).await;
+        let mut guards = Vec::new();
+        for reader in readers {
+            guards.push(soon("a reader", reader).await.unwrap().unwrap());
+        }
+        // A waiter that gives up, and an unlocking by force.
+        let waits = three.try_write_for(Duration::from_millis(50)).await;
+        assert!(waits.unwrap().is_none());
+        assert_eq!(one.status().await.unwrap().holders.len(), 2);
+        assert!(three.force_unlock().await.unwrap());
+        for guard in guards {
+            assert!(guard.verify().await.is_err());
+            drop(guard);
+        }
+        let fixed = one.fixed_lease(Duration::from_secs(1));
+        let guard = fixed.read().await.unwrap();
+        guard.extend(Duration::from_secs(5)).await.unwrap();
+        release(guard).await;
+        for client in &clients {
+            wait_until_idle(client).await;
+        }
+        let refused = server.cli(&["ACL", "LOG"]);
+        assert_eq!(refused, redis::Value::Array(vec![]), "refused by the rules");
     }
 }
