@@ -14,7 +14,7 @@ use common::{
     wire::{Monitor, documented_rules, send_copy},
 };
 use leasehold::{Client, ErrorKind, LostReason, Owner, Released};
-use leasehold_testkit::{Server, wait_until_async};
+use leasehold_testkit::{Flavor, Server, wait_until_async};
 
 const CHANNEL: &str = "redisson_rwlock:{name}";
 const QUEUE: &str = "leasehold:{name}:rw:queue";
@@ -673,5 +673,55 @@ async fn a_user_with_the_documented_permissions_can_read_and_write() {
         }
         let refused = server.cli(&["ACL", "LOG"]);
         assert_eq!(refused, redis::Value::Array(vec![]), "refused by the rules");
+    }
+}
+
+/// A cluster refuses a script that touches a key outside the slot of those it was called with.
+#[tokio::test]
+async fn all_keys_of_a_name_are_in_its_slot() {
+    for flavor in Flavor::available() {
+        let server = Server::start_with(flavor, &["--cluster-enabled", "yes"]);
+        server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        wait_until_async(SOON, "the cluster is up", || {
+            server.try_cli(&["SET", "probe", "1"]).is_ok()
+        })
+        .await;
+        server.cli(&["DEL", "probe"]);
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(client_of(&server).await);
+        }
+        for name in ["name", "order:{42}:lock"] {
+            let [one, two, three] = [0, 1, 2].map(|n: usize| clients[n].rw_lock(name));
+            let dead = one.fixed_lease(Duration::from_millis(100));
+            dead.read().await.unwrap().detach();
+            let renewed = two.lease(Duration::from_millis(600));
+            let guard = renewed.read().await.unwrap();
+            let seen = clients[2].rw_lock(name);
+            let writer = tokio::spawn(three.write());
+            while seen.status().await.unwrap().waiting_clients == 0 {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await; // it lives only if it is renewed
+            guard.verify().await.unwrap();
+            release(guard).await;
+            let guard = soon("the writer", writer).await.unwrap().unwrap();
+            let readers = [tokio::spawn(one.read()), tokio::spawn(two.read())];
+            while seen.status().await.unwrap().waiting_clients < 2 {
+                tokio::task::yield_now().await;
+            }
+            release(guard).await;
+            for reader in readers {
+                drop(soon("a reader", reader).await.unwrap().unwrap());
+            }
+            for client in &clients {
+                wait_until_idle(client).await;
+            }
+            let guard = one.read().await.unwrap();
+            assert!(two.force_unlock().await.unwrap());
+            drop(guard);
+            wait_until_idle(&clients[0]).await;
+        }
+        assert_eq!(keys(&server), [""; 0]);
     }
 }

@@ -35,7 +35,7 @@ pub(super) trait Rules: Sync {
     fn fits(&self, held: &[StoredHold], access: Access, permits: i64) -> bool;
 
     /// Whether one that wants this lets those go first that stand in the queue for that.
-    fn gives_way(&self, _wants: Access, _waits: Access) -> bool {
+    fn gives_way(&self, _wants: Access, _queued: Access) -> bool {
         false
     }
 

@@ -11,8 +11,8 @@ impl Rules for RwLockRules {
             || access == Access::Shared && held.iter().all(|held| held.access == Access::Shared)
     }
 
-    fn gives_way(&self, wants: Access, waits: Access) -> bool {
-        wants == Access::Shared && waits == Access::Exclusive
+    fn gives_way(&self, wants: Access, queued: Access) -> bool {
+        wants == Access::Shared && queued == Access::Exclusive
     }
 
     fn owner(&self, client: &str, access: Access, lease: LeaseId) -> String {

@@ -36,11 +36,11 @@ impl Store {
         let Some(waiting) = self.queues.get_mut(id) else {
             return false;
         };
-        let hears = |queued: &Queued| heard.iter().any(|heard| heard.client == queued.client);
+        let is_alive = |queued: &Queued| heard.iter().any(|heard| heard.client == queued.client);
         let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
         waiting
             .places
-            .retain(|queued| !first(queued) || hears(queued));
+            .retain(|queued| !first(queued) || is_alive(queued));
         waiting.places.iter().any(first)
     }
 

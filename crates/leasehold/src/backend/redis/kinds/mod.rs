@@ -21,9 +21,8 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
-        LockKind::Mutex => &mutex::MutexWire,
+        LockKind::Mutex | LockKind::LeasedSemaphore => &mutex::MutexWire,
         LockKind::RwLock => &rw_lock::RwLockWire,
-        LockKind::LeasedSemaphore => &mutex::MutexWire,
     }
 }
 
@@ -183,6 +182,10 @@ fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
     Some(answers)
 }
 
+#[expect(
+    clippy::option_option,
+    reason = "no answer of a script, and the answer that it is not ours"
+)]
 fn extended(reply: &Value) -> Option<Option<Duration>> {
     match int(reply)? {
         0 => Some(None),
