@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{keys, wait_until_idle};
+use common::{keys, wait_until_idle, wire::documented_rules};
 use leasehold::{Client, Handoff, LostReason, Released};
 use leasehold_testkit::{Flavor, Server, wait_until_async};
 
@@ -246,15 +246,6 @@ async fn nobody_believes_in_a_lease_that_was_given_for_another() {
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&client).await;
     }
-}
-
-/// The rules of the user in docs/keys.md, in their order.
-fn documented_rules() -> Vec<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let (_, rest) = text.split_once("user worker ").expect("the example");
-    let (rules, _) = rest.split_once("```").expect("the end of the example");
-    rules.split_whitespace().map(str::to_owned).collect()
 }
 
 #[tokio::test]

@@ -45,23 +45,35 @@ fn arguments(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What the scripts of a folder share is written in front of those that use it, and has no contract of its own. With
-/// those of its functions that name keys.
-const SHARED: [(&str, &[&str]); 2] = [
-    ("hand_over.lua", &["give_to_next("]),
-    ("pool.lua", &["reclaim(", "count_free("]),
-];
-
+/// What the scripts of a folder share is written in front of those that use it, and has no contract of its own.
 fn is_shared(path: &Path) -> bool {
-    SHARED.iter().any(|(shared, _)| path.ends_with(shared))
+    ["hand_over.lua", "holders.lua", "take.lua", "pool.lua"]
+        .iter()
+        .any(|shared| path.ends_with(shared))
+}
+
+/// What a script uses by calling what the shared parts of its folder define.
+fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for (shared, text) in scripts() {
+        let (_, text) = split(&text);
+        let is_part = is_shared(&shared) && shared.parent() == path.parent();
+        let mut defined = text.match_indices("local function ").map(|(at, found)| {
+            let rest = &text[at + found.len()..];
+            &rest[..=rest.find('(').expect("parameters")]
+        });
+        if is_part && defined.any(|function| code.contains(function)) {
+            used.extend(arguments(&text));
+        }
+    }
+    used
 }
 
 #[test]
 fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() {
     for (path, text) in scripts() {
         let (header, code) = split(&text);
-        let shared = is_shared(&path);
-        let folder = path.parent().unwrap().to_owned();
+        let (shared, file) = (is_shared(&path), path.clone());
         let path = path.display();
         let name = path.to_string();
         let name = name.rsplit_once("scripts/").unwrap().1.to_owned();
@@ -81,12 +93,7 @@ fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() 
             "{path}: says whether it may be sent twice"
         );
         let (documented, mut used) = (arguments(&header), arguments(&code));
-        for (shared, with_keys) in SHARED {
-            if with_keys.iter().any(|function| code.contains(function)) {
-                let shared = fs::read_to_string(folder.join(shared)).unwrap();
-                used.extend(arguments(&split(&shared).1));
-            }
-        }
+        used.extend(used_by_shared_parts(&file, &code));
         if code.contains("#KEYS") {
             continue; // as many as the caller likes
         }

@@ -100,6 +100,10 @@ pub(crate) enum Acquired {
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) id: LockId,
+    #[allow(
+        dead_code,
+        reason = "a read-write lock gives a lease id up in whichever form it holds"
+    )]
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     /// If other tasks of this client wait: how the client goes on.
@@ -160,6 +164,8 @@ pub(crate) struct Count {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) holds: u32,
+    /// This client hears the wake-ups itself, and must not count itself as a waiter.
+    pub(crate) listening: bool,
 }
 
 /// What became of a count.

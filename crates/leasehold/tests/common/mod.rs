@@ -96,7 +96,7 @@ pub fn assert_lost(released: Result<Released, Error>, reason: LostReason) {
 }
 
 /// Gives a name back that was held to the end.
-pub async fn release(guard: Guard) {
+pub async fn release<K>(guard: Guard<K>) {
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 

@@ -185,3 +185,12 @@ pub fn monotonic() -> Duration {
     let seconds = u64::try_from(now.tv_sec).expect("it counts from the start of the machine");
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
+
+/// The rules of the user in docs/keys.md, in their order.
+pub fn documented_rules() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = text.split_once("user worker ").expect("the example");
+    let (rules, _) = rest.split_once("```").expect("the end of the example");
+    rules.split_whitespace().map(str::to_owned).collect()
+}

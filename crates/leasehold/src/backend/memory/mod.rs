@@ -198,8 +198,8 @@ impl Backend for Memory {
         self.step(what, move |store, _| Ok(store.force_unlock(&id)))
     }
 
-    fn owner(&self, _kind: LockKind, _access: Access, lease: LeaseId) -> String {
-        format!("{}:{lease}", self.client)
+    fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
+        kinds::rules(kind).owner(&self.client, access, lease)
     }
 
     fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {

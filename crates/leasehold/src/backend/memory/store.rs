@@ -165,14 +165,20 @@ impl Store {
             let until = now + Duration::from_millis(ms);
             self.gone.insert((Arc::clone(client), step.lease), until);
         }
-        self.leave_queue(client, id, step.lease);
         // Without a queue nothing is kept for the next of this process: it asks as everybody does.
         let next = step.next.filter(|_| rules(id.kind).has_queue());
+        let made_way = self.leave_queue(client, id, step.lease);
         if self.ours(client, id, step.lease).is_none() {
             let next = next.and_then(|next| self.ours(client, id, next.lease));
-            return next.map_or(ReleaseReply::NotOurs, |held| ReleaseReply::Kept {
-                remaining: held.ends.saturating_sub(now),
-            });
+            if let Some(next) = next {
+                let remaining = next.ends.saturating_sub(now);
+                return ReleaseReply::Kept { remaining };
+            }
+            // Those that only waited for this one to have its turn need not wait any more.
+            if made_way && !self.held_by(id).is_empty() {
+                self.give_to_next(id);
+            }
+            return ReleaseReply::NotOurs;
         }
         self.drop_hold(client, id, step.lease);
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
@@ -185,6 +191,7 @@ impl Store {
             && next.keep
             && others == 0
             && self.waiting(id) == 0
+            && self.fits(id, next.access)
         {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));
             return ReleaseReply::Kept {
@@ -193,7 +200,9 @@ impl Store {
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
         let granted = self.give_to_next(id);
-        if (granted.is_some() || others > 0)
+        // Those beside it hold it still: nothing is free that was not before, and nobody is told.
+        let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
+        if (granted.is_some() || others > 0 && is_free)
             && !next_waits
             && let Some(next) = next
             && let Some(place) = next.place
@@ -209,10 +218,10 @@ impl Store {
         if let Some(lease) = granted {
             return ReleaseReply::Granted { lease };
         }
-        // Those beside it hold it still: nothing is free that was not before.
-        if self.held_by(id).is_empty() || !rules(id.kind).has_queue() {
-            self.tell_all(id);
+        if !is_free {
+            return ReleaseReply::Freed { others: 0 };
         }
+        self.tell_all(id);
         ReleaseReply::Freed {
             others: others as u64,
         }
@@ -250,7 +259,7 @@ impl Store {
 
     pub(crate) fn inspect(&self, id: &LockId) -> Inspection {
         let owners = self.held_by(id).iter().map(|held| Owned {
-            owner: format!("{}:{}", held.client, held.lease),
+            owner: rules(id.kind).owner(&held.client, held.access, held.lease),
             access: held.access,
             holds: held.holds.into(),
             ttl: Some(held.ends.saturating_sub(self.clock)),
@@ -271,7 +280,7 @@ impl Store {
             self.tell_all(id);
         }
         held.iter()
-            .map(|held| format!("{}:{}", held.client, held.lease))
+            .map(|held| rules(id.kind).owner(&held.client, held.access, held.lease))
             .collect()
     }
 

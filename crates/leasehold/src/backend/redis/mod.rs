@@ -96,7 +96,8 @@ impl Backend for Redis {
         wire(step.id.kind).extend(&self.caller, step)
     }
 
-    fn count(&self, step: Count) -> Reply<Counted> {
+    fn count(&self, mut step: Count) -> Reply<Counted> {
+        step.listening |= self.subscriptions.is_counted(&step.id);
         wire(step.id.kind).count(&self.caller, step)
     }
 

@@ -17,6 +17,8 @@ use crate::{
 pub(super) enum Start {
     /// Ask the server.
     Ask,
+    /// Ask the server, whatever else is being given back.
+    AskNow,
     /// The server was asked just now: first learn to hear, then ask.
     Listen,
     /// The server was asked just now, and gave no usable answer.
@@ -46,6 +48,10 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
             }
             driver.next = Step::Ask;
             continue;
+        }
+        let waited = matches!(start, Start::AskNow | Start::GiveWay);
+        if !waited && queue.waits_for_a_release(&core) {
+            return; // and the release goes on with the queue
         }
         driver.next = match driver.next {
             Step::Ask => driver.ask().await,
@@ -105,7 +111,7 @@ impl<'a> Driver<'a> {
             queue,
             number: state.driver,
             next: match start {
-                Start::Ask => Step::Ask,
+                Start::Ask | Start::AskNow => Step::Ask,
                 Start::Recover => Step::Recover,
                 Start::Wait { lease } if state.is_listening() => Step::Wait(Some(lease)),
                 // Not queued, because not subscribed yet: do both.

@@ -234,6 +234,7 @@ pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
         access: hold.spec().access,
         lease: hold.lease,
         holds: hold.counted(),
+        listening: hold.core.queues.is_listening(&hold.queue.id),
     };
     hold.core.backend.count(count).await
 }
@@ -335,6 +336,9 @@ impl Queue {
         its: Weak<dyn Work>,
     ) {
         let mut state = self.lock();
+        if let Some(released) = releases {
+            state.shared.is_worked_on(released, &its);
+        }
         let work = match (&mut state.phase, releases) {
             (Phase::InFlight(work), None) => work,
             // Else the hold was shared, and another actor has the queue.

@@ -257,7 +257,7 @@ impl Queue {
             self.go_on(core, state, Start::Ask);
         } else if state.shared.remove(hold) {
             if matches!(state.phase, Phase::Idle) {
-                self.go_on(core, state, Start::Ask);
+                self.close(core, &mut state);
             } else {
                 self.driver_wake.notify_one();
             }
@@ -277,7 +277,7 @@ impl Queue {
 
     /// Nothing wants or gives back the name in this process. If nothing holds it either, that is the queue's end.
     fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
-        state.phase = Phase::Idle;
+        state.phase = state.shared.rest();
         if state.shared.is_empty() {
             state.life = Life::Removed;
             core.queues.remove(self);

@@ -82,8 +82,15 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         state.since = now;
         next(&core, &mut state, &spec)
     } else {
-        state.shared.remove(&hold);
-        if matches!(state.phase, Phase::Idle) {
+        state.shared.release(&hold);
+        let rests = match &state.phase {
+            Phase::Idle => true,
+            Phase::Releasing(lease, _) => {
+                state.waiters.is_empty() && state.shared.is_releasing(*lease)
+            }
+            _ => false,
+        };
+        if rests {
             // Who asks now waits for this release first.
             state.phase = Phase::Releasing(hold.lease, None);
         }
@@ -218,7 +225,11 @@ impl Releasing {
             other => other,
         };
         let error = queue.error(failure, self.hold.spec());
-        queue.lock().answer_try_once(&Err(error));
+        let mut state = queue.lock();
+        // Else the hold was shared, and those who wait have an actor of their own.
+        if matches!(&state.phase, Phase::Releasing(lease, _) if *lease == self.hold.lease) {
+            state.answer_try_once(&Err(error));
+        }
     }
 
     fn unconfirmed(&self) -> Released {
@@ -375,10 +386,14 @@ impl Queue {
     fn after_release(
         self: &Arc<Self>,
         core: &Arc<Core>,
-        state: Locked<'_>,
+        mut state: Locked<'_>,
         lease: LeaseId,
         start: Start,
     ) {
+        let start = match (start, state.shared.released(lease)) {
+            (Start::Ask, true) => Start::AskNow,
+            (other, _) => other,
+        };
         if matches!(&state.phase, Phase::Releasing(present, _) if *present == lease) {
             self.go_on(core, state, start);
         }

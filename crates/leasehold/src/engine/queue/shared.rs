@@ -4,12 +4,19 @@
 //! this process share one hold. Within the hand-off budget the next one joins it in memory; when that is used up, it asks
 //! the server whether a writer waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::{Life, Locked, Queue, QueueState, Spec, driver::Start, enter::write_count};
+use super::{Life, Locked, Phase, Queue, QueueState, Spec, driver::Start, enter::write_count};
 use crate::{
-    LostReason, backend::Counted, clock::Tick, engine::core::Core, engine::held::Held,
-    engine::hold::Hold, kind::Access, owner::OwnerId,
+    LostReason,
+    backend::Counted,
+    clock::Tick,
+    engine::core::Core,
+    engine::finish::{Awaited, Work},
+    engine::held::Held,
+    engine::hold::Hold,
+    kind::Access,
+    owner::{LeaseId, OwnerId},
 };
 
 /// Such holds of one queue. Boxed, since most queues have none.
@@ -19,6 +26,8 @@ pub(super) struct SharedHolds(Option<Box<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     holds: Vec<Arc<Hold>>,
+    /// Releases under way, the latest last; by a caller, if there is one.
+    releasing: Vec<(LeaseId, Option<Weak<dyn Work>>)>,
 }
 
 impl SharedHolds {
@@ -26,8 +35,9 @@ impl SharedHolds {
         self.0.as_ref().map_or(&[], |inner| &inner.holds)
     }
 
+    /// Nothing is held, and nothing is being given back.
     pub(super) fn is_empty(&self) -> bool {
-        self.all().is_empty()
+        self.0.is_none()
     }
 
     pub(super) fn add(&mut self, hold: &Arc<Hold>) {
@@ -42,10 +52,54 @@ impl SharedHolds {
         let before = inner.holds.len();
         inner.holds.retain(|there| !Arc::ptr_eq(there, hold));
         let found = inner.holds.len() < before;
-        if inner.holds.is_empty() {
+        self.tidy();
+        found
+    }
+
+    /// It is being given back from now on.
+    pub(super) fn release(&mut self, hold: &Arc<Hold>) {
+        let inner = self.0.get_or_insert_default();
+        inner.holds.retain(|there| !Arc::ptr_eq(there, hold));
+        inner.releasing.push((hold.lease, None));
+    }
+
+    /// Whether this lease is being given back.
+    pub(super) fn is_releasing(&self, lease: LeaseId) -> bool {
+        let mut releasing = self.0.iter().flat_map(|inner| &inner.releasing);
+        releasing.any(|(there, _)| *there == lease)
+    }
+
+    /// It has been given back. `false` if it was not there.
+    pub(super) fn released(&mut self, lease: LeaseId) -> bool {
+        let found = self.is_releasing(lease);
+        if let Some(inner) = &mut self.0 {
+            inner.releasing.retain(|(there, _)| *there != lease);
+        }
+        self.tidy();
+        found
+    }
+
+    /// A caller is at work on this release.
+    pub(super) fn is_worked_on(&mut self, released: LeaseId, its: &Weak<dyn Work>) {
+        let releasing = self.0.iter_mut().flat_map(|inner| &mut inner.releasing);
+        for (_, work) in releasing.filter(|(lease, _)| *lease == released) {
+            *work = Some(Weak::clone(its));
+        }
+    }
+
+    /// What the queue does when it does nothing else: it gives back what was released last.
+    pub(super) fn rest(&self) -> Phase {
+        let latest = self.0.as_ref().and_then(|inner| inner.releasing.last());
+        latest.map_or(Phase::Idle, |(lease, work)| {
+            Phase::Releasing(*lease, work.clone())
+        })
+    }
+
+    fn tidy(&mut self) {
+        let is_empty = |inner: &Inner| inner.holds.is_empty() && inner.releasing.is_empty();
+        if self.0.as_deref().is_some_and(is_empty) {
             self.0 = None;
         }
-        found
     }
 
     pub(super) fn of_owner(&self, owner: Option<OwnerId>) -> Option<&Arc<Hold>> {
@@ -79,6 +133,26 @@ impl QueueState {
         let held = Held::join(self.hold_to_share(spec, now)?)?;
         self.handoffs += 1;
         Some(held)
+    }
+}
+
+impl Queue {
+    /// The first to wait asks only once, and a release is under way that may be what it waits for: the queue goes on when
+    /// that is answered.
+    pub(super) fn waits_for_a_release(&self, core: &Arc<Core>) -> bool {
+        let mut state = self.lock();
+        let once = state.first_live_waiter().is_some() && state.waiters[0].once;
+        let rest = state.shared.rest();
+        if !once || !matches!(rest, Phase::Releasing(..)) {
+            return false;
+        }
+        state.phase = rest;
+        let work = state.work();
+        drop(state);
+        if let Some(work) = work {
+            Awaited::add(core, work);
+        }
+        true
     }
 }
 

@@ -39,6 +39,11 @@ pub(super) trait Rules: Sync {
         false
     }
 
+    /// What stands for a hold of a client.
+    fn owner(&self, client: &str, _access: Access, lease: LeaseId) -> String {
+        format!("{client}:{lease}")
+    }
+
     /// Whether clients that wait stand in a queue, and are given the lock in its order. (If not, all race for it.)
     fn has_queue(&self) -> bool {
         true

@@ -1,7 +1,7 @@
 //! Many readers, or one writer. A reader lets a writer that waits go first.
 
 use super::{Rules, StoredHold};
-use crate::kind::Access;
+use crate::{kind::Access, owner::LeaseId};
 
 pub(super) struct RwLockRules;
 
@@ -13,5 +13,10 @@ impl Rules for RwLockRules {
 
     fn gives_way(&self, newcomer: Access, queued: Access) -> bool {
         newcomer == Access::Shared && queued == Access::Exclusive
+    }
+
+    fn owner(&self, client: &str, access: Access, lease: LeaseId) -> String {
+        let writes = if access.is_exclusive() { ":write" } else { "" };
+        format!("{client}:{lease}{writes}")
     }
 }

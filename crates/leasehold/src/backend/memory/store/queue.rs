@@ -36,11 +36,11 @@ impl Store {
         let Some(waiting) = self.queues.get_mut(id) else {
             return false;
         };
-        let hears = |queued: &Queued| listening.iter().any(|s| s.client == queued.client);
+        let is_alive = |queued: &Queued| listening.iter().any(|s| s.client == queued.client);
         let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
         waiting
             .places
-            .retain(|queued| !first(queued) || hears(queued));
+            .retain(|queued| !first(queued) || is_alive(queued));
         waiting.places.iter().any(first)
     }
 
@@ -60,13 +60,18 @@ impl Store {
         }
     }
 
-    pub(super) fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) {
-        if let Some(waiting) = self.queues.get_mut(id) {
-            waiting.places.retain(|queued| !queued.is(client, lease));
-            if waiting.places.is_empty() {
-                self.queues.remove(id);
-            }
+    /// Whether it had a place.
+    pub(super) fn leave_queue(&mut self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {
+        let Some(waiting) = self.queues.get_mut(id) else {
+            return false;
+        };
+        let before = waiting.places.len();
+        waiting.places.retain(|queued| !queued.is(client, lease));
+        let left = waiting.places.len() < before;
+        if waiting.places.is_empty() {
+            self.queues.remove(id);
         }
+        left
     }
 
     pub(super) fn is_queued(&self, client: &Arc<str>, id: &LockId, lease: LeaseId) -> bool {

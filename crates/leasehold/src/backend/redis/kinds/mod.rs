@@ -2,6 +2,7 @@
 
 mod leased_semaphore;
 mod mutex;
+mod rw_lock;
 
 use std::{fmt, time::Duration};
 
@@ -21,7 +22,8 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
-        LockKind::Mutex | LockKind::RwLock => &mutex::MutexWire,
+        LockKind::Mutex => &mutex::MutexWire,
+        LockKind::RwLock => &rw_lock::RwLockWire,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
     }
 }
@@ -182,6 +184,10 @@ fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
     Some(answers)
 }
 
+#[expect(
+    clippy::option_option,
+    reason = "no answer of a script, and the answer that it is not ours"
+)]
 fn extended(reply: &Value) -> Option<Option<Duration>> {
     match int(reply)? {
         0 => Some(None),

@@ -5,10 +5,13 @@ import java.io.InputStreamReader;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -24,6 +27,14 @@ import org.redisson.config.Config;
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
  * permits NAME ...       see {@link Permits}
+ * </pre>
+ *
+ * With {@code read} or {@code write} before it, an order is for that half of the read-write lock of the name:
+ *
+ * <pre>
+ * read lock NAME
+ * write count NAME FILE THREADS TIMES
+ *     as above, and beside each thread another reads, so often, that the number stays as it is
  * </pre>
  */
 public final class Peer {
@@ -51,7 +62,15 @@ public final class Peer {
     if (words[0].equals("permits")) {
       return Permits.obey(redisson, words);
     }
-    RLock lock = redisson.getLock(words[1]);
+    RReadWriteLock both = null;
+    RLock lock;
+    if (words[0].equals("read") || words[0].equals("write")) {
+      both = redisson.getReadWriteLock(words[2]);
+      lock = words[0].equals("read") ? both.readLock() : both.writeLock();
+      words = Arrays.copyOfRange(words, 1, words.length);
+    } else {
+      lock = redisson.getLock(words[1]);
+    }
     switch (words[0]) {
       case "lock":
         lock.lock();
@@ -64,39 +83,71 @@ public final class Peer {
       case "force":
         return "" + lock.forceUnlock();
       case "count":
-        return count(lock, Path.of(words[2]), Integer.parseInt(words[3]), Integer.parseInt(words[4]));
+        return count(
+            lock,
+            both == null ? null : both.readLock(),
+            Path.of(words[2]),
+            Integer.parseInt(words[3]),
+            Integer.parseInt(words[4]));
       default:
         return "failed: there is no order " + words[0];
     }
   }
 
-  private static String count(RLock lock, Path file, int threads, int times) throws Exception {
+  /** What is done with the file under a lock. */
+  private interface Work {
+    void run() throws Exception;
+  }
+
+  private static String count(RLock lock, RLock reads, Path file, int threads, int times)
+      throws Exception {
     List<Thread> running = new ArrayList<>();
-    List<Throwable> failures = new ArrayList<>();
+    List<Throwable> failures = Collections.synchronizedList(new ArrayList<>());
     for (int i = 0; i < threads; i++) {
-      Thread thread =
-          new Thread(
-              () -> {
-                for (int n = 0; n < times; n++) {
-                  lock.lock();
-                  try {
-                    long number = Long.parseLong(Files.readString(file));
-                    Thread.sleep(1);
-                    Files.writeString(file, Long.toString(number + 1));
-                  } catch (Exception failure) {
-                    throw new IllegalStateException(failure);
-                  } finally {
-                    lock.unlock();
-                  }
-                }
-              });
-      thread.setUncaughtExceptionHandler((which, failure) -> failures.add(failure));
+      Work add =
+          () -> {
+            long number = Long.parseLong(Files.readString(file));
+            Thread.sleep(1);
+            Files.writeString(file, Long.toString(number + 1));
+          };
+      running.add(thread(lock, times, add, failures));
+      if (reads != null) {
+        Work look =
+            () -> {
+              String number = Files.readString(file);
+              Thread.sleep(1);
+              if (!Files.readString(file).equals(number)) {
+                throw new IllegalStateException("the number changed while it was read");
+              }
+            };
+        running.add(thread(reads, times, look, failures));
+      }
+    }
+    for (Thread thread : running) {
       thread.start();
-      running.add(thread);
     }
     for (Thread thread : running) {
       thread.join();
     }
     return failures.isEmpty() ? "counted" : "failed: " + failures;
+  }
+
+  private static Thread thread(RLock lock, int times, Work work, List<Throwable> failures) {
+    Thread thread =
+        new Thread(
+            () -> {
+              for (int n = 0; n < times; n++) {
+                lock.lock();
+                try {
+                  work.run();
+                } catch (Exception failure) {
+                  throw new IllegalStateException(failure);
+                } finally {
+                  lock.unlock();
+                }
+              }
+            });
+    thread.setUncaughtExceptionHandler((which, failure) -> failures.add(failure));
+    return thread;
   }
 }

@@ -1,0 +1,270 @@
+//! Redisson's `RReadWriteLock`: a hash at the name with a `mode`, and a field for each reader, or for the writer. A reader's
+//! lease is a key of its own.
+
+use std::{fmt, time::Duration};
+
+use redis::Value;
+
+use super::{
+    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, released, renewals,
+    size_hint, texts,
+};
+use crate::{
+    backend::{
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
+        Renew, Renewal, Reply,
+        redis::{
+            caller::{Caller, text},
+            script::{Call, Lazy, Script},
+        },
+    },
+    kind::Access,
+    name::{Key, LockId, Name},
+    owner::LeaseId,
+};
+
+/// A script with the parts of the folder that it is written behind.
+macro_rules! script {
+    ($($part:literal),+) => {
+        Lazy::new(|| Script::new(concat!($(
+            include_str!(concat!("../scripts/rw_lock/", $part, ".lua"))
+        ),+)))
+    };
+}
+
+static ACQUIRE: Lazy = script!("holders", "take", "acquire");
+static RELEASE: Lazy = script!("holders", "take", "hand_over", "release");
+static RENEW: Lazy = script!("renew");
+static EXTEND: Lazy = script!("holders", "take", "extend");
+static COUNT: Lazy = script!("count");
+static FORCE_UNLOCK: Lazy = script!("holders", "take", "hand_over", "force_unlock");
+static INSPECT: Lazy = script!("holders", "inspect");
+
+/// What a writer's field ends with.
+const WRITE: &str = ":write";
+
+pub(super) struct RwLockWire;
+
+fn channel(name: &Name) -> impl fmt::Display + '_ {
+    name.prefixed("redisson_rwlock")
+}
+
+/// What the keys of the readers' leases begin with: the field follows, and `:rwlock_timeout:1`. The scripts are given this
+/// one, for they find readers that the caller does not know; it is in the slot of the name.
+fn timeouts(name: &Name) -> Key<'_> {
+    name.suffixed("")
+}
+
+/// `<client uuid>:<lease id>`, and of a writer `:write` behind it.
+#[derive(Clone, Copy)]
+struct Field<'a> {
+    owner: OwnerField<'a>,
+    access: Access,
+}
+
+impl Field<'_> {
+    fn of(caller: &Caller, access: Access, lease: LeaseId) -> Field<'_> {
+        Field {
+            owner: OwnerField::of(caller, lease),
+            access,
+        }
+    }
+}
+
+impl fmt::Display for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.owner.fmt(f)?;
+        f.write_str(if self.access.is_exclusive() {
+            WRITE
+        } else {
+            ""
+        })
+    }
+}
+
+impl Wire for RwLockWire {
+    fn channel(&self, name: &Name) -> String {
+        channel(name).to_string()
+    }
+
+    /// `<field> <lease_ms> <ask>`, the place that the grant was given to.
+    fn grant(&self, payload: &[u8]) -> Option<Grant> {
+        let mut words = std::str::from_utf8(payload).ok()?.split(' ');
+        let field = words.next()?;
+        let (owner, access) = match field.strip_suffix(WRITE) {
+            Some(owner) => (owner, Access::Exclusive),
+            None => (field, Access::Shared),
+        };
+        let (_, lease) = owner.rsplit_once(':')?;
+        Some(Grant {
+            access,
+            lease: lease.parse::<u64>().ok()?.into(),
+            lease_ms: words.next()?.parse().ok()?,
+            ask: words.next()?.parse().ok()?,
+        })
+    }
+
+    fn owner(&self, caller: &Caller, access: Access, lease: LeaseId) -> String {
+        Field::of(caller, access, lease).to_string()
+    }
+
+    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+        let id = &step.id;
+        let call = Call::new(&ACQUIRE, 4, 5, size_hint(&id.name, 5))
+            .arg(id.name.as_str())
+            .text(timeouts(&id.name))
+            .text(id.queue_key())
+            .text(id.gone_key(&caller.client, step.lease))
+            .text(Field::of(caller, step.access, step.lease))
+            .arg(step.lease_ms)
+            .arg(step.place.map_or(0, |place| place.ask))
+            .arg(step.place.map_or(0, |place| place.keep_ms))
+            .text(id.grant_channel(""));
+        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+    }
+
+    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+        let (id, next) = (&step.id, step.next);
+        let place = next.and_then(|next| next.place);
+        let call = Call::new(&RELEASE, 4, 10, size_hint(&id.name, 6))
+            .arg(id.name.as_str())
+            .text(timeouts(&id.name))
+            .text(id.queue_key())
+            .text(id.gone_prefix())
+            .text(OwnerField::of(caller, step.lease))
+            .text(channel(&id.name))
+            .text(id.grant_channel(""))
+            .arg(step.tombstone_ms.unwrap_or(0))
+            .arg(u8::from(step.listening))
+            .text(OrEmpty(
+                next.map(|next| Field::of(caller, next.access, next.lease)),
+            ))
+            .arg(next.map_or(0, |next| next.lease_ms))
+            .arg(next.map_or(0, |next| u8::from(next.keep)))
+            .arg(place.map_or(0, |place| place.ask))
+            .arg(place.map_or(0, |place| place.keep_ms))
+            // Others wait, or did a moment ago: the next holder first.
+            .answer_last(step.listening);
+        caller.call(call, move |reply| {
+            released(reply, next.map(|next| next.lease_ms))
+        })
+    }
+
+    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        let asked = batch.len();
+        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 2)).sum();
+        let mut call = Call::new(&RENEW, 2 * asked, asked + 2, names);
+        for renew in batch {
+            let name = &renew.id.name;
+            call = call.arg(name.as_str()).text(timeouts(name));
+        }
+        for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
+            call = call.arg(run[0].lease_ms).arg(run.len());
+            for renew in run {
+                call = call.text(Field::of(caller, renew.access, renew.lease));
+            }
+        }
+        caller.call(call, move |reply| renewals(reply, asked))
+    }
+
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+        let call = Call::new(&EXTEND, 2, 2, size_hint(&step.id.name, 2))
+            .arg(step.id.name.as_str())
+            .text(timeouts(&step.id.name))
+            .text(Field::of(caller, step.access, step.lease))
+            .arg(step.lease_ms);
+        caller.call(call, extended)
+    }
+
+    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
+        let id = &step.id;
+        let call = Call::new(&COUNT, 3, 5, size_hint(&id.name, 5))
+            .arg(id.name.as_str())
+            .text(timeouts(&id.name))
+            .text(id.queue_key())
+            .text(Field::of(caller, step.access, step.lease))
+            .arg(step.holds)
+            .text(channel(&id.name))
+            .text(id.grant_channel(""))
+            .arg(u8::from(step.listening));
+        caller.call(call, counted)
+    }
+
+    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+        let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
+            .arg(id.name.as_str())
+            .text(timeouts(&id.name))
+            .text(channel(&id.name));
+        caller.inspect(call, inspection)
+    }
+
+    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+        let call = Call::new(&FORCE_UNLOCK, 4, 2, size_hint(&id.name, 6))
+            .arg(id.name.as_str())
+            .text(timeouts(&id.name))
+            .text(id.queue_key())
+            .text(id.gone_prefix())
+            .text(channel(&id.name))
+            .text(id.grant_channel(""));
+        caller.call(call, texts)
+    }
+}
+
+fn inspection(reply: &Value) -> Option<Inspection> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [listeners, holders] = values.as_slice() else {
+        return None;
+    };
+    let Value::Array(holders) = holders else {
+        return None;
+    };
+    let owners = holders.chunks_exact(3).map(|holder| {
+        let [field, holds, left] = holder else {
+            return None;
+        };
+        let owner = text(field)?;
+        // Redisson's transactions have fields that go on behind it.
+        let writes = owner.ends_with(WRITE) || owner.contains(":write:");
+        Some(Owned {
+            owner,
+            access: if writes {
+                Access::Exclusive
+            } else {
+                Access::Shared
+            },
+            holds: u64::try_from(int(holds)?).unwrap_or(0),
+            ttl: millis(int(left)?),
+            label: None,
+        })
+    });
+    Some(Inspection {
+        owners: owners.collect::<Option<_>>()?,
+        listeners: u64::try_from(int(listeners)?).unwrap_or(0),
+        available: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_says_whether_it_is_to_read_or_to_write() {
+        let grant = |payload: &str| RwLockWire.grant(payload.as_bytes());
+        let (lease, lease_ms, ask) = (LeaseId::from(7), 30_000, 2);
+        let expected = |access| {
+            Some(Grant {
+                access,
+                lease,
+                lease_ms,
+                ask,
+            })
+        };
+        assert_eq!(grant("ab-1:7 30000 2"), expected(Access::Shared));
+        assert_eq!(grant("ab-1:7:write 30000 2"), expected(Access::Exclusive));
+        assert_eq!(grant("ab-1:7:read 30000 2"), None);
+        assert_eq!(grant("0"), None);
+    }
+}

@@ -1,0 +1,15 @@
+-- rw_lock/extend.lua: let a lease end at least lease_ms from now.
+--
+-- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
+-- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
+-- ARGV[1] field     bytes   <client uuid>:<lease id> of a reader, <client uuid>:<lease id>:write of a writer
+-- ARGV[2] lease_ms  integer at least 1
+--
+-- Returns left_ms: how long the lease lasts from now, at least lease_ms; 0: the field does not hold the name
+-- Retry   safe: the end on the server only moves forward (B2), so copies and other extensions arrive in any order.
+local found, refused = look()
+if not found then
+  return refused
+end
+local held = found.by[ARGV[1]]
+return held and lengthen(ARGV[1], held.left, ARGV[2]) or 0

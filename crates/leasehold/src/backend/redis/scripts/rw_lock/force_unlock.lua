@@ -1,0 +1,29 @@
+-- rw_lock/force_unlock.lua: take the name from whoever reads or writes, and give it to the next in the queue.
+--
+-- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
+-- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
+-- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients, next first
+-- KEYS[4] gone      string  a tombstone's key without the lease id it ends with
+-- ARGV[1] channel   bytes   where Redisson's waiters listen, and ours
+-- ARGV[2] grants    bytes   prefix of the channels on which our clients hear that the name is theirs
+--
+-- Returns the fields that held it; none: it was free
+-- Error   the name is as it was: what may be refused (a command, a channel) comes before what deletes.
+-- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
+local all, refused = look()
+if not all then
+  return refused
+end
+local fields = {}
+for i, holder in ipairs(all.live) do
+  fields[i] = holder.field
+end
+if #fields == 0 then
+  return fields
+end
+leave(all.live, all)
+local waiting = call('LLEN', KEYS[3])
+if waiting > 0 and count_others(ARGV[1], 0, waiting) <= waiting and give_to_next(ARGV[2]) then
+  return fields
+end
+return free(ARGV[1]) or fields

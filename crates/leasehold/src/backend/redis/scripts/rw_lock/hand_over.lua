@@ -1,0 +1,142 @@
+-- rw_lock/hand_over.lua: how holders leave, and who is next; written behind holders.lua and take.lua, in front of release.lua
+-- and force_unlock.lua.
+--
+-- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
+-- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
+-- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients, next first
+-- KEYS[4] gone      string  a tombstone's key without the lease id it ends with
+
+-- Whether a lease id was given up: such an id never holds again (B4).
+local function is_given_up(field)
+  return call('EXISTS', KEYS[4] .. string.gsub(field, ':write$', '')) == 1
+end
+
+-- Who leaves, and how many stay; told to `leave` before anything else here is called.
+local leaving, found, stay = {}, nil, 0
+local taken_out = false
+
+local function leave(who, of)
+  leaving, found, stay = who, of, #of.live - #who
+end
+
+-- How long the hash must last for those that stay; nil: it has no end to lose.
+local function longest_that_stays()
+  local gone, longest = {}, 0
+  for _, holder in ipairs(leaving) do
+    gone[holder.field] = true
+  end
+  for _, holder in ipairs(found.live) do
+    if not gone[holder.field] then
+      if holder.left == -1 then
+        return nil
+      end
+      longest = math.max(longest, holder.left)
+    end
+  end
+  return math.max(longest, 1)
+end
+
+-- The name is not that of those who leave any more. In the hash they would stay holders: a second copy of a release would
+-- find its field there, and give away what is the next one's (S2).
+local function take_out()
+  if stay > 0 and found.mode ~= 'read' then
+    call('HSET', KEYS[1], 'mode', 'read')
+  end
+  for _, holder in ipairs(leaving) do
+    call('HDEL', KEYS[1], holder.field)
+  end
+  taken_out = true
+  -- Nothing below may be an error: what was refused above is not refused here, or does no harm.
+  if stay == 0 then
+    for _, dead in ipairs(found.dead) do
+      call('HDEL', KEYS[1], dead)
+    end
+    call('HDEL', KEYS[1], 'mode')
+  else
+    -- Redisson's waiters sleep for as long as the hash has left.
+    local longest = longest_that_stays()
+    if longest then
+      pcall('PEXPIRE', KEYS[1], longest)
+    end
+  end
+  for _, holder in ipairs(leaving) do
+    if not is_writer(holder.field) then
+      for i = 1, holder.count do
+        pcall('DEL', timeout_key(holder.field, i)) -- ends by itself
+      end
+    end
+  end
+end
+
+-- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
+-- permitted, one might. Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32): then those
+-- in the queue.
+local function count_others(channel, listening, waiting)
+  local heard = pcall('PUBSUB', 'NUMSUB', channel)
+  if heard.err then
+    return 1
+  end
+  local count = heard[2]
+  if count < 0 or count > 1000000 then
+    return math.max(waiting, 1)
+  end
+  return count - listening
+end
+
+-- Whether a client may hear this channel. What PUBLISH counts includes monitors of all channels (PSUBSCRIBE).
+local function may_hear(channel)
+  local heard = pcall('PUBSUB', 'NUMSUB', channel)
+  return heard.err or heard[2] ~= 0
+end
+
+-- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it up to the next
+-- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
+-- length of the first one's lease, or nil if there is none.
+--
+-- Whatever may be refused comes before a client is told, for what it was told cannot be taken back. An error comes before
+-- those who leave are taken out; after nil the name may be free already.
+local function give_to_next(grants)
+  local given, holders = nil, stay
+  local place = call('LINDEX', KEYS[3], 0)
+  while place do
+    local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
+    if field and is_writer(field) and holders > 0 then
+      break
+    end
+    call('LPOP', KEYS[3])
+    if field and not is_given_up(field) and may_hear(grants .. client) then
+      if not taken_out then
+        take_out()
+      end
+      if take(field, lease_ms, holders == 0) then
+        break
+      end
+      -- It must be a holder before it is told so. If nobody hears it, that client is gone.
+      local told = pcall('PUBLISH', grants .. client, place)
+      if type(told) == 'number' and told > 0 then
+        given, holders = given or tonumber(lease_ms), holders + 1
+        if is_writer(field) then
+          break
+        end
+      else
+        drop(field, holders == 0)
+      end
+    end
+    place = call('LINDEX', KEYS[3], 0)
+  end
+  return given
+end
+
+-- Frees the name for all who listen. Returns an error if that is refused and those who leave hold it still. (If they do
+-- not, no error may hide that it is free.)
+local function free(channel)
+  local done = pcall('PUBLISH', channel, found.mode == 'read' and '0' or '1')
+  if taken_out then
+    return nil
+  end
+  if type(done) ~= 'number' then
+    return done
+  end
+  take_out()
+  return nil
+end

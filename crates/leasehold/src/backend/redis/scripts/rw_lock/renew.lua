@@ -1,0 +1,57 @@
+-- rw_lock/renew.lua: extend the leases that are still ours.
+--
+-- KEYS[2i-1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
+-- KEYS[2i]   timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<n> follows
+-- ARGV       runs      bytes   for each run of names with leases of the same length:
+--                              lease_ms (0: only look), how many names, and the field of each
+--
+-- Returns the exceptions: {number of the name, answer, ...} with the answers 0 not ours, -1 somebody wrote another
+--         type under it; all the others are extended, or still ours
+-- Retry   safe: all requests for one lease id ask for the same length, so a later copy sets a later end (B2). The hash
+--         is never shortened: others may need it for longer.
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local call, pcall = redis.call, redis.pcall
+
+-- Whether `field` holds `name` still. If so it lasts for `lease_ms`, till `till`.
+local function renew(name, timeouts, field, lease_ms, till)
+  local ours = pcall('HEXISTS', name, field)
+  if ours ~= 1 then
+    return ours == 0 and 0 or -1
+  end
+  if string.sub(field, -6) == ':write' then
+    if lease_ms > 0 then
+      call('PEXPIREAT', name, till)
+    end
+    return 1
+  end
+  local lease = timeouts .. field .. ':rwlock_timeout:1'
+  if lease_ms == 0 then
+    return call('EXISTS', lease)
+  end
+  local left = call('PTTL', name)
+  if left >= 0 and left < lease_ms then
+    call('PEXPIREAT', name, till)
+  end
+  -- A reader whose lease is over is none.
+  return call('PEXPIREAT', lease, till)
+end
+
+local exceptions, arg, name = {}, 1, 0
+while 2 * name < #KEYS do
+  local lease_ms = tonumber(ARGV[arg])
+  local till = string.format('%d', now + lease_ms)
+  local last = name + ARGV[arg + 1]
+  arg = arg + 2
+  while name < last do
+    name = name + 1
+    -- One bad name does not keep the others from being renewed.
+    local answer = renew(KEYS[2 * name - 1], KEYS[2 * name], ARGV[arg], lease_ms, till)
+    arg = arg + 1
+    if answer ~= 1 then
+      exceptions[#exceptions + 1] = name
+      exceptions[#exceptions + 1] = answer
+    end
+  end
+end
+return exceptions

@@ -1,0 +1,71 @@
+-- rw_lock/take.lua: how a hold begins and is lengthened; written behind holders.lua, in front of each script that does it.
+--
+-- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
+-- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
+
+-- The hash lasts at least so long. Never shorter than before: each other hold in it needs it as well (B2).
+local function outlast(lease_ms)
+  local left = call('PTTL', KEYS[1])
+  if left < 0 or left >= tonumber(lease_ms) then
+    return 1
+  end
+  return pcall('PEXPIRE', KEYS[1], lease_ms)
+end
+
+local drop -- below
+
+-- Makes `field` a holder for `lease_ms` from now, beside other readers, or `alone` where nobody holds the name. An error
+-- if the server refuses that; then it is none.
+local function take(field, lease_ms, alone)
+  local mode = 'write'
+  if not is_writer(field) then
+    mode = 'read'
+    local set = pcall('SET', timeout_key(field, 1), '1', 'PX', lease_ms)
+    if set.err then
+      return set
+    end
+  end
+  local done = pcall('HSET', KEYS[1], 'mode', mode, field, 1)
+  if type(done) ~= 'number' then
+    return done
+  end
+  if alone then
+    done = pcall('PEXPIRE', KEYS[1], lease_ms)
+  else
+    done = outlast(lease_ms)
+  end
+  if type(done) ~= 'number' then
+    drop(field, alone)
+    return done
+  end
+end
+
+-- A hold that began beside others, or `alone`, is none.
+function drop(field, alone)
+  -- HDEL and not DEL: whose rights go by the type of a key may use it where it may use HSET.
+  call('HDEL', KEYS[1], field)
+  if alone then
+    call('HDEL', KEYS[1], 'mode')
+  end
+  if not is_writer(field) then
+    pcall('DEL', timeout_key(field, 1)) -- says nothing without the field, and ends by itself
+  end
+end
+
+-- Lets a hold of ours, of which `left` is left, last at least `lease_ms` from now (B2). What is left of it then, or an error.
+local function lengthen(field, left, lease_ms)
+  if left >= tonumber(lease_ms) then
+    return left
+  end
+  if is_writer(field) then
+    call('PEXPIRE', KEYS[1], lease_ms)
+  else
+    -- First what must outlast the other.
+    local done = outlast(lease_ms)
+    if type(done) ~= 'number' then
+      return done
+    end
+    call('PEXPIRE', timeout_key(field, 1), lease_ms)
+  end
+  return tonumber(lease_ms)
+end

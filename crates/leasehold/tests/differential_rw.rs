@@ -1,0 +1,409 @@
+//! The memory backend is the specification of the read-write lock too: whatever readers and writers do, a real server
+//! answers the same.
+
+mod common;
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use common::{SOON, World, wait_until_idle, wire::script_calls};
+use leasehold::{
+    Client, Error, Footprint, Handoff, MemoryServer, ReadGuard, Released, RwLock, WriteGuard,
+};
+use leasehold_testkit::{Flavor, Server};
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
+use tokio::task::JoinHandle;
+
+const CLIENTS: usize = 4;
+
+/// What can be done. Numbers pick among what there is at that moment.
+#[derive(Clone, Debug)]
+enum Step {
+    Try {
+        client: usize,
+        write: bool,
+        fixed: bool,
+    },
+    /// In the background.
+    Wait {
+        client: usize,
+        write: bool,
+    },
+    Abort {
+        waiter: usize,
+    },
+    Release {
+        guard: usize,
+    },
+    Drop {
+        guard: usize,
+    },
+    Extend {
+        guard: usize,
+        seconds: u64,
+    },
+    Verify {
+        guard: usize,
+    },
+    Detach {
+        guard: usize,
+    },
+    ForceUnlock {
+        client: usize,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (client, write, some) = (0..CLIENTS, prop::bool::weighted(0.4), 0..8_usize);
+    let step = prop_oneof![
+        4 => (client.clone(), write.clone(), any::<bool>())
+            .prop_map(|(client, write, fixed)| Step::Try { client, write, fixed }),
+        8 => (client.clone(), write).prop_map(|(client, write)| Step::Wait { client, write }),
+        2 => some.clone().prop_map(|waiter| Step::Abort { waiter }),
+        6 => some.clone().prop_map(|guard| Step::Release { guard }),
+        3 => some.clone().prop_map(|guard| Step::Drop { guard }),
+        1 => (some.clone(), prop_oneof![Just(20_u64), Just(60)])
+            .prop_map(|(guard, seconds)| Step::Extend { guard, seconds }),
+        1 => some.clone().prop_map(|guard| Step::Verify { guard }),
+        1 => some.prop_map(|guard| Step::Detach { guard }),
+        1 => client.prop_map(|client| Step::ForceUnlock { client }),
+    ];
+    proptest::collection::vec(step, 1..30)
+}
+
+/// A guard of either kind.
+enum Held {
+    Read(ReadGuard),
+    Write(WriteGuard),
+}
+
+macro_rules! either {
+    ($held:expr, $guard:ident => $done:expr) => {
+        match $held {
+            Held::Read($guard) => $done,
+            Held::Write($guard) => $done,
+        }
+    };
+}
+
+impl Held {
+    async fn release(self) -> Result<Released, Error> {
+        either!(self, guard => guard.release().await)
+    }
+
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        either!(self, guard => guard.extend(lease).await)
+    }
+
+    async fn verify(&self) -> Result<Duration, Error> {
+        either!(self, guard => guard.verify().await)
+    }
+
+    fn detach(self) -> Duration {
+        either!(self, guard => guard.detach().remaining)
+    }
+
+    fn seen(&self) -> String {
+        let (valid, left) = either!(self, guard => (guard.is_valid(), guard.remaining()));
+        let writes = matches!(self, Held::Write(_));
+        format!("write: {writes}, valid: {valid}, {}", rounded(left))
+    }
+
+    async fn wait(lock: RwLock, write: bool) -> Result<Held, Error> {
+        Ok(if write {
+            Held::Write(lock.write().await?)
+        } else {
+            Held::Read(lock.read().await?)
+        })
+    }
+
+    async fn attempt(lock: &RwLock, write: bool) -> Result<Option<Held>, Error> {
+        Ok(if write {
+            lock.try_write().await?.map(Held::Write)
+        } else {
+            lock.try_read().await?.map(Held::Read)
+        })
+    }
+}
+
+type Waiter = JoinHandle<Result<Held, Error>>;
+
+/// One world, and what is going on in it.
+struct Play<'a> {
+    world: &'a World,
+    clients: &'a [Client],
+    name: String,
+    guards: Vec<(usize, Held)>,
+    waiters: Vec<(usize, Waiter)>,
+}
+
+fn told<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
+    match answer {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+impl<'a> Play<'a> {
+    fn new(world: &'a World, clients: &'a [Client], number: u64) -> Self {
+        Play {
+            world,
+            clients,
+            name: format!("{number}"),
+            guards: Vec::new(),
+            waiters: Vec::new(),
+        }
+    }
+
+    fn lock(&self, client: usize) -> RwLock {
+        self.clients[client].rw_lock(&self.name)
+    }
+
+    fn keep(&mut self, client: usize, guard: Result<Option<Held>, Error>) -> String {
+        told(guard.map(|guard| {
+            let got = guard.is_some();
+            self.guards.extend(guard.map(|guard| (client, guard)));
+            got
+        }))
+    }
+
+    fn pick(&self, number: usize) -> Option<usize> {
+        number.checked_rem(self.guards.len())
+    }
+
+    /// Takes a step, and says what became of it.
+    async fn take(&mut self, step: &Step) -> String {
+        match *step {
+            Step::Try {
+                client,
+                write,
+                fixed,
+            } => {
+                let mut lock = self.lock(client);
+                if fixed {
+                    lock = lock.fixed_lease(Duration::from_secs(20));
+                }
+                let guard = Held::attempt(&lock, write).await;
+                self.keep(client, guard)
+            }
+            Step::Wait { client, write } => {
+                let waits = Held::wait(self.lock(client), write);
+                self.waiters.push((client, tokio::spawn(waits)));
+                String::new()
+            }
+            Step::Abort { waiter } => {
+                let Some(waiter) = waiter.checked_rem(self.waiters.len()) else {
+                    return String::new();
+                };
+                let (_, task) = self.waiters.remove(waiter);
+                task.abort();
+                format!("aborted: {}", task.await.is_err())
+            }
+            Step::Release { guard } => match self.pick(guard) {
+                Some(guard) => told(self.guards.remove(guard).1.release().await),
+                None => String::new(),
+            },
+            Step::Drop { guard } => {
+                self.pick(guard).map(|guard| self.guards.remove(guard));
+                String::new()
+            }
+            Step::Detach { guard } => match self.pick(guard) {
+                Some(guard) => rounded(self.guards.remove(guard).1.detach()),
+                None => String::new(),
+            },
+            Step::Extend { guard, seconds } => match self.pick(guard) {
+                Some(guard) => {
+                    let lease = Duration::from_secs(seconds);
+                    told(self.guards[guard].1.extend(lease).await)
+                }
+                None => String::new(),
+            },
+            Step::Verify { guard } => match self.pick(guard) {
+                Some(guard) => told(self.guards[guard].1.verify().await.map(rounded)),
+                None => String::new(),
+            },
+            // With waiters it is a race, which either may win.
+            Step::ForceUnlock { .. } if !self.waiters.is_empty() => String::new(),
+            Step::ForceUnlock { client } => told(self.lock(client).force_unlock().await),
+        }
+    }
+
+    /// All that can be seen.
+    async fn look(&mut self) -> String {
+        let mut place = 0;
+        while place < self.waiters.len() {
+            if self.waiters[place].1.is_finished() {
+                let (client, task) = self.waiters.remove(place);
+                let guard = task.await.expect("it does not panic");
+                self.keep(client, guard.map(Some));
+            } else {
+                place += 1;
+            }
+        }
+        let status = self.lock(0).status().await.unwrap();
+        let mut holders: Vec<String> = status
+            .holders
+            .iter()
+            .map(|holder| {
+                let client = self.clients.iter().position(|c| c.id() == holder.client);
+                let left = holder.remaining.map(rounded);
+                let form = holder.owner.ends_with(":write");
+                format!(
+                    "{client:?} {:?} {form} {} {left:?}",
+                    holder.access, holder.holds
+                )
+            })
+            .collect();
+        holders.sort();
+        let mut waiting = Vec::new();
+        for client in 0..CLIENTS {
+            waiting.push(self.lock(client).status().await.unwrap().waiting_here);
+        }
+        let guards = self.guards.iter();
+        let guards = guards.map(|(client, guard)| format!("{client} {}", guard.seen()));
+        let mut guards: Vec<String> = guards.collect();
+        guards.sort();
+        let listen = status.waiting_clients;
+        format!("held by {holders:?}, {listen} listen, {waiting:?} wait, {guards:?}")
+    }
+
+    /// What shows that something has happened: script calls, and what each client keeps.
+    fn activity(&self) -> (u64, Vec<Footprint>) {
+        let calls = match self.world {
+            World::Memory(_) => 0, // on this thread, so the footprints show it
+            World::Server(server) => script_calls(server),
+        };
+        (calls, self.clients.iter().map(Client::footprint).collect())
+    }
+
+    /// Waits until nothing is under way between the clients and their server: no task runs but drivers that wait, all
+    /// wake-ups are heard, and neither has any of them led to anything.
+    async fn rest(&self) {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let before = self.activity();
+            if before.1.iter().all(|client| client.tasks == client.waiting) {
+                for client in self.clients {
+                    client.heard().await;
+                }
+                let mut same = true;
+                for _ in 0..4 {
+                    tokio::task::yield_now().await;
+                    same &= self.activity() == before;
+                }
+                if same {
+                    return;
+                }
+            }
+            assert!(Instant::now() < deadline, "it never rests: {before:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// What is seen when nothing is under way. The tasks that were answered are on this thread, so it looks until it sees
+    /// the same a few times in a row.
+    async fn settle(&mut self) -> String {
+        self.rest().await;
+        let (mut seen, mut times) = (self.look().await, 0);
+        while times < 3 {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            let now = self.look().await;
+            times = if now == seen { times + 1 } else { 0 };
+            seen = now;
+        }
+        seen
+    }
+
+    async fn end(mut self) {
+        for (_, task) in self.waiters.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
+        self.guards.clear();
+        // What was detached or lost is still there.
+        self.lock(0).force_unlock().await.unwrap();
+        for client in self.clients {
+            wait_until_idle(client).await;
+        }
+    }
+}
+
+/// To the next lease there is: 20, 30 or 60 seconds.
+fn rounded(left: Duration) -> String {
+    match left.as_secs() {
+        0 if left.is_zero() => "none",
+        0..20 => "20",
+        20..30 => "30",
+        30..=60 => "60",
+        _ => "long",
+    }
+    .to_owned()
+}
+
+async fn clients(world: &World) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        // By number only, and no polls: the clock must not decide between the two worlds.
+        let handoff = Handoff::new(1, Duration::from_secs(3600));
+        let builder = world.builder().handoff(handoff);
+        let builder = builder.poll_every(Duration::from_secs(60));
+        clients.push(builder.connect().await.unwrap());
+    }
+    clients
+}
+
+#[test]
+fn memory_and_a_real_server_answer_readers_and_writers_the_same() {
+    for flavor in Flavor::available() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let server = World::Server(Box::new(Server::start(flavor)));
+        let memory = World::Memory(MemoryServer::new());
+        let (theirs, ours) =
+            runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
+        let number = Cell::new(0_u64);
+        let config = Config {
+            cases: 96,
+            failure_persistence: None,
+            max_shrink_iters: 300,
+            ..Config::default()
+        };
+        let mut runner = TestRunner::new(config);
+        let began = Instant::now();
+        let outcome = runner.run(&steps(), |steps| {
+            number.set(number.get() + 1);
+            runtime.block_on(async {
+                let mut there = Play::new(&server, &theirs, number.get());
+                let mut here = Play::new(&memory, &ours, number.get());
+                let mut difference = None;
+                for (nth, step) in steps.iter().enumerate() {
+                    let answers = (here.take(step).await, there.take(step).await);
+                    let views = (here.settle().await, there.settle().await);
+                    if answers.0 != answers.1 || views.0 != views.1 {
+                        difference = Some(format!(
+                            "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
+                            views.0, views.1
+                        ));
+                        break;
+                    }
+                }
+                here.end().await;
+                there.end().await;
+                difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
+            })
+        });
+        if let Err(error) = outcome {
+            panic!("{error}");
+        }
+        eprintln!("{flavor}: {} cases in {:?}", number.get(), began.elapsed());
+    }
+}
