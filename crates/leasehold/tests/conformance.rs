@@ -108,7 +108,8 @@ async fn what_is_held_keeps_its_rival_out_until_it_is_released() {
             assert!(waited.is_none(), "{rival:?}");
             release(guard).await;
             let guard = rival.try_lock().await.unwrap();
-            release(guard.expect("it was released")).await;
+            let what = format!("{row:?} on {}: it was released", world.name());
+            release(guard.expect(&what)).await;
         }
         assert_clean(row, &world, &[&one, &other], "a release").await;
     })
@@ -123,7 +124,8 @@ async fn a_guard_that_is_dropped_is_released() {
         for _ in 0..20 {
             drop(row.lock(&client, "name").lock().await.unwrap());
             let rival = row.rival(&client, "name").try_lock().await.unwrap();
-            drop(rival.expect("it was dropped"));
+            let what = format!("{row:?} on {}: it was dropped", world.name());
+            drop(rival.expect(&what));
         }
         assert_clean(row, &world, &[&client], "drops").await;
     })
