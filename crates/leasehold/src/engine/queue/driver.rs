@@ -41,6 +41,8 @@ const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 /// Asks for the name until a waiter of this process holds it, or none is left.
 pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
+    // For a release of this process, before the first to wait is asked for.
+    let mut waited = matches!(start, Start::AskNow | Start::GiveWay);
     loop {
         if queue.lock().first_live_waiter().is_none() {
             if driver.leave().await {
@@ -49,10 +51,10 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
             driver.next = Step::Ask;
             continue;
         }
-        let waited = matches!(start, Start::AskNow | Start::GiveWay);
         if !waited && queue.waits_for_a_release(&core) {
             return; // and the release goes on with the queue
         }
+        waited &= !matches!(driver.next, Step::Ask);
         driver.next = match driver.next {
             Step::Ask => driver.ask().await,
             Step::Listen => driver.listen().await,
