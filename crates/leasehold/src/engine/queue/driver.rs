@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     backend::{Acquire, Acquired, Failure},
+    clock::Tick,
     engine::core::Core,
 };
 
@@ -23,8 +24,8 @@ pub(super) enum Start {
     Listen,
     /// The server was asked just now, and gave no usable answer.
     Recover,
-    /// A release has queued us, and given the name to another client for so long.
-    Wait { lease: Duration },
+    /// A release has queued us, and given the name to another client until then.
+    Wait { until: Tick },
     /// Others were told that the name is free: let them try first.
     GiveWay,
 }
@@ -115,7 +116,9 @@ impl<'a> Driver<'a> {
             next: match start {
                 Start::Ask | Start::AskNow => Step::Ask,
                 Start::Recover => Step::Recover,
-                Start::Wait { lease } if state.is_listening() => Step::Wait(Some(lease)),
+                Start::Wait { until } if state.is_listening() => {
+                    Step::Wait(Some(until.since(core.clock.now())))
+                }
                 // Not queued, because not subscribed yet: do both.
                 Start::Listen | Start::Wait { .. } => Step::Listen,
                 Start::GiveWay => Step::GiveWay,

@@ -375,7 +375,10 @@ impl Queue {
             }
         }
         let start = match answer {
-            ReleaseReply::Granted { lease } => Start::Wait { lease },
+            // Counted from the send: this process may be stopped before its driver begins.
+            ReleaseReply::Granted { lease } => Start::Wait {
+                until: sent.after(lease),
+            },
             ReleaseReply::Freed { others } if others > 0 => Start::GiveWay,
             _ => Start::Ask,
         };

@@ -61,6 +61,13 @@ impl Remote {
             .filter(|ticket| ticket.lease() == lease)
     }
 
+    /// Whether the server may have something for the present ticket (B5).
+    pub(super) fn may_have(&self) -> bool {
+        self.ticket
+            .as_ref()
+            .is_some_and(|ticket| ticket.debt().is_some())
+    }
+
     /// A request under the present ticket goes out.
     pub(super) fn asks(&mut self) {
         self.granted = false;

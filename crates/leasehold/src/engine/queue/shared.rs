@@ -143,7 +143,11 @@ impl Queue {
         let mut state = self.lock();
         let once = state.first_live_waiter().is_some() && state.waiters[0].once;
         let rest = state.shared.rest();
-        if !once || !matches!(rest, Phase::Releasing(..)) {
+        let asked = state
+            .remote
+            .as_ref()
+            .is_some_and(|remote| remote.may_have());
+        if !once || asked || !matches!(rest, Phase::Releasing(..)) {
             return false;
         }
         state.phase = rest;
