@@ -52,21 +52,32 @@ fn is_shared(path: &Path) -> bool {
         .any(|shared| path.ends_with(shared))
 }
 
-/// What a script uses by calling what the shared parts of its folder define.
+/// What a script uses by calling what the shared parts of its folder define, and what those call.
 fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
-    let mut used = BTreeSet::new();
+    let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {
-        let (_, text) = split(&text);
-        let is_part = is_shared(&shared) && shared.parent() == path.parent();
-        let mut defined = text.match_indices("local function ").map(|(at, found)| {
-            let rest = &text[at + found.len()..];
-            &rest[..=rest.find('(').expect("parameters")]
-        });
-        if is_part && defined.any(|function| code.contains(function)) {
-            used.extend(arguments(&text));
+        if is_shared(&shared) && shared.parent() == path.parent() {
+            let (_, text) = split(&text);
+            let parts = text.split("local function ").skip(1);
+            functions.extend(parts.map(|part| part.split("\nend").next().unwrap().to_owned()));
         }
     }
-    used
+    let mut called = code.to_owned();
+    let mut used = BTreeSet::new();
+    loop {
+        let (now, later): (Vec<_>, Vec<_>) = functions.into_iter().partition(|function| {
+            let name = &function[..=function.find('(').expect("parameters")];
+            called.contains(name)
+        });
+        if now.is_empty() {
+            return used;
+        }
+        for function in now {
+            used.extend(arguments(&function));
+            called += &function;
+        }
+        functions = later;
+    }
 }
 
 #[test]

@@ -48,6 +48,15 @@ local function count_others(channel, listening, waiting)
   return count - listening
 end
 
+-- Whether the name goes to one of our queue, in which `waiting` of the `others` that wait stand. Those beside it (Redisson's
+-- waiters, or who listens from another database) race for a name that is freed: each side gets its share of the turns.
+local function is_queues_turn(others, waiting)
+  if others <= waiting then
+    return true
+  end
+  return waiting > 0 and call('TIME')[2] % others < waiting
+end
+
 -- Whether a client may hear this channel. What PUBLISH counts includes monitors of all channels (PSUBSCRIBE).
 local function may_hear(channel)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)

@@ -58,8 +58,7 @@ if waiting == 0 and others <= 0 and goes_on and ARGV[8] == '1' then
 end
 
 local granted
-if others <= waiting then
-  -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name.)
+if is_queues_turn(others, waiting) then
   granted = give_to_next({ owner }, ARGV[3])
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.

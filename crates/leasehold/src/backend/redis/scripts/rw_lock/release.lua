@@ -79,7 +79,7 @@ if waiting == 0 and others <= 0 and goes_on and fits and ARGV[8] == '1' then
 end
 
 local granted
-if others <= waiting or stay > 0 then
+if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
   granted = give_to_next(ARGV[3])
 end
