@@ -50,18 +50,22 @@ impl Lock {
         }
     }
 
+    #[must_use]
     pub fn lease(self, lease: Duration) -> Lock {
         each!(self, lock => lock.lease(lease))
     }
 
+    #[must_use]
     pub fn fixed_lease(self, lease: Duration) -> Lock {
         each!(self, lock => lock.fixed_lease(lease))
     }
 
+    #[must_use]
     pub fn max_hold(self, most: Duration) -> Lock {
         each!(self, lock => lock.max_hold(most))
     }
 
+    #[must_use]
     pub fn handoff(self, handoff: Handoff) -> Lock {
         each!(self, lock => lock.handoff(handoff))
     }
@@ -117,12 +121,11 @@ impl Lock {
         }
     }
 
-    /// A semaphore cannot be: it is looked at.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         match self {
             Lock::Mutex(lock) => lock.force_unlock().await,
             Lock::Read(lock) | Lock::Write(lock) => lock.force_unlock().await,
-            Lock::Permits(lock, _) => lock.status().await.map(|_| false),
+            Lock::Permits(lock, _) => lock.force_unlock().await,
         }
     }
 }

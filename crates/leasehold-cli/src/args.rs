@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::exit;
 
@@ -158,11 +158,26 @@ impl Run {
     }
 }
 
+/// The kinds of locks.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Kind {
+    /// One at a time
+    #[default]
+    Mutex,
+    /// Many readers, or one writer
+    Rw,
+    /// A number of permits
+    Semaphore,
+}
+
 /// `leasehold status`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Status {
     #[command(flatten)]
     pub(crate) server: Server,
+    /// Which kind of lock NAME is
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kind: Kind,
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -178,6 +193,9 @@ pub(crate) struct Unlock {
     /// Yes, take it away from a holder who may still be working
     #[arg(long)]
     pub(crate) force: bool,
+    /// Which kind of lock NAME is
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kind: Kind,
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,

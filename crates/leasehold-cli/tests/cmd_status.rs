@@ -89,3 +89,51 @@ fn failures_are_json_too_when_asked() {
     let failure: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(failure["exit"], 69);
 }
+
+#[tokio::test]
+async fn every_kind_is_looked_at_and_taken_away() {
+    let server = Server::start(Flavor::Redis);
+    let client = || async { leasehold::Client::connect(&server.url()).await.unwrap() };
+    let (one, other) = (client().await, client().await);
+    let readers = [
+        one.rw_lock("catalogue").read().await.unwrap(),
+        other.rw_lock("catalogue").read().await.unwrap(),
+    ];
+    let semaphore = one.leased_semaphore("reports");
+    semaphore.try_set_permits(5).await.unwrap();
+    let permits = semaphore.acquire_many(2).await.unwrap();
+
+    let status = json(&server, &["status", "--kind", "rw", "catalogue"]);
+    assert_eq!(status["kind"], "rw_lock");
+    assert_eq!(status["holders"].as_array().unwrap().len(), 2, "{status}");
+    assert_eq!(status["holders"][0]["access"], "shared");
+    let status = json(&server, &["status", "--kind", "semaphore", "reports"]);
+    assert_eq!(
+        (
+            &status["available"],
+            &status["holders"][0]["access"]["permits"]
+        ),
+        (&3.into(), &2.into())
+    );
+    let output = leasehold(&server.url())
+        .args(["status", "--kind", "semaphore", "reports"])
+        .output()
+        .unwrap();
+    assert!(
+        stdout(&output).contains("3 are free"),
+        "{}",
+        stdout(&output)
+    );
+
+    for (kind, name) in [("rw", "catalogue"), ("semaphore", "reports")] {
+        let answer = json(&server, &["unlock", "--force", "--kind", kind, name]);
+        assert_eq!(answer["unlocked"], true, "{answer}");
+        let answer = json(&server, &["unlock", "--force", "--kind", kind, name]);
+        assert_eq!(answer["unlocked"], false, "{answer}");
+    }
+    assert!(permits.verify().await.is_err());
+    for reader in readers {
+        assert!(reader.verify().await.is_err());
+    }
+    assert_eq!(semaphore.available_permits().await.unwrap(), 5);
+}

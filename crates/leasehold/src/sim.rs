@@ -355,7 +355,6 @@ impl Probe {
 
 impl<K> Guard<K> {
     /// The same guard, whatever its kind.
-    #[must_use]
     pub fn erased(self) -> Guard {
         Guard::new(self.into_held())
     }

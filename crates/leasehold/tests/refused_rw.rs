@@ -164,13 +164,13 @@ async fn a_force_unlock_that_is_refused_leaves_the_readers_as_they_were_or_frees
             let waiting = tokio::spawn(clients[2].rw_lock("name").write());
             until_queued(&server, 1).await;
             refuse_from_now(&server, refused);
-            let forced = forces.rw_lock("name").force_unlock().await;
-            if let Err(error) = &forced {
+            let answer = forces.rw_lock("name").force_unlock().await;
+            if let Err(error) = &answer {
                 assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
                 assert_holders(&server, &[&guards[0], &guards[1]], "read", &case);
             }
             for guard in guards {
-                match &forced {
+                match &answer {
                     Err(_) => {
                         guard.verify().await.expect("nothing was taken from it");
                         common::release(guard).await;

@@ -72,10 +72,10 @@ pub fn check(world: &mut World) {
 
 /// Readers exclude no reader, and permits no other permits.
 fn excludes(one: &Visible, other: &Visible) -> bool {
-    match (one.probe.access(), other.probe.access()) {
-        (Access::Shared, Access::Shared) | (Access::Permits(_), Access::Permits(_)) => false,
-        _ => true,
-    }
+    !matches!(
+        (one.probe.access(), other.probe.access()),
+        (Access::Shared, Access::Shared) | (Access::Permits(_), Access::Permits(_))
+    )
 }
 
 /// Of a semaphore: valid guards hold no more permits than there are.

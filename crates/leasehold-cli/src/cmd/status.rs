@@ -2,18 +2,18 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Client, Holder, Status};
+use leasehold::{Access, Client, Error, Holder, LockKind, Status};
 use serde_json::{Value, json};
 
 use crate::{
-    args,
+    args::{self, Kind},
     exit::{Exit, Failure},
     output::{self, human, millis, visible},
 };
 
 pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
     let client = Client::connect(&args.server.url()).await?;
-    let status = client.status(&args.name).await?;
+    let status = of(&client, args.kind, &args.name).await?;
     if args.json {
         output::answer(&document(&status));
     } else {
@@ -22,12 +22,24 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// The status of a lock of some kind.
+pub(crate) async fn of(client: &Client, kind: Kind, name: &str) -> Result<Status, Error> {
+    match kind {
+        Kind::Mutex => client.mutex(name).status().await,
+        Kind::Rw => client.rw_lock(name).status().await,
+        Kind::Semaphore => client.leased_semaphore(name).status().await,
+    }
+}
+
 /// The status as `--json` prints it; durations in milliseconds, instants in milliseconds since 1970.
 pub(crate) fn document(status: &Status) -> Value {
     json!({
         "name": status.name,
+        "kind": status.kind.as_str(),
         "held": status.holder().is_some(),
         "holder": status.holder().map(holder),
+        "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
+        "available": status.available,
         "waiting_clients": status.waiting_clients,
     })
 }
@@ -40,6 +52,11 @@ fn holder(holder: &Holder) -> Value {
         "owner": holder.owner,
         "client": holder.client,
         "label": holder.label,
+        "access": match holder.access {
+            Access::Shared => json!("shared"),
+            Access::Permits(count) => json!({ "permits": count }),
+            _ => json!("exclusive"),
+        },
         "holds": holder.holds,
         "since_ms": since.map(millis),
         "remaining_ms": holder.remaining.map(millis),
@@ -52,32 +69,54 @@ fn picture(status: &Status, now: SystemTime) -> String {
     let bold = anstyle::Style::new().bold();
     let mut text = format!("{bold}{}{bold:#}", visible(&status.name));
     let mut row = |key: &str, value: &str| {
-        let _ = write!(text, "\n  {key:<9}{value}");
+        let _ = write!(text, "\n  {key:<11}{value}");
     };
-    match status.holder() {
-        None => row("free", "nobody holds it"),
-        Some(holder) => {
-            let client = format!("client {}", visible(&holder.client));
-            match &holder.label {
-                Some(label) => row("held by", &format!("{}  ({client})", visible(label))),
-                None => row("held by", &client),
-            }
-            if let Some(since) = holder.since {
-                let ago = now.duration_since(since).unwrap_or_default();
-                row("since", &format!("{} ago, {}", human(ago), at(since)));
-            }
-            row("lease", &lease(holder.remaining));
-            if holder.holds > 1 {
-                row(
-                    "entered",
-                    &format!("{} times by the same owner", holder.holds),
-                );
-            }
+    if status.holders.is_empty() {
+        row("free", "nobody holds it");
+    }
+    for holder in &status.holders {
+        let client = match holder.client.as_str() {
+            "" => format!("permit {}", visible(&holder.owner)),
+            client => format!("client {}", visible(client)),
+        };
+        let does = access(holder, status.kind != LockKind::Mutex);
+        match &holder.label {
+            Some(label) => row(does, &format!("{}  ({client})", visible(label))),
+            None => row(does, &client),
         }
+        if let Access::Permits(count) = holder.access
+            && count > 1
+        {
+            row("permits", &count.to_string());
+        }
+        if let Some(since) = holder.since {
+            let ago = now.duration_since(since).unwrap_or_default();
+            row("since", &format!("{} ago, {}", human(ago), at(since)));
+        }
+        row("lease", &lease(holder.remaining));
+        if holder.holds > 1 {
+            let times = match holder.access {
+                Access::Shared => format!("by {} readers of this process", holder.holds),
+                _ => format!("{} times by the same owner", holder.holds),
+            };
+            row("entered", &times);
+        }
+    }
+    if let Some(available) = status.available {
+        row("permits", &format!("{available} are free"));
     }
     row("waiting", &waiting(status.waiting_clients));
     text.push('\n');
     text
+}
+
+/// What a holder does; of a mutex there is only one thing to do.
+fn access(holder: &Holder, exactly: bool) -> &'static str {
+    match holder.access {
+        Access::Shared => "read by",
+        Access::Exclusive if exactly => "written by",
+        _ => "held by",
+    }
 }
 
 fn at(time: SystemTime) -> String {

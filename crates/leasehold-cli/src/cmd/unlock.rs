@@ -3,9 +3,9 @@
 use leasehold::Client;
 use serde_json::json;
 
-use super::status::document;
+use super::status::{document, of};
 use crate::{
-    args::Unlock,
+    args::{Kind, Unlock},
     exit::{Exit, Failure},
     output::{self, visible},
 };
@@ -22,8 +22,12 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
         ));
     }
     let client = Client::connect(&args.server.url()).await?;
-    let before = client.status(&args.name).await?;
-    let unlocked = client.force_unlock(&args.name).await?;
+    let before = of(&client, args.kind, &args.name).await?;
+    let unlocked = match args.kind {
+        Kind::Mutex => client.mutex(&args.name).force_unlock().await?,
+        Kind::Rw => client.rw_lock(&args.name).force_unlock().await?,
+        Kind::Semaphore => client.leased_semaphore(&args.name).force_unlock().await?,
+    };
     if args.json {
         output::answer(&json!({
             "name": args.name,

@@ -232,6 +232,20 @@ impl LeasedSemaphore {
             .await
     }
 
+    /// Gives back all permits that are out, whoever holds them. `false` if none was.
+    ///
+    /// Holders of ours learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later at worst; until
+    /// then they believe that they hold them. Make sure that they are dead first.
+    ///
+    /// # Errors
+    /// The name is no good, or the server does not answer: it may have given them back.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        self.handle.force_unlock().await
+    }
+
     async fn permits(&self, step: Permits, doing: &str) -> Result<i64, Error> {
         let id = self.handle.id()?;
         let answer = self.handle.core().backend.permits(id.clone(), step).await;

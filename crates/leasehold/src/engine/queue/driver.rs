@@ -11,6 +11,7 @@ use crate::{
     backend::{Acquire, Acquired, Failure},
     clock::Tick,
     engine::core::Core,
+    kind::Access,
 };
 
 /// Where a driver begins.
@@ -159,7 +160,9 @@ impl<'a> Driver<'a> {
                 access: spec.access,
                 lease: ticket.lease(),
                 lease_ms: spec.lease_ms(),
-                place: listening.then(|| place(self.core, ask)),
+                // Permits are raced for.
+                place: (listening && !matches!(spec.access, Access::Permits(_)))
+                    .then(|| place(self.core, ask)),
             };
             remote.asks();
             (step, sent)
@@ -203,24 +206,12 @@ impl<'a> Driver<'a> {
                 Step::Ask
             }
             Ok(Acquired::Held { ttl }) => {
-                if queued {
-                    self.pauses.reset();
-                } else {
-                    // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
+                if !queued {
                     ticket.refused();
                 }
-                let remote = state.remote();
-                remote.answered();
-                let granted = remote.granted;
-                state.answer_try_once(&Ok(()));
-                if granted {
-                    Step::Ask // it may have been given to us after that answer (B5)
-                } else if state.is_listening() {
-                    // Counted from the send: this process may have been stopped since.
-                    Step::Wait(ttl.map(|ttl| ttl.saturating_sub(now.since(sent))))
-                } else {
-                    Step::Listen
-                }
+                // Counted from the send: this process may have been stopped since.
+                let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
+                self.held_by_another(&mut state, left)
             }
             Ok(Acquired::GivenUp) => {
                 // Only what is asked for no more is given up. Whatever it was, another id is as good.
@@ -235,6 +226,26 @@ impl<'a> Driver<'a> {
                 ticket.failed(&failure);
                 self.failed(&mut state, &failure)
             }
+        }
+    }
+
+    /// Another holds it, says the server, for so long.
+    fn held_by_another(&mut self, state: &mut Locked<'_>, left: Option<Duration>) -> Step {
+        let listening = state.is_listening();
+        if listening {
+            // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
+            self.pauses.reset();
+        }
+        let remote = state.remote();
+        remote.answered();
+        let granted = remote.granted;
+        state.answer_try_once(&Ok(()));
+        if granted {
+            Step::Ask // it may have been given to us after that answer (B5)
+        } else if listening {
+            Step::Wait(left)
+        } else {
+            Step::Listen
         }
     }
 

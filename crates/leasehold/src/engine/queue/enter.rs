@@ -332,17 +332,17 @@ impl Queue {
     pub(crate) fn is_worked_on(
         &self,
         core: &Arc<Core>,
-        releases: Option<LeaseId>,
+        release: Option<LeaseId>,
         its: Weak<dyn Work>,
     ) {
         let mut state = self.lock();
-        if let Some(released) = releases {
-            state.shared.is_worked_on(released, &its);
+        if let Some(given_up) = release {
+            state.shared.is_worked_on(given_up, &its);
         }
-        let work = match (&mut state.phase, releases) {
+        let work = match (&mut state.phase, release) {
             (Phase::InFlight(work), None) => work,
             // Else the hold was shared, and another actor has the queue.
-            (Phase::Releasing(lease, work), Some(released)) if *lease == released => work,
+            (Phase::Releasing(lease, work), Some(given_up)) if *lease == given_up => work,
             _ => return,
         };
         *work = Some(Weak::clone(&its));

@@ -171,14 +171,14 @@ impl Locked<'_> {
             .first_live_waiter()
             .is_some_and(|next| next.owner.is_none() && there.serves(&next))
         {
-            let Some(held) = Held::join(hold) else {
+            let Some(entry) = Held::join(hold) else {
                 return;
             };
             let Some(waiter) = self.pop_waiter() else {
-                self.drop_later(held);
+                self.drop_later(entry);
                 return;
             };
-            self.deliver_shared(waiter, held);
+            self.deliver_shared(waiter, entry);
         }
     }
 }
@@ -192,8 +192,8 @@ pub(super) async fn ask_to_join(core: &Arc<Core>, queue: &Arc<Queue>, spec: &Spe
         state.hold_to_share(spec, asked).cloned()
     };
     // An entry from here on, so that the hold is not released meanwhile.
-    let held = hold.as_ref().and_then(Held::join)?;
-    let hold = Arc::clone(held.hold());
+    let entry = hold.as_ref().and_then(Held::join)?;
+    let hold = Arc::clone(entry.hold());
     match write_count(&hold).await {
         Ok(Counted::Written) if hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
@@ -211,5 +211,5 @@ pub(super) async fn ask_to_join(core: &Arc<Core>, queue: &Arc<Queue>, spec: &Spe
     state.since = asked;
     state.admit_readers(&hold);
     queue.go_on(core, state, Start::Ask);
-    Some(held)
+    Some(entry)
 }
