@@ -40,7 +40,7 @@ pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);
 ///
 /// The budget bounds how long other processes may have to wait for this one: after `max_in_row` hand-offs or
 /// `max_time`, whichever comes first, the name goes back to the server, which gives it to the next process in
-/// line, or lets this one go on if nobody else waits.
+/// line, or lets this one go on if no other waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
     pub(crate) max_in_row: u32,

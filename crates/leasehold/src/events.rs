@@ -47,7 +47,7 @@ pub enum EventKind {
 /// How far a slow listener may lag before it misses events.
 const BACKLOG: usize = 4096;
 
-/// The sending side. Costs one load per event while nobody listens.
+/// The sending side. Costs one load per event while there is no listener.
 #[derive(Debug)]
 pub(crate) struct Events {
     watched: AtomicBool,
@@ -75,7 +75,7 @@ impl Events {
                 lease: lease.get(),
                 kind,
             };
-            // An error means that nobody listens any more.
+            // An error means that there is no listener any more.
             callout::quietly(|| drop(self.sender.send(event)));
         }
     }

@@ -13,7 +13,7 @@ use std::{
 
 /// One lease, unique within its client. Never used again after its release.
 ///
-/// The upper bits are the wall-clock milliseconds of its making, so that anybody who reads the hash can tell
+/// The upper bits are the wall-clock milliseconds of its making, so that a reader of the hash can tell
 /// since when the name is held without a key that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LeaseId(u64);
@@ -97,7 +97,7 @@ pub(crate) fn client_uuid() -> String {
     )
 }
 
-/// Somebody who may enter the same lock again.
+/// An owner, which may enter the same lock again.
 ///
 /// Each `lock()` is a new owner, so locking twice waits for the first. Code that must enter a lock it may
 /// already hold says who it is: [`Mutex::owned_by`](crate::Mutex::owned_by), or [`Owner::scope`] around code

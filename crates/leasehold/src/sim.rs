@@ -1,4 +1,4 @@
-//! Hooks for the deterministic simulation in `sim/`, and for nobody else: no promise of this crate covers them.
+//! Hooks for the deterministic simulation in `sim/`, and for no other user: no promise of this crate covers them.
 //!
 //! The simulation runs the real engine over the memory backend. It carries every request itself, says what time
 //! it is, hands out the numbers, and looks at guards and at the store from outside without changing either.
@@ -323,7 +323,7 @@ pub enum Look {
     Valid(Duration),
     /// Its time is over.
     Expired,
-    /// Lost, and somebody has noticed.
+    /// Lost, and noticed.
     Lost(LostReason),
     /// Released, or gone altogether.
     Released,

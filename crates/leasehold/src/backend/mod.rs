@@ -197,7 +197,7 @@ pub(crate) enum Renewal {
     Extended,
     /// The server says that the name is not ours.
     Lost,
-    /// This entry could not be looked at (somebody wrote another type under the name).
+    /// This entry could not be looked at (another type stands under the name).
     Unknown,
 }
 

@@ -39,7 +39,7 @@ enum Progress<T> {
     /// The home polls it, and wakes the caller at its end.
     AtHome(Option<Waker>),
     Done(T),
-    /// The output was taken, or nobody wants it.
+    /// The output was taken, or is not wanted any more.
     Over,
 }
 

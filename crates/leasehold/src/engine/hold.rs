@@ -297,7 +297,7 @@ impl Hold {
         if leaves {
             let hold = Arc::clone(self);
             self.core.spawn(async move {
-                // The server keeps the name for as long as after an end that nobody could tell it of: work that `run`
+                // The server keeps the name for as long as after an end that it was not told of: work that `run`
                 // is dropping at this moment is gone by then.
                 let margin = lease::margin(hold.spec().lease());
                 let most = match reason {

@@ -23,7 +23,7 @@ use crate::{
 ///
 /// While the guard lives the watchdog renews its lease (unless the lease is fixed). The guard knows at any
 /// moment whether the hold can still be relied on, and it knows before the server can give the name to
-/// anybody else, whatever the network does: [`is_valid`](Guard::is_valid) costs one atomic load and a look
+/// another, whatever the network does: [`is_valid`](Guard::is_valid) costs one atomic load and a look
 /// at the clock, [`lost`](Guard::lost) is a future for `select!`, and [`run`](Guard::run) stops work at that moment.
 ///
 /// Give it back with [`release`](Guard::release) to learn what became of it, or drop it: the name is passed on
@@ -119,8 +119,8 @@ impl<K> Guard<K> {
 
     /// Whether the hold can be relied on now. Once `false`, `false` for ever.
     ///
-    /// One atomic load and a look at the clock; no I/O. True means that the server gives the name to nobody
-    /// else before [`valid_until`](Guard::valid_until), unless it forgets the key (see `docs/guarantees.md`).
+    /// One atomic load and a look at the clock; no I/O. True means that the server gives the name to no other
+    /// before [`valid_until`](Guard::valid_until), unless it forgets the key (see `docs/guarantees.md`).
     pub fn is_valid(&self) -> bool {
         self.hold().standing().is_ok()
     }
@@ -156,7 +156,7 @@ impl<K> Guard<K> {
 
     /// Waits until the hold is lost, and says how.
     ///
-    /// Comes before the server can give the name to anybody else: at the latest at
+    /// Comes before the server can give the name to another: at the latest at
     /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key. It sets a
     /// timer on the runtime that polls it, and so needs nothing but that runtime to make progress.
     ///
@@ -174,7 +174,7 @@ impl<K> Guard<K> {
                     () = self.hold().core.sleep_here(left) => {}
                 },
                 Err(End::Lost(reason)) => return reason,
-                // Only while another task is inside `release`, which takes the guard: nobody is left to ask.
+                // Only while another task is inside `release`, which takes the guard: no caller is left to ask.
                 Err(End::Released) => return LostReason::Unconfirmed,
             }
         }

@@ -19,9 +19,9 @@ use crate::{
 /// A number of permits under one name, each held under a lease that is renewed, shared with Redisson's
 /// `RPermitExpirableSemaphore` of the same name.
 ///
-/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until they are set, once, by anybody:
-/// [`try_set_permits`](LeasedSemaphore::try_set_permits). A permit whose holder dies comes back when its lease ends; nobody
-/// needs to call anything.
+/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until a client sets them, once:
+/// [`try_set_permits`](LeasedSemaphore::try_set_permits). A permit whose holder dies comes back when its lease ends;
+/// nothing needs to be called.
 ///
 /// | wait | one permit | several |
 /// |---|---|---|
@@ -170,7 +170,7 @@ impl LeasedSemaphore {
         self.ask(permits, at_most(wait))
     }
 
-    /// Sets how many permits there are, unless somebody has before. `false` if so.
+    /// Sets how many permits there are, unless that was done before. `false` if so.
     ///
     /// # Errors
     /// The name is no good, or the server gives no usable answer: it may have set them.

@@ -86,7 +86,7 @@ impl Mutex {
         }
     }
 
-    /// Takes the lock if it is free now; `None` if somebody holds it.
+    /// Takes the lock if it is free now; `None` if it is held.
     ///
     /// Waits for the server's answer, and for an attempt or a release of this process under way, but for no
     /// holder. If a task of this process waits for the name already, it answers what the server last said.

@@ -17,7 +17,7 @@ use crate::{
 /// A lock on a name for many readers or one writer, shared with Redisson's `RReadWriteLock` of the same name.
 ///
 /// A handle: cheap to clone, no I/O until it is locked. The readers of one process share one hold on the server: while
-/// nobody waits to write, the next reader costs no I/O. Each hold has a lease of its own, so a reader that dies keeps
+/// no writer waits, the next reader costs no I/O. Each hold has a lease of its own, so a reader that dies keeps
 /// writers out for its lease and no longer, however many others read.
 ///
 /// | wait | to read | to write |
@@ -31,7 +31,7 @@ use crate::{
 /// Readers and writers are let in by turns, so that neither starves: a writer that waits, here or in another process,
 /// keeps new readers out, and gets in when those inside have left. Readers of this process that are let in without asking the
 /// server are bounded by the hand-off budget ([`handoff`](RwLock::handoff): 64 in a row, or 20 ms), after which the next one
-/// asks whether somebody waits. Redisson's readers look at no queue, and race as they do among themselves.
+/// asks whether a writer waits. Redisson's readers look at no queue, and race as they do among themselves.
 ///
 /// # Reading twice
 ///
@@ -91,7 +91,7 @@ impl RwLock {
         async move { asked.await?.ok_or(Error::Closed) }
     }
 
-    /// Reads if that is possible now; `None` if somebody writes, or waits to write.
+    /// Reads if that is possible now; `None` while a writer is inside, or waits.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -105,7 +105,7 @@ impl RwLock {
         self.reader(Patience::Once)
     }
 
-    /// Waits up to `wait` until this caller may read; `None` if somebody wrote, or waited to write.
+    /// Waits up to `wait` until this caller may read; `None` if a writer was inside, or waited.
     ///
     /// `wait` counts from the first poll.
     ///
@@ -140,7 +140,7 @@ impl RwLock {
         async move { asked.await?.ok_or(Error::Closed) }
     }
 
-    /// Writes if that is possible now; `None` if somebody reads or writes.
+    /// Writes if that is possible now; `None` while others read or write.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -171,7 +171,7 @@ impl RwLock {
         self.writer(at_most(wait))
     }
 
-    /// Frees it, whoever reads or writes. `false` if nobody did.
+    /// Frees it, whoever reads or writes. `false` if it was free.
     ///
     /// Holders of ours learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later at worst; until
     /// then they believe that they hold it. Make sure that they are dead first.

@@ -110,7 +110,7 @@ impl MemoryServer {
 
     /// Lets the server forget the holder of a name, as an eviction does. `false` if there is none.
     ///
-    /// Nobody is told: the holder learns it from its next renewal, waiters at the end of its lease.
+    /// No client is told: the holder learns it from its next renewal, waiters at the end of its lease.
     pub fn expire(&self, name: &str) -> bool {
         let mut store = self.0.store.lock();
         let before = store.held.len();

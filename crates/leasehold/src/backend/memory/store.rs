@@ -165,7 +165,7 @@ impl Store {
             let until = now + Duration::from_millis(ms);
             self.gone.insert((Arc::clone(client), step.lease), until);
         }
-        // Without a queue nothing is kept for the next of this process: it asks as everybody does.
+        // Without a queue nothing is kept for the next of this process: it asks as every client does.
         let next = step.next.filter(|_| rules(id.kind).has_queue());
         let made_way = self.leave_queue(client, id, step.lease);
         if self.ours(client, id, step.lease).is_none() {
@@ -200,7 +200,7 @@ impl Store {
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
         let granted = self.give_to_next(id);
-        // Those beside it hold it still: nothing is free that was not before, and nobody is told.
+        // Those beside it hold it still: nothing is free that was not before, and no client is told.
         let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
         if (granted.is_some() || others > 0 && is_free)
             && !next_waits

@@ -65,7 +65,7 @@ pub(super) struct Lane {
 }
 
 enum LaneState {
-    /// Nobody has wanted it yet.
+    /// It has not been wanted yet.
     Idle,
     Up {
         connection: MultiplexedConnection,
@@ -322,7 +322,7 @@ impl Lane {
         self.changed.notify_waiters();
     }
 
-    /// Sees to a connection, if nobody has yet.
+    /// Sees to a connection, unless another caller does.
     fn dial(self: &Arc<Self>) {
         if !matches!(&*self.state.read(), LaneState::Idle) {
             return;
@@ -346,7 +346,7 @@ impl Lane {
             LaneState::Up {
                 number: present, ..
             } if *present == number => {}
-            _ => return, // somebody else was faster
+            _ => return, // another caller was faster
         }
         let down = LaneState::Down {
             number,
@@ -363,7 +363,7 @@ impl Lane {
         self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
     }
 
-    /// Ends when there is a connection, or nobody who wants one.
+    /// Ends when there is a connection, or none is wanted.
     async fn reconnect(lane: Weak<Lane>) {
         let mut pause = RECONNECT_FIRST;
         loop {

@@ -24,7 +24,7 @@ pub(super) struct AnswerFuture(Arc<Mutex<AnswerSlot>>);
 enum AnswerSlot {
     Waiting(Option<Waker>),
     Answered(WaitResult),
-    /// Nobody waits for an answer (any more).
+    /// No waiter expects an answer (any more).
     Over,
 }
 
@@ -96,7 +96,7 @@ impl Future for AnswerFuture {
 }
 
 impl AnswerFuture {
-    /// Nobody waits any more. The answer, if it is there; to be dropped without a lock (Q5).
+    /// The waiter leaves. The answer, if it is there; to be dropped without a lock (Q5).
     pub(super) fn close(&self) -> Option<WaitResult> {
         let slot = std::mem::replace(&mut *self.0.lock(), AnswerSlot::Over);
         match slot {

@@ -122,7 +122,7 @@ impl QueueState {
         })
     }
 
-    /// Lets a reader in without asking the server, if nobody waits here and the budget allows it.
+    /// Lets a reader in without asking the server, if no task of this process waits and the budget allows it.
     pub(super) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
         let budget = spec.handoff.is_on()
             && self.handoffs < spec.handoff.max_in_row
@@ -200,7 +200,7 @@ pub(super) async fn ask_to_join(core: &Arc<Core>, queue: &Arc<Queue>, spec: &Spe
             hold.lose(LostReason::Replaced);
             return None;
         }
-        // Somebody waits; or there is no usable answer, which the next request says as well.
+        // A writer waits; or there is no usable answer, which the next request says as well.
         _ => return None,
     }
     let mut state = queue.lock();

@@ -157,7 +157,7 @@ impl List {
         (!batch.is_empty()).then_some((batch, every))
     }
 
-    /// When somebody is needed next. While a batch is under way, whoever carries it sees to the slots.
+    /// When the watchdog is needed next. While a batch is under way, whoever carries it sees to the slots.
     pub(super) fn next(&mut self, under_way: bool) -> Tick {
         while let Some(first) = self.slots.first_entry()
             && first.get().holds.is_empty()
@@ -176,7 +176,7 @@ impl List {
 }
 
 impl Slot {
-    /// If nobody has come for it by then, something is wrong. Two thirds of a lease or more were left at `at`.
+    /// If no batch has taken it by then, something is wrong. Two thirds of a lease or more were left at `at`.
     fn jammed_at(&self, at: Tick) -> Tick {
         at.after(self.every / 3)
     }

@@ -1,10 +1,10 @@
 //! Renews what is due, and tells who has lost.
 //!
 //! One task per client, no task and no timer per lease. Every hold is on the list at the instant at which
-//! somebody must see to it again:
+//! it must be seen to again:
 //!
 //! - Most are only to be renewed. They stand in *slots*, together with all that is due at about the same time, and
-//!   nobody looks at them before the batch that renews them. What is renewed together stays together, in the
+//!   the batch that renews them is the first to look at them. What is renewed together stays together, in the
 //!   order in which it was taken: memory is then read in that order too, here and on the server, and that is
 //!   most of what a renewal costs.
 //! - The others are looked at one by one, each at its own instant: leases that end, by themselves or by
@@ -12,7 +12,7 @@
 //!
 //! A hold on its way to the server is on no list: the task that carries it brings it back within its patience,
 //! whatever the server does. If its lease could end before that, it is to be looked at then, so that its
-//! loss is told in time. For the same reason a slot that nobody has come for is looked at one by one.
+//! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
 
 mod list;
 
@@ -40,7 +40,7 @@ use crate::{
     engine::hold::{Due, Hold, Look, patience},
 };
 
-/// All holds of a client that somebody must see to.
+/// All holds of a client that must be seen to.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     list: Mutex<List>,
@@ -176,7 +176,7 @@ impl Watchdog {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.lane = None;
-        // What became due in between waits for nobody else.
+        // What became due in between goes next.
         self.watchdog.wake(Tick::from_nanos(0));
     }
 }

@@ -155,7 +155,7 @@ impl Wire for LeasedSemaphoreWire {
             .arg(u8::from(step.listening))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
-        // Nothing is kept for the next of this process: it asks as everybody does.
+        // Nothing is kept for the next of this process: it asks as every client does.
         caller.call(call, |reply| released(reply, None))
     }
 
@@ -187,7 +187,7 @@ impl Wire for LeasedSemaphoreWire {
         caller.call(call, extended)
     }
 
-    /// The server knows permits, and not how often anybody has entered.
+    /// The server knows permits, and not how often a holder has entered.
     fn count(&self, _caller: &Caller, _step: Count) -> Reply<Counted> {
         Box::pin(std::future::ready(Ok(Counted::Written)))
     }
