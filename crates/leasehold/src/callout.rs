@@ -12,7 +12,9 @@ use std::{
 };
 
 pub(crate) fn wake(waker: Waker) {
-    quietly(|| waker.wake());
+    quietly(|| waker.wake_by_ref());
+    // By itself: a drop that panics while the call unwinds would end the process.
+    quietly(|| drop(waker));
 }
 
 pub(crate) fn quietly(call: impl FnOnce()) {
@@ -22,16 +24,25 @@ pub(crate) fn quietly(call: impl FnOnce()) {
     }
 }
 
-/// A waker of the user's that may be called where a panic would do harm.
-struct Shield(Waker);
+/// A waker of the user's that may be called, and dropped, where a panic would do harm. There until its drop.
+struct Shield(Option<Waker>);
 
 impl Wake for Shield {
     fn wake(self: Arc<Self>) {
-        quietly(|| self.0.wake_by_ref());
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        quietly(|| self.0.wake_by_ref());
+        if let Some(waker) = &self.0 {
+            quietly(|| waker.wake_by_ref());
+        }
+    }
+}
+
+impl Drop for Shield {
+    fn drop(&mut self) {
+        let waker = self.0.take();
+        quietly(|| drop(waker));
     }
 }
 
@@ -47,16 +58,17 @@ pub(crate) async fn shielded<F: Future>(future: F) -> F::Output {
 
 struct Shielded<'a, F> {
     future: Pin<&'a mut F>,
-    /// The user's waker, and ours around it.
-    shield: Option<(Waker, Waker)>,
+    /// What is around the user's waker, and that as a waker.
+    shield: Option<(Arc<Shield>, Waker)>,
 }
 
 impl<F: Future> Shielded<'_, F> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
         let user = cx.waker();
-        if !matches!(&self.shield, Some((known, _)) if known.will_wake(user)) {
-            let ours = Waker::from(Arc::new(Shield(user.clone())));
-            self.shield = Some((user.clone(), ours));
+        let is_known = |known: &Shield| known.0.as_ref().is_some_and(|it| it.will_wake(user));
+        if !matches!(&self.shield, Some((known, _)) if is_known(known)) {
+            let shield = Arc::new(Shield(Some(user.clone())));
+            self.shield = Some((Arc::clone(&shield), Waker::from(shield)));
         }
         let waker = self.shield.as_ref().map_or(user, |(_, ours)| ours);
         self.future.as_mut().poll(&mut Context::from_waker(waker))

@@ -15,6 +15,7 @@ use crate::{Error, Event, LeasedSemaphore, Mutex, RwLock, Status, engine::core::
 /// [`max_hold`](crate::Mutex::max_hold). What a client does in the background ends when the last client, mutex and
 /// guard are gone; the thread stays.
 ///
+/// Each of these runtimes needs I/O *and* time (`enable_all`, or `enable_io` and `enable_time`), or calls panic or fail there.
 /// A client of `memory:` lives on the runtime that connected it, which must outlive the guards.
 ///
 /// It takes one connection for each runtime that locks through it, closed when that runtime ends, one for

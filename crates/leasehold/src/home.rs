@@ -13,7 +13,7 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -43,9 +43,18 @@ pub(crate) enum Home {
 pub(crate) struct Thread {
     runtime: Handle,
     alive: Arc<AtomicBool>,
+    /// Who is told when it ends.
+    clients: Arc<Clients>,
     /// A fork copies everything but the thread.
     process: u32,
 }
+
+/// What lives at home, and has to know when the thread is gone.
+pub(crate) trait Resident: std::fmt::Debug + Send + Sync {
+    fn thread_gone(&self);
+}
+
+type Clients = Mutex<Vec<Weak<dyn Resident>>>;
 
 /// The client's thread is not there.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -94,6 +103,15 @@ impl Home {
         match self {
             Home::Thread(thread) if !thread.is_in_this_process() => Err(ThreadGone),
             _ => Ok(()),
+        }
+    }
+
+    /// Tells it when the thread ends. That is a bug: only a panic ends it.
+    pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
+        if let Home::Thread(thread) = self {
+            let mut clients = thread.clients.lock();
+            clients.retain(|client| client.strong_count() > 0);
+            clients.push(resident);
         }
     }
 
@@ -239,7 +257,8 @@ impl Thread {
     /// Runs until `end`.
     fn start(end: impl Future<Output = ()> + Send + 'static) -> io::Result<Thread> {
         let alive = Arc::new(AtomicBool::new(true));
-        let at_end = Ended(Arc::clone(&alive));
+        let clients = Arc::<Clients>::default();
+        let at_end = Ended(Arc::clone(&alive), Arc::clone(&clients));
         // The runtime is made over there: it must not be dropped in the middle of a user's.
         let (told, heard) = mpsc::channel();
         std::thread::Builder::new()
@@ -263,6 +282,7 @@ impl Thread {
         Ok(Thread {
             runtime,
             alive,
+            clients,
             process: std::process::id(),
         })
     }
@@ -279,11 +299,16 @@ impl Thread {
 /// What the thread is called in a debugger.
 const NAME: &str = "leasehold";
 
-struct Ended(Arc<AtomicBool>);
+struct Ended(Arc<AtomicBool>, Arc<Clients>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        let Ended(alive, clients) = self;
+        alive.store(false, Ordering::Release);
+        let clients = std::mem::take(&mut *clients.lock());
+        for client in clients.iter().filter_map(Weak::upgrade) {
+            client.thread_gone();
+        }
     }
 }
 

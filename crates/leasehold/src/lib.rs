@@ -47,7 +47,9 @@
 //!
 //! # Runtime
 //!
-//! tokio, with I/O and time enabled. Any runtime may use a client and its guards, wherever they came from. On a
+//! tokio, with I/O *and* time enabled (`enable_all`, or `enable_io` and `enable_time`): each runtime that a client is used
+//! from, not only the one that connects. On one that lacks either, calls panic or fail. No runtime at all will do, too: then
+//! all runs on the thread of this library. Any runtime may use a client and its guards, wherever they came from. On a
 //! real server all that a client does by itself runs on one thread per process, with a connection of its own: a
 //! runtime that is blocked, busy or ended costs no lease. The other side of it: a process that hangs keeps its locks,
 //! unless [`max_hold`](Mutex::max_hold) ends them. A client of `memory:` lives on the runtime that connected it.

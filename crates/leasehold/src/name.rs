@@ -19,7 +19,8 @@ pub(crate) const NAME_MAX: usize = 1024;
 pub(crate) struct Name(Arc<str>);
 
 impl Name {
-    /// Checks a name: not empty, at most 1024 bytes, and braces that keep all its keys in one cluster slot.
+    /// Checks a name: not empty, at most 1024 bytes, none of our own keys, and braces that keep all its keys in one cluster
+    /// slot.
     pub(crate) fn new(name: &str) -> Result<Name, Error> {
         if name.is_empty() {
             return Err(Invalid::new("name", "\"\" (empty)", "at least 1 byte")
@@ -33,6 +34,15 @@ impl Name {
                 "at most 1024 bytes",
             )
             .remedy("lock a shorter name, such as a hash of the long one")
+            .into());
+        }
+        if name.starts_with(OURS_BEGIN) {
+            return Err(Invalid::new(
+                "name",
+                format!("{name:?}"),
+                format!("without {OURS_BEGIN:?} at its beginning: so begin the keys of this library itself"),
+            )
+            .remedy("begin it otherwise, such as \"my-leasehold:42\"")
             .into());
         }
         if !one_slot(name) {
@@ -121,6 +131,7 @@ impl fmt::Display for LockId {
 
 /// What keys and channels of our own begin with.
 pub(crate) const OURS: &str = "leasehold";
+const OURS_BEGIN: &str = "leasehold:";
 
 /// A key or channel, written where it is needed.
 #[derive(Clone, Copy)]

@@ -45,6 +45,10 @@ async fn a_bad_name_is_refused_by_every_way_in() {
             ("a{b", ["a{b", "slot"]),
             ("a}b", ["a}b", "slot"]),
             ("{}", ["{}", "slot"]),
+            (
+                "leasehold:{x}:queue",
+                ["leasehold:{x}:queue", "\"leasehold:\""],
+            ),
         ] {
             let before = commands(&world);
             let mutex = client.mutex(name);

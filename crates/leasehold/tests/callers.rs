@@ -6,16 +6,20 @@ mod common;
 use std::{
     future::Future,
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use common::{
     ByHand, SOON, World, release, servers, soon, until_listening, until_waiting_here,
-    wait_until_idle,
+    wait_until_idle, without_runtime,
 };
 use leasehold::{Client, Handoff, Released, Shutdown};
+use leasehold_testkit::{Proxy, wait_until};
 
 /// Polls it to its end.
 async fn output<F: Future>(future: &mut ByHand<F>) -> F::Output {
@@ -256,5 +260,44 @@ async fn a_shutdown_does_not_wait_for_a_release_that_is_not_polled_any_more() {
         let mut parked = ByHand::new(guard.release());
         assert!(parked.poll().is_pending(), "{case}");
         soon(&case, output(&mut shutdown)).await;
+    }
+}
+
+/// Bug 74: a waker that panics is called by the task of its connection, too. Neither that connection nor another ends with it.
+#[test]
+fn a_waker_that_panics_costs_no_connection() {
+    for server in servers() {
+        for at_home in [false, true] {
+            let case = format!("{}, without a runtime: {at_home}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let client = Client::builder().url(proxy.url()).connect();
+            let client = runtime.block_on(client).unwrap();
+            let _inside = (!at_home).then(|| runtime.enter());
+            let renewed = without_runtime(client.mutex("renewed").lock()).unwrap();
+            wait_until(SOON, "both lanes are there", || proxy.accepted() == 2);
+            for name in ["one", "two", "three"] {
+                let calls = Arc::new(AtomicUsize::new(0));
+                let called = Arc::clone(&calls);
+                let waker = waker(move || {
+                    called.fetch_add(1, Ordering::SeqCst);
+                    panic!("a waker that panics on purpose");
+                });
+                let mut lock = Box::pin(client.mutex(name).lock());
+                let guard = loop {
+                    let seen = calls.load(Ordering::SeqCst);
+                    match lock.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        Poll::Ready(guard) => break guard.unwrap(),
+                        Poll::Pending => {
+                            wait_until(SOON, "it is woken", || calls.load(Ordering::SeqCst) > seen)
+                        }
+                    }
+                };
+                assert!(guard.is_valid(), "{case}");
+            }
+            without_runtime(release(renewed));
+            wait_until(SOON, "all is given back", || client.footprint().queues == 0);
+            assert_eq!(proxy.accepted(), 2, "{case}: it reconnected");
+        }
     }
 }

@@ -61,7 +61,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (client, write, some) = (0..CLIENTS, prop::bool::weighted(0.4), 0..8_usize);
     let step = prop_oneof![
-        4 => (client.clone(), write.clone(), any::<bool>())
+        4 => (client.clone(), write, any::<bool>())
             .prop_map(|(client, write, fixed)| Step::Try { client, write, fixed }),
         8 => (client.clone(), write).prop_map(|(client, write)| Step::Wait { client, write }),
         2 => some.clone().prop_map(|waiter| Step::Abort { waiter }),

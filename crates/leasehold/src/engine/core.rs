@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -24,7 +24,7 @@ use crate::{
         watchdog::{self, Watchdog},
     },
     events::Events,
-    home::Home,
+    home::{Home, Resident},
     name::LockId,
 };
 
@@ -71,6 +71,8 @@ impl Core {
             lets_expire: AtomicBool::new(false),
         });
         wake_ups.connect(Arc::downgrade(&core));
+        let resident: Weak<dyn Resident> = Arc::downgrade(&core) as _;
+        core.home.tell_at_end(resident);
         let watchdog = Arc::clone(&core.watchdog);
         let home = core.home.handle();
         home.spawn(watchdog::run(watchdog, Arc::downgrade(&core)));
@@ -107,6 +109,11 @@ impl Core {
         if self.is_closed() {
             return Err(Error::Closed);
         }
+        self.check_home()
+    }
+
+    /// Whether anybody is there to answer those who wait.
+    pub(crate) fn check_home(&self) -> Result<(), Error> {
         self.home.check().map_err(|_gone| Error::ThreadGone)
     }
 
@@ -169,6 +176,7 @@ impl Core {
         self.lets_expire.fetch_or(grace.is_none(), Ordering::AcqRel);
         self.closed.store(true, Ordering::SeqCst);
         self.queues.close(self);
+        let ending = Ending(self);
         if let Some(grace) = grace {
             let _ = self.within(grace, self.all_released()).await;
         }
@@ -186,7 +194,7 @@ impl Core {
         };
         let patience = self.config.operation_timeout + margin;
         let _ = self.within(patience, self.tasks.wait()).await;
-        self.watchdog.close();
+        drop(ending);
     }
 
     /// How many tasks are under way.
@@ -215,6 +223,30 @@ impl Core {
                 () = self.sleep(Duration::from_millis(50)) => {}
             }
         }
+    }
+}
+
+impl Resident for Core {
+    fn thread_gone(&self) {
+        self.queues.thread_gone();
+    }
+}
+
+/// The end of a shutdown, also of one whose future is dropped: what is held then is left to expire.
+struct Ending<'a>(&'a Arc<Core>);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let Ending(core) = self;
+        let left = core.queues.holds();
+        if !left.is_empty() {
+            core.lets_expire.store(true, Ordering::Release);
+        }
+        for hold in left {
+            hold.lose(LostReason::ClientShutdown);
+        }
+        core.tasks.close();
+        core.watchdog.close();
     }
 }
 

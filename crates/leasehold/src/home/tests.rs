@@ -40,6 +40,7 @@ fn a_thread_of_another_process_is_none() {
     let forked = Home::Thread(Arc::new(Thread {
         runtime: thread.runtime.clone(),
         alive: Arc::clone(&thread.alive),
+        clients: Arc::default(),
         process: thread.process + 1,
     }));
     assert!(forked.check_process().is_err());
@@ -63,26 +64,80 @@ fn a_timer_fires_although_the_runtime_that_polled_it_has_ended() {
     }
 }
 
-/// Bug 61: it ended the thread, and with it the renewals of all clients.
+/// Calls and drops what it is given on the thread that wakes it.
+struct Panics {
+    called: Arc<AtomicBool>,
+    /// Panics in its drop, and not when it is called.
+    late: bool,
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl std::task::Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        // From here on only the thread that calls this has the waker.
+        drop(self.future.lock().take());
+        self.called.store(true, Ordering::SeqCst);
+        assert!(self.late, "a waker that panics on purpose");
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        assert!(!self.late, "a waker whose drop panics on purpose");
+    }
+}
+
+/// Bugs 61 and 73: it ended the thread, and with it the renewals of all clients.
 #[test]
 fn a_waker_that_panics_ends_no_thread_of_ours() {
-    struct Panics(AtomicBool);
-    impl std::task::Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::SeqCst);
-            panic!("a waker that panics on purpose");
-        }
+    for late in [false, true] {
+        let (home, _end) = mortal();
+        let called = Arc::new(AtomicBool::new(false));
+        let panics = Arc::new(Panics {
+            called: Arc::clone(&called),
+            late,
+            future: Mutex::default(),
+        });
+        let mut sleep: Pin<Box<dyn Future<Output = ()> + Send>> =
+            Box::pin(home.sleep(Duration::from_millis(20)));
+        let waker = std::task::Waker::from(Arc::clone(&panics));
+        let mut cx = std::task::Context::from_waker(&waker);
+        assert!(sleep.as_mut().poll(&mut cx).is_pending());
+        *panics.future.lock() = Some(sleep);
+        drop((waker, panics));
+        wait_until(SOON, "it is woken", || called.load(Ordering::SeqCst));
+        let again = home.sleep(Duration::from_millis(1));
+        one_thread().block_on(async { tokio::time::timeout(SOON, again).await.unwrap() });
+        assert!(home.check().is_ok(), "late: {late}");
     }
-    let (home, _end) = mortal();
-    let panics = Arc::new(Panics(AtomicBool::new(false)));
-    let mut sleep = Box::pin(home.sleep(Duration::from_millis(20)));
-    let waker = std::task::Waker::from(Arc::clone(&panics));
-    let mut cx = std::task::Context::from_waker(&waker);
-    assert!(sleep.as_mut().poll(&mut cx).is_pending());
-    wait_until(SOON, "it is woken", || panics.0.load(Ordering::SeqCst));
-    let again = home.sleep(Duration::from_millis(1));
-    one_thread().block_on(async { tokio::time::timeout(SOON, again).await.unwrap() });
-    assert!(home.check().is_ok());
+}
+
+/// Nobody is left to give them the name.
+#[test]
+fn those_who_wait_when_the_thread_ends_are_answered() {
+    for flavor in Flavor::available() {
+        let server = Server::start(flavor);
+        let (home, end) = mortal();
+        one_thread().block_on(async {
+            let builder = Client::builder().url(server.url()).lease(LEASE);
+            let client = builder.connect_at(|| Ok(home.clone())).await.unwrap();
+            let other = Client::connect(&server.url()).await.unwrap();
+            let _ours = client.mutex("ours").lock().await.unwrap();
+            let _theirs = other.mutex("theirs").lock().await.unwrap();
+            let waiting = ["ours", "theirs"].map(|name| tokio::spawn(client.mutex(name).lock()));
+            while client.status("ours").await.unwrap().waiting_here != 1
+                || client.footprint().waiting != 1
+            {
+                tokio::task::yield_now().await;
+            }
+            end.send(()).unwrap();
+            for answer in waiting {
+                let answer = tokio::time::timeout(SOON, answer).await.expect("it hangs");
+                let error = answer.unwrap().unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ThreadGone, "{flavor}: {error}");
+            }
+        });
+    }
 }
 
 #[test]

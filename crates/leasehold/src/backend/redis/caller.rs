@@ -79,10 +79,10 @@ fn label(list: &str, client: &str) -> Option<String> {
     rest.split([' ', '\n']).next().map(str::to_owned)
 }
 
-/// A reply that is a text.
+/// A reply that is a text. What others have written may be any bytes, and is shown as well as it can be.
 pub(super) fn text(reply: &Value) -> Option<String> {
     match reply {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
         _ => None,
     }

@@ -13,7 +13,7 @@ use super::{
     script::{self, Call},
     target::Target,
 };
-use crate::{backend::Failure, config::Config, error::Error, home::Home};
+use crate::{backend::Failure, callout, config::Config, error::Error, home::Home};
 
 pub(super) struct Commands {
     lanes: Arc<Lanes>,
@@ -94,7 +94,8 @@ impl Commands {
         let mut way = self.lanes.way(self.timeout).await?;
         let answer = {
             let sending = pin!(send(&mut way.connection));
-            self.home.within_here(self.timeout, sending).await
+            // The task of the connection calls the waker, and all who send on it would suffer from a panic there.
+            callout::shielded(self.home.within_here(self.timeout, sending)).await
         };
         let answer = match answer {
             Some(Ok(value)) => {

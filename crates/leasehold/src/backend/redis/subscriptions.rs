@@ -149,9 +149,10 @@ struct Audience {
 }
 
 impl Audience {
-    fn begin(&self, id: &LockId) {
+    fn begin(&self, id: &LockId) -> u64 {
         let order = self.orders.fetch_add(1, Ordering::Relaxed);
         self.ids.lock().insert(id.clone(), order);
+        order
     }
 
     fn order(&self, id: &LockId) -> Option<u64> {
@@ -169,8 +170,14 @@ impl Audience {
 
 type PubSubHalves = (PubSubSink, PubSubStream);
 
-/// What became of a request: done, refused for this name, or the connection is gone.
-type RequestResult = Result<Option<LockId>, RedisError>;
+/// What became of a request: done, refused, or the connection is gone.
+type RequestResult = Result<Option<Refused>, RedisError>;
+
+/// The server does not let this client listen for the name, it said to this order.
+struct Refused {
+    id: LockId,
+    order: u64,
+}
 
 /// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
@@ -306,11 +313,7 @@ impl SubscriptionLane {
                     match done {
                         Ok(None) => self.worked = true,
                         // The server refuses this name; the others are still heard.
-                        Ok(Some(refused)) => {
-                            self.refused(&refused);
-                            // A waiter from before a gap thinks that it is heard.
-                            self.sink.wake(&refused, WakeUp::Deaf);
-                        }
+                        Ok(Some(refused)) => self.refused(&refused),
                         Err(_) => return Some(()),
                     }
                 }
@@ -358,7 +361,7 @@ impl SubscriptionLane {
                 ids.push(id.clone());
             }
         }
-        self.counted.begin(id);
+        let order = self.counted.begin(id);
         let id = id.clone();
         let mut sink = sink.clone();
         let timeout = self.operation_timeout;
@@ -373,7 +376,7 @@ impl SubscriptionLane {
             });
             match answer {
                 Ok(()) => Ok(None),
-                Err(error) if is_refusal(&error) => Ok(Some(id)),
+                Err(error) if is_refusal(&error) => Ok(Some(Refused { id, order })),
                 Err(error) => Err(error),
             }
         })
@@ -435,10 +438,16 @@ impl SubscriptionLane {
         }
     }
 
-    /// The server does not let this client listen for the name, and so does not count it.
-    fn refused(&mut self, id: &LockId) {
+    /// The server does not let this client listen for a name, and so does not count it. Unless it was asked again since, for
+    /// another waiter: then that answer counts.
+    fn refused(&mut self, Refused { id, order }: &Refused) {
+        if self.counted.order(id) != Some(*order) {
+            return;
+        }
         self.forget(id);
-        self.counted.end(id, self.counted.order(id));
+        self.counted.end(id, Some(*order));
+        // A waiter from before a gap thinks that it is heard.
+        self.sink.wake(id, WakeUp::Deaf);
     }
 
     fn dispatch(&self, channel: &str, payload: &[u8]) {

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     Error, LostReason,
     backend::{Acquire, Acquired, Count, Counted, Failure},
+    clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::core::Core,
     engine::finish::{Awaited, Work},
@@ -65,9 +66,9 @@ pub(crate) async fn acquire(
     patience: Patience,
 ) -> WaitResult {
     core.check_open()?;
-    let until = match patience {
-        Patience::For(wait) => Instant::now().checked_add(wait),
-        _ => None,
+    let (until, began) = match patience {
+        Patience::For(wait) => (Instant::now().checked_add(wait), core.clock.now()),
+        _ => (None, Tick::MAX),
     };
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(None),
@@ -101,7 +102,7 @@ pub(crate) async fn acquire(
             }
         }
     };
-    wait.answer(core, spec, until).await
+    wait.answer(core, spec, until, began).await
 }
 
 /// What `work` gives, or `None` if it gives nothing by then. By a timer of the caller, if it has a runtime.
@@ -228,6 +229,16 @@ pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Re
     Ok(inside)
 }
 
+/// Only for those who look at the server: the count there decides nothing.
+pub(crate) fn write_count_in_background(hold: &Arc<Hold>, count: Option<u32>) {
+    if count.is_some() && !hold.is_over() {
+        let counted = Arc::clone(hold);
+        hold.core.spawn(async move {
+            let _ = write_count(&counted).await;
+        });
+    }
+}
+
 pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
     let count = Count {
         id: hold.queue.id.clone(),
@@ -270,11 +281,17 @@ async fn first_attempt(
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
-            Ok(_) => ticket.answered(),
+            Ok(Acquired::Granted { .. }) => {}
+            Ok(Acquired::Held { .. } | Acquired::GivenUp) => ticket.answered(),
         }
         let now = core.clock.now();
         {
             let mut state = queue.lock();
+            if answer.is_ok()
+                && let Some(remote) = &mut state.remote
+            {
+                remote.answered();
+            }
             match answer {
                 _ if state.life == Life::Closing => {
                     queue.leave_attempt(&core, state, &ticket);
@@ -315,8 +332,9 @@ async fn first_attempt(
                         queue.leave_attempt(&core, state, &ticket);
                         return Err(queue.error(failure, spec));
                     }
+                    // For those whose time is up meanwhile.
+                    state.remote().failed(&failure, now);
                     if waits {
-                        state.remote().failed(&failure, now);
                         return Ok(queue.wait_remote(&core, state, ticket, spec, patience));
                     }
                 }
@@ -396,8 +414,15 @@ impl Queue {
 
 impl WaitTicket {
     /// Waits to be answered.
-    async fn answer(&mut self, core: &Core, spec: Spec, until: Option<Instant>) -> WaitResult {
-        let began = core.clock.now();
+    async fn answer(
+        &mut self,
+        core: &Core,
+        spec: Spec,
+        until: Option<Instant>,
+        began: Tick,
+    ) -> WaitResult {
+        // After lining up: the home tells those who stand in a queue when it ends.
+        core.check_home()?;
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         loop {
             let alarm = match (warn_at, until) {
@@ -410,7 +435,7 @@ impl WaitTicket {
                 () = sleep_until(core, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return self.queue.out_of_time(spec, began);
+                return self.queue.out_of_time(spec, began, core.clock.now());
             }
             self.queue.warn_of_self_wait(spec);
             warn_at = None;

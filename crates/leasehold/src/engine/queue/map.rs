@@ -209,6 +209,13 @@ impl Queues {
         }
     }
 
+    /// Nobody is left to answer those who wait.
+    pub(crate) fn thread_gone(&self) {
+        for queue in self.all() {
+            queue.lock().answer_all(&Error::ThreadGone);
+        }
+    }
+
     /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
     /// queue that is made from now on refuses its newcomer by itself.
     pub(crate) fn close(&self, core: &Arc<Core>) {

@@ -36,23 +36,22 @@ use std::{
 };
 
 use driver::{Start, drive};
-pub(crate) use enter::acquire;
 use enter::no_answer;
+pub(crate) use enter::{acquire, write_count_in_background};
 use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
-pub(crate) use release::{ReleaseStep, begin_release, write_count_in_background};
+pub(crate) use release::{ReleaseStep, begin_release};
 use remote::{Remote, Subscription};
 use shared::SharedHolds;
 pub(crate) use spec::{Patience, Spec};
-use ticket::Ticket;
 pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::Notify;
 use waiters::Waiter;
 
 use crate::{
     Error,
-    backend::{Grant, Reply},
+    backend::{Failure, Grant, Reply},
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::core::Core,
@@ -242,11 +241,17 @@ impl Queue {
     /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
     fn is_deaf(&self) {
         let mut state = self.lock();
-        if let Some(remote) = &mut state.remote
-            && remote.subscription == Subscription::Open
-        {
-            remote.subscription = Subscription::Closed;
-            self.driver_wake.notify_one();
+        let Some(remote) = &mut state.remote else {
+            return;
+        };
+        match remote.subscription {
+            Subscription::Open => {
+                remote.subscription = Subscription::Closed;
+                self.driver_wake.notify_one();
+            }
+            // Its driver waits for the answer, or has it and has not read it yet.
+            Subscription::Opening => remote.subscription = Subscription::Doubtful,
+            Subscription::Doubtful | Subscription::Closed => {}
         }
     }
 
@@ -254,6 +259,9 @@ impl Queue {
     pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
         let mut state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
+            if !state.waiters.is_empty() {
+                state.remote().known.ends(core.clock.now());
+            }
             self.go_on(core, state, Start::Ask);
         } else if state.shared.remove(hold) {
             if matches!(state.phase, Phase::Idle) {
@@ -300,37 +308,38 @@ impl Queue {
     }
 
     /// The time of a patient waiter is up that has waited since `began`.
-    fn out_of_time(&self, spec: Spec, began: Tick) -> WaitResult {
+    fn out_of_time(&self, spec: Spec, began: Tick, now: Tick) -> WaitResult {
         let state = self.lock();
-        // The first attempt of this process, or a release that was sent before the wait began, has no answer yet: nothing
-        // is known of a holder.
-        let is_silent = match state.phase {
-            Phase::InFlight(Some(_)) => true,
-            Phase::Releasing(..) => state.since <= began,
-            _ => false,
-        };
-        if is_silent {
-            return Err(no_answer(&self.id.name, spec));
+        let its_own = |hold: &Hold| spec.owner.is_some() && hold.spec().owner == spec.owner;
+        match &state.phase {
+            // It is to enter there, and the server has not yet said that it counts it.
+            Phase::Held(hold) if its_own(hold) => return Err(no_answer(&self.id.name, spec)),
+            Phase::Held(_) | Phase::WaitingRemote => return Ok(None),
+            _ if state.shared.of_owner(spec.owner).is_some() => {
+                return Err(no_answer(&self.id.name, spec));
+            }
+            _ => {}
         }
         let remote = state.remote.as_ref();
-        let ticket = remote.and_then(|remote| remote.ticket.as_ref());
-        // Held by another owner, says the server. What else fails, a subscription, is no news of that.
-        if ticket.is_some_and(Ticket::is_answered) {
-            return Ok(None);
+        let trouble = remote.and_then(|remote| remote.trouble.clone());
+        let is_known_held = remote.is_some_and(|remote| remote.is_known_held(began, now));
+        match trouble {
+            // A subscription that fails is no news of the holder.
+            Some(trouble) if !(is_known_held && trouble.is_deafness) => {
+                let verdict = match (
+                    remote.and_then(|remote| remote.ticket.as_ref()),
+                    trouble.failure,
+                ) {
+                    (Some(ticket), failure) => ticket.verdict(failure),
+                    // What has no answer was sent for another.
+                    (None, Failure::Ambiguous(cause)) => Failure::NotSent(cause),
+                    (None, failure) => failure,
+                };
+                Err(self.error(verdict, spec))
+            }
+            _ if is_known_held => Ok(None),
+            _ => Err(no_answer(&self.id.name, spec)),
         }
-        if let Some((failure, _)) = remote.and_then(|remote| remote.trouble.clone()) {
-            let verdict = match ticket {
-                Some(ticket) => ticket.verdict(failure),
-                None => failure,
-            };
-            return Err(self.error(verdict, spec));
-        }
-        let asking = matches!(state.phase, Phase::InFlight(None));
-        if asking && ticket.is_some_and(|ticket| ticket.waits_for_an_answer_since(began)) {
-            // The server was asked before the wait began, and has said nothing since.
-            return Err(no_answer(&self.id.name, spec));
-        }
-        Ok(None)
     }
 
     fn warn_of_self_wait(&self, spec: Spec) {

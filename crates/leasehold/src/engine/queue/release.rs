@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Life, Locked, Phase, Queue, Spec,
     driver::Start,
-    enter::write_count,
+    enter::write_count_in_background,
     ticket::{Pauses, abandon, place},
 };
 use crate::{
@@ -106,16 +106,6 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     })
 }
 
-/// Only for those who look at the server: the count there decides nothing.
-pub(crate) fn write_count_in_background(hold: &Arc<Hold>, count: Option<u32>) {
-    if count.is_some() && !hold.is_over() {
-        let counted = Arc::clone(hold);
-        hold.core.spawn(async move {
-            let _ = write_count(&counted).await;
-        });
-    }
-}
-
 /// A lease is handed on while most of it is left, so that its renewal is never the next holder's first worry.
 fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
     match hold.term.look(now) {
@@ -132,8 +122,11 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     }
     let waiter = state.first_live_waiter()?;
     let keep = spec.handoff.is_on() && spec.serves(&waiter);
+    let held_until = state.since;
+    let remote = state.remote();
+    remote.known.ends(held_until);
     // A holder's queue has no ticket (B5), so there is none with other terms.
-    let ticket = state.remote().ticket_for(core, waiter.terms())?;
+    let ticket = remote.ticket_for(core, waiter.terms())?;
     Some((ticket.lease(), keep))
 }
 
@@ -306,9 +299,9 @@ impl Releasing {
             answered,
             self.silent,
         );
-        // "Not ours" can mean that an earlier copy released it, or that it expired on the way: either way we held it until we
-        // let go. If neither can be, it was taken from us.
-        let alone = self.silent || self.hold.debt().copies;
+        // "Not ours" can mean that an earlier copy of the release was carried out, or that it expired on the way: either way we
+        // held it until we let go. If neither can be, it was taken from us. (A copy of an acquisition takes nothing away.)
+        let alone = self.silent || core.config.may_duplicate;
         if not_ours && !alone && core.clock.now() < self.until {
             return Err(self.hold.lost_error(LostReason::Replaced));
         }
@@ -347,6 +340,12 @@ impl Queue {
             queued,
         } = *answered;
         let mut state = self.lock();
+        if let Some(remote) = &mut state.remote {
+            remote.answered();
+            if matches!(answer, ReleaseReply::Granted { .. }) {
+                remote.known.is_said(core.clock.now());
+            }
+        }
         if let Some(lease) = next
             && let Some(ticket) = state.remote().ticket(lease)
         {

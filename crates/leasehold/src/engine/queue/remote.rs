@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     spec::Terms,
-    ticket::{Debt, Ticket},
+    ticket::{Debt, Known, Ticket},
 };
 use crate::{backend::Failure, clock::Tick, engine::core::Core, owner::LeaseId};
 
@@ -18,8 +18,18 @@ pub(super) struct Remote {
     pub(super) subscription: Subscription,
     /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
     pub(super) granted: bool,
-    /// Why the server gives no usable answer, and since when.
-    pub(super) trouble: Option<(Failure, Tick)>,
+    pub(super) trouble: Option<Trouble>,
+    /// Of other holders, by other ways than the ticket.
+    pub(super) known: Known,
+}
+
+/// Why the server gives no usable answer.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    pub(super) failure: Failure,
+    since: Tick,
+    /// A subscription failed. Whoever is asked for the name may still answer.
+    pub(super) is_deafness: bool,
 }
 
 /// Whether wake-ups are heard.
@@ -28,6 +38,8 @@ pub(super) enum Subscription {
     Closed,
     /// A subscription was asked for, and may come about at any time.
     Opening,
+    /// The same, and the server has refused one since, this or another: an answer says nothing.
+    Doubtful,
     Open,
 }
 
@@ -38,6 +50,7 @@ impl Remote {
             subscription: Subscription::Closed,
             granted: false,
             trouble: None,
+            known: Known::default(),
         }
     }
 
@@ -78,15 +91,30 @@ impl Remote {
         self.trouble = None;
     }
 
+    /// For how long nothing has been answered that helps.
     pub(super) fn failed(&mut self, failure: &Failure, now: Tick) -> Duration {
-        let since = self.trouble.take().map_or(now, |(_, since)| since);
-        self.trouble = Some((failure.clone(), since));
+        let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
+        self.trouble = Some(Trouble {
+            failure: failure.clone(),
+            since,
+            // What else can it be, if the latest ask has its answer?
+            is_deafness: self.ticket.as_ref().is_some_and(Ticket::is_answered),
+        });
         now.since(since)
+    }
+
+    /// Whether somebody who has waited from `began` until `now` may be told that the name was held.
+    pub(super) fn is_known_held(&self, began: Tick, now: Tick) -> bool {
+        let of_ticket = self.ticket.as_ref().map(|ticket| ticket.known);
+        let known = self.known.and(of_ticket.unwrap_or_default());
+        known.covers(began, now)
     }
 
     /// Nothing is asked for under the ticket any more. What the server must be told, if it may have it (B5).
     pub(super) fn give_up(&mut self) -> Option<Debt> {
         self.granted = false;
-        self.ticket.take().and_then(|ticket| ticket.debt())
+        let ticket = self.ticket.take()?;
+        self.known = self.known.and(ticket.known);
+        ticket.debt()
     }
 }

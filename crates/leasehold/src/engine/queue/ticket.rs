@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use super::spec::Terms;
 use crate::{
     backend::{Failure, Grant, Place, Release},
-    clock::Tick,
+    clock::{Clock, Tick},
     config::millis,
     engine::core::Core,
     engine::hold::Granted,
@@ -34,6 +34,42 @@ pub(super) struct Ticket {
     open: bool,
     /// The latest ask has no answer yet.
     unanswered: bool,
+    pub(super) known: Known,
+    clock: Clock,
+}
+
+/// What is known of other holders: another owner, or another task of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// When the server last said that there is one.
+    said: Option<Tick>,
+    /// Until when one was last believed in.
+    until: Option<Tick>,
+}
+
+impl Known {
+    pub(super) fn is_said(&mut self, now: Tick) {
+        self.said = Some(now);
+    }
+
+    pub(super) fn ends(&mut self, now: Tick) {
+        self.until = Some(now);
+    }
+
+    /// Together with what is known from elsewhere.
+    pub(super) fn and(self, other: Known) -> Known {
+        Known {
+            said: self.said.max(other.said),
+            until: self.until.max(other.until),
+        }
+    }
+
+    /// Whether somebody who has waited from `began` until `now` may be told that the name was held.
+    pub(super) fn covers(self, began: Tick, now: Tick) -> bool {
+        // An answer to what was asked since may be on its way; but silence for most of the wait is silence.
+        let until = |until: Tick| until >= began && now.since(until) <= until.since(began);
+        self.said.is_some_and(|said| said >= began) || self.until.is_some_and(until)
+    }
 }
 
 impl Ticket {
@@ -47,6 +83,8 @@ impl Ticket {
             copies: core.config.may_duplicate,
             open: false,
             unanswered: false,
+            known: Known::default(),
+            clock: core.clock.clone(),
         }
     }
 
@@ -61,6 +99,9 @@ impl Ticket {
     /// The number of a request that is sent at `now`.
     pub(super) fn ask(&mut self, now: Tick) -> u32 {
         // After four thousand million asks a grant may name an ask that was sent long before. Belief is then too short.
+        if self.is_answered() && self.known.said.is_some() {
+            self.known.ends(now); // or why ask again?
+        }
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
         self.open = true;
@@ -68,18 +109,14 @@ impl Ticket {
         self.asks
     }
 
-    /// The server has answered the latest ask.
+    /// The server has answered the latest ask: another has it, unless it says [`granted`](Ticket::granted).
     pub(super) fn answered(&mut self) {
         self.unanswered = false;
+        self.known.is_said(self.clock.now());
     }
 
     pub(super) fn is_answered(&self) -> bool {
         self.asks > 0 && !self.unanswered
-    }
-
-    /// Whether its latest ask was sent before then, and has no answer yet.
-    pub(super) fn waits_for_an_answer_since(&self, began: Tick) -> bool {
-        self.unanswered && self.sent[self.asks as usize % REMEMBERED] <= began
     }
 
     /// A request has failed.
@@ -102,12 +139,17 @@ impl Ticket {
         let same = grant.lease == self.lease && terms == self.terms;
         (remembered && same && grant.ask > 0).then(|| {
             let sent = self.sent[grant.ask as usize % REMEMBERED];
-            self.granted(sent, Duration::from_millis(grant.lease_ms))
+            self.believed(sent, Duration::from_millis(grant.lease_ms))
         })
     }
 
     /// The name is ours, says the reply to what was sent at `sent`, with so much left (B1).
-    pub(super) fn granted(&self, sent: Tick, remaining: Duration) -> Granted {
+    pub(super) fn granted(&mut self, sent: Tick, remaining: Duration) -> Granted {
+        self.known = Known::default();
+        self.believed(sent, remaining)
+    }
+
+    fn believed(&self, sent: Tick, remaining: Duration) -> Granted {
         Granted {
             lease: self.lease,
             until: lease::valid_until(sent, remaining),
@@ -233,6 +275,8 @@ mod tests {
             copies: false,
             open: false,
             unanswered: false,
+            known: Known::default(),
+            clock: Clock::Boot,
         }
     }
 

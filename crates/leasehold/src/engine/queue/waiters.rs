@@ -113,6 +113,10 @@ impl Locked<'_> {
     pub(super) fn took(&mut self, hold: &Arc<Hold>) {
         self.handoffs = 0;
         self.since = hold.core.clock.now();
+        let now = self.since;
+        if let Some(remote) = &mut self.remote {
+            remote.known.is_said(now); // for all others
+        }
         if hold.spec().access.is_exclusive() {
             self.held_by(hold);
         } else {

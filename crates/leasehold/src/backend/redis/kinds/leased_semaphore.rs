@@ -71,11 +71,15 @@ impl PermitId {
 
     /// As Redisson's API shows it.
     fn hex(self) -> String {
-        self.0.iter().fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+        hex(&self.0)
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 /// The first 6 bytes of a uuid.
@@ -206,8 +210,10 @@ impl Wire for LeasedSemaphoreWire {
                 return None;
             };
             let permits = out.iter().filter_map(|id| Some((permit_id(id)?, None)));
-            let owners = holds(permits).into_iter().map(|held| held.owner);
-            Some(owners.collect())
+            let others = out.iter().filter(|id| permit_id(id).is_none());
+            let others = others.filter_map(|id| other(id, None));
+            let owned = holds(permits).into_iter().chain(others);
+            Some(owned.map(|held| held.owner).collect())
         })
     }
 
@@ -224,6 +230,20 @@ impl Wire for LeasedSemaphoreWire {
             .arg(number);
         caller.call(call, int)
     }
+}
+
+/// A permit that no Redisson of this age has taken. It is out all the same.
+fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
+    let Value::BulkString(id) = member else {
+        return None;
+    };
+    Some(Owned {
+        owner: hex(id),
+        access: Access::Permits(1),
+        holds: 1,
+        ttl,
+        label: None,
+    })
 }
 
 /// `None` for what no Redisson of this age has written.
@@ -279,11 +299,17 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(out) = out else {
         return None;
     };
-    let permits = out.chunks_exact(2).filter_map(|permit| {
+    let (mut permits, mut others) = (Vec::new(), Vec::new());
+    for permit in out.chunks_exact(2) {
         let [id, left] = permit else { return None };
-        Some((permit_id(id)?, millis(int(left)?)))
-    });
-    let mut owners = holds(permits);
+        let ttl = millis(int(left)?);
+        match permit_id(id) {
+            Some(id) => permits.push((id, ttl)),
+            None => others.push(other(id, ttl)?),
+        }
+    }
+    let mut owners = holds(permits.into_iter());
+    owners.append(&mut others);
     owners.truncate(HOLDERS_MOST);
     Some(Inspection {
         owners,

@@ -39,6 +39,9 @@ static FORCE_UNLOCK: Lazy = Lazy::new(|| {
 });
 static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/inspect.lua")));
 
+/// The field of a read-write lock that is no holder.
+const MODE: &str = "mode";
+
 pub(super) struct MutexWire;
 
 /// Redisson's channel for all that is an `RLock`.
@@ -161,19 +164,27 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         return None;
     };
     let ttl = millis(int(ttl)?);
-    let owners = owners.chunks_exact(2).filter_map(|pair| {
+    let fields = owners.chunks_exact(2).map(|pair| {
         let [owner, holds] = pair else { return None };
-        Some(Owned {
-            owner: text(owner)?,
+        let (owner, written) = (text(owner)?, text(holds)?);
+        // Whoever wrote a field that counts nothing: the name is held.
+        let entries = written.parse().unwrap_or(1);
+        let is_mode = owner == MODE && written.parse::<u64>().is_err();
+        let held = Owned {
+            owner,
             access: Access::Exclusive,
-            // A field that counts nothing is none of an RLock's (a read-write lock's `mode`).
-            holds: text(holds)?.parse().ok()?,
+            holds: entries,
             ttl,
             label: None,
-        })
+        };
+        Some((is_mode, held))
     });
+    let mut fields: Vec<_> = fields.collect::<Option<_>>()?;
+    if fields.len() > 1 {
+        fields.retain(|(is_mode, _)| !is_mode);
+    }
     Some(Inspection {
-        owners: owners.collect(),
+        owners: fields.into_iter().map(|(_, owned)| owned).collect(),
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: None,
     })
