@@ -289,7 +289,7 @@ fn a_waker_that_panics_costs_no_connection() {
                     match lock.as_mut().poll(&mut Context::from_waker(&waker)) {
                         Poll::Ready(guard) => break guard.unwrap(),
                         Poll::Pending => {
-                            wait_until(SOON, "it is woken", || calls.load(Ordering::SeqCst) > seen)
+                            wait_until(SOON, "it is woken", || calls.load(Ordering::SeqCst) > seen);
                         }
                     }
                 };

@@ -23,6 +23,7 @@ mod enter;
 mod locked;
 mod map;
 mod release;
+mod released;
 mod remote;
 mod shared;
 mod spec;
