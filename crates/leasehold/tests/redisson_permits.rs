@@ -195,9 +195,9 @@ async fn what_a_dead_client_held_is_redissons_within_its_lease() {
         assert_eq!(semaphore.available_permits().await.unwrap(), 7);
         proxy.refuse(true);
         proxy.cut();
-        let died = Instant::now();
+        let end = Instant::now();
         let ids = java.answer().await;
-        let late = died.elapsed();
+        let late = end.elapsed();
         assert!(late < SHORT + Duration::from_millis(500), "{late:?}");
         assert_eq!(ids.split(',').count(), 10);
         assert_eq!(
