@@ -347,49 +347,55 @@ async fn clients(world: &World) -> Vec<Client> {
 
 #[test]
 fn memory_and_a_real_server_answer_the_same_to_everything() {
-    for flavor in Flavor::available() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let server = World::Server(Box::new(Server::start(flavor)));
-        let memory = World::Memory(MemoryServer::new());
-        let (theirs, ours) =
-            runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
-        let number = Cell::new(0_u64);
-        let config = Config {
-            cases: 64,
-            failure_persistence: None,
-            max_shrink_iters: 300,
-            ..Config::default()
-        };
-        let mut runner = TestRunner::new(config);
-        let began = Instant::now();
-        let outcome = runner.run(&steps(), |steps| {
-            number.set(number.get() + 1);
-            runtime.block_on(async {
-                let mut there = Play::new(&server, &theirs, number.get());
-                let mut here = Play::new(&memory, &ours, number.get());
-                let mut difference = None;
-                for (nth, step) in steps.iter().enumerate() {
-                    let answers = (here.take(step).await, there.take(step).await);
-                    let views = (here.settle().await, there.settle().await);
-                    if answers.0 != answers.1 || views.0 != views.1 {
-                        difference = Some(format!(
-                            "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
-                            views.0, views.1
-                        ));
-                        break;
-                    }
-                }
-                here.end().await;
-                there.end().await;
-                difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
-            })
-        });
-        if let Err(error) = outcome {
-            panic!("{error}");
+    std::thread::scope(|scope| {
+        for flavor in Flavor::available() {
+            scope.spawn(move || compare(flavor));
         }
-        eprintln!("{flavor}: {} cases in {:?}", number.get(), began.elapsed());
+    });
+}
+
+fn compare(flavor: Flavor) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = World::Server(Box::new(Server::start(flavor)));
+    let memory = World::Memory(MemoryServer::new());
+    let (theirs, ours) =
+        runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
+    let number = Cell::new(0_u64);
+    let config = Config {
+        cases: 64,
+        failure_persistence: None,
+        max_shrink_iters: 300,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new(config);
+    let began = Instant::now();
+    let outcome = runner.run(&steps(), |steps| {
+        number.set(number.get() + 1);
+        runtime.block_on(async {
+            let mut there = Play::new(&server, &theirs, number.get());
+            let mut here = Play::new(&memory, &ours, number.get());
+            let mut difference = None;
+            for (nth, step) in steps.iter().enumerate() {
+                let answers = (here.take(step).await, there.take(step).await);
+                let views = (here.settle().await, there.settle().await);
+                if answers.0 != answers.1 || views.0 != views.1 {
+                    difference = Some(format!(
+                        "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
+                        views.0, views.1
+                    ));
+                    break;
+                }
+            }
+            here.end().await;
+            there.end().await;
+            difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
+        })
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
     }
+    eprintln!("{flavor}: {} cases in {:?}", number.get(), began.elapsed());
 }

@@ -336,62 +336,68 @@ async fn clients(world: &World) -> Vec<Client> {
 
 #[test]
 fn memory_and_a_real_server_answer_the_same_about_permits() {
-    for flavor in Flavor::available() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let server = World::Server(Box::new(Server::start(flavor)));
-        let memory = World::Memory(MemoryServer::new());
-        let (theirs, ours) =
-            runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
-        let (number, steps_taken) = (Cell::new(0_u64), Cell::new(0));
-        let config = Config {
-            cases: 64,
-            failure_persistence: None,
-            max_shrink_iters: 200,
-            ..Config::default()
-        };
-        let began = Instant::now();
-        let outcome = TestRunner::new(config).run(&steps(), |steps| {
-            number.set(number.get() + 1);
-            runtime.block_on(async {
-                let play = |world, clients| Play {
-                    world,
-                    clients,
-                    name: number.get().to_string(),
-                    guards: Vec::new(),
-                    waiters: Vec::new(),
-                };
-                let (mut here, mut there) = (play(&memory, &ours[..]), play(&server, &theirs[..]));
-                let mut difference = None;
-                // Most games need some permits to begin with.
-                let first = Step::TrySet {
-                    client: 0,
-                    permits: 4,
-                };
-                let first = (number.get() % 4 != 0).then_some(first);
-                for (nth, step) in first.iter().chain(&steps).enumerate() {
-                    steps_taken.set(steps_taken.get() + 1);
-                    let answers = (here.take(step).await, there.take(step).await);
-                    let views = (here.settle().await, there.settle().await);
-                    if answers.0 != answers.1 || views.0 != views.1 {
-                        difference = Some(format!(
-                            "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
-                            views.0, views.1
-                        ));
-                        break;
-                    }
-                }
-                here.end().await;
-                there.end().await;
-                difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
-            })
-        });
-        if let Err(error) = outcome {
-            panic!("{error}");
+    std::thread::scope(|scope| {
+        for flavor in Flavor::available() {
+            scope.spawn(move || compare(flavor));
         }
-        let (cases, steps, took) = (number.get(), steps_taken.get(), began.elapsed());
-        eprintln!("{flavor}: {cases} cases, {steps} steps in {took:?}");
+    });
+}
+
+fn compare(flavor: Flavor) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = World::Server(Box::new(Server::start(flavor)));
+    let memory = World::Memory(MemoryServer::new());
+    let (theirs, ours) =
+        runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
+    let (number, steps_taken) = (Cell::new(0_u64), Cell::new(0));
+    let config = Config {
+        cases: 64,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..Config::default()
+    };
+    let began = Instant::now();
+    let outcome = TestRunner::new(config).run(&steps(), |steps| {
+        number.set(number.get() + 1);
+        runtime.block_on(async {
+            let play = |world, clients| Play {
+                world,
+                clients,
+                name: number.get().to_string(),
+                guards: Vec::new(),
+                waiters: Vec::new(),
+            };
+            let (mut here, mut there) = (play(&memory, &ours[..]), play(&server, &theirs[..]));
+            let mut difference = None;
+            // Most games need some permits to begin with.
+            let first = Step::TrySet {
+                client: 0,
+                permits: 4,
+            };
+            let first = (number.get() % 4 != 0).then_some(first);
+            for (nth, step) in first.iter().chain(&steps).enumerate() {
+                steps_taken.set(steps_taken.get() + 1);
+                let answers = (here.take(step).await, there.take(step).await);
+                let views = (here.settle().await, there.settle().await);
+                if answers.0 != answers.1 || views.0 != views.1 {
+                    difference = Some(format!(
+                        "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
+                        views.0, views.1
+                    ));
+                    break;
+                }
+            }
+            here.end().await;
+            there.end().await;
+            difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
+        })
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
     }
+    let (cases, steps, took) = (number.get(), steps_taken.get(), began.elapsed());
+    eprintln!("{flavor}: {cases} cases, {steps} steps in {took:?}");
 }
