@@ -116,7 +116,7 @@ pub(crate) fn client_uuid() -> String {
 /// let mutex = client.mutex("order:42").owned_by(&owner);
 /// let outer = mutex.lock().await?;
 /// let inner = mutex.lock().await?; // enters again
-/// assert_eq!(client.status("order:42").await?.holder.unwrap().holds, 2);
+/// assert_eq!(mutex.status().await?.holders[0].holds, 2);
 /// assert_eq!(inner.release().await.unwrap(), Released::StillHeld { holds: 1 });
 /// assert_eq!(outer.release().await.unwrap(), Released::Freed);
 /// # Ok(()) }
