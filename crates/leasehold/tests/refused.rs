@@ -266,3 +266,41 @@ async fn a_force_unlock_that_has_taken_the_name_does_not_say_that_it_failed() {
         release(soon("its turn", waiting).await.unwrap().unwrap()).await;
     }
 }
+
+/// One client holds a mutex and a permit, and loses the right to the keys of the permit: the mutex is renewed on.
+#[tokio::test]
+async fn a_kind_that_may_not_be_renewed_costs_no_other_kind_its_lease() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
+        let lease = 600 * MS;
+        client
+            .leased_semaphore("pool")
+            .try_set_permits(3)
+            .await
+            .unwrap();
+        let mut guards = Vec::new();
+        let mut permits = Vec::new();
+        // Taken in turns, so that they are renewed together.
+        for number in 0..3 {
+            let mutex = client.mutex(format!("name:{number}")).lease(lease);
+            guards.push(mutex.lock().await.unwrap());
+            let pool = client.leased_semaphore("pool").lease(lease);
+            permits.push(pool.acquire().await.unwrap());
+        }
+        server.cli(&[
+            "ACL",
+            "SETUSER",
+            "worker",
+            "resetkeys",
+            "~name*",
+            "~leasehold:{name*",
+        ]);
+        for permit in &permits {
+            soon("a permit is lost", permit.lost()).await;
+        }
+        tokio::time::sleep(2 * lease).await; // renewed, or they would be lost: the time itself is what is tested
+        let valid = guards.iter().filter(|guard| guard.is_valid()).count();
+        assert_eq!(valid, guards.len(), "{}", server.flavor());
+    }
+}

@@ -1,8 +1,11 @@
 //! Holds beside which others may hold the lock too: what the engine does in one process, on memory.
 
+mod common;
+
 use std::time::Duration;
 
-use leasehold::{Client, Handoff, MemoryServer};
+use common::ByHand;
+use leasehold::{Client, Handoff, MemoryServer, Shutdown};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -119,4 +122,29 @@ async fn a_permit_that_is_dropped_is_there_for_the_next_who_asks() {
         );
     }
     kept.release().await.unwrap();
+}
+
+/// Of two releases under way in one queue only one is its phase; a shutdown carries out both, though no caller polls them.
+#[tokio::test]
+async fn a_shutdown_carries_out_every_release_that_was_begun() {
+    let server = MemoryServer::new();
+    let (client, other) = (client(&server).await, client(&server).await);
+    let semaphore = client.leased_semaphore("name");
+    semaphore.try_set_permits(3).await.unwrap();
+    let guards = [
+        semaphore.acquire().await.unwrap(),
+        semaphore.acquire().await.unwrap(),
+        semaphore.acquire().await.unwrap(),
+    ];
+    server.fail(1000);
+    let mut releases = guards.map(|guard| ByHand::new(guard.release()));
+    for release in &mut releases {
+        assert!(release.poll().is_pending(), "it is to be sent again");
+    }
+    server.fail(0);
+    let grace = Duration::ZERO;
+    client.shutdown(Shutdown::ReleaseAll { grace }).await;
+    let left = other.leased_semaphore("name");
+    assert_eq!(left.available_permits().await.unwrap(), 3);
+    drop(releases);
 }

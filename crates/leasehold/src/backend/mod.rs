@@ -100,10 +100,6 @@ pub(crate) enum Acquired {
 #[derive(Clone, Debug)]
 pub(crate) struct Release {
     pub(crate) id: LockId,
-    #[allow(
-        dead_code,
-        reason = "a read-write lock gives a lease id up in whichever form it holds"
-    )]
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     /// If other tasks of this client wait: how the client goes on.
@@ -197,7 +193,7 @@ pub(crate) enum Renewal {
     Extended,
     /// The server says that the name is not ours.
     Lost,
-    /// This entry could not be looked at (another type stands under the name).
+    /// This entry has no answer: another type stands under the name, or the server refuses its kind.
     Unknown,
 }
 

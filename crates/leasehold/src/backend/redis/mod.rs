@@ -15,6 +15,7 @@ mod target;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::future::{OptionFuture, join_all};
 pub(crate) use target::{Login, Target};
 
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
         Acquire, Acquired, Backend, Count, Counted, Extend, Inspection, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply, Sink,
     },
+    callout,
     config::Config,
     error::Error,
     home::Home,
@@ -82,13 +84,34 @@ impl Backend for Redis {
         if batch.iter().all(|renew| renew.id.kind == kind) {
             return wire(kind).renew(&self.caller, batch);
         }
-        let runs: Vec<_> = batch
-            .chunk_by(|a, b| a.id.kind == b.id.kind)
-            .map(|run| wire(run[0].id.kind).renew(&self.caller, run))
-            .collect();
+        let asked = batch.len();
+        let of_kinds = LockKind::ALL.map(|kind| {
+            let of_kind = batch.iter().enumerate();
+            let of_kind = of_kind.filter(|(_, renew)| renew.id.kind == kind);
+            let (at, renews): (Vec<usize>, Vec<Renew<'_>>) = of_kind.unzip();
+            let answer = (!at.is_empty()).then(|| wire(kind).renew(&self.caller, &renews));
+            async move { (at, OptionFuture::from(answer).await) }
+        });
         Box::pin(async move {
-            let answers = futures_util::future::try_join_all(runs).await?;
-            Ok(answers.concat())
+            // What one kind is refused is no news of another.
+            let mut renewals = vec![Renewal::Unknown; asked];
+            for (at, answer) in join_all(of_kinds).await {
+                match answer {
+                    Some(Ok(answers)) => {
+                        for (at, renewal) in at.into_iter().zip(answers) {
+                            renewals[at] = renewal;
+                        }
+                    }
+                    Some(Err(failure)) => {
+                        let cause = failure.cause();
+                        callout::quietly(|| {
+                            tracing::warn!(names = at.len(), %cause, "leases of one kind not renewed");
+                        });
+                    }
+                    None => {}
+                }
+            }
+            Ok(renewals)
         })
     }
 

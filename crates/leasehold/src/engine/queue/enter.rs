@@ -357,15 +357,18 @@ impl Queue {
         if let Some(given_up) = release {
             state.shared.is_worked_on(given_up, &its);
         }
-        let work = match (&mut state.phase, release) {
-            (Phase::InFlight(work), None) => work,
-            // Else the hold was shared, and another actor has the queue.
-            (Phase::Releasing(lease, work), Some(given_up)) if *lease == given_up => work,
-            _ => return,
+        let phase = match (&mut state.phase, release) {
+            (Phase::InFlight(work), None) => Some(work),
+            (Phase::Releasing(lease, work), Some(given_up)) if *lease == given_up => Some(work),
+            // The hold was shared, and another actor has the queue.
+            _ => None,
         };
-        *work = Some(Weak::clone(&its));
+        let is_phase = phase.is_some();
+        if let Some(work) = phase {
+            *work = Some(Weak::clone(&its));
+        }
         // A shutdown waits for it, too.
-        if !state.waiters.is_empty() || state.life != Life::Open {
+        if is_phase && !state.waiters.is_empty() || state.life != Life::Open {
             drop(state);
             Awaited::add(core, its);
         }

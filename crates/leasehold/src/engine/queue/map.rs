@@ -226,9 +226,10 @@ impl Queues {
             }
             state.answer_all(&Error::Closed);
             queue.driver_wake.notify_one();
-            let work = state.work();
+            let mut works = state.shared.works();
+            works.extend(state.work());
             drop(state);
-            if let Some(work) = work {
+            for work in works {
                 Awaited::add(core, work); // a shutdown waits for it
             }
         }

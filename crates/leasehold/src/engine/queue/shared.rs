@@ -87,6 +87,12 @@ impl SharedHolds {
         }
     }
 
+    /// What callers do about the releases under way.
+    pub(super) fn works(&self) -> Vec<Weak<dyn Work>> {
+        let releasing = self.0.iter().flat_map(|inner| &inner.releasing);
+        releasing.filter_map(|(_, work)| work.clone()).collect()
+    }
+
     /// What the queue does when it does nothing else: it gives back what was released last.
     pub(super) fn rest(&self) -> Phase {
         let latest = self.0.as_ref().and_then(|inner| inner.releasing.last());
@@ -141,7 +147,8 @@ impl Queue {
     /// that is answered.
     pub(super) fn waits_for_a_release(&self, core: &Arc<Core>) -> bool {
         let mut state = self.lock();
-        let once = state.first_live_waiter().is_some() && state.waiters[0].once;
+        let once = state.first_live_waiter().is_some()
+            && state.waiters.front().is_some_and(|first| first.once);
         let rest = state.shared.rest();
         let asked = state
             .remote
