@@ -42,7 +42,7 @@ pub struct Holder {
     pub label: Option<String>,
     /// How it shares the lock with others.
     pub access: Access,
-    /// How often the owner has entered; of readers, how many share the hold.
+    /// How often the owner has entered; of readers, how many shared the hold when the server was last told, up to 100.
     pub holds: u64,
     /// Since when, by the clock of the client that asked for the lease; `None` for Redisson.
     pub since: Option<SystemTime>,

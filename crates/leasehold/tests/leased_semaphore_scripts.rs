@@ -19,6 +19,7 @@ const NEVER: &str = "922337203685477";
 macro_rules! script {
     ($file:literal) => {
         concat!(
+            include_str!("../src/backend/redis/scripts/waiting.lua"),
             include_str!("../src/backend/redis/scripts/leased_semaphore/pool.lua"),
             include_str!(concat!(
                 "../src/backend/redis/scripts/leased_semaphore/",

@@ -686,7 +686,7 @@ fn a_lock_without_a_runtime_waits() {
     }
 }
 
-/// For some numbers of subscribers a server may miscount them: `count_others` in `hand_over.lua`.
+/// For some numbers of subscribers a server may miscount them: `count_others` in `waiting.lua`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_in_line_is_next_however_many_wait() {
     for server in servers() {

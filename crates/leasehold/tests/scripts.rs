@@ -9,11 +9,13 @@ use std::{
 fn scripts() -> Vec<(PathBuf, String)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/backend/redis/scripts");
     let mut scripts = Vec::new();
-    for kind in fs::read_dir(folder).unwrap() {
-        let kind = kind.unwrap().path();
-        if kind.is_dir() {
-            for script in fs::read_dir(kind).unwrap() {
-                let path = script.unwrap().path();
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "lua") {
                 let text = fs::read_to_string(&path).unwrap();
                 scripts.push((path, text));
             }
@@ -47,16 +49,24 @@ fn arguments(text: &str) -> BTreeSet<String> {
 
 /// What the scripts of a folder share is written in front of those that use it, and has no contract of its own.
 fn is_shared(path: &Path) -> bool {
-    ["hand_over.lua", "holders.lua", "take.lua", "pool.lua"]
-        .iter()
-        .any(|shared| path.ends_with(shared))
+    [
+        "waiting.lua",
+        "hand_over.lua",
+        "holders.lua",
+        "take.lua",
+        "pool.lua",
+    ]
+    .iter()
+    .any(|shared| path.ends_with(shared))
 }
 
 /// What a script uses by calling what the shared parts of its folder define, and what those call.
 fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {
-        if is_shared(&shared) && shared.parent() == path.parent() {
+        if is_shared(&shared)
+            && (shared.parent() == path.parent() || shared.ends_with("scripts/waiting.lua"))
+        {
             let (_, text) = split(&text);
             let parts = text.split("local function ").skip(1);
             functions.extend(parts.map(|part| part.split("\nend").next().unwrap().to_owned()));
@@ -124,7 +134,10 @@ fn what_the_server_may_refuse_comes_before_what_deletes() {
             let rest = &code[at..];
             let end = rest
                 .find("return")
-                .expect("a script returns after it deletes");
+                .into_iter()
+                .chain(rest.find("\nend\n"))
+                .min()
+                .expect("a script returns after it deletes, or a function ends");
             for refusable in ["PUBLISH", "HSET", "'SET'", "RPUSH"] {
                 assert!(
                     !rest[..end].contains(refusable),

@@ -209,7 +209,8 @@ fn load() -> String {
 
 /// What the scripts call, in lower case.
 fn commands_in_scripts() -> BTreeSet<String> {
-    const SCRIPTS: [&str; 8] = [
+    const SCRIPTS: [&str; 9] = [
+        include_str!("../../src/backend/redis/scripts/waiting.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/acquire.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/count.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/extend.lua"),

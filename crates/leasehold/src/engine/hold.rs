@@ -268,7 +268,11 @@ impl Hold {
     pub(crate) fn counted(&self) -> u32 {
         let state = self.state.lock();
         let shared = state.spec.access == Access::Shared && state.spec.owner.is_none();
-        let count = if shared { state.guards } else { state.counted };
+        let count = if shared {
+            state.guards.min(READERS_COUNTED_MOST)
+        } else {
+            state.counted
+        };
         count.max(1)
     }
 
@@ -492,6 +496,9 @@ impl HoldState {
         }
     }
 }
+
+/// So many readers of a hold the server is told of at most: Redisson looks at a key for each of them.
+const READERS_COUNTED_MOST: u32 = 100;
 
 /// A shutdown has told the holders already, and does not wait for long margins.
 pub(crate) const SHUTDOWN_MARGIN: Duration = Duration::from_millis(500);

@@ -19,24 +19,17 @@ use crate::{
     owner::LeaseId,
 };
 
-macro_rules! script {
-    ($file:literal) => {
-        Lazy::new(|| {
-            Script::new(concat!(
-                include_str!("../scripts/leased_semaphore/pool.lua"),
-                include_str!(concat!("../scripts/leased_semaphore/", $file))
-            ))
-        })
-    };
-}
-
-static ACQUIRE: Lazy = script!("acquire.lua");
-static RELEASE: Lazy = script!("release.lua");
-static RENEW: Lazy = script!("renew.lua");
-static EXTEND: Lazy = script!("extend.lua");
-static INSPECT: Lazy = script!("inspect.lua");
-static FORCE_UNLOCK: Lazy = script!("force_unlock.lua");
-static PERMITS: Lazy = script!("permits.lua");
+static ACQUIRE: Lazy = script!("leased_semaphore/pool", "leased_semaphore/acquire");
+static RELEASE: Lazy = script!(
+    "waiting",
+    "leased_semaphore/pool",
+    "leased_semaphore/release"
+);
+static RENEW: Lazy = script!("leased_semaphore/pool", "leased_semaphore/renew");
+static EXTEND: Lazy = script!("leased_semaphore/pool", "leased_semaphore/extend");
+static INSPECT: Lazy = script!("leased_semaphore/pool", "leased_semaphore/inspect");
+static FORCE_UNLOCK: Lazy = script!("leased_semaphore/pool", "leased_semaphore/force_unlock");
+static PERMITS: Lazy = script!("leased_semaphore/pool", "leased_semaphore/permits");
 
 /// How many holders are listed. A semaphore may have a hundred thousand.
 const HOLDERS_MOST: usize = 1000;

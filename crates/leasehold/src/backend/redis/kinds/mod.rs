@@ -1,5 +1,16 @@
 //! What each kind of lock is on the wire: its keys, channels, scripts and replies, one file per kind.
 
+/// A script of the folder `scripts`, behind the parts that it needs.
+macro_rules! script {
+    ($($part:literal),+) => {
+        crate::backend::redis::script::Lazy::new(|| {
+            crate::backend::redis::script::Script::new(concat!($(
+                include_str!(concat!("../scripts/", $part, ".lua"))
+            ),+))
+        })
+    };
+}
+
 mod leased_semaphore;
 mod mutex;
 mod rw_lock;

@@ -14,30 +14,20 @@ use crate::{
         Renew, Renewal, Reply,
         redis::{
             caller::{Caller, text},
-            script::{Call, Lazy, Script},
+            script::{Call, Lazy},
         },
     },
     kind::Access,
     name::{LockId, Name},
 };
 
-static ACQUIRE: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/acquire.lua")));
-static RELEASE: Lazy = Lazy::new(|| {
-    Script::new(concat!(
-        include_str!("../scripts/mutex/hand_over.lua"),
-        include_str!("../scripts/mutex/release.lua")
-    ))
-});
-static RENEW: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/renew.lua")));
-static EXTEND: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/extend.lua")));
-static COUNT: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/count.lua")));
-static FORCE_UNLOCK: Lazy = Lazy::new(|| {
-    Script::new(concat!(
-        include_str!("../scripts/mutex/hand_over.lua"),
-        include_str!("../scripts/mutex/force_unlock.lua")
-    ))
-});
-static INSPECT: Lazy = Lazy::new(|| Script::new(include_str!("../scripts/mutex/inspect.lua")));
+static ACQUIRE: Lazy = script!("mutex/acquire");
+static RELEASE: Lazy = script!("waiting", "mutex/hand_over", "mutex/release");
+static RENEW: Lazy = script!("mutex/renew");
+static EXTEND: Lazy = script!("mutex/extend");
+static COUNT: Lazy = script!("mutex/count");
+static FORCE_UNLOCK: Lazy = script!("waiting", "mutex/hand_over", "mutex/force_unlock");
+static INSPECT: Lazy = script!("mutex/inspect");
 
 /// The field of a read-write lock that is no holder.
 const MODE: &str = "mode";

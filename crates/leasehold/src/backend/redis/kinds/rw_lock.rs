@@ -15,7 +15,7 @@ use crate::{
         Renew, Renewal, Reply,
         redis::{
             caller::{Caller, text},
-            script::{Call, Lazy, Script},
+            script::{Call, Lazy},
         },
     },
     kind::Access,
@@ -23,22 +23,25 @@ use crate::{
     owner::LeaseId,
 };
 
-/// A script with the parts of the folder that it is written behind.
-macro_rules! script {
-    ($($part:literal),+) => {
-        Lazy::new(|| Script::new(concat!($(
-            include_str!(concat!("../scripts/rw_lock/", $part, ".lua"))
-        ),+)))
-    };
-}
-
-static ACQUIRE: Lazy = script!("holders", "take", "acquire");
-static RELEASE: Lazy = script!("holders", "take", "hand_over", "release");
-static RENEW: Lazy = script!("renew");
-static EXTEND: Lazy = script!("holders", "take", "extend");
-static COUNT: Lazy = script!("count");
-static FORCE_UNLOCK: Lazy = script!("holders", "take", "hand_over", "force_unlock");
-static INSPECT: Lazy = script!("holders", "inspect");
+static ACQUIRE: Lazy = script!("rw_lock/holders", "rw_lock/take", "rw_lock/acquire");
+static RELEASE: Lazy = script!(
+    "waiting",
+    "rw_lock/holders",
+    "rw_lock/take",
+    "rw_lock/hand_over",
+    "rw_lock/release"
+);
+static RENEW: Lazy = script!("rw_lock/renew");
+static EXTEND: Lazy = script!("rw_lock/holders", "rw_lock/take", "rw_lock/extend");
+static COUNT: Lazy = script!("rw_lock/count");
+static FORCE_UNLOCK: Lazy = script!(
+    "waiting",
+    "rw_lock/holders",
+    "rw_lock/take",
+    "rw_lock/hand_over",
+    "rw_lock/force_unlock"
+);
+static INSPECT: Lazy = script!("rw_lock/holders", "rw_lock/inspect");
 
 /// What a writer's field ends with.
 const WRITE: &str = ":write";

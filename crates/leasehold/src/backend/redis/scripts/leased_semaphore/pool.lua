@@ -128,13 +128,3 @@ local function give_back(first, ends, count, there, channel, message)
   end
   return free
 end
-
--- How many clients besides the calling one listen. Where PUBSUB is not permitted, one might; Valkey 9.1 answers with a
--- number that cannot be for some counts.
-local function count_others(channel, listening)
-  local heard = pcall('PUBSUB', 'NUMSUB', channel)
-  if is_error(heard) or heard[2] < 0 or heard[2] > 1000000 then
-    return 1
-  end
-  return heard[2] - listening
-end

@@ -27,4 +27,4 @@ if not refused then
   -- As Redisson: of one permit how many are free now, of several how many were given back.
   _, refused = give_back(first, ends, count, there, ARGV[3], count > 1 and there or nil)
 end
-return refused or { 1, count_others(ARGV[3], tonumber(ARGV[5])) }
+return refused or { 1, count_others(ARGV[3], ARGV[5], 0) }

@@ -1,9 +1,8 @@
--- mutex/hand_over.lua: the part that release.lua and force_unlock.lua share, written in front of each of them.
+-- mutex/hand_over.lua: the part that release.lua and force_unlock.lua share, written behind waiting.lua, in front of each of them.
 --
 -- KEYS[1] name   hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
 -- KEYS[2] queue  list   "<owner> <lease_ms> <ask>" of the waiting clients, next first
 -- KEYS[3] gone   string a tombstone's key without the owner it ends with
-local call, pcall = redis.call, redis.pcall
 
 -- Whether a lease id was given up: such an id never holds again (B4).
 local function is_given_up(owner)
@@ -31,36 +30,6 @@ local function take_out(owners)
     call('HDEL', KEYS[1], owner)
   end
   taken_out = true
-end
-
--- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
--- permitted, one might. Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32): then those
--- in the queue.
-local function count_others(channel, listening, waiting)
-  local heard = pcall('PUBSUB', 'NUMSUB', channel)
-  if heard.err then
-    return 1
-  end
-  local count = heard[2]
-  if count < 0 or count > 1000000 then
-    return math.max(waiting, 1)
-  end
-  return count - listening
-end
-
--- Whether the name goes to one of our queue, in which `waiting` of the `others` that wait stand. Those beside it (Redisson's
--- waiters, or who listens from another database) race for a name that is freed: each side gets its share of the turns.
-local function is_queues_turn(others, waiting)
-  if others <= waiting then
-    return true
-  end
-  return waiting > 0 and call('TIME')[2] % others < waiting
-end
-
--- Whether a client may hear this channel. What PUBLISH counts includes monitors of all channels (PSUBSCRIBE).
-local function may_hear(channel)
-  local heard = pcall('PUBSUB', 'NUMSUB', channel)
-  return heard.err or heard[2] ~= 0
 end
 
 -- Gives the name to the first in the queue that hears it: publishes to its client the place with which it was queued,
