@@ -2,21 +2,13 @@
 
 mod common;
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use common::{SOON, World, wait_until_idle, wire::script_calls};
-use leasehold::{Client, Error, Footprint, Guard, Handoff, MemoryServer, Owner};
-use leasehold_testkit::{Flavor, Server};
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestCaseError, TestRunner},
-};
+use common::differential::{self, CLIENTS, Play, rounded, told};
+use leasehold::{Client, ClientBuilder, Error, Guard, Handoff, Owner};
+use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
-const CLIENTS: usize = 3;
 const NAMES: usize = 2;
 
 /// What can be done. Numbers pick among what there is at that moment.
@@ -88,35 +80,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type Waiter = JoinHandle<Result<Guard, Error>>;
 
-/// One world, and what is going on in it.
-struct Play<'a> {
-    world: &'a World,
-    clients: &'a [Client],
+/// What is going on in one world.
+struct Game {
+    clients: Vec<Client>,
     owners: Vec<Owner>,
     names: Vec<String>,
     guards: Vec<(usize, Guard)>,
     waiters: Vec<(usize, String, Waiter)>,
 }
 
-fn told<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
-    match answer {
-        Ok(value) => format!("{value:?}"),
-        Err(error) => format!("{:?}", error.kind()),
-    }
-}
-
-impl<'a> Play<'a> {
-    fn new(world: &'a World, clients: &'a [Client], number: u64) -> Self {
-        Play {
-            world,
-            clients,
-            owners: clients.iter().map(|_| Owner::new()).collect(),
-            names: (0..NAMES).map(|name| format!("{number}/{name}")).collect(),
-            guards: Vec::new(),
-            waiters: Vec::new(),
-        }
-    }
-
+impl Game {
     fn keep(&mut self, client: usize, guard: Result<Option<Guard>, Error>) -> String {
         told(guard.map(|guard| {
             let got = guard.is_some();
@@ -133,8 +106,21 @@ impl<'a> Play<'a> {
         let name = &self.names[name];
         self.waiters.iter().any(|(_, wanted, _)| wanted == name)
     }
+}
 
-    /// Takes a step, and says what became of it.
+impl Play for Game {
+    type Step = Step;
+
+    fn new(clients: Vec<Client>, number: u64) -> Self {
+        Game {
+            owners: clients.iter().map(|_| Owner::new()).collect(),
+            names: (0..NAMES).map(|name| format!("{number}/{name}")).collect(),
+            guards: Vec::new(),
+            waiters: Vec::new(),
+            clients,
+        }
+    }
+
     async fn take(&mut self, step: &Step) -> String {
         match *step {
             Step::TryLock {
@@ -182,7 +168,7 @@ impl<'a> Play<'a> {
             Step::Detach { guard } => {
                 if let Some(guard) = self.pick(guard) {
                     let (_, guard) = self.guards.remove(guard);
-                    return rounded(guard.detach().remaining);
+                    return rounded(guard.detach().remaining).to_owned();
                 }
                 String::new()
             }
@@ -214,7 +200,6 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// All that can be seen.
     async fn look(&mut self) -> String {
         let mut seen = Vec::new();
         let mut place = 0;
@@ -237,7 +222,7 @@ impl<'a> Play<'a> {
                 "held by {holder:?}, {} listen",
                 status.waiting_clients
             ));
-            for client in self.clients {
+            for client in &self.clients {
                 let waiting = client.status(name).await.unwrap().waiting_here;
                 seen.push(format!("{waiting} wait"));
             }
@@ -257,56 +242,6 @@ impl<'a> Play<'a> {
         format!("{seen:?} {guards:?}")
     }
 
-    /// What shows that something has happened: script calls, and what each client keeps.
-    fn activity(&self) -> (u64, Vec<Footprint>) {
-        let calls = match self.world {
-            World::Memory(_) => 0, // on this thread, so the footprints show it
-            World::Server(server) => script_calls(server),
-        };
-        (calls, self.clients.iter().map(Client::footprint).collect())
-    }
-
-    /// Waits until nothing is under way between the clients and their server: no task runs but drivers that wait, all
-    /// wake-ups are heard, and neither has any of them led to anything.
-    async fn rest(&self) {
-        let deadline = Instant::now() + SOON;
-        loop {
-            let before = self.activity();
-            if before.1.iter().all(|client| client.tasks == client.waiting) {
-                for client in self.clients {
-                    client.heard().await;
-                }
-                // What was woken has its turn, and is seen in the middle of it.
-                let mut same = true;
-                for _ in 0..4 {
-                    tokio::task::yield_now().await;
-                    same &= self.activity() == before;
-                }
-                if same {
-                    return;
-                }
-            }
-            assert!(Instant::now() < deadline, "it never rests: {before:?}");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    /// What is seen when nothing is under way. The tasks that were answered are on this thread, so it looks until it sees
-    /// the same a few times in a row.
-    async fn settle(&mut self) -> String {
-        self.rest().await;
-        let (mut seen, mut times) = (self.look().await, 0);
-        while times < 3 {
-            for _ in 0..20 {
-                tokio::task::yield_now().await;
-            }
-            let now = self.look().await;
-            times = if now == seen { times + 1 } else { 0 };
-            seen = now;
-        }
-        seen
-    }
-
     async fn end(mut self) {
         for (_, _, task) in self.waiters.drain(..) {
             task.abort();
@@ -317,85 +252,15 @@ impl<'a> Play<'a> {
         for name in &self.names {
             self.clients[0].force_unlock(name).await.unwrap();
         }
-        for client in self.clients {
-            wait_until_idle(client).await;
-        }
     }
 }
 
-/// To the next lease there is: 20, 30 or 60 seconds.
-fn rounded(left: Duration) -> String {
-    match left.as_secs() {
-        0 if left.is_zero() => "none",
-        0..20 => "20",
-        20..30 => "30",
-        30..=60 => "60",
-        _ => "long",
-    }
-    .to_owned()
-}
-
-async fn clients(world: &World) -> Vec<Client> {
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        // By number only: the clock must not decide between the two worlds.
-        let handoff = Handoff::new(1, Duration::from_secs(3600));
-        clients.push(world.builder().handoff(handoff).connect().await.unwrap());
-    }
-    clients
+/// By number only: the clock must not decide between the two worlds.
+fn settings(builder: ClientBuilder) -> ClientBuilder {
+    builder.handoff(Handoff::new(1, Duration::from_secs(3600)))
 }
 
 #[test]
 fn memory_and_a_real_server_answer_the_same_to_everything() {
-    std::thread::scope(|scope| {
-        for flavor in Flavor::available() {
-            scope.spawn(move || compare(flavor));
-        }
-    });
-}
-
-fn compare(flavor: Flavor) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let server = World::Server(Box::new(Server::start(flavor)));
-    let memory = World::Memory(MemoryServer::new());
-    let (theirs, ours) =
-        runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
-    let number = Cell::new(0_u64);
-    let config = Config {
-        cases: 64,
-        failure_persistence: None,
-        max_shrink_iters: 300,
-        ..Config::default()
-    };
-    let mut runner = TestRunner::new(config);
-    let began = Instant::now();
-    let outcome = runner.run(&steps(), |steps| {
-        number.set(number.get() + 1);
-        runtime.block_on(async {
-            let mut there = Play::new(&server, &theirs, number.get());
-            let mut here = Play::new(&memory, &ours, number.get());
-            let mut difference = None;
-            for (nth, step) in steps.iter().enumerate() {
-                let answers = (here.take(step).await, there.take(step).await);
-                let views = (here.settle().await, there.settle().await);
-                if answers.0 != answers.1 || views.0 != views.1 {
-                    difference = Some(format!(
-                        "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
-                        views.0, views.1
-                    ));
-                    break;
-                }
-            }
-            here.end().await;
-            there.end().await;
-            difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
-        })
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
-    eprintln!("{flavor}: {} cases in {:?}", number.get(), began.elapsed());
+    differential::compare::<Game, _>(64, settings, steps);
 }

@@ -2,24 +2,16 @@
 
 mod common;
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use common::{SOON, World, wait_until_idle, wire::script_calls};
-use futures_util::future::join_all;
-use leasehold::{
-    Access, Client, Error, Footprint, LeasedSemaphore, MemoryServer, PermitGuard, Status,
+use common::{
+    SOON,
+    differential::{self, CLIENTS, Play, rounded, told},
 };
-use leasehold_testkit::{Flavor, Server};
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestCaseError, TestRunner},
-};
+use leasehold::{Access, Client, Error, LeasedSemaphore, PermitGuard, Status};
+use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
-const CLIENTS: usize = 4;
 /// Of a hold that is to end. Shorter than all that others may take.
 const SHORT: Duration = Duration::from_millis(40);
 
@@ -93,33 +85,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 type Waiter = JoinHandle<Result<PermitGuard, Error>>;
 
-/// One world, and what is going on in it.
-struct Play<'a> {
-    world: &'a World,
-    clients: &'a [Client],
+/// What is going on in one world.
+struct Game {
+    clients: Vec<Client>,
     name: String,
     guards: Vec<(usize, PermitGuard)>,
     waiters: Vec<(usize, Waiter)>,
 }
 
-fn told<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
-    match answer {
-        Ok(value) => format!("{value:?}"),
-        Err(error) => format!("{:?}", error.kind()),
-    }
-}
-
-/// To the next lease there is: 20, 30 or 60 seconds.
-fn rounded(left: Duration) -> u64 {
-    match left.as_secs() {
-        0..20 => 20,
-        20..30 => 30,
-        30..=60 => 60,
-        more => more,
-    }
-}
-
-impl Play<'_> {
+impl Game {
     fn semaphore(&self, client: usize) -> LeasedSemaphore {
         self.clients[client].leased_semaphore(&self.name)
     }
@@ -141,8 +115,29 @@ impl Play<'_> {
         let mut waits = self.waiters.iter().map(|(who, _)| who);
         holds.any(|who| *who == client) || waits.any(|who| *who == client)
     }
+}
 
-    /// Takes a step, and says what became of it.
+impl Play for Game {
+    type Step = Step;
+
+    fn new(clients: Vec<Client>, number: u64) -> Self {
+        Game {
+            clients,
+            name: number.to_string(),
+            guards: Vec::new(),
+            waiters: Vec::new(),
+        }
+    }
+
+    /// Most games need some permits to begin with.
+    fn first(number: u64) -> Option<Step> {
+        let set = Step::TrySet {
+            client: 0,
+            permits: 4,
+        };
+        (!number.is_multiple_of(4)).then_some(set)
+    }
+
     async fn take(&mut self, step: &Step) -> String {
         match *step {
             Step::Try { client, .. }
@@ -227,7 +222,6 @@ impl Play<'_> {
         }
     }
 
-    /// All that can be seen.
     async fn look(&mut self) -> String {
         let mut waiting = Vec::new();
         for (client, task) in std::mem::take(&mut self.waiters) {
@@ -245,7 +239,7 @@ impl Play<'_> {
             holders,
             ..
         } = self.semaphore(0).status().await.unwrap();
-        let mut holders: Vec<(u16, u64, Option<u64>)> = holders
+        let mut holders: Vec<(u16, u64, Option<&str>)> = holders
             .iter()
             .map(|held| {
                 let Access::Permits(permits) = held.access else {
@@ -269,135 +263,16 @@ impl Play<'_> {
         format!("{available:?} {free} {waiting_clients} listen {holders:?} {guards:?} {waiters:?}")
     }
 
-    /// What shows that something has happened: script calls, and what each client keeps.
-    fn activity(&self) -> (u64, Vec<Footprint>) {
-        let calls = match self.world {
-            World::Memory(_) => 0, // on this thread, so the footprints show it
-            World::Server(server) => script_calls(server),
-        };
-        (calls, self.clients.iter().map(Client::footprint).collect())
-    }
-
-    /// Waits until nothing is under way: no task runs but drivers that wait, all wake-ups are heard, and neither has any of
-    /// them led to anything.
-    async fn rest(&self) {
-        let deadline = Instant::now() + SOON;
-        loop {
-            let before = self.activity();
-            if before.1.iter().all(|client| client.tasks == client.waiting) {
-                join_all(self.clients.iter().map(Client::heard)).await;
-                let mut same = true;
-                for _ in 0..4 {
-                    tokio::task::yield_now().await;
-                    same &= self.activity() == before;
-                }
-                if same {
-                    return;
-                }
-            }
-            assert!(Instant::now() < deadline, "it never rests: {before:?}");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    async fn settle(&mut self) -> String {
-        self.rest().await;
-        let (mut seen, mut times) = (self.look().await, 0);
-        while times < 2 {
-            for _ in 0..20 {
-                tokio::task::yield_now().await;
-            }
-            let now = self.look().await;
-            times = if now == seen { times + 1 } else { 0 };
-            seen = now;
-        }
-        seen
-    }
-
     async fn end(mut self) {
         for (_, task) in self.waiters.drain(..) {
             task.abort();
             let _ = task.await;
         }
         self.guards.clear();
-        for client in self.clients {
-            wait_until_idle(client).await;
-        }
     }
-}
-
-async fn clients(world: &World) -> Vec<Client> {
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        clients.push(world.client().await);
-    }
-    clients
 }
 
 #[test]
 fn memory_and_a_real_server_answer_the_same_about_permits() {
-    std::thread::scope(|scope| {
-        for flavor in Flavor::available() {
-            scope.spawn(move || compare(flavor));
-        }
-    });
-}
-
-fn compare(flavor: Flavor) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let server = World::Server(Box::new(Server::start(flavor)));
-    let memory = World::Memory(MemoryServer::new());
-    let (theirs, ours) =
-        runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
-    let (number, steps_taken) = (Cell::new(0_u64), Cell::new(0));
-    let config = Config {
-        cases: 64,
-        failure_persistence: None,
-        max_shrink_iters: 200,
-        ..Config::default()
-    };
-    let began = Instant::now();
-    let outcome = TestRunner::new(config).run(&steps(), |steps| {
-        number.set(number.get() + 1);
-        runtime.block_on(async {
-            let play = |world, clients| Play {
-                world,
-                clients,
-                name: number.get().to_string(),
-                guards: Vec::new(),
-                waiters: Vec::new(),
-            };
-            let (mut here, mut there) = (play(&memory, &ours[..]), play(&server, &theirs[..]));
-            let mut difference = None;
-            // Most games need some permits to begin with.
-            let first = Step::TrySet {
-                client: 0,
-                permits: 4,
-            };
-            let first = (number.get() % 4 != 0).then_some(first);
-            for (nth, step) in first.iter().chain(&steps).enumerate() {
-                steps_taken.set(steps_taken.get() + 1);
-                let answers = (here.take(step).await, there.take(step).await);
-                let views = (here.settle().await, there.settle().await);
-                if answers.0 != answers.1 || views.0 != views.1 {
-                    difference = Some(format!(
-                        "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
-                        views.0, views.1
-                    ));
-                    break;
-                }
-            }
-            here.end().await;
-            there.end().await;
-            difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
-        })
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
-    let (cases, steps, took) = (number.get(), steps_taken.get(), began.elapsed());
-    eprintln!("{flavor}: {cases} cases, {steps} steps in {took:?}");
+    differential::compare::<Game, _>(64, |builder| builder, steps);
 }

@@ -3,23 +3,12 @@
 
 mod common;
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use common::{SOON, World, wait_until_idle, wire::script_calls};
-use leasehold::{
-    Client, Error, Footprint, Handoff, MemoryServer, ReadGuard, Released, RwLock, WriteGuard,
-};
-use leasehold_testkit::{Flavor, Server};
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestCaseError, TestRunner},
-};
+use common::differential::{self, CLIENTS, Play, rounded, told};
+use leasehold::{Client, ClientBuilder, Error, Handoff, ReadGuard, Released, RwLock, WriteGuard};
+use proptest::prelude::*;
 use tokio::task::JoinHandle;
-
-const CLIENTS: usize = 4;
 
 /// What can be done. Numbers pick among what there is at that moment.
 #[derive(Clone, Debug)]
@@ -133,33 +122,15 @@ impl Held {
 
 type Waiter = JoinHandle<Result<Held, Error>>;
 
-/// One world, and what is going on in it.
-struct Play<'a> {
-    world: &'a World,
-    clients: &'a [Client],
+/// What is going on in one world.
+struct Game {
+    clients: Vec<Client>,
     name: String,
     guards: Vec<(usize, Held)>,
     waiters: Vec<(usize, Waiter)>,
 }
 
-fn told<T: std::fmt::Debug>(answer: Result<T, Error>) -> String {
-    match answer {
-        Ok(value) => format!("{value:?}"),
-        Err(error) => format!("{:?}", error.kind()),
-    }
-}
-
-impl<'a> Play<'a> {
-    fn new(world: &'a World, clients: &'a [Client], number: u64) -> Self {
-        Play {
-            world,
-            clients,
-            name: format!("{number}"),
-            guards: Vec::new(),
-            waiters: Vec::new(),
-        }
-    }
-
+impl Game {
     fn lock(&self, client: usize) -> RwLock {
         self.clients[client].rw_lock(&self.name)
     }
@@ -175,8 +146,20 @@ impl<'a> Play<'a> {
     fn pick(&self, number: usize) -> Option<usize> {
         number.checked_rem(self.guards.len())
     }
+}
 
-    /// Takes a step, and says what became of it.
+impl Play for Game {
+    type Step = Step;
+
+    fn new(clients: Vec<Client>, number: u64) -> Self {
+        Game {
+            name: format!("{number}"),
+            guards: Vec::new(),
+            waiters: Vec::new(),
+            clients,
+        }
+    }
+
     async fn take(&mut self, step: &Step) -> String {
         match *step {
             Step::Try {
@@ -213,7 +196,7 @@ impl<'a> Play<'a> {
                 String::new()
             }
             Step::Detach { guard } => match self.pick(guard) {
-                Some(guard) => rounded(self.guards.remove(guard).1.detach()),
+                Some(guard) => rounded(self.guards.remove(guard).1.detach()).to_owned(),
                 None => String::new(),
             },
             Step::Extend { guard, seconds } => match self.pick(guard) {
@@ -233,7 +216,6 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// All that can be seen.
     async fn look(&mut self) -> String {
         let mut place = 0;
         while place < self.waiters.len() {
@@ -272,55 +254,6 @@ impl<'a> Play<'a> {
         format!("held by {holders:?}, {listen} listen, {waiting:?} wait, {guards:?}")
     }
 
-    /// What shows that something has happened: script calls, and what each client keeps.
-    fn activity(&self) -> (u64, Vec<Footprint>) {
-        let calls = match self.world {
-            World::Memory(_) => 0, // on this thread, so the footprints show it
-            World::Server(server) => script_calls(server),
-        };
-        (calls, self.clients.iter().map(Client::footprint).collect())
-    }
-
-    /// Waits until nothing is under way between the clients and their server: no task runs but drivers that wait, all
-    /// wake-ups are heard, and neither has any of them led to anything.
-    async fn rest(&self) {
-        let deadline = Instant::now() + SOON;
-        loop {
-            let before = self.activity();
-            if before.1.iter().all(|client| client.tasks == client.waiting) {
-                for client in self.clients {
-                    client.heard().await;
-                }
-                let mut same = true;
-                for _ in 0..4 {
-                    tokio::task::yield_now().await;
-                    same &= self.activity() == before;
-                }
-                if same {
-                    return;
-                }
-            }
-            assert!(Instant::now() < deadline, "it never rests: {before:?}");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    /// What is seen when nothing is under way. The tasks that were answered are on this thread, so it looks until it sees
-    /// the same a few times in a row.
-    async fn settle(&mut self) -> String {
-        self.rest().await;
-        let (mut seen, mut times) = (self.look().await, 0);
-        while times < 3 {
-            for _ in 0..20 {
-                tokio::task::yield_now().await;
-            }
-            let now = self.look().await;
-            times = if now == seen { times + 1 } else { 0 };
-            seen = now;
-        }
-        seen
-    }
-
     async fn end(mut self) {
         for (_, task) in self.waiters.drain(..) {
             task.abort();
@@ -329,87 +262,16 @@ impl<'a> Play<'a> {
         self.guards.clear();
         // What was detached or lost is still there.
         self.lock(0).force_unlock().await.unwrap();
-        for client in self.clients {
-            wait_until_idle(client).await;
-        }
     }
 }
 
-/// To the next lease there is: 20, 30 or 60 seconds.
-fn rounded(left: Duration) -> String {
-    match left.as_secs() {
-        0 if left.is_zero() => "none",
-        0..20 => "20",
-        20..30 => "30",
-        30..=60 => "60",
-        _ => "long",
-    }
-    .to_owned()
-}
-
-async fn clients(world: &World) -> Vec<Client> {
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        // By number only, and no polls: the clock must not decide between the two worlds.
-        let handoff = Handoff::new(1, Duration::from_secs(3600));
-        let builder = world.builder().handoff(handoff);
-        let builder = builder.poll_every(Duration::from_secs(60));
-        clients.push(builder.connect().await.unwrap());
-    }
-    clients
+/// By number only, and no polls: the clock must not decide between the two worlds.
+fn settings(builder: ClientBuilder) -> ClientBuilder {
+    let handoff = Handoff::new(1, Duration::from_secs(3600));
+    builder.handoff(handoff).poll_every(Duration::from_secs(60))
 }
 
 #[test]
 fn memory_and_a_real_server_answer_readers_and_writers_the_same() {
-    std::thread::scope(|scope| {
-        for flavor in Flavor::available() {
-            scope.spawn(move || compare(flavor));
-        }
-    });
-}
-
-fn compare(flavor: Flavor) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let server = World::Server(Box::new(Server::start(flavor)));
-    let memory = World::Memory(MemoryServer::new());
-    let (theirs, ours) =
-        runtime.block_on(async { (clients(&server).await, clients(&memory).await) });
-    let number = Cell::new(0_u64);
-    let config = Config {
-        cases: 48,
-        failure_persistence: None,
-        max_shrink_iters: 300,
-        ..Config::default()
-    };
-    let mut runner = TestRunner::new(config);
-    let began = Instant::now();
-    let outcome = runner.run(&steps(), |steps| {
-        number.set(number.get() + 1);
-        runtime.block_on(async {
-            let mut there = Play::new(&server, &theirs, number.get());
-            let mut here = Play::new(&memory, &ours, number.get());
-            let mut difference = None;
-            for (nth, step) in steps.iter().enumerate() {
-                let answers = (here.take(step).await, there.take(step).await);
-                let views = (here.settle().await, there.settle().await);
-                if answers.0 != answers.1 || views.0 != views.1 {
-                    difference = Some(format!(
-                        "step {nth}, {step:?}:\nmemory {answers:?}\n{}\n{flavor}\n{}",
-                        views.0, views.1
-                    ));
-                    break;
-                }
-            }
-            here.end().await;
-            there.end().await;
-            difference.map_or(Ok(()), |difference| Err(TestCaseError::fail(difference)))
-        })
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
-    eprintln!("{flavor}: {} cases in {:?}", number.get(), began.elapsed());
+    differential::compare::<Game, _>(48, settings, steps);
 }

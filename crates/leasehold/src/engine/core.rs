@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Error, LostReason,
-    backend::{Backend, Failure, Inspection},
+    backend::{Backend, Failure, Inspection, Permits},
     clock::Clock,
     config::{Config, millis},
     engine::{
@@ -144,6 +144,18 @@ impl Core {
         let found = self.backend.inspect(id.clone()).await;
         found
             .map_err(|failure| failure.into_error(format!("look at {:?}", id.name), Duration::ZERO))
+    }
+
+    /// Reads or changes how many permits there are.
+    pub(crate) async fn permits(
+        &self,
+        id: &LockId,
+        step: Permits,
+        doing: &str,
+    ) -> Result<i64, Error> {
+        let answer = self.backend.permits(id.clone(), step).await;
+        answer
+            .map_err(|failure| failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO))
     }
 
     pub(crate) async fn force_unlock(&self, id: &LockId) -> Result<bool, Error> {

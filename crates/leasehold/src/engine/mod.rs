@@ -1,8 +1,9 @@
-//! The engine: how a hold of this process begins, lasts and ends, whatever its kind.
+//! The engine: how a hold of this process begins, lasts and ends, for every kind.
 //!
-//! It knows neither guards nor kinds nor the redis crate. What it gives out is a [`Held`](held::Held), whose drop gives the
+//! It knows neither guards nor kinds nor the redis crate. It gives out a [`Held`](held::Held), whose drop gives the
 //! hold back.
 
+pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod finish;
 pub(crate) mod held;

@@ -11,10 +11,8 @@ use std::{
 };
 
 use crate::{
-    Error, LostReason, Released,
-    backend::Extend,
-    callout,
-    config::{check_lease, millis},
+    Error, LostReason, Released, callout,
+    config::check_lease,
     engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
     error::Invalid,
 };
@@ -23,10 +21,10 @@ use crate::{
 ///
 /// While the guard lives the watchdog renews its lease (unless the lease is fixed). The guard knows at any
 /// moment whether the hold can still be relied on, and it knows before the server can give the name to
-/// another, whatever the network does: [`is_valid`](Guard::is_valid) costs one atomic load and a look
+/// another owner, even with the network down: [`is_valid`](Guard::is_valid) costs one atomic load and a look
 /// at the clock, [`lost`](Guard::lost) is a future for `select!`, and [`run`](Guard::run) stops work at that moment.
 ///
-/// Give it back with [`release`](Guard::release) to learn what became of it, or drop it: the name is passed on
+/// Give it back with [`release`](Guard::release) to learn the result, or drop it: the name is passed on
 /// in the background, from any thread, with or without a runtime. A guard that is forgotten (`mem::forget`, a
 /// cycle of `Arc`s) is renewed as long as the process lives; [`max_hold`](crate::Mutex::max_hold) bounds that.
 ///
@@ -77,7 +75,7 @@ pub enum Write {}
 #[derive(Debug)]
 pub enum Permit {}
 
-/// What is left of a guard after [`Guard::detach`].
+/// The hold of a guard after [`Guard::detach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Detached {
@@ -111,8 +109,8 @@ impl<K> Guard<K> {
         self.hold().queue.id.name.as_str()
     }
 
-    /// What stands for this hold on the server: the field `<client uuid>:<lease id>` of a hash, with `:write` behind it for a
-    /// writer; of a leased semaphore the id of the first permit.
+    /// The owner field of this hold on the server: `<client uuid>:<lease id>`, with `:write` behind it for a writer; of a
+    /// leased semaphore the id of the first permit.
     pub fn owner(&self) -> String {
         self.hold().owner()
     }
@@ -141,7 +139,7 @@ impl<K> Guard<K> {
     /// Checks that at least `min` of the lease is left, before a step that must not be interrupted.
     ///
     /// # Errors
-    /// [`Error::TooShort`] with what is left, [`Error::Lost`] if it is over.
+    /// [`Error::TooShort`] with the time left, [`Error::Lost`] if it is over.
     pub fn ensure(&self, min: Duration) -> Result<(), Error> {
         let left = self.hold().check()?;
         if left < min {
@@ -156,9 +154,9 @@ impl<K> Guard<K> {
 
     /// Waits until the hold is lost, and says how.
     ///
-    /// Comes before the server can give the name to another: at the latest at
+    /// Completes before the server can give the name to another owner: at the latest at
     /// [`valid_until`](Guard::valid_until), which ends 1 % of the lease and 2 ms before the server's key. It sets a
-    /// timer on the runtime that polls it, and so needs nothing but that runtime to make progress.
+    /// timer on the runtime that polls it, and so needs only that runtime to make progress.
     ///
     /// # Cancel safety
     /// Cancel safe. Made for `select!`.
@@ -167,7 +165,7 @@ impl<K> Guard<K> {
             let mut over = pin!(self.hold().over.notified());
             over.as_mut().enable();
             match self.hold().standing() {
-                // The watchdog tells; a timer of the caller's own does so even if the watchdog cannot.
+                // The watchdog tells; a timer of the caller's runtime does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
                     // Others wait for it, too: a waker that panics must not keep it from them.
                     () = callout::shielded(over) => {}
@@ -180,11 +178,11 @@ impl<K> Guard<K> {
         }
     }
 
-    /// Waits until no more than `left` of the lease remains, that is, until renewals have failed for so long;
-    /// or until the hold is lost.
+    /// Waits until no more than `left` of the lease remains, or until the hold is lost. A renewed lease comes that close to its
+    /// end only if renewals fail.
     ///
-    /// For those who need time to stop: `at_risk(Duration::from_secs(5))` comes five seconds before
-    /// [`lost`](Guard::lost). A `left` of more than two thirds of the lease comes before the next renewal,
+    /// For work that needs time to stop: `at_risk(Duration::from_secs(5))` completes five seconds before
+    /// [`lost`](Guard::lost). With a `left` of more than two thirds of the lease it completes before the next renewal,
     /// although nothing is wrong.
     ///
     /// # Cancel safety
@@ -245,35 +243,23 @@ impl<K> Guard<K> {
         }
     }
 
-    /// Asks the server whether the name is still ours, and how long.
+    /// Asks the server whether this hold still has the name, and for how long.
     ///
-    /// [`is_valid`](Guard::is_valid) is all that a healthy server needs. This finds what only the server
-    /// knows: a name unlocked by force, evicted, or forgotten in a failover. If it is gone, the guard is lost.
+    /// With a healthy server [`is_valid`](Guard::is_valid) is enough. This finds losses that only the server
+    /// knows of: a name unlocked by force, evicted, or forgotten in a failover. If the name is gone, the guard is lost.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it is not ours; a server error if there is no answer, which changes nothing.
+    /// [`Error::Lost`] if the hold does not have it; a server error if there is no answer, which changes nothing.
     ///
     /// # Cancel safety
     /// Cancel safe. It only reads.
     pub async fn verify(&self) -> Result<Duration, Error> {
-        self.hold().check()?;
-        let hold = self.hold();
-        let owner = self.owner();
-        let id = hold.queue.id.clone();
-        let found = hold.core.backend.inspect(id).await.map_err(|failure| {
-            failure.into_error(format!("verify {:?}", self.name()), Duration::ZERO)
-        })?;
-        let ours = found.owners.into_iter().find(|held| held.owner == owner);
-        if ours.is_none() {
-            hold.lose(LostReason::Replaced);
-        }
-        let left = self.hold().check()?;
-        Ok(ours.and_then(|held| held.ttl).unwrap_or(left))
+        self.hold().verify().await
     }
 
     /// Makes a fixed lease last at least `lease` from now. It never ends sooner than before.
     ///
-    /// Several calls at once are fine: whichever order they reach the server in, the latest end counts.
+    /// Several calls at once are fine: they may reach the server in any order, and the latest end counts.
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the lease is out of bounds, or is renewed by the watchdog and needs no extension.
@@ -293,28 +279,7 @@ impl<K> Guard<K> {
             .remedy("the watchdog renews this one already; take mutex.fixed_lease(d) for one that is not")
             .into());
         }
-        self.hold().check()?;
-        let hold = self.hold();
-        hold.asks_for(lease);
-        let sent = hold.core.clock.now();
-        let step = Extend {
-            id: hold.queue.id.clone(),
-            access: hold.spec().access,
-            lease: hold.lease,
-            lease_ms: millis(lease),
-        };
-        match hold.core.backend.extend(step).await {
-            Ok(Some(remaining)) => {
-                // B1, B2: what the server states in this reply, or later.
-                hold.extended(remaining, sent);
-            }
-            Ok(None) => hold.lose(LostReason::Replaced),
-            Err(failure) => {
-                let doing = format!("extend the lease on {:?}", self.name());
-                return Err(failure.into_error(doing, self.remaining().max(lease)));
-            }
-        }
-        self.hold().check().map(drop)
+        self.hold().extend(lease).await
     }
 
     /// Enters again: a second guard on the same hold, counted in memory.

@@ -248,9 +248,7 @@ impl LeasedSemaphore {
 
     async fn permits(&self, step: Permits, doing: &str) -> Result<i64, Error> {
         let id = self.handle.id()?;
-        let answer = self.handle.core().backend.permits(id.clone(), step).await;
-        answer
-            .map_err(|failure| failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO))
+        self.handle.core().permits(id, step, doing).await
     }
 
     #[track_caller]

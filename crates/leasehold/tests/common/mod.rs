@@ -5,6 +5,7 @@
     reason = "each test binary uses its own part"
 )]
 
+pub mod differential;
 pub mod kinds;
 pub mod process;
 pub mod redisson;
@@ -133,17 +134,17 @@ pub fn int(server: &Server, command: &[&str]) -> i64 {
     redis::from_redis_value(server.cli(command)).expect("it answers with a number")
 }
 
-/// The fields of a hash: who holds the name, and how often.
+/// The fields of a hash: the owners of the name, and how often each has entered.
 pub fn owners(server: &Server, name: &str) -> Vec<(String, i64)> {
     redis::from_redis_value(server.cli(&["HGETALL", name])).expect("the name is a hash")
 }
 
-/// The channels that anybody listens to.
+/// The channels that have listeners.
 pub fn channels(server: &Server) -> Vec<String> {
     redis::from_redis_value(server.cli(&["PUBSUB", "CHANNELS"])).expect("channels are strings")
 }
 
-/// Nothing is left of any lock: tombstones aside, which end by themselves, there is no key, and nobody
+/// Nothing is left of any lock: tombstones aside, which end by themselves, there is no key, and no client
 /// listens.
 pub async fn assert_nothing_left(server: &Server, after: &str) {
     for key in keys(server) {
