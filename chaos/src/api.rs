@@ -36,7 +36,7 @@ pub(crate) fn kind(error: &Error) -> String {
     }
 }
 
-/// What a client still has in memory: queues, watched holds, tasks.
+/// The entries that a client still has in memory: queues, watched holds, tasks.
 pub(crate) fn footprint(client: &Client) -> [usize; 3] {
     let left = client.footprint();
     [left.queues, left.watched, left.tasks]

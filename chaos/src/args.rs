@@ -85,7 +85,7 @@ pub(crate) struct Common {
     /// Decides which faults happen when; drawn at random if left out, and always printed.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// What a busy machine may add to the time in which a waiter must hold the name.
+    /// The time that a busy machine may add to the time in which a waiter must hold the name.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     pub(crate) slack: Duration,
     /// Print the report as JSON.

@@ -26,7 +26,7 @@ pub(crate) struct Overlap {
     pub(crate) to: u64,
 }
 
-/// What was seen so far.
+/// The records seen so far.
 #[derive(Default)]
 pub(crate) struct Checker {
     /// Spans that may still meet another, by name.
@@ -167,7 +167,7 @@ impl Checker {
         }
     }
 
-    /// A process is gone: nothing follows of what it began.
+    /// A process is gone: nothing follows of the operations that it began.
     pub(crate) fn process_ended(&mut self, process: u64) {
         for span in self.spans.values_mut().flat_map(HashMap::values_mut) {
             span.ended |= span.id.process == process;
@@ -301,7 +301,7 @@ mod tests {
     fn a_process_that_was_stopped_is_still_there_to_be_met() {
         let mut checker = Checker::default();
         checker.add(1, first(1, 0));
-        // Far later than what is kept of ended spans.
+        // Far later than the ended spans that are kept.
         held(&mut checker, 2, 1, 50, 80);
         checker.sweep(1_000, KEEP);
         checker.add(1, Record::Still { guard: 1, at: 900 });

@@ -19,7 +19,7 @@ pub(crate) struct Journal {
 }
 
 enum Place {
-    /// One `write` per record and no buffer: what was written survives a SIGKILL.
+    /// One `write` per record and no buffer: written records survive a SIGKILL.
     File(Mutex<File>),
     Memory(Mutex<Vec<Record>>),
 }
@@ -60,7 +60,7 @@ impl Journal {
         }
     }
 
-    /// What was written to memory since the last call.
+    /// The records written to memory since the last call.
     pub(crate) fn take(&self) -> Vec<Record> {
         match &self.place {
             Place::File(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! What the processes write down, one JSON object per line.
+//! The records of the processes, one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
@@ -75,16 +75,16 @@ pub(crate) enum Record {
         guard: u64,
         /// Which name.
         name: usize,
-        /// What was read.
+        /// The number read.
         saw: u64,
-        /// What was written.
+        /// The number written.
         wrote: u64,
         /// When it was written, not before.
         at: u64,
     },
     /// The process has connected and works.
     Ready {
-        /// What was drawn for it.
+        /// The setup drawn for it.
         setup: String,
     },
     /// In the calm after the faults a name was taken, this long after it was asked for.

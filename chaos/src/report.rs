@@ -1,4 +1,4 @@
-//! What a run has found, as a table for people and as JSON for programs.
+//! The findings of a run, as a table for people and as JSON for programs.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -39,7 +39,7 @@ impl Waits {
     }
 }
 
-/// Two guards valid at one instant, and what happened before.
+/// Two guards valid at one instant, and the faults before.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct OverlapFound {
     pub(crate) one: Span,
@@ -50,7 +50,7 @@ pub(crate) struct OverlapFound {
     pub(crate) faults_before: Vec<String>,
 }
 
-/// What a run has found.
+/// The findings of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) what: String,
@@ -83,7 +83,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// What the checker knows.
+    /// The checker's findings.
     pub(crate) fn read(&mut self, checker: &Checker) {
         self.holds = checker.holds;
         self.spans = checker.span_count;

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &SoakArgs) -> Vec<Report> {
     flavors.map(|flavor| soak(args, flavor, seed)).collect()
 }
 
-/// What happens outside of the runtime that the clients live on.
+/// The faults, outside of the runtime that the clients live on.
 struct Outside<'a> {
     args: &'a SoakArgs,
     flavor: Flavor,
@@ -172,7 +172,7 @@ fn threads() -> usize {
 
 impl Outside<'_> {
     fn storm(&mut self, seed: u64) {
-        // Short faults, and many: what counts here is what they interrupt.
+        // Short faults, and many: each interrupts other operations.
         let pace = self.args.lease / 4;
         let faults = Fault::of_networks();
         let mut schedule = Schedule::new(seed, faults, self.args.clients, pace).peekable();
@@ -254,7 +254,7 @@ impl Outside<'_> {
             .hangs
             .extend(hangs.map(|failure| format!("in the calm, {failure}")));
         self.look();
-        // What is left hangs, and was reported.
+        // Tasks that are left hang, and were reported.
         tasks.abort_all();
     }
 
@@ -374,7 +374,7 @@ impl Outside<'_> {
     }
 }
 
-/// What `left` finds, once it finds nothing or has had its time.
+/// The leftovers that `left` finds, once it finds none or has had its time.
 fn settled<T>(mut left: impl FnMut() -> Vec<T>) -> Vec<T> {
     let start = Instant::now();
     loop {

@@ -23,7 +23,7 @@ use crate::{
 
 const WRITE_EVERY: Duration = Duration::from_millis(2);
 
-/// What is known of one guard.
+/// The witness's knowledge of one guard.
 pub(crate) struct Witness<'a> {
     journal: &'a Journal,
     guard: u64,

@@ -27,7 +27,7 @@ use crate::{
 /// How long a client may take to forget what it had, once nothing is held or asked for.
 const FORGETS_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the nemesis tells a worker when it starts it.
+/// The settings that the nemesis gives a worker at its start.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Job {
     /// Where it connects.
@@ -48,7 +48,7 @@ pub(crate) struct Job {
     /// The client's lease, in milliseconds.
     #[arg(long)]
     pub(crate) lease_ms: u64,
-    /// What it draws from.
+    /// The seed that it draws from.
     #[arg(long)]
     pub(crate) seed: u64,
     /// The number of this life of this worker.
@@ -149,7 +149,7 @@ async fn calm(world: &World) {
     }
 }
 
-/// What a client has in memory once it has had time to forget.
+/// The entries that a client has in memory once it has had time to forget.
 pub(crate) async fn forgotten(client: &Client) -> [usize; 3] {
     let deadline = Instant::now() + FORGETS_WITHIN;
     loop {
@@ -161,7 +161,7 @@ pub(crate) async fn forgotten(client: &Client) -> [usize; 3] {
     }
 }
 
-/// What the nemesis says.
+/// The orders of the nemesis.
 fn listen() -> watch::Receiver<Phase> {
     let (tell, hear) = watch::channel(Phase::Run);
     std::thread::spawn(move || {

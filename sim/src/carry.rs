@@ -1,4 +1,4 @@
-//! The network: how each request, reply and wake-up travels, and what goes wrong with it.
+//! The network: how each request, reply and wake-up travels, and its faults.
 
 use std::{mem, sync::Arc};
 
@@ -309,7 +309,7 @@ impl World {
         }
     }
 
-    /// A copy may be carried out at any time: of what had no answer, and of anything in a world that says so.
+    /// A copy may be carried out at any time: of a request without an answer, and of any request in a world that says so.
     pub fn maybe_double(&mut self, asked: &Arc<Asked>) {
         let (client, number) = (asked.client, asked.number);
         if asked.kind.is_subscription() {

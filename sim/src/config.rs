@@ -1,5 +1,5 @@
-//! What a world is like: drawn from the seed once. Each world has its own mixture of faults and operations
-//! (swarm testing: what is always on hides what it masks), and some are bent on one kind of trouble.
+//! The settings of a world, drawn from the seed once. Each world has its own mixture of faults and operations
+//! (swarm testing: a fault that is always on masks others), and some have one dominant kind of fault.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -107,7 +107,7 @@ pub struct Config {
     pub mix: Mix,
     /// When faults end at the latest.
     pub chaos: u64,
-    /// Polls of a client before anybody else has a turn.
+    /// Polls of a client before another client has a turn.
     pub polls: u32,
     /// How long a holder holds, in parts of a lease.
     pub hold: f64,
@@ -276,7 +276,7 @@ fn some_of(r: &mut Rng) -> Mix {
 fn faults(r: &mut Rng) -> Faults {
     let count = |r: &mut Rng, on: f64, most: u32| if r.f64() < on { r.u32(1..=most) } else { 0 };
     let mut faults = Faults::default();
-    // One world in twenty has none: what fails there needs none.
+    // One world in twenty has none: a failure there needs none.
     if r.f64() < 0.05 {
         return faults;
     }

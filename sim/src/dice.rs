@@ -1,12 +1,12 @@
-//! Where chance comes in. Every decision of the scheduler has a key (what is decided, about whom, for the how-manieth
-//! time), and is drawn from the seed and the key alone. So a decision can be taken out, and all others stay as they
+//! Where chance comes in. Every decision of the scheduler has a key (its kind, its subject, its number), and is drawn
+//! from the seed and the key alone. So a decision can be taken out, and all others stay as they
 //! are: that is how a failing schedule is minimised.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 
-/// What is decided.
+/// The kinds of decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Point {
     /// An operation of a task.
@@ -29,7 +29,7 @@ pub enum Point {
     Thaw,
     /// A client is slow to run what is ready.
     Run,
-    /// What becomes of what was under way when a connection was cut.
+    /// The fate of a message that was under way when a connection was cut.
     Cut,
     /// A future is neither polled nor dropped for a while.
     Stall,

@@ -1,4 +1,4 @@
-//! What happens to clients, connections and the server; and the end of all that.
+//! The faults of clients, connections and the server; and their end.
 
 use std::{mem, sync::Arc};
 
@@ -103,7 +103,7 @@ impl World {
         self.drive_soon(client);
     }
 
-    /// A connection breaks. What was under way is lost, or arrives much later for nobody.
+    /// A connection breaks. Messages under way are lost, or arrive much later without a receiver.
     pub fn cut(&mut self, client: u8, subscription: bool) {
         if self.healed_at.is_some() || self.processes[usize::from(client)].life == Life::Unborn {
             return;
@@ -157,7 +157,7 @@ impl World {
         self.drive_soon(client);
     }
 
-    /// What becomes of a message whose connection is gone.
+    /// The fate of a message whose connection is gone.
     fn strand(&mut self, message: Message) {
         let client = message.client;
         match message.freight {
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// The connection for wake-ups is back: everything is subscribed again, and whoever listens is told to look.
+    /// The connection for wake-ups is back: everything is subscribed again, and all listeners are told to look.
     pub fn listen_again(&mut self, client: u8, generation: u32) {
         let process = &mut self.processes[usize::from(client)];
         if process.subscription.generation != generation || process.life == Life::Dead {
@@ -222,7 +222,7 @@ impl World {
 
     /// SIGKILL, or the machine is gone. What it has sent may still arrive.
     pub fn die(&mut self, client: u8) {
-        // Somebody must be left to wait.
+        // A client must be left to wait.
         let alive = self
             .processes
             .iter()
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Faults end. Whatever was still under way arrives soon.
+    /// Faults end. Messages still under way arrive soon.
     pub fn heal(&mut self) {
         if self.healed_at.is_some() {
             return;
@@ -317,7 +317,7 @@ impl World {
             let process = &mut self.processes[usize::from(client)];
             process.commands.down_until = self.now;
             for lane in [&mut process.commands, &mut process.subscription] {
-                // What follows must not overtake what was moved above.
+                // Later messages must not overtake those moved above.
                 (lane.last_in, lane.last_out) = (soon, soon);
             }
             let (life, generation) = (process.life, process.subscription.generation);

@@ -1,6 +1,6 @@
 //! A deterministic simulation of leasehold: see `README.md` next to this crate.
 
-#![allow(missing_docs, reason = "nobody outside this repository uses it")]
+#![allow(missing_docs, reason = "no code outside this repository uses it")]
 
 pub mod carry;
 pub mod config;

@@ -6,7 +6,7 @@ use leasehold::{
     Client, Error, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner, RwLock, Status,
 };
 
-/// A lock, and what is wanted of it.
+/// A lock, and the operation on it.
 #[derive(Clone)]
 pub enum Lock {
     Mutex(Mutex),

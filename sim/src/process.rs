@@ -1,5 +1,5 @@
-//! One simulated process: a client on a runtime of its own, which the scheduler polls by hand and whose clocks it
-//! moves. Frozen means that nobody polls it; dead, that nobody ever will.
+//! One simulated process: a client on a runtime of its own. The scheduler polls it by hand and moves its clocks.
+//! A frozen process is not polled; a dead one never will be.
 
 use std::{
     collections::BTreeSet,
@@ -65,7 +65,7 @@ pub struct Process {
     pub interruptions: u32,
     /// How fast its clocks run, in parts of a million of the server's.
     rate: u64,
-    /// What its tokio clock shows.
+    /// The reading of its tokio clock.
     shown: u64,
     /// When it is polled next.
     pub drive_at: u64,
@@ -74,7 +74,7 @@ pub struct Process {
     pub commands: Lane,
     pub subscription: Lane,
     pub shut_down: bool,
-    /// …and what it held was left to expire.
+    /// …and its holds were left to expire.
     pub left_to_expire: bool,
     pub last_fault: u64,
     /// Dead, and the server has not noticed.
@@ -134,7 +134,7 @@ impl Process {
         LETTERS[usize::from(self.me)]
     }
 
-    /// What its clocks show at this moment of the world.
+    /// The readings of its clocks at this moment of the world.
     fn local(&self, now: u64) -> u64 {
         u64::try_from(u128::from(now) * u128::from(self.rate) / 1_000_000).unwrap_or(u64::MAX)
     }
@@ -203,7 +203,7 @@ impl Process {
                 return Poll::Pending;
             }
             ran += 1;
-            // The timers were looked at when the clock had been moved: who parks has nothing to do.
+            // The timers were looked at when the clock had been moved: a runtime that parks has nothing to do.
             idle = signal.parked.swap(false, Ordering::Relaxed);
             if idle || (interrupted && ran > polls) || signal.sent.swap(false, Ordering::Relaxed) {
                 return Poll::Ready(());

@@ -18,7 +18,7 @@ use crate::{
     world::run,
 };
 
-/// What to run.
+/// The seeds to run, and how.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub seeds: Range<u64>,
@@ -30,7 +30,7 @@ pub struct Job {
     pub progress: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default)]
 pub struct Total {
     pub schedules: u64,

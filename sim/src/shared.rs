@@ -1,4 +1,4 @@
-//! What the world and the tasks of its clients both see: the time, the dice, the guards, the trace.
+//! The state that the world and the tasks of its clients share: the time, the dice, the guards, the trace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,11 +49,11 @@ pub enum Waits {
     Forever,
     /// `try_lock()`
     Once,
-    /// For a time; or as an owner who may hold it.
+    /// For a time; or as an owner that may hold it.
     Somehow,
 }
 
-/// What became of a guard that was given back with `release()`.
+/// The result of a `release()`.
 #[derive(Clone, Debug)]
 pub struct GivenBack {
     pub client: u8,
@@ -72,22 +72,22 @@ pub struct Shared {
     pub now: u64,
     pub dice: Dice,
     pub guards: Vec<Visible>,
-    /// Leases of which somebody has had a guard: client, lease id.
+    /// Leases of which there was a guard: client, lease id.
     pub guarded: BTreeSet<(u8, u64)>,
     pub waits: BTreeMap<u64, Wait>,
-    /// What each task of each client does at the moment; gone when it is done.
+    /// The present operation of each task of each client; gone when it is done.
     pub doing: BTreeMap<(u8, u8), String>,
     /// Tasks whose future is neither polled nor dropped, and for which name.
     pub stalled: BTreeMap<(u8, u8), u8>,
     /// Since when those that were stalled at the end go on.
     pub resumed_at: Option<u64>,
-    /// Those that go on before: they hold what others wait for.
+    /// Those that go on before: they hold names that others wait for.
     pub resumed: BTreeSet<(u8, u8)>,
-    /// What was given back since the promises were checked last.
+    /// The leases that were given back since the promises were checked last.
     pub given_back: Vec<GivenBack>,
     /// Leases that were left to expire, and of which name: client, lease id.
     pub detached: BTreeMap<(u8, u64), u8>,
-    /// When somebody last had the name, by name.
+    /// When the name last had a holder, by name.
     pub last_seen: Vec<u64>,
     /// When a client last got an answer that it waited for, by client and name.
     pub last_answer: BTreeMap<(u8, u8), u64>,
@@ -137,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Somebody waits who is not stalled.
+    /// The waiters that are not stalled.
     pub fn waiting(&self) -> impl Iterator<Item = &Wait> {
         let stalls = |wait: &&Wait| !self.stalled.contains_key(&(wait.client, wait.task));
         self.waits.values().filter(stalls)

@@ -8,7 +8,7 @@ use crate::{
     world::{Outcome, run},
 };
 
-/// What is left of a failing seed, and how much was taken out.
+/// The rest of a failing seed, and how much was taken out.
 pub struct Small {
     pub outcome: Outcome,
     pub calm: BTreeSet<Key>,
@@ -32,7 +32,7 @@ pub fn shrink(failed: &Outcome, asked: &Asked) -> Small {
     let mut runs = 0;
     loop {
         let (mut at, mut smaller) = (0, false);
-        // From the end: what came after the breach's causes goes at once.
+        // From the end: decisions after the breach's causes go at once.
         while at < used.len() && runs < MOST_RUNS {
             let end = used.len() - at;
             let start = end.saturating_sub(part);

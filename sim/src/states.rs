@@ -61,7 +61,7 @@ impl Distinct {
     }
 }
 
-/// What one world has seen.
+/// The states that one world has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub states: Vec<u64>,

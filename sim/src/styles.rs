@@ -59,7 +59,7 @@ fn releases_without_an_answer(config: &mut Config, r: &mut Rng) {
     config.mix.release = 20;
 }
 
-/// What had no answer is carried out again, after the lease, after the next holder came.
+/// A request without an answer is carried out again, after the lease, after the next holder came.
 fn late_copies(config: &mut Config, r: &mut Rng) {
     one_name(config, r);
     config.faults.lost_reply = 0.25;
@@ -91,8 +91,8 @@ fn releases_that_do_not_leave(config: &mut Config, r: &mut Rng) {
     config.mix.try_lock = 10;
 }
 
-/// A copy is carried out when nothing is remembered of its lease id: it may take a place, and be granted the name, for
-/// nobody. That must be given back as soon as it is heard of (B3).
+/// A copy is carried out when nothing is remembered of its lease id: it may take a place, and be granted the name, without
+/// a waiter. That must be given back as soon as it is heard of (B3).
 fn copies_older_than_tombstones(config: &mut Config, r: &mut Rng) {
     one_name(config, r);
     config.clients = config.clients.max(3);

@@ -1,4 +1,4 @@
-//! What the tasks of a client do: all of the public API, with mixed terms, and futures dropped on the way.
+//! The tasks of a client: they use all of the public API, with mixed terms, and drop futures on the way.
 
 use std::{
     future::{Future, poll_fn},
@@ -31,12 +31,12 @@ pub struct Task {
     pub me: u8,
     pub number: u8,
     pub owner: Owner,
-    /// Rings when faults have ended: whoever holds lets go.
+    /// Notified when faults have ended: holders release.
     pub healed: Arc<Notify>,
     pub config: Config,
 }
 
-/// What a task has in its hands while it waits for a future.
+/// The guards of a task while it waits for a future.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum With {
     Nothing,
@@ -333,7 +333,7 @@ impl Task {
                 let done = self.maybe(name, With::Nothing, held.release()).await;
                 self.say(|| format!("released: {done:?}"));
             }
-            // At the end nobody keeps the others waiting.
+            // At the end no task keeps the others waiting.
             2 if !self.world.lock().healed => held.detach(),
             3 => {
                 self.doing(|| "holds until it is lost".to_owned());
@@ -418,7 +418,7 @@ impl Task {
         self.world.lock().count("fault: future stalled");
         self.say(|| "neither polls nor drops its future from here on".to_owned());
         self.rest(time).await;
-        // At the end, until everybody else is done: whoever waits must not need this future. A guard is a hold, though.
+        // At the end, until all other tasks are done: a waiter must not need this future. A guard is a hold, though.
         while with == With::Nothing && self.is_kept_stalled() {
             let mut healed = pin!(self.healed.notified());
             healed.as_mut().enable();

@@ -1,4 +1,4 @@
-//! What is under way between clients and the server: requests, replies and wake-ups, each by itself.
+//! The messages between clients and the server: requests, replies and wake-ups, each by itself.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A world: clients, a server, and what is under way between them. The scheduler takes the next event, lets it
+//! A world: clients, a server, and the messages between them. The scheduler takes the next event, lets it
 //! happen, and has the promises checked.
 
 use std::{
@@ -63,7 +63,7 @@ pub struct World {
     pub over: bool,
 }
 
-/// What became of one seed.
+/// The outcome of one seed.
 #[derive(Debug)]
 pub struct Outcome {
     pub seed: u64,
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// What the server has for one lease of one client.
+    /// The server's hold for one lease of one client.
     pub fn holder(&self, name: u8, letter: &str, lease: u64) -> Option<sim::Held> {
         let held = self.server.holders(NAMES[usize::from(name)]).into_iter();
         let mut held = held.filter(|held| *held.client == *letter && held.lease == lease);
@@ -313,7 +313,7 @@ impl World {
 
     fn drive_at(&mut self, me: u8, time: u64) {
         let process = &mut self.processes[usize::from(me)];
-        // Whatever is earlier, unless that is over.
+        // The earlier of the two, unless that is over.
         if process.drive_at <= self.now || time < process.drive_at {
             process.drive_at = time;
             self.at(time, Event::Drive(me));
@@ -376,7 +376,7 @@ impl World {
         invariants::after_step(self);
     }
 
-    /// What is seen of it all, for those who count states.
+    /// The outcome of the run, for the statistics.
     pub fn finish(mut self) -> Outcome {
         let mut shared = self.shared.lock();
         let outcome = Outcome {
@@ -393,7 +393,7 @@ impl World {
             coverage: mem::take(&mut shared.coverage),
             seen: mem::take(&mut self.seen),
         };
-        // What the drops below still do is nobody's business.
+        // The drops below are no part of the trace.
         shared.trace = None;
         drop(shared);
         self.messages.clear();

@@ -26,7 +26,7 @@ pub(crate) struct Ends {
     pub(crate) poll: Duration,
 }
 
-/// What is on a server.
+/// The state of a server.
 pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
     let mut connection = server.connection();
     let mut found: Vec<String> = ask(&mut connection, &["KEYS", "*"]);
@@ -96,7 +96,7 @@ pub(crate) fn connections(server: &Server) -> Vec<String> {
     named.map(str::to_owned).collect()
 }
 
-/// What clients send although nothing is held or asked for, when it is more than an idle client's
+/// Commands that clients send although nothing is held or asked for, when they are more than an idle client's
 /// due: commands per second.
 pub(crate) fn unrest(server: &Server) -> Option<u64> {
     const IDLE: u64 = 20;

@@ -1,4 +1,4 @@
-//! What must hold, one file each.
+//! The promises, one file each.
 
 pub(crate) mod leftovers;
 pub(crate) mod lost_update;

@@ -18,7 +18,7 @@ pub(crate) struct OpenAsk {
 pub(crate) struct Patience {
     /// The client's lease.
     pub(crate) lease: Duration,
-    /// What the machine may take on top of what the library promises.
+    /// The time that the machine may take on top of the library's promise.
     pub(crate) slack: Duration,
 }
 

@@ -49,7 +49,7 @@ impl Log {
     }
 
     /// The last `count` faults that began before `before`, counted from `start`. `about` chooses
-    /// workers; what happens to the server concerns all of them.
+    /// workers; the server's faults concern all of them.
     pub(crate) fn last(
         &self,
         before: u64,

@@ -160,7 +160,7 @@ impl<'a> Run<'a> {
                 self.end_fault(number, &plan);
             }
             while let Some(plan) = schedule.next_if(|plan| plan.at <= start.elapsed()) {
-                // The machine may be late with the end of what the target has had before.
+                // The machine may be late with the end of the target's last fault.
                 while let Some(place) = open.iter().position(|(.., o)| o.target == plan.target) {
                     let (_, number, plan) = open.swap_remove(place);
                     self.end_fault(number, &plan);

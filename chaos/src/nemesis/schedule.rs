@@ -1,4 +1,4 @@
-//! Which faults, on whom, when and for how long: a function of the seed and of nothing else.
+//! The faults, their targets, times and lengths: a function of the seed and of nothing else.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ pub(crate) enum Fault {
     StallBoth,
     StallSubscriptions,
     StallWakeUps,
-    /// Nothing gets through, and commands go on somewhat before wake-ups do: what is heard last is older than what was answered (B3).
+    /// Nothing gets through, and commands go on somewhat before wake-ups do: the wake-ups heard last are older than the last
+    /// answers (B3).
     WakeUpsLast,
     StallCommandReplies,
     StallCommandRequests,
@@ -37,7 +38,7 @@ pub(crate) enum Fault {
     Refuse,
 }
 
-/// What a fault happens to. Each of these has at most one fault at a time.
+/// The target of a fault. Each target has at most one fault at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     Server,
@@ -137,7 +138,7 @@ pub(crate) struct Plan {
     pub(crate) fault: Fault,
     pub(crate) target: Target,
     pub(crate) lasts: Duration,
-    /// More chance, for what the fault needs besides.
+    /// More chance, for the other parameters of the fault.
     pub(crate) draw: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a run amounts to.
+//! The verdict on a run.
 
 use std::time::{Duration, Instant};
 

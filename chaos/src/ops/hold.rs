@@ -22,7 +22,7 @@ pub(super) async fn hold(world: &World, name: usize, guard: Guard, fixed: bool, 
     let extensions_seed = rng.u64(..);
     tokio::select! {
         () = look_and_count(world, name, &guard, &mut witness, until, rng) => {}
-        // What is under way when the hold is over is dropped in the middle.
+        // Work under way when the hold is over is dropped in the middle.
         () = extensions(world, &guard, fixed, Rng::with_seed(extensions_seed)) => {}
     }
     if rng.u32(0..12) == 0 {
@@ -109,7 +109,7 @@ async fn pause(rng: &mut Rng) {
     }
 }
 
-/// One read-modify-write. See [`counter`](crate::counter) for what it proves.
+/// One read-modify-write. [`counter`](crate::counter) explains its use.
 async fn count(
     world: &World,
     name: usize,

@@ -1,4 +1,4 @@
-//! What a user of the library might do, drawn at random, with a witness at every guard.
+//! The operations of a user of the library, drawn at random, with a witness at every guard.
 
 mod ask;
 mod hold;
@@ -22,7 +22,7 @@ pub(crate) use ask::calm_lock;
 /// The longest lease that any operation asks for, in leases.
 pub(crate) const LONGEST_LEASE: u32 = 2;
 
-/// What is going on.
+/// The phase of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Operations, as many as there can be.
@@ -33,7 +33,7 @@ pub(crate) enum Phase {
     End,
 }
 
-/// What the tasks of one process share.
+/// The state that the tasks of one process share.
 pub(crate) struct World {
     pub(crate) journal: Journal,
     pub(crate) counter: Counter,

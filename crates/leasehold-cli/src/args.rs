@@ -1,4 +1,4 @@
-//! What can be typed: every flag, its default, and the help that explains it.
+//! The command line: every flag, its default, and the help that explains it.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -13,7 +13,7 @@ const URL: &str =
     "Server to use [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 
-/// Distributed locks on Redis and Valkey: run a command under one, see who holds what.
+/// Distributed locks on Redis and Valkey: run a command under a lock, see the holders of a name.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = exit::TABLE)]
 pub(crate) struct Args {
@@ -28,9 +28,9 @@ pub(crate) enum Command {
     /// Hold a lock while a command runs
     #[command(long_about = RUN, after_help = run_after_help())]
     Run(Run),
-    /// Show who holds a name, since when and for how long
+    /// Show the holders of a name, since when and for how long
     Status(Status),
-    /// Take a name away from whoever holds it
+    /// Take a name away from its holder
     #[command(long_about = UNLOCK)]
     Unlock(Unlock),
 }
@@ -38,7 +38,7 @@ pub(crate) enum Command {
 const RUN: &str = "\
 Holds the lock NAME while CMD runs, and releases it afterwards.
 
-The lease is renewed as long as CMD runs. When it cannot be renewed, CMD is stopped before anybody else can \
+The lease is renewed as long as CMD runs. When it cannot be renewed, CMD is stopped before another holder can \
 get the name: SIGTERM when no more than --grace of the lease is left, SIGKILL shortly before its end. The same \
 happens when `leasehold run` itself is killed or stopped, because a guardian process of its own watches the \
 deadline. When the lock was taken away (unlock --force), the next renewal notices and CMD is killed.
@@ -69,11 +69,11 @@ fn run_after_help() -> String {
 }
 
 const UNLOCK: &str = "\
-Takes NAME away from whoever holds it, so that the next in line gets it.
+Takes NAME away from its holder, so that the next in line gets it.
 
 The holder is not asked. It notices when it next renews, and may go on working until then, beside the next \
-holder. So first make sure that it is dead, or that overlapping does no harm: `leasehold status NAME` says \
-who it is. A crashed holder loses the name by itself when its lease ends.";
+holder. So first make sure that it is dead, or that overlapping does no harm: `leasehold status NAME` shows \
+the holder. A crashed holder loses the name by itself when its lease ends.";
 
 /// Which server.
 #[derive(Clone, Debug, ClapArgs)]
@@ -100,7 +100,7 @@ pub(crate) struct Demo {
     /// Run on this server, with real processes [default: in memory, needs no server]
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// Print one JSON document: what happened, the counts and the verdict
+    /// Print one JSON document: the events, the counts and the verdict
     #[arg(long)]
     pub(crate) json: bool,
     /// Seed of the workers' pauses [default: a new one each time]
@@ -129,7 +129,7 @@ pub(crate) struct Run {
     /// When NAME is held, end at once with status 0 and do not run CMD
     #[arg(long, conflicts_with = "wait")]
     pub(crate) skip_if_held: bool,
-    /// Report what happened on stderr, as one line of JSON
+    /// Report the outcome on stderr, as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
     /// The lock to hold
@@ -190,7 +190,7 @@ pub(crate) struct Status {
 pub(crate) struct Unlock {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Yes, take it away from a holder who may still be working
+    /// Yes, take it away from a holder that may still be working
     #[arg(long)]
     pub(crate) force: bool,
     /// Which kind of lock NAME is

@@ -1,4 +1,4 @@
-//! The exit codes, in one place: [`TABLE`] is what `--help` prints, [`Exit`] is what the code says.
+//! The exit codes, in one place: `--help` prints [`TABLE`], the code uses [`Exit`].
 
 use std::process::ExitCode;
 
@@ -7,20 +7,20 @@ use leasehold::{Error, ErrorKind};
 /// The codes as `--help` prints them; a test keeps it and [`Exit`] together.
 pub(crate) const TABLE: &str = "\
 Exit status:
-  0    done; for run --skip-if-held also: held by somebody else, CMD was not run
+  0    done; for run --skip-if-held also: held by another owner, CMD was not run
   1    demo: the check at the end failed
-  64   usage: something typed is no good; nothing was sent
+  64   usage: invalid input; nothing was sent
   69   the server cannot be reached or does not answer
   70   something failed on this side
   75   busy: the name did not become free within --wait
   76   lost: the lease ended or was taken away, and CMD was stopped
-  77   the server said no: wrong password, missing permission, a key of another type
+  77   the server refused: wrong password, missing permission, a key of another type
   126  CMD cannot be executed
   127  CMD was not found
   else run passes on the status of CMD: its own code, or 128+n if signal n ended it
 
 CMD may use these numbers too. Where that matters, give CMD codes of its own, or use
---json, which reports on stderr what happened.";
+--json, which reports the outcome on stderr.";
 
 /// How the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) enum Exit {
     Rejected,
     CannotExecute,
     NotFound,
-    /// What CMD ended with: its own code, or 128 plus the signal.
+    /// The exit status of CMD: its own code, or 128 plus the signal.
     Of(u8),
 }
 
@@ -76,7 +76,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command could not do what it was asked, in words for the user.
+/// Why a command failed, in words for the user.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,

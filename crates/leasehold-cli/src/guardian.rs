@@ -2,22 +2,22 @@
 //!
 //! The supervisor talks to the server and tells this process each new deadline. When the supervisor is
 //! killed, this process reads the end of the connection; when it is stopped or starved, no new deadline
-//! comes. In both cases this process ends CMD in time, because it needs nobody for that:
+//! comes. In both cases this process ends CMD in time, because it needs no other process for that:
 //!
 //! - **G1** It is CMD's parent, so there is no moment in which CMD runs and this process does not know it.
-//! - **G2** It leads a process group of its own and blocks all signals, so what ends the supervisor, Ctrl-C or
-//!   `kill -9` of its whole group, does not end it too. (CMD starts with what was blocked before, as a rule
-//!   nothing.)
+//! - **G2** It leads a process group of its own and blocks all signals, so Ctrl-C or `kill -9` of the supervisor's
+//!   whole group ends the supervisor and not this process. (CMD starts with the signals blocked that were blocked
+//!   before, as a rule none.)
 //! - **G3** Orphans of CMD become its children, so it can tell when nothing is left of CMD's group even where
-//!   nobody else collects orphans, as in a container.
+//!   no other process collects orphans, as in a container.
 //! - **G4** The group's number stays taken while it has a member, so a signal to the group cannot hit others
 //!   as long as the group was not seen empty.
 //! - **G5** Nothing in it blocks but the wait for the next event or deadline, from before CMD starts until nothing
-//!   is left of its group. Reports are sent when there is room for them; what may take its time, starting CMD and
-//!   collecting children, has a thread of its own.
+//!   is left of its group. Reports are sent when there is room for them; starting CMD and collecting children, which
+//!   may take long, has a thread of its own.
 //! - **G6** Every way out ends CMD's group first: an error and a panic kill it.
 //!
-//! What it cannot do: end CMD while this process and the supervisor are both stopped, or get no CPU (a machine
+//! Limits: it cannot end CMD while this process and the supervisor are both stopped, or get no CPU (a machine
 //! that swaps, a frozen container, processes of a higher real-time priority); end a process that the kernel does
 //! not let go, as on a file system that hangs; reach a process that has left the group; or hurry a `leasehold
 //! run` inside CMD, whose own guardian grants its own grace.
@@ -66,7 +66,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let command: Vec<OsString> = words.collect();
     match guard(name, command, before) {
         Ok(()) => Exit::Done.into(),
-        // There is nobody to tell: the supervisor sees this process end without a report.
+        // No report is possible: the supervisor sees this process end without one.
         Err(_) => Exit::Internal.into(),
     }
 }
@@ -106,7 +106,7 @@ fn guard(name: OsString, command: Vec<OsString>, blocked: SigSet) -> io::Result<
     supervisor.see_off(&alarm)
 }
 
-/// Until nothing is left of the group. Whatever else ends this function ends the group first.
+/// Until nothing is left of the group. Every other way out of this function ends the group first.
 fn watch(
     supervisor: &mut Supervisor,
     mut keeper: Keeper,

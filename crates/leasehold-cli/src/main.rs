@@ -1,8 +1,8 @@
-//! The `leasehold` command: run a command under a distributed lock, see who holds what.
+//! The `leasehold` command: runs a command under a distributed lock, shows the holders of a name.
 //!
-//! Reading order: [`args`] is what can be typed, [`cmd`] has one file per command, [`exit`] the exit codes.
+//! Reading order: [`args`] is the command line, [`cmd`] has one file per command, [`exit`] the exit codes.
 //! `leasehold run` is [`supervise`] (holds the lock, forwards signals) and [`guardian`], a second process
-//! that starts the command and ends it in time, whatever becomes of the first.
+//! that starts the command and ends it in time, even if the first one dies.
 
 mod args;
 mod children;

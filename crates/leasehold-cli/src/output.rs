@@ -1,4 +1,4 @@
-//! What goes to the terminal: words on stderr, answers on stdout, and never a password.
+//! Output to the terminal: words on stderr, answers on stdout, and never a password.
 
 use std::{borrow::Cow, io::Write, time::Duration};
 
@@ -12,7 +12,7 @@ pub(crate) fn say(line: &str) {
     let _ = anstream::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A remark of ours, beside whatever CMD writes: one line.
+/// A remark of this program, beside the output of CMD: one line.
 pub(crate) fn remark(message: &str) -> String {
     format!("leasehold: {}", visible(&redact(message)))
 }

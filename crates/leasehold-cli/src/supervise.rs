@@ -1,6 +1,6 @@
 //! Stands between the lock and CMD while CMD runs: passes deadlines to the guardian and signals to CMD.
 //!
-//! The guardian ends CMD when a deadline passes; this side only tells it what it learns from the server. When
+//! The guardian ends CMD when a deadline passes; this side only passes on the server's answers. When
 //! the guard says that the lease is lost, this side kills as well: two processes have to fail before CMD can
 //! go on without the lock. So this side must not wait for the guardian, which may be stopped, nor for the reader
 //! of its remarks.
@@ -41,11 +41,11 @@ use crate::{
 const MARGIN_MIN: Duration = Duration::from_millis(20);
 const MARGIN_MAX: Duration = Duration::from_millis(250);
 
-/// How long to wait for the end of what a guardian that was killed has left behind, and for the guardian's next report
-/// after a loss.
+/// How long to wait for the end of the processes that a killed guardian has left behind, and for the guardian's next
+/// report after a loss.
 const SEARCH: Duration = Duration::from_secs(2);
 
-/// What became of CMD.
+/// The end of CMD.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) how: Ended,
@@ -54,7 +54,7 @@ pub(crate) struct Outcome {
     pub(crate) renewals: u64,
 }
 
-/// What there is to know about the hold.
+/// The state of the hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold<'a> {
     pub(crate) guard: &'a Guard,

@@ -215,7 +215,7 @@ fn what_the_command_leaves_behind_is_gone_before_the_release() {
     let flags = ["--lease", "5s", "--grace", "200ms"];
     let mut first = Process::start_captured(&mut run(&server.url(), &flags, &script));
     let left = notes.wait_pid("pid");
-    // Whoever comes next must not meet it.
+    // The next holder must not meet it.
     let meet = format!("kill -0 {} && exit 55; exit 0", left.as_raw_pid());
     assert_eq!(
         code(

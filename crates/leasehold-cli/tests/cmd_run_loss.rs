@@ -1,4 +1,4 @@
-//! `leasehold run` when the lock is lost: CMD is dead before anybody else can hold the name, whoever dies.
+//! `leasehold run` when the lock is lost: CMD is dead before another owner can hold the name, whichever process dies.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn stubborn(notes: &Notes) -> String {
     )
 }
 
-/// The next in line, who looks whether it is alone.
+/// The next in line, which looks whether it is alone.
 fn heir(server: &Server, notes: &Notes, victim: Pid) -> Process {
     let script = format!(
         "if kill -0 {victim} 2>/dev/null; then echo two; else echo alone; fi >{}",
@@ -389,7 +389,7 @@ fn children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Neither gone nor dead and waiting to be collected, by whoever collects orphans here.
+/// Neither gone nor dead and waiting to be collected by the process that collects orphans here.
 fn is_alive(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
     stat.is_ok_and(|stat| !stat.contains(") Z "))

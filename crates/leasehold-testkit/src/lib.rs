@@ -2,7 +2,7 @@
 //!
 //! - [`Server`]: a `redis-server` or `valkey-server` of the test's own, on a free loopback port.
 //! - [`Proxy`]: stands in front of a server and cuts, delays, stalls or loses what passes.
-//! - [`Recorder`], [`History`]: who held what when, and whether two ever held it at once.
+//! - [`Recorder`], [`History`]: the holds of a test, and whether two holders ever held a lock at once.
 //! - [`wait_until`], [`wait_until_async`]: wait for an event, and say which one never came.
 //!
 //! The kit knows Redis and TCP, not Leasehold: it can test any lock on Redis. A kit that cannot

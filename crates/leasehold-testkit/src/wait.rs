@@ -1,4 +1,4 @@
-//! Waiting for an event, with a deadline and a name for what never came.
+//! Waiting for an event, with a deadline and a name for the event.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Blocks until `condition` holds.
 ///
-/// It blocks the thread: on a current-thread runtime, what the test's own tasks must bring about
+/// It blocks the thread: on a current-thread runtime, a condition that the test's own tasks must bring about
 /// needs [`wait_until_async`].
 ///
 /// # Panics

@@ -186,7 +186,7 @@ fn a_server_does_not_outlive_a_killed_test() {
     assert!(runs(pid));
     child.kill().expect("the child is there");
     child.wait().expect("the child is ours");
-    // Gone or, where nobody adopts it, a zombie: in either case it has no port and no directory.
+    // Gone or, where no process adopts it, a zombie: in either case it has no port and no directory.
     wait_until(SOON, "the server's directory is gone", || {
         !std::path::Path::new(dir).exists()
     });

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 const STOCK: u32 = 50;
 const BUYERS: usize = 100;
 
-/// A shop whose database knows no transactions.
+/// A shop with a database without transactions.
 #[derive(Default)]
 struct Shop {
     stock: AtomicU32,

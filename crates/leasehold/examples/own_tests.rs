@@ -18,7 +18,7 @@ async fn import(guard: &Guard, rows: &mut Vec<u32>) -> Result<(), Error> {
     guard.run(work).await
 }
 
-/// The server becomes unreachable, and the work stops before anybody else can get the name.
+/// The server becomes unreachable, and the work stops before another owner can get the name.
 async fn work_stops_before_the_lock_is_lost() -> Result<(), Error> {
     use leasehold::{ErrorKind, MemoryServer};
 

@@ -18,9 +18,9 @@ async fn main() -> Result<(), Error> {
     let guard = mutex.lock().await?; // waits its turn; renewed while the guard lives
     println!("holding order:42 for {:?} and longer", guard.remaining());
 
-    // Somebody else does not get it, and does not wait for ever.
+    // Another caller does not get it, and does not wait for ever.
     let other = mutex.try_lock_for(Duration::from_millis(100)).await?;
-    println!("somebody else got it: {}", other.is_some());
+    println!("another caller got it: {}", other.is_some());
 
     // Dropped the moment the lease is lost.
     let receipt = guard.run(async { "charged 42.00" }).await?;

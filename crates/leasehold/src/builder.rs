@@ -24,9 +24,9 @@ impl Client {
     /// | `memory:NAME` | a store that all clients of this process share under this name |
     ///
     /// # Errors
-    /// - [`Error::Invalid`]: the URL is no good; nothing was sent.
+    /// - [`Error::Invalid`]: the URL is not valid; nothing was sent.
     /// - [`Error::NotSent`]: the server cannot be reached within the connect timeout (5 s).
-    /// - [`Error::Rejected`]: it can be reached, but refuses us, or is not Redis.
+    /// - [`Error::Rejected`]: it can be reached, but refuses the client, or is not Redis or Valkey.
     ///
     /// # Cancel safety
     /// Cancel safe: the connection is closed.
@@ -144,7 +144,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What this client is called in [`Status`](crate::Status). Default: `host:pid`.
+    /// The label of this client in [`Status`](crate::Status). Default: `host:pid`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self

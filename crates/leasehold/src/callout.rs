@@ -1,7 +1,7 @@
-//! Calls into code of the user's: a waker, a subscriber of `tracing`.
+//! Calls into the user's code: a waker, a subscriber of `tracing`.
 //!
-//! What panics there ends there, with a word on stderr from the panic hook: it must not end the thread, the watchdog, the
-//! subscriptions or a reconnect, on which others rely.
+//! A panic there ends there, with a message on stderr from the panic hook: it must not end the thread, the watchdog, the
+//! subscriptions or a reconnect, on which other callers rely.
 
 use std::{
     future::Future,
@@ -19,7 +19,7 @@ pub(crate) fn wake(waker: Waker) {
 
 pub(crate) fn quietly(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
-        // Its drop is code of the user's, too.
+        // Its drop is the user's code, too.
         std::mem::forget(payload);
     }
 }
@@ -46,7 +46,7 @@ impl Drop for Shield {
     }
 }
 
-/// `future`, which is polled by the user's tasks and woken by others: a waker that panics harms neither those nor the wakers
+/// `future`, which the user's tasks poll and other tasks wake: a waker that panics harms neither those nor the wakers
 /// behind it.
 pub(crate) async fn shielded<F: Future>(future: F) -> F::Output {
     let mut shielded = Shielded {
@@ -58,7 +58,7 @@ pub(crate) async fn shielded<F: Future>(future: F) -> F::Output {
 
 struct Shielded<'a, F> {
     future: Pin<&'a mut F>,
-    /// What is around the user's waker, and that as a waker.
+    /// The shield around the user's waker, and the shield as a waker.
     shield: Option<(Arc<Shield>, Waker)>,
 }
 

@@ -1,4 +1,4 @@
-//! The client: one constructor per kind of lock, and what can be asked of the server.
+//! The client: one constructor per kind of lock, and its requests to the server.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -12,14 +12,14 @@ use crate::{Error, Event, LeasedSemaphore, Mutex, RwLock, Status, engine::core::
 /// after the other: in a `static`, for instance. On a real server renewals, wake-ups and reconnecting run on one
 /// thread of Leasehold's own per process, so leases are renewed whether the runtimes of their holders are
 /// blocked, busy or ended. A process that hangs therefore keeps its locks: see
-/// [`max_hold`](crate::Mutex::max_hold). What a client does in the background ends when the last client, mutex and
+/// [`max_hold`](crate::Mutex::max_hold). A client's background work ends when its last clone, lock handle and
 /// guard are gone; the thread stays.
 ///
 /// Each of these runtimes needs I/O *and* time (`enable_all`, or `enable_io` and `enable_time`), or calls panic or fail there.
 /// A client of `memory:` lives on the runtime that connected it, which must outlive the guards.
 ///
 /// It takes one connection for each runtime that locks through it, closed when that runtime ends, one for
-/// renewals, and one to hear wake-ups when somebody first waits.
+/// renewals, and one to hear wake-ups from the first wait on.
 ///
 /// # Examples
 /// ```no_run
@@ -37,10 +37,10 @@ pub struct Client {
     core: Arc<Core>,
 }
 
-/// How to leave: see [`Client::shutdown`].
+/// How [`Client::shutdown`] treats held locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Give holders `grace` to let go by themselves, then release what is left.
+    /// Give holders `grace` to release by themselves, then release the locks that are still held.
     ReleaseAll {
         /// How long to wait for the holders.
         grace: Duration,
@@ -59,26 +59,26 @@ impl Client {
         &self.core.uuid
     }
 
-    /// A re-entrant mutual exclusion lock on a name. No I/O; a bad name is refused when it is used.
+    /// A re-entrant mutual exclusion lock on a name. No I/O; the first use refuses a bad name.
     #[track_caller]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// A lock for many readers or one writer. No I/O; a bad name is refused when it is used.
+    /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// Permits, each held under a lease. No I/O; a bad name is refused when it is used.
+    /// Permits, each held under a lease. No I/O; the first use refuses a bad name.
     pub fn leased_semaphore(&self, name: impl AsRef<str>) -> LeasedSemaphore {
         LeasedSemaphore::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// Who holds a mutex. The other kinds have a `status` of their own.
+    /// The holders of a mutex, and how many wait for it. The other kinds have a `status` of their own.
     ///
     /// # Errors
-    /// The name is no good, or the server does not answer. It only reads.
+    /// The name is not valid, or the server does not answer. It only reads.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -86,13 +86,13 @@ impl Client {
         self.mutex(name).status().await
     }
 
-    /// Frees a mutex, whoever holds it. `false` if nobody did. The other kinds have a `force_unlock` of their own.
+    /// Frees a mutex: takes it from its holder. `false` if it was free. The other kinds have a `force_unlock` of their own.
     ///
-    /// A holder of ours learns it at its next renewal or [`verify`](crate::Guard::verify), a third of its
+    /// A holder that uses this library learns it at its next renewal or [`verify`](crate::Guard::verify), a third of its
     /// lease later at worst; until then it believes that it is alone. Make sure that it is dead first.
     ///
     /// # Errors
-    /// The name is no good, or the server does not answer: it may have freed the name.
+    /// The name is not valid, or the server does not answer: it may have freed the name.
     ///
     /// # Cancel safety
     /// Dropping it does not take the request back.
@@ -103,7 +103,7 @@ impl Client {
         self.mutex(name).force_unlock().await
     }
 
-    /// What happens to the leases of this client from now on.
+    /// The events of this client's leases from now on.
     ///
     /// A listener that lags more than 4096 events behind misses some (and is told how many).
     pub fn events(&self) -> broadcast::Receiver<Event> {
@@ -118,7 +118,7 @@ impl Client {
     /// has been told, or could not be within the operation timeout. `status` and `force_unlock` go on working.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the client closed, and what is held to expire.
+    /// Dropping it leaves the client closed; leases that are still held expire.
     pub async fn shutdown(&self, how: Shutdown) {
         let grace = match how {
             Shutdown::ReleaseAll { grace } => Some(grace),
@@ -127,7 +127,7 @@ impl Client {
         self.core.shutdown(grace).await;
     }
 
-    /// What this client keeps in memory, for tests that look for leaks.
+    /// The things that this client keeps in memory, for tests that look for leaks.
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
         Footprint {
@@ -138,8 +138,8 @@ impl Client {
         }
     }
 
-    /// Completes when this client has heard all that its server has said to it until now, and what that wakes has had a
-    /// turn, for tests that wait until nothing is under way.
+    /// Completes when this client has heard all messages that its server has sent until now, and the tasks that these wake
+    /// have had a turn, for tests that wait until nothing is under way.
     #[doc(hidden)]
     pub async fn heard(&self) {
         self.core.heard().await;

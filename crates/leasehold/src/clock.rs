@@ -52,7 +52,7 @@ impl From<Duration> for Span {
     }
 }
 
-/// A duration in nanoseconds; 584 years and more are all the same to us.
+/// A duration in nanoseconds; 584 years and more count as 584 years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

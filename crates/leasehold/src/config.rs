@@ -86,7 +86,7 @@ impl Default for Handoff {
     }
 }
 
-/// What a client is made with, checked.
+/// The settings of a client, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) lease: Duration,

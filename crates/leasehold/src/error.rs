@@ -1,10 +1,10 @@
-//! What can go wrong, what the server may hold then, and what to do next.
+//! The errors: each says what the server may hold, and what to do next.
 
 use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Duration};
 
 /// Why something could not be done.
 ///
-/// "Held by someone else" is no error: `try_lock` and `try_lock_for` answer `None`.
+/// "Held by another owner" is no error: `try_lock` and `try_lock_for` answer `None`.
 /// The message says what was refused or failed and what to do; [`source`](StdError::source) is the cause.
 ///
 /// | variant | the server holds | next |
@@ -21,25 +21,25 @@ use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Durat
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The input is no good; nothing was sent.
+    /// Invalid input; nothing was sent.
     Invalid(Invalid),
     /// The request did not leave this process. The server is as it was.
     NotSent {
-        /// What we were about to do, and to which name.
+        /// The step that was to be sent, and its name.
         doing: Box<str>,
         /// Why it could not be sent.
         source: Cause,
     },
-    /// The server answered, and said no. It is as it was.
+    /// The server refused the request. It is as it was.
     Rejected {
-        /// What we asked for.
+        /// The step that was asked for, and its name.
         doing: Box<str>,
-        /// What the server said.
+        /// The server's answer.
         source: Cause,
     },
     /// The request was sent and no answer came: it may have been carried out.
     Ambiguous {
-        /// What we asked for.
+        /// The step that was asked for, and its name.
         doing: Box<str>,
         /// How long at most the server may hold a lease for us, from the moment at which it carries the request out: as a rule
         /// that was before this error, but a server that stands still may do it when it goes on. As long as this client lives,
@@ -66,9 +66,9 @@ pub enum Error {
     TooShort {
         /// The name.
         name: Arc<str>,
-        /// What is left.
+        /// The time left.
         left: Duration,
-        /// What was asked for.
+        /// The time asked for.
         wanted: Duration,
     },
     /// The client was shut down.
@@ -94,7 +94,7 @@ pub enum ErrorKind {
     ThreadGone,
 }
 
-/// The cause of an error, shared by all who waited for the same answer.
+/// The cause of an error, shared by all callers that waited for the same answer.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 
 /// How a lease was lost.
@@ -117,13 +117,13 @@ pub enum LostReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Invalid {
-    /// What was refused, such as `lease`.
+    /// The setting that was refused, such as `lease`.
     pub what: &'static str,
     /// The value that came in. Never a secret.
     pub value: Box<str>,
     /// The limit it breaks.
     pub limit: Box<str>,
-    /// What to do instead.
+    /// The remedy.
     pub remedy: Box<str>,
 }
 
@@ -254,7 +254,7 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What became of a hold that was given back. Whichever it is, the work was alone until then.
+/// The result of a release. In each case the work was alone until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {

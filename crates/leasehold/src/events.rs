@@ -1,4 +1,4 @@
-//! What happens to a client's leases, for those who want to watch.
+//! The events of a client's leases, for users who watch them.
 
 use std::{
     sync::{
@@ -22,11 +22,11 @@ pub struct Event {
     pub name: Arc<str>,
     /// The number of the lease, the second half of the owner field on the server.
     pub lease: u64,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
-/// What happened to a lease.
+/// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {

@@ -1,9 +1,9 @@
-//! Where the background work of a client runs, and whose timers it uses.
+//! Where the background work of a client runs, and which runtime's timers it uses.
 //!
-//! A lease must be renewed whether or not the runtime of those who hold it makes progress. So everything that a
-//! client of a real server does by itself (renewals, wake-ups, reconnecting, releases in the background) runs on
-//! one thread of this process, which is ours alone: a runtime of the user's may be blocked, busy or ended
-//! without any lease noticing. The thread starts with the first client and stays as long as the process.
+//! A lease must be renewed whether or not its holder's runtime makes progress. So everything that a client of a real
+//! server does by itself (renewals, wake-ups, reconnecting, releases in the background) runs on one thread of this
+//! process, which only this library uses: a runtime of the user may be blocked, busy or ended without effect on any
+//! lease. The thread starts with the first client and stays as long as the process.
 //!
 //! A client of a memory server lives on tokio time, which a test may pause. Its home is the runtime that
 //! connected it.
@@ -43,13 +43,13 @@ pub(crate) enum Home {
 pub(crate) struct Thread {
     runtime: Handle,
     alive: Arc<AtomicBool>,
-    /// Who is told when it ends.
+    /// The clients to tell when it ends.
     clients: Arc<Clients>,
     /// A fork copies everything but the thread.
     process: u32,
 }
 
-/// What lives at home, and has to know when the thread is gone.
+/// A part of a client that lives at home, and must be told when the thread ends.
 pub(crate) trait Resident: std::fmt::Debug + Send + Sync {
     fn thread_gone(&self);
 }
@@ -90,7 +90,7 @@ impl Home {
         }
     }
 
-    /// Whether there is anybody at home. One atomic load.
+    /// Fails if the client's thread has ended. One atomic load.
     pub(crate) fn check(&self) -> Result<(), ThreadGone> {
         match self {
             Home::Thread(thread) if !thread.is_alive() => Err(ThreadGone),
@@ -98,7 +98,7 @@ impl Home {
         }
     }
 
-    /// The same, and that this is not a fork of the process where the thread runs. One system call.
+    /// Fails also if this process is a fork of the one where the thread runs. One system call.
     pub(crate) fn check_process(&self) -> Result<(), ThreadGone> {
         match self {
             Home::Thread(thread) if !thread.is_in_this_process() => Err(ThreadGone),
@@ -106,7 +106,7 @@ impl Home {
         }
     }
 
-    /// Tells it when the thread ends. That is a bug: only a panic ends it.
+    /// Tells the resident when the thread ends. That is a bug: only a panic ends it.
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
         if let Home::Thread(thread) = self {
             let mut clients = thread.clients.lock();
@@ -115,20 +115,20 @@ impl Home {
         }
     }
 
-    /// Completes after `time`, from now, by a timer of the home: whoever polls it, and whatever becomes of the
-    /// runtime that polled it before.
+    /// Completes after `time`, from now, by a timer of the home. Any runtime may poll it, even after one that polled it
+    /// before has ended.
     pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
         let (home, end) = (self.clone(), self.end(time));
         async move { home.timer(end, Timer::OfHome).await }
     }
 
-    /// Completes after `time`, from now, by a timer of whichever runtime polls it: also if nobody is at home.
+    /// Completes after `time`, from now, by a timer of the runtime that polls it: also if the home's thread has ended.
     pub(crate) async fn sleep_here(&self, time: Duration) {
         let end = end_of(TokioInstant::now(), time);
         self.timer(end, Timer::OfWhoPolls).await;
     }
 
-    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Home::sleep) does.
+    /// The output of `work`, or `None` if that takes longer than `time`, measured as [`sleep`](Home::sleep) does.
     pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
         tokio::select! {
             biased;
@@ -137,8 +137,8 @@ impl Home {
         }
     }
 
-    /// The same, measured as [`sleep_here`](Home::sleep_here) does, which is the cheapest for those who are on a
-    /// runtime. Takes a pointer, so that the work is not moved about.
+    /// The same, measured as [`sleep_here`](Home::sleep_here) does, which is the cheapest for a caller on a runtime.
+    /// Takes a pointer, so that the work is not moved about.
     pub(crate) async fn within_here<F: Future>(
         &self,
         time: Duration,
@@ -154,7 +154,7 @@ impl Home {
 
     fn end(&self, time: Duration) -> TokioInstant {
         let now = match self {
-            // Its clock is never paused, whatever the clock of the runtime that asks.
+            // Its clock is never paused, even where the clock of the caller's runtime is.
             Home::Thread(_) => TokioInstant::from_std(Instant::now()),
             Home::Runtime(_) => TokioInstant::now(),
         };
@@ -178,7 +178,7 @@ impl Home {
             });
             let over = match place {
                 TimerPlace::Here(_) => over.await,
-                // The waker is called where others' work is done.
+                // The waker is called on a runtime that does other callers' work, too.
                 TimerPlace::Thread(_) | TimerPlace::Nowhere(_) => callout::shielded(over).await,
             };
             if over {
@@ -187,7 +187,7 @@ impl Home {
         }
     }
 
-    /// Whose timer to use now.
+    /// Which runtime's timer to use now.
     fn place(&self, whose: Timer) -> Option<TimerPlace<'_>> {
         let thread = match self {
             Home::Thread(thread) if thread.is_alive() => Some(thread),
@@ -247,7 +247,7 @@ enum Timer {
     OfWhoPolls,
 }
 
-/// `time` after `now`; what is too long for the clock is thirty years.
+/// `time` after `now`; a time too long for the clock counts as thirty years.
 fn end_of(now: TokioInstant, time: Duration) -> TokioInstant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     now.checked_add(time).unwrap_or_else(|| now + FAR)
@@ -259,7 +259,7 @@ impl Thread {
         let alive = Arc::new(AtomicBool::new(true));
         let clients = Arc::<Clients>::default();
         let at_end = Ended(Arc::clone(&alive), Arc::clone(&clients));
-        // The runtime is made over there: it must not be dropped in the middle of a user's.
+        // The new thread makes the runtime: it must not be dropped inside a runtime of the user.
         let (told, heard) = mpsc::channel();
         std::thread::Builder::new()
             .name(NAME.to_owned())
@@ -296,7 +296,7 @@ impl Thread {
     }
 }
 
-/// What the thread is called in a debugger.
+/// The name of the thread, as a debugger shows it.
 const NAME: &str = "leasehold";
 
 struct Ended(Arc<AtomicBool>, Arc<Clients>);

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A kind of lock.
 ///
-/// Locks of different kinds exclude each other nowhere: who contends for one name must use one kind.
+/// Locks of different kinds do not exclude each other: all clients that contend for one name must use one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LockKind {
@@ -36,7 +36,7 @@ impl fmt::Display for LockKind {
     }
 }
 
-/// How a hold shares its name with others of its kind. All that the engine knows of a kind.
+/// How a hold shares its name with others of its kind. The engine knows nothing else of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Access {
@@ -44,7 +44,7 @@ pub enum Access {
     Exclusive,
     /// Together with others that share it; the callers of one process share one hold.
     Shared,
-    /// So many of a count of permits.
+    /// This many permits.
     Permits(u16),
 }
 

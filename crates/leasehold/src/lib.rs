@@ -9,7 +9,7 @@
 //! let mutex = client.mutex("order:42"); // a handle; no I/O
 //!
 //! let guard = mutex.lock().await?; // waits its turn; renewed while the guard lives
-//! let charged = guard.run(charge()).await?; // dropped the moment the lease is lost
+//! let charged = guard.run(charge()).await?; // cancels the work if the lease is lost
 //! assert_eq!(charged, 42);
 //! assert_eq!(guard.release().await.unwrap(), Released::Freed); // or just drop it
 //! # Ok(()) }
@@ -17,25 +17,24 @@
 //!
 //! # You hold a lease
 //!
-//! Nobody owns a distributed lock. The server gives a *lease* on a *name* to an *owner*, for a time; the
+//! A distributed lock is leased, not owned. The server gives a *lease* on a *name* to an *owner*, for a time; the
 //! [`Guard`] is the proof of it, and the *watchdog* of the [`Client`] renews it while the guard lives. When
-//! renewals do not get through, the guard knows before the server can give the name to anybody else:
+//! renewals do not get through, the guard knows before the server can give the name to another owner:
 //!
 //! | to stop in time | |
 //! |---|---|
-//! | [`guard.run(future)`](Guard::run) | drops the future at that moment |
+//! | [`guard.run(future)`](Guard::run) | drops the future when the lease is lost |
 //! | [`guard.lost()`](Guard::lost) | a future for `select!` |
 //! | [`guard.at_risk(d)`](Guard::at_risk) | completes when no more than `d` of the lease remains |
 //! | [`guard.is_valid()`](Guard::is_valid), [`ensure(d)`](Guard::ensure) | a check before a step that counts |
 //!
-//! What that promises, failure by failure, is in `docs/guarantees.md`; every key on the server in
-//! `docs/keys.md`.
+//! `docs/guarantees.md` states the guarantees, failure by failure; `docs/keys.md` lists every key on the server.
 //!
 //! # Dropping futures
 //!
 //! Every future of this crate may be dropped at any time; each says under *Cancel safety* what that does.
 //! None leaves a lock, a place in the queue or a subscription behind; at most a tombstone that refuses late copies of
-//! a request whose fate is unknown, which ends by itself (`docs/keys.md`).
+//! a request that may or may not have been carried out, and that ends by itself (`docs/keys.md`).
 //!
 //! # Trade-offs
 //!
@@ -43,15 +42,15 @@
 //! - One waiting process costs the server two channels per name, and one connection for all.
 //! - Hand-off in memory lets a process hold a contended name for up to 64 turns or 20 ms, whichever ends first, before the next
 //!   process gets it; [`Handoff`] changes that.
-//! - A release that is dropped rather than awaited tells nobody what became of it.
+//! - A release that is not awaited is carried out in the background, and reports no result.
 //!
 //! # Runtime
 //!
 //! tokio, with I/O *and* time enabled (`enable_all`, or `enable_io` and `enable_time`): each runtime that a client is used
-//! from, not only the one that connects. On one that lacks either, calls panic or fail. No runtime at all will do, too: then
-//! all runs on the thread of this library. Any runtime may use a client and its guards, wherever they came from. On a
-//! real server all that a client does by itself runs on one thread per process, with a connection of its own: a
-//! runtime that is blocked, busy or ended costs no lease. The other side of it: a process that hangs keeps its locks,
+//! from, not only the one that connects. On one that lacks either, calls panic or fail. Without any runtime calls work, too:
+//! then all runs on the thread of this library. Any runtime may use a client and its guards, wherever they were made. On a
+//! real server a client does its background work on one thread per process, with a connection of its own: a
+//! runtime that is blocked, busy or ended costs no lease. The drawback: a process that hangs keeps its locks,
 //! unless [`max_hold`](Mutex::max_hold) ends them. A client of `memory:` lives on the runtime that connected it.
 //!
 //! After a `fork` the child connects a new client; the old one answers [`Error::ThreadGone`]

@@ -85,7 +85,7 @@ impl Name {
     }
 }
 
-/// What requests, queues and wake-ups are found by.
+/// The key by which requests, queues and wake-ups are found: a kind and a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LockId {
     pub(crate) kind: LockKind,
@@ -103,7 +103,7 @@ impl LockId {
         self.ours(Suffix::Gone(client, lease))
     }
 
-    /// What all such keys begin with; the owner follows.
+    /// The prefix of all such keys; the owner follows.
     pub(crate) fn gone_prefix(&self) -> Key<'_> {
         self.ours(Suffix::GonePrefix)
     }
@@ -129,7 +129,7 @@ impl fmt::Display for LockId {
     }
 }
 
-/// What keys and channels of our own begin with.
+/// The prefix of this library's own keys and channels.
 pub(crate) const OURS: &str = "leasehold";
 const OURS_BEGIN: &str = "leasehold:";
 

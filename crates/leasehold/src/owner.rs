@@ -1,7 +1,7 @@
-//! Who holds a lease.
+//! The identity of a lease's holder.
 //!
-//! The field in Redisson's hash is `<client uuid>:<number>`. The number is ours to choose, and it is one per
-//! lease: never a thread, never a task, since the branches of one `join!` share both.
+//! The field in Redisson's hash is `<client uuid>:<number>`. This library chooses the number, one per lease: never a
+//! thread, never a task, since the branches of one `join!` share both.
 
 use std::{
     fmt,
@@ -49,8 +49,8 @@ impl LeaseId {
 
     /// When the lease was made, by the wall clock of its client.
     ///
-    /// `None` for a number that is no lease of ours: Redisson writes thread ids, which are small, or whatever
-    /// number its user passed.
+    /// `None` for a number that is no lease of ours: Redisson writes thread ids, which are small, or a number that its
+    /// user passed.
     pub(crate) fn made_at(self) -> Option<SystemTime> {
         const DAY_MS: u64 = 24 * 3600 * 1000;
         let millis = self.0 >> SEQUENCE_BITS;
@@ -99,8 +99,8 @@ pub(crate) fn client_uuid() -> String {
 
 /// An owner, which may enter the same lock again.
 ///
-/// Each `lock()` is a new owner, so locking twice waits for the first. Code that must enter a lock it may
-/// already hold says who it is: [`Mutex::owned_by`](crate::Mutex::owned_by), or [`Owner::scope`] around code
+/// Each `lock()` is a new owner, so a second `lock()` waits for the first guard. Code that must enter a lock it may
+/// already hold names its owner: [`Mutex::owned_by`](crate::Mutex::owned_by), or [`Owner::scope`] around code
 /// that cannot be handed a value. Clones are the same owner.
 ///
 /// An owner is one flow of control. Two branches of a `join!` that share an owner share its locks: both are
@@ -127,7 +127,7 @@ pub(crate) fn client_uuid() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(OwnerId);
 
-/// What an [`Owner`] is within its process.
+/// The number of an [`Owner`] within its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerId(NonZeroU64);
 
@@ -159,7 +159,7 @@ impl Owner {
     }
 }
 
-/// The owner whose [`Owner::scope`] we are in.
+/// The owner of the [`Owner::scope`] around the caller.
 pub(crate) fn scoped() -> Option<OwnerId> {
     SCOPE.try_with(|owner| *owner).ok()
 }

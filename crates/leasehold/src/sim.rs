@@ -43,13 +43,13 @@ impl SimClock {
         self.0.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    /// What the engine reads. Each look is a nanosecond later than the one before, so that nothing depends on which
+    /// The engine's reading. Each look is a nanosecond later than the one before, so that nothing depends on which
     /// of two equal instants comes first.
     pub(crate) fn now(&self) -> Tick {
         Tick::from_nanos(self.0.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What it shows, which grows with each look that the engine takes.
+    /// The reading, which grows with each look that the engine takes.
     pub fn reading(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ pub(crate) fn next_lease() -> Option<u64> {
     Some(next)
 }
 
-/// What a request asks for.
+/// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the steps of backend/mod.rs")]
 pub enum Kind {
@@ -138,9 +138,9 @@ impl Kind {
 
 /// A request on its way: may be carried out at any time, any number of times, or never.
 pub struct Request {
-    /// Who asks.
+    /// The client that asks.
     pub client: Arc<str>,
-    /// What for.
+    /// The kind of the request.
     pub kind: Kind,
     /// Which name and under which lease id. One for most kinds, any number for a renewal.
     pub about: Vec<(Arc<str>, u64)>,
@@ -174,7 +174,7 @@ impl Answer {
 /// A wake-up on its way to a client. Dropped, it is lost.
 #[derive(Clone)]
 pub struct Hint {
-    /// To whom.
+    /// The client that it is for.
     pub client: Arc<str>,
     /// About which name.
     pub name: Arc<str>,
@@ -257,7 +257,7 @@ where
 struct Unconnected;
 
 impl Request {
-    /// A request, and what its client waits for.
+    /// A request, and the answer that its client waits for.
     pub(crate) fn new<T: Clone + fmt::Debug + Send + 'static>(
         client: &Arc<str>,
         kind: Kind,
@@ -277,7 +277,7 @@ impl Request {
         let answer = async move {
             match answered.await {
                 Ok(answer) => answer,
-                // Lost on the way: whoever waits gives up by its own clock.
+                // Lost on the way: the caller gives up by its own clock.
                 Err(_) => std::future::pending().await,
             }
         };
@@ -316,10 +316,10 @@ impl MemoryServer {
 #[derive(Clone, Debug)]
 pub struct Probe(Weak<Hold>);
 
-/// What a [`Probe`] sees.
+/// The result of a look through a [`Probe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// `is_valid()` would say so now, and for so long.
+    /// `is_valid()` would answer `true` now, and for this long.
     Valid(Duration),
     /// Its time is over.
     Expired,
@@ -330,7 +330,7 @@ pub enum Look {
 }
 
 impl Probe {
-    /// What [`Guard::is_valid`] would say at this moment of its client's clock.
+    /// The answer that [`Guard::is_valid`] would give at this moment of its client's clock.
     pub fn look(&self) -> Look {
         let Some(hold) = self.0.upgrade() else {
             return Look::Released;
@@ -354,7 +354,7 @@ impl Probe {
 }
 
 impl<K> Guard<K> {
-    /// The same guard, whatever its kind.
+    /// The same guard, without its kind.
     pub fn erased(self) -> Guard {
         Guard::new(self.into_held())
     }

@@ -1,4 +1,4 @@
-//! Who holds a lock, put into words.
+//! The holders of a lock, for users.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,15 +9,15 @@ use crate::{
     owner::LeaseId,
 };
 
-/// Who holds a lock, and how many wait.
+/// The holders of a lock, and how many clients and tasks wait for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
     /// The name.
     pub name: String,
-    /// Which kind of lock was looked at.
+    /// The kind of lock that was looked at.
     pub kind: LockKind,
-    /// Who holds it; none if it is free. The readers of one process are one holder. Of a leased semaphore at most 1000: those
+    /// The holders; none if it is free. The readers of one process are one holder. Of a leased semaphore at most 1000: those
     /// whose leases end first.
     pub holders: Vec<Holder>,
     /// How many permits are free; `None` for a kind that has none.
@@ -37,21 +37,21 @@ pub struct Holder {
     pub owner: String,
     /// The client's uuid; empty where the server does not know it.
     pub client: String,
-    /// What the client calls itself (`host:pid` unless told otherwise); `None` for Redisson, a client that is
+    /// The label that the client gave itself (`host:pid` unless told otherwise); `None` for Redisson, a client that is
     /// gone, or where `CLIENT LIST` is not permitted.
     pub label: Option<String>,
     /// How it shares the lock with others.
     pub access: Access,
     /// How often the owner has entered; of readers, how many shared the hold when the server was last told, up to 100.
     pub holds: u64,
-    /// Since when, by the clock of the client that asked for the lease; `None` for Redisson.
+    /// When the lease was first asked for, by the clock of the client that asked; `None` for Redisson.
     pub since: Option<SystemTime>,
-    /// What is left of the lease; `None` if it has no end.
+    /// The time left of the lease; `None` if it has no end.
     pub remaining: Option<Duration>,
 }
 
 impl Status {
-    /// What the server says of a lock for which so many tasks of this client wait.
+    /// The server's answer about a lock for which `waiting_here` tasks of this client wait.
     pub(crate) fn new(id: &LockId, found: Inspection, waiting_here: usize) -> Status {
         Status {
             name: id.name.as_str().to_owned(),

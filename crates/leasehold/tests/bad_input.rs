@@ -245,7 +245,7 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
     }
 }
 
-/// Listens, and says this to whoever comes and says something.
+/// Listens, and answers each client that sends something with `says`.
 fn listener(says: Option<&'static str>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -285,7 +285,7 @@ async fn whoever_is_no_redis_server_is_told_from_one() {
     assert!(error.to_string().contains("300ms"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(2));
 
-    // Nobody at all.
+    // No listener at all.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -329,7 +329,7 @@ async fn another_type_under_the_name_is_refused_and_left_alone() {
     }
 }
 
-/// While it is held, somebody writes another type under the name.
+/// While it is held, another client writes another type under the name.
 #[tokio::test]
 async fn a_release_that_is_refused_ends_the_hold_all_the_same() {
     for server in servers() {
@@ -398,7 +398,7 @@ async fn what_an_acl_forbids_is_told_in_its_words() {
             assert!(!message.contains("secret"), "{message}");
             common::wait_until_idle(&client).await;
         }
-        // Who may not tell others that the name is free may not give it back, and it ends by itself.
+        // A user that may not tell others that the name is free may not give it back, and it ends by itself.
         let rules = ["resetchannels", "~*", "+@all", "-client", "-pubsub"];
         user("no-client", &rules);
         let client = connect("no-client").await.unwrap();

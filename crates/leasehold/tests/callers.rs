@@ -32,7 +32,7 @@ async fn output<F: Future>(future: &mut ByHand<F>) -> F::Output {
 }
 
 /// Bug 47: `select!` with `&mut lock` polls a `lock()` once and then leaves it alone. It may come to hold the name, but
-/// whoever does not want to wait must be told so.
+/// a caller that does not want to wait must be told so.
 #[tokio::test]
 async fn a_lock_that_is_not_polled_any_more_keeps_nobody_from_an_answer() {
     for world in World::all() {
@@ -222,7 +222,7 @@ async fn a_waker_that_panics_makes_no_other_name_deaf() {
     }
 }
 
-/// Bug 62: of several that wait for the loss of one hold, one whose waker panics does not keep it from the others.
+/// Bug 62: of several that wait for the loss of one hold, one with a waker that panics does not keep it from the others.
 #[tokio::test]
 async fn a_waker_that_panics_keeps_the_loss_from_nobody_else() {
     for server in servers() {

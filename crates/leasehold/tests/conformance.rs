@@ -152,7 +152,7 @@ async fn a_waiter_is_woken_by_the_release_here_and_elsewhere() {
     .await;
 }
 
-/// Many tasks of several processes: those who exclude each other are never inside together.
+/// Many tasks of several processes: two that exclude each other are never inside together.
 #[tokio::test]
 async fn contenders_exclude_each_other() {
     for_each(|row, world| async move {

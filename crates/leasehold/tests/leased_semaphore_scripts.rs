@@ -35,7 +35,7 @@ fn permit(number: u8) -> Vec<u8> {
     id
 }
 
-/// Somebody who calls scripts.
+/// A connection that calls scripts.
 struct Caller(redis::Connection);
 
 impl Caller {
@@ -256,7 +256,7 @@ fn who_finds_too_few_is_told_when_the_next_ends() {
         caller.put(b"java's other one", &end.to_string());
         let (held, left) = caller.acquire(1, 1000).unwrap();
         assert!(held == 0 && (18_000..=20_000).contains(&left), "{left}");
-        // Its time is over: everybody may have it.
+        // Its time is over: any client may have it.
         caller.put(b"java's other one", "1");
         assert_eq!(caller.acquire(1, 1000).unwrap(), (1, 1000));
         assert_eq!(state(&server), (0, 2));
@@ -276,7 +276,7 @@ fn the_number_of_permits_is_as_redisson_counts_it() {
         assert_eq!(caller.permits("set", 1).unwrap(), -1);
         assert_eq!(caller.permits("add", 3).unwrap(), 2);
         assert_eq!(caller.permits("add", -1).unwrap(), 1);
-        // Somebody has deleted the number: what is out is not free.
+        // The number was deleted: permits that are out are not free.
         server.cli(&["DEL", "name"]);
         assert_eq!(caller.permits("try_set", 5).unwrap(), 1);
         assert_eq!(caller.permits("available", 0).unwrap(), 3);

@@ -1,5 +1,5 @@
 //! The leased semaphore as Redisson would see it: keys, ids, ends, channel and payload, byte for byte (`docs/keys.md`), and
-//! who gets what becomes free. The scripts by themselves: `leased_semaphore_scripts.rs`.
+//! which client gets permits that become free. The scripts by themselves: `leased_semaphore_scripts.rs`.
 
 mod common;
 
@@ -127,7 +127,7 @@ async fn each_step_publishes_what_redissons_does() {
         assert_eq!(semaphore.available_permits().await.unwrap(), -1);
         semaphore.set_permits(4).await.unwrap();
         assert_eq!(heard().unwrap(), "4", "and nothing below one");
-        // Given back by whoever looks, when its time is over.
+        // Given back by the next client that looks, when its time is over.
         semaphore
             .fixed_lease(SECOND / 10)
             .acquire()

@@ -33,7 +33,7 @@ async fn dropped_replies_are_asked_for_again_and_nothing_is_done_twice() {
     server.drop_replies(3);
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
     assert_eq!(server.names(), [""; 0]);
-    // For ever: told after the patience of who asks once.
+    // For ever: told after the patience of a caller that asks once.
     server.drop_replies(usize::MAX);
     let began = Instant::now();
     let error = client.mutex("name").try_lock().await.unwrap_err();

@@ -76,7 +76,7 @@ fn child() {
             other => panic!("{other} is no job"),
         }
     });
-    // Whatever still runs ends with the process.
+    // Tasks that still run end with the process.
     std::process::exit(0);
 }
 
@@ -126,7 +126,7 @@ fn start(what: &str, server: &Server, name: &str, lease: Duration) -> Process {
     })
 }
 
-/// How long the key lives on, if nobody renews it any more.
+/// How long the key lives on, if it is not renewed any more.
 fn left(server: &Server, name: &str) -> Duration {
     Duration::from_millis(u64::try_from(int(server, &["PTTL", name])).unwrap_or(0))
 }

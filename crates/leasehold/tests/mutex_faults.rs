@@ -1,5 +1,5 @@
-//! Networks that swallow and break, servers that freeze and forget: who holds a lease knows first, and who
-//! waits gets it in the end.
+//! Networks that swallow and break, servers that freeze and forget: the holder of a lease learns of its loss first, and
+//! a waiter gets the name in the end.
 
 mod common;
 
@@ -83,7 +83,7 @@ async fn a_late_answer_does_not_bring_a_lost_lease_back() {
         })
         .await;
         for (client, guard) in clients {
-            // Whatever was under way when the lease ended has been heard once this is answered.
+            // Messages that were under way when the lease ended have been heard once this is answered.
             let status = client.status(guard.name()).await.unwrap();
             assert!(!guard.is_valid(), "{status:?}");
             assert_eq!(guard.remaining(), Duration::ZERO);
@@ -196,7 +196,7 @@ async fn a_release_in_a_gap_of_the_subscription_is_not_missed() {
     }
 }
 
-/// The server gives the name to a waiter whose connection breaks before the message is out.
+/// The server gives the name to a waiter, and the waiter's connection breaks before the message is out.
 #[tokio::test]
 async fn a_grant_that_is_not_heard_is_found_after_the_gap() {
     for server in servers() {
@@ -319,7 +319,7 @@ async fn a_server_that_restarts_empty_tells_its_holders_and_serves_its_waiters()
         let next = tokio::time::timeout(SOON, waiting).await.expect("served");
         let next = next.unwrap().unwrap();
         assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
-        // Nobody can know earlier than at the next renewal.
+        // The holder cannot know earlier than at the next renewal.
         assert_eq!(guard.lost().await, LostReason::Replaced);
         assert_eq!(next.release().await.unwrap(), Released::Freed);
         // What it knew of scripts is gone, too; it is told again.

@@ -1,4 +1,4 @@
-//! Who loses a lease knows it before anybody else can get the name. Alone in its file, since it measures time.
+//! A holder learns of its loss before another owner can get the name. Alone in its file, since it measures time.
 
 mod common;
 
@@ -21,7 +21,7 @@ use redis::aio::MultiplexedConnection;
 const LEASE: Duration = Duration::from_secs(3);
 
 /// A thread that only wants to be woken every millisecond, and notes when it was not: then this machine gave
-/// nobody the time to be told.
+/// no thread the time to be told.
 struct Stalls {
     seen: Arc<Mutex<VecDeque<(i64, i64)>>>,
     stop: Arc<AtomicBool>,
@@ -128,7 +128,7 @@ async fn swallowed(server: &Server, way: Option<Way>, count: usize, stalls: &Sta
     let trials = holders.iter().map(|(_, guard)| {
         let mut observer = observer.clone();
         async move {
-            // Whatever the scheduler does: what the guard promises ends before the key does.
+            // Under any scheduling: the guard's promise ends before the key does.
             let asked = wall_clock();
             let promised = asked + i64::try_from(guard.remaining().as_millis()).unwrap();
             assert!(promised < end(&mut observer, guard.name()).await);

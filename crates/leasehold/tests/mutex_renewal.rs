@@ -210,7 +210,7 @@ async fn a_fixed_lease_is_never_renewed() {
     }
 }
 
-/// The end of a lease and its release at the same instant, again and again: whoever wins, nobody hangs.
+/// The end of a lease and its release at the same instant, again and again: whichever wins, no task hangs.
 #[test]
 fn a_release_at_the_very_end_of_the_lease_does_not_hang() {
     let (told, done) = std::sync::mpsc::channel();

@@ -25,7 +25,7 @@ fn subscribers(server: &Server) -> u64 {
     count
 }
 
-/// One attempt of Redisson's `lock()`, with its watchdog's lease. `false`: somebody holds it.
+/// One attempt of Redisson's `lock()`, with its watchdog's lease. `false`: another owner holds it.
 fn java_locks(server: &Server) -> bool {
     let script = "if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end \
                   redis.call('HINCRBY', KEYS[1], ARGV[1], 1) \
@@ -116,7 +116,7 @@ async fn redissons_unlock_wakes_a_waiter_long_before_the_lease_ends() {
     }
 }
 
-/// One of two who wait knows our queue: sometimes it is given the name, and sometimes all are told that it is free.
+/// One of two waiters knows our queue: sometimes it is given the name, and sometimes all are told that it is free.
 #[tokio::test]
 async fn where_redisson_waits_too_both_sides_get_their_share() {
     for flavor in Flavor::available() {
@@ -261,8 +261,8 @@ async fn a_renewal_does_not_touch_the_lease_of_another_owner() {
     }
 }
 
-/// The place in line was taken for a waiter with a short lease. He left, and the server gives the name for as long as
-/// he had asked for.
+/// The place in the queue was taken for a waiter with a short lease. That waiter left, and the server gives the name for
+/// the lease that it had asked for.
 #[tokio::test]
 async fn nobody_believes_in_a_lease_that_was_given_for_another() {
     const SHORT: Duration = Duration::from_millis(900);

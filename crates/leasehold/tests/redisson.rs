@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use leasehold::{Client, Handoff, LostReason, Released};
 use leasehold_testkit::{Server, wait_until_async};
 
-/// Long enough that whoever is not woken is noticed.
+/// Long enough that a waiter that is not woken is noticed.
 const LEASE: Duration = Duration::from_secs(30);
 const WOKEN: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ async fn count(client: Client, handoff: Handoff, file: PathBuf, times: usize) ->
     longest
 }
 
-/// A read, a pause and a write under the lock by two processes of either kind: no update is lost, nobody starves.
+/// A read, a pause and a write under the lock by two processes of either kind: no update is lost, no process starves.
 async fn nothing_is_lost(server: &Server, handoff: Handoff, file: &Path) {
     const THREADS: usize = 3;
     const TIMES: usize = 60;
@@ -107,7 +107,7 @@ async fn nothing_is_lost(server: &Server, handoff: Handoff, file: &Path) {
     }
     let counted = std::fs::read_to_string(file).unwrap();
     assert_eq!(counted, (4 * THREADS * TIMES).to_string());
-    // Whoever was not woken would wait for a lease, or for the poll interval.
+    // A waiter that was not woken would wait for a lease, or for the poll interval.
     for longest in longest {
         let longest = longest.unwrap();
         assert!(longest < SOON, "somebody waited {longest:?}");

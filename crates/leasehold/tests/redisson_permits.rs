@@ -1,4 +1,4 @@
-//! Permits beside the real Redisson, on the JVM: nobody has more than there are, and each is woken by the other.
+//! Permits beside the real Redisson, on the JVM: no more are held than there are, and each side wakes the other.
 
 mod common;
 
@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use leasehold::{Access, Client, LeasedSemaphore, PermitGuard, Released};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
 
-/// Long enough that whoever is not woken is noticed.
+/// Long enough that a waiter that is not woken is noticed.
 const LEASE: Duration = Duration::from_secs(30);
 const WOKEN: Duration = Duration::from_secs(2);
 const CHANNEL: &str = "redisson_sc:{name}";

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use leasehold::Client;
 use leasehold_testkit::{Server, wait_until_async};
 
-/// Long enough that whoever is not woken is noticed.
+/// Long enough that a waiter that is not woken is noticed.
 const LEASE: Duration = Duration::from_secs(30);
 const WOKEN: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const CHANNEL: &str = "redisson_rwlock:{name}";
 const QUEUE: &str = "leasehold:{name}:rw:queue";
 
 async fn client_of(server: &Server) -> Client {
-    // So that who is woken is not taken for who looks now and then.
+    // So that a waiter that is woken is not taken for one that polls.
     let builder = Client::builder().url(server.url()).poll_every(LEASE);
     builder.connect().await.unwrap()
 }
@@ -270,7 +270,7 @@ async fn nothing_is_lost(server: &Server, file: &Path) {
     }
     let counted = std::fs::read_to_string(file).unwrap();
     assert_eq!(counted, (4 * THREADS * TIMES).to_string());
-    // Whoever was not woken would wait for a lease, or for the poll interval.
+    // A waiter that was not woken would wait for a lease, or for the poll interval.
     for longest in longest {
         let longest = longest.unwrap();
         assert!(longest < SOON, "somebody waited {longest:?}");

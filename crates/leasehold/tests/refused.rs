@@ -1,4 +1,4 @@
-//! What a server refuses a client in the middle of a step: rows 58, 59 and 71 of docs/bugs.md, found by adversaries'
+//! Refusals of a server in the middle of a step: rows 58, 59 and 71 of docs/bugs.md, found by adversaries'
 //! programs. Nothing may be left without an end, and no name may have two holders, nor one that knows nothing of it.
 
 mod common;
@@ -191,7 +191,7 @@ async fn a_waiter_that_is_refused_a_command_does_not_hold_the_name_for_no_one() 
 
 // ---- 71: what a server refuses ----
 
-/// The next in the process takes a place by the release itself, whose end the server refuses.
+/// The next in the process takes a place by the release itself, and the server refuses that place its end.
 #[tokio::test]
 async fn a_release_that_may_not_give_the_queue_an_end_leaves_no_queue() {
     for server in servers() {

@@ -1,5 +1,5 @@
-//! What a server refuses a client in the middle of a step of a read-write lock. Nothing may be left without an end, no
-//! writer may hold the name beside another holder, and no one may rely on more than the server gives.
+//! Refusals of a server in the middle of a step of a read-write lock. Nothing may be left without an end, no
+//! writer may hold the name beside another holder, and no guard may rely on more than the server gives.
 
 mod common;
 
@@ -29,7 +29,7 @@ async fn until_queued(server: &Server, places: i64) {
     wait_until_async(SOON, &what, || int(server, &["LLEN", QUEUE]) == places).await;
 }
 
-/// These hold the name and nobody else, and rely on no more than the server gives them.
+/// These hold the name and no others do, and they rely on no more than the server gives them.
 fn assert_holders<K>(server: &Server, guards: &[&Guard<K>], mode: &str, case: &str) {
     let mut expected = Vec::new();
     for guard in guards {

@@ -1,4 +1,4 @@
-//! Leases do not depend on the runtime of those who hold them: it may be blocked, be one of several, or end.
+//! Leases do not depend on the runtime of their holders: it may be blocked, be one of several, or end.
 
 mod common;
 
@@ -93,7 +93,7 @@ fn max_hold_ends_the_lease_of_a_blocked_runtime_in_time() {
         let mutex = client.mutex("order:42").max_hold(2 * LEASE);
         let began = Instant::now();
         let guard = runtime.block_on(mutex.lock()).unwrap();
-        // Nobody polls the runtime from here on.
+        // The runtime is not polled from here on.
         thread::sleep((2 * LEASE).saturating_sub(began.elapsed() + Duration::from_millis(200)));
         assert_eq!(int(&server, &["EXISTS", "order:42"]), 1, "it is renewed");
         wait_until(SOON, "the name is free", || {

@@ -91,7 +91,7 @@ fn lease_of(owner: &str) -> String {
 }
 
 async fn client_of(server: &Server) -> Client {
-    // Longer than any of these tests waits for anything: who is not woken is noticed.
+    // Longer than any of these tests waits for anything: a waiter that is not woken is noticed.
     let builder = Client::builder().url(server.url());
     let builder = builder.poll_every(Duration::from_secs(60));
     builder.connect().await.unwrap()
@@ -274,7 +274,7 @@ async fn what_redisson_holds_is_refused_and_its_message_wakes() {
     }
 }
 
-/// Its lease is over, its field is there still: the hash lasts for the sake of another, or nobody has looked.
+/// Its lease is over, its field is there still: the hash lasts for the sake of another, or no client has looked.
 #[tokio::test]
 async fn a_crashed_reader_holds_nothing_when_its_own_lease_is_over() {
     for server in servers() {
@@ -298,7 +298,7 @@ async fn a_crashed_reader_holds_nothing_when_its_own_lease_is_over() {
         );
         let status = client.rw_lock("name").status().await.unwrap();
         assert_eq!(status.holders.len(), 1, "{status:?}");
-        // Whoever asks clears it away, also who is refused.
+        // A client that asks clears it away, also one that is refused.
         assert!(writer.rw_lock("name").try_write().await.unwrap().is_none());
         assert_eq!(int(&server, &["HEXISTS", "name", &owner]), 0);
         release(guard).await;
@@ -567,7 +567,7 @@ async fn a_name_of_another_kind_is_refused_and_left_as_it_is() {
     }
 }
 
-/// Who has entered again is told whether others wait, so that its process lets no more readers in by itself.
+/// A reader that has entered again is told whether others wait, so that its process lets no more readers in by itself.
 #[tokio::test]
 async fn a_reader_that_enters_again_is_told_of_writers_that_wait() {
     for server in servers() {

@@ -391,7 +391,7 @@ async fn a_name_that_is_refused_after_a_gap_delays_the_others_once() {
     }
 }
 
-/// Whatever closes the connection each time: the client pauses before the next, and has none once it is dropped.
+/// A connection that is closed each time: the client pauses before the next, and has none once it is dropped.
 #[tokio::test]
 async fn a_lane_for_wake_ups_that_never_works_pauses_and_ends_with_its_client() {
     for server in servers() {
@@ -540,7 +540,7 @@ async fn a_shutdown_does_not_wait_for_the_margin_of_a_long_lease() {
     }
 }
 
-// ---- 46: what a release says, what passes, and who is next ----
+// ---- 46: the answer of a release, failures that pass, and the next holder ----
 
 /// The answer that arrives is that to the second copy, which finds the name released.
 #[tokio::test]

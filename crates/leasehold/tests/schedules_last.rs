@@ -108,7 +108,7 @@ async fn a_refusal_that_is_heard_late_does_not_make_the_next_waiter_deaf() {
 
 type Waited = Result<Option<Guard>, Error>;
 
-/// Nobody is known to have held it to the end of the wait.
+/// No holder is known to have held it to the end of the wait.
 #[track_caller]
 fn assert_not_known(waited: Waited, case: &str) {
     let error = waited.expect_err(case);
@@ -260,9 +260,9 @@ async fn a_waiter_behind_a_request_that_a_replica_refuses_is_told_what_the_serve
     }
 }
 
-// ---- 77: what others have written under the name ----
+// ---- 77: values that other clients have written under the name ----
 
-/// Whoever wrote it: the name is held, and says so until it is freed.
+/// A field of any writer: the name is held, and `status` says so until it is freed.
 #[tokio::test]
 async fn a_hash_that_no_client_of_ours_could_have_written_is_held() {
     let bytes: &[u8] = &[0xff, 0xfe, 1];

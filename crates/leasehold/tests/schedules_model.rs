@@ -14,7 +14,7 @@ use redis::ConnectionLike;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Found in the model (B4): a copy of a request to wait comes when nobody waits any more, and somebody else holds the name.
+/// Found in the model (B4): a copy of a request to wait comes when no task waits any more, and another client holds the name.
 #[tokio::test]
 async fn a_late_ask_of_a_waiter_that_has_left_takes_no_place() {
     for server in servers() {
@@ -92,7 +92,7 @@ fn let_hold(server: &Server, owner: &str) {
     server.cli(&["PEXPIRE", "name", "30000"]);
 }
 
-/// Somebody who listens, until it is dropped.
+/// A listener, until it is dropped.
 fn listener(server: &Server, channel: &str) -> redis::Connection {
     let mut connection = server.connection();
     let mut subscribe = redis::cmd("SUBSCRIBE");

@@ -1,5 +1,5 @@
-//! What stands near the schedules that broke it: who is next after an end by force, what a server that says no is
-//! answered with, and what is left on the server; see `schedules.rs`.
+//! The neighbours of the schedules that broke it: the next holder after an end by force, the errors for a server that
+//! refuses, and the keys left on the server; see `schedules.rs`.
 
 mod common;
 
@@ -20,7 +20,7 @@ use tokio::{
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-// ---- who is next ----
+// ---- the next holder ----
 
 /// Clients that wait for `name`, one task each, in a known order; each says its number when it has the name.
 struct Line {
@@ -231,7 +231,7 @@ async fn equal_lease_ids_of_two_clients_do_not_meet_each_others_tombstones() {
         let mut monitor = Monitor::start(&server);
         let holder = other.mutex("name").lock().await.unwrap();
         let wait = 100 * MS;
-        // Given up without an answer to its asking, so that it leaves a tombstone whatever is sent twice.
+        // Given up without an answer to its ask, so that it leaves a tombstone, with or without `may_duplicate`.
         let waited = client.mutex("name").try_lock_for(wait).await.unwrap();
         assert!(waited.is_none());
         wait_until_idle(&client).await;

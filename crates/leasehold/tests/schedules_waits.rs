@@ -1,4 +1,4 @@
-//! The schedules that have broken Leasehold, 7 to 10: nobody was misled, but a waiter failed, waited in vain, or left
+//! The schedules that have broken Leasehold, 7 to 10: no holder was misled, but a waiter failed, waited in vain, or left
 //! something behind. See `schedules.rs`.
 
 mod common;
@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 // ---- 7 ----
 
-/// Schedule 7 (L4): a lease that is over before its answer is here is an error of the one who asked for it.
+/// Schedule 7 (L4): a lease that is over before its answer is here is an error of the caller that asked for it.
 #[tokio::test]
 async fn a_lease_that_is_too_short_for_the_network_fails_its_own_waiter_only() {
     for world in World::all() {
@@ -46,7 +46,7 @@ async fn a_lease_that_is_too_short_for_the_network_fails_its_own_waiter_only() {
     }
 }
 
-/// Schedule 7 (L4): nobody who waits without a limit is failed by an outage, whatever lease it or another asks for.
+/// Schedule 7 (L4): an outage fails no waiter without a limit, for any lease that it or another asks for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_longer_than_a_waiters_lease_fails_no_lock() {
     for world in World::all() {
@@ -172,7 +172,7 @@ async fn until_channels(server: &Server, count: usize) {
 
 // ---- 9 ----
 
-/// Schedule 9: those who do not wait are answered, whatever becomes of the release they came in.
+/// Schedule 9: callers that do not wait are answered, even if the release they came in has no answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_lock_that_meets_a_release_without_an_answer_is_answered() {
     for world in World::all() {

@@ -66,7 +66,7 @@ async fn a_reader_asks_the_server_when_the_budget_is_used_up() {
         guard.release().await.unwrap();
     }
     writer.await.unwrap().unwrap().release().await.unwrap();
-    // Nobody waits now: the budget begins anew each time.
+    // No task waits now: the budget begins anew each time.
     let mut guards = Vec::new();
     for _ in 0..20 {
         guards.push(lock.try_read().await.unwrap().expect("nobody waits"));

@@ -1,5 +1,5 @@
-//! **B1** Whoever believes in a hold has it: while a guard is valid, the server holds the name for its lease, and at
-//! least as long as the guard believes. S1 follows from this, but this is broken long before somebody else has come.
+//! **B1** A holder that believes in its hold has it: while a guard is valid, the server holds the name for its lease, and
+//! at least as long as the guard believes. S1 follows from this, but this is broken long before another holder has come.
 
 use leasehold::sim::Look;
 
@@ -29,7 +29,7 @@ pub fn check(world: &mut World) {
         let lease = guard.probe.lease();
         let held = world.holder(guard.name, letter, lease);
         let ends = held.as_ref().map_or(0, nanos);
-        // The clock of the engine is a few nanoseconds ahead of what it was set to.
+        // The clock of the engine is a few nanoseconds ahead of the time that it was set to.
         if until > ends + 1_000 {
             let heard = world.watch.last_heard(guard.client, lease);
             let (kind, more) = if ends == 0 {

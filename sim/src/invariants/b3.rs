@@ -1,4 +1,4 @@
-//! **B3** A grant that is heard is used, asked about, or given back: whatever the id waits for.
+//! **B3** A grant that is heard is used, asked about, or given back, even if the id does not wait any more.
 
 use crate::{
     config::SECOND,
@@ -7,13 +7,13 @@ use crate::{
     world::World,
 };
 
-/// Some time after a client has heard that a lease id has a name, somebody has a guard of it, or the client has sent
-/// something about this id since. So it holds also for ids that were given up so long ago that nothing remembers them.
+/// Some time after a client has heard that a lease id has a name, there is a guard of it, or the client has sent
+/// a request for this id since. So it holds also for ids that were given up so long ago that no state of them is left.
 pub fn check(world: &mut World) {
     if world.watch.granted.is_empty() || !world.watch.asks("B3") {
         return;
     }
-    // What is under way may go unanswered first.
+    // A request under way may go unanswered first.
     let patience = world.config.operation_timeout + SECOND;
     let now = world.now;
     let mut shared = world.shared.lock();

@@ -1,4 +1,4 @@
-//! No client asks the server more often than anybody could have a reason for.
+//! No client asks the server more often than a client can have a reason for.
 
 use parking_lot::Mutex;
 

@@ -9,7 +9,7 @@ use crate::{
     world::World,
 };
 
-/// A `try_lock()` next to a guard of its own process is answered at once; and any, whatever the server does, when its
+/// A `try_lock()` next to a guard of its own process is answered at once; and any, even by a silent server, when its
 /// client has tried for some operation timeouts: its own attempt, or the release or the driver that it waits for.
 pub fn no_wait(world: &mut World) {
     let mut shared = world.shared.lock();
@@ -54,7 +54,7 @@ pub fn no_wait(world: &mut World) {
 pub fn check(world: &mut World, settled: u64) {
     let mut shared = world.shared.lock();
     let tasks = u64::from(world.config.tasks) * u64::from(world.config.clients);
-    // A waiter may have to wait out one lease that nobody gives back; what was left to expire ends by then too. And one
+    // A waiter may have to wait out one lease that no client gives back; leases left to expire end by then too. And one
     // for each dead client that the server still hears: it may have its turn.
     let heard = world
         .processes

@@ -1,4 +1,4 @@
-//! **L3** Nothing is left behind that docs/keys.md does not name; and (B5) nothing is held for nobody while its client
+//! **L3** Nothing is left behind that docs/keys.md does not name; and (B5) nothing is held without a guard while its client
 //! lives.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ fn client_of(letter: &str) -> u8 {
     number_of(&LETTERS, letter)
 }
 
-/// Whether a hold may have nobody: it was left to expire, its client is dead, a copy of a request took it when its
+/// Whether a hold may have no guard: it was left to expire, its client is dead, a copy of a request took it when its
 /// tombstone was over, or the client has not heard of it and still asks for the name.
 fn is_excused(world: &World, shared: &Shared, client: u8, name: u8, lease: u64) -> bool {
     let process = &world.processes[usize::from(client)];
@@ -26,7 +26,7 @@ fn is_excused(world: &World, shared: &Shared, client: u8, name: u8, lease: u64) 
         || process.shut_down && process.left_to_expire
 }
 
-/// Holds that no guard stands for. For a moment they are nobody's fault: on the way to a guard, or from one.
+/// Holds without a guard. For a moment that is no breach: on the way to a guard, or from one.
 pub fn orphans(world: &mut World) {
     if !world.watch.asks("L3") {
         return;
@@ -63,7 +63,7 @@ pub fn orphans(world: &mut World) {
     world.watch.orphans = found;
 }
 
-/// At the end, when nobody wants or has anything any more.
+/// At the end, when no client wants or has a name any more.
 pub fn check(world: &mut World) {
     if !world.watch.asks("L3") {
         return;
@@ -72,7 +72,7 @@ pub fn check(world: &mut World) {
     let mut shared = world.shared.lock();
     let process = |client: &str| &world.processes[usize::from(client_of(client))];
     let lives = |client: &str| process(client).life == Life::Runs;
-    // What is left to expire has no tombstone: a copy may take a place, which ends by itself.
+    // A lease id that is left to expire has no tombstone: a copy may take a place, which ends by itself.
     let let_go = |client: &str| process(client).shut_down && process(client).left_to_expire;
     if let Some((name, client)) = left.listeners.iter().find(|(_, client)| lives(client)) {
         let what = format!("client {client} still listens for {name}, and waits for nobody");

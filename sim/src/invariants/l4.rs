@@ -33,7 +33,7 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         .last_refusal
         .get(&client)
         .is_some_and(|at| *at >= since);
-    // `max_hold` makes a lease shorter than what was asked for.
+    // `max_hold` makes a lease shorter than the one asked for.
     if shared.config.max_hold == 0.0
         && let Some(other) = lease_of_another(error, lease)
     {
@@ -52,7 +52,7 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
         // looks the same to it.
         ErrorKind::Rejected if lease <= SECOND || stopped => return,
         ErrorKind::Rejected => u64::MAX,
-        // What cannot be sent is tried for one operation timeout, or one lease.
+        // A request that cannot be sent is tried for one operation timeout, or one lease.
         _ if refused => lease.min(shared.config.operation_timeout),
         _ => lease,
     };
@@ -68,7 +68,7 @@ pub fn check(shared: &mut Shared, error: &Error, waiter: (u8, u8), since: u64, l
     }
 }
 
-/// "The lease of 30ms is over before the answer is here", to somebody who asked for another one.
+/// "The lease of 30ms is over before the answer is here", to a caller that asked for another one.
 fn lease_of_another(error: &Error, lease: u64) -> Option<String> {
     let words = error.to_string();
     let (_, named) = words.split_once("the lease of ")?;

@@ -47,22 +47,23 @@ impl Asked {
     }
 }
 
-/// What the checks remember.
+/// The memory of the checks.
 pub struct Watch {
     asked: Asked,
-    /// Until when two holders are nobody's fault, by name: the server forgot one, or was told to.
+    /// Until when two holders are no breach, by name: the server forgot one, or was told to.
     pub forgiven: Vec<u64>,
-    /// What each client heard last about each of its leases.
+    /// The last message that each client heard about each of its leases.
     pub heard: BTreeMap<(u8, u64), String>,
-    /// What the server did last about each name.
+    /// The server's last action on each name.
     pub done: Vec<String>,
     /// When the lease granted or renewed last ends, by name.
     pub granted_until: Vec<u64>,
-    /// Holds of nobody: name, client, lease id, and since when.
+    /// Holds without a guard: name, client, lease id, and since when.
     pub orphans: BTreeMap<(u8, u8, u64), u64>,
     /// Leases for which a copy was carried out that outlived its tombstone: client, lease id. It may cost a lease.
     pub outlived: BTreeSet<(u8, u64)>,
-    /// Leases whose grant was lost on the way, or answered a copy: client, lease id. The name may be held for nobody until they end (L1).
+    /// Leases whose grant was lost on the way, or answered a copy: client, lease id. The name may be held without a guard until
+    /// they end (L1).
     pub unheard: BTreeSet<(u8, u64)>,
     /// Grants that a client has heard, and done nothing about: client, lease id; and since when, and for which name.
     pub granted: BTreeMap<(u8, u64), (u64, u8)>,
@@ -70,7 +71,7 @@ pub struct Watch {
     pub taken: BTreeSet<(u8, u64)>,
     /// Leases that a release has said to be free, and from when on: client, lease id. And whether it was sure.
     pub free: BTreeMap<(u8, u64), (u64, bool)>,
-    /// Leases that were renewed after faults had ended: somebody believes in them. Client, lease id.
+    /// Leases that were renewed after faults had ended: a client believes in them. Client, lease id.
     pub renewed: BTreeSet<(u8, u64)>,
     /// Leases that were left to expire, and until when the server had them: client, lease id.
     pub detached: BTreeMap<(u8, u64), u64>,
@@ -113,7 +114,7 @@ impl Watch {
         self.asked.about(promise)
     }
 
-    /// Until this hold has ended, its guard may believe in what the server has given away.
+    /// Until this hold has ended, its guard may believe in a name that the server has given away.
     pub fn forgive(&mut self, held: &Held) {
         let name = NAMES.iter().position(|name| **name == *held.name);
         if let Some(name) = name {
@@ -167,7 +168,7 @@ impl Watch {
         }
     }
 
-    /// A reply reaches its client; `true` if it says that the name is held by somebody else.
+    /// A reply reaches its client; `true` if it says that another owner holds the name.
     pub fn heard(&mut self, asked: &Request, answer: &Answer) -> bool {
         let text = format!("{:?}", answer.text);
         let text: String = text.chars().take_while(|c| *c != '{').collect();
@@ -187,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// What the client heard last of this lease.
+    /// The last message that the client heard of this lease.
     pub fn last_heard(&self, client: u8, lease: u64) -> &str {
         self.heard
             .get(&(client, lease))
@@ -214,7 +215,7 @@ pub fn after_step(world: &mut World) {
         let idle = world.shared.lock().doing.is_empty();
         let born = world.processes.iter().all(|p| p.client.is_some());
         if idle && born {
-            // Nobody wants anything any more: a little longer, for what is under way.
+            // No task wants a name any more: a little longer, for messages under way.
             world.watch.heal_planned = true;
             let time = world.now + world.config.lease.min(SECOND);
             world.at(time, Event::Heal);
@@ -253,7 +254,7 @@ impl World {
 }
 
 impl World {
-    /// A `lock()` that was granted the name is a hold, and is renewed, whether or not anybody polls it. So it goes on.
+    /// A `lock()` that was granted the name is a hold, and is renewed, whether or not it is polled. So it goes on.
     fn resume_holders(&mut self) {
         let mut shared = self.shared.lock();
         if shared.stalled.is_empty() {
@@ -280,7 +281,7 @@ impl World {
         }
     }
 
-    /// All who are not stalled are done: the others go on.
+    /// All tasks that are not stalled are done: the others go on.
     fn resume(&mut self) {
         {
             let mut shared = self.shared.lock();
@@ -300,5 +301,5 @@ impl World {
     }
 }
 
-/// What 200 ms after the end of a lease means here: the promise, and how seldom anybody looks.
+/// The grace after the end of a lease: the 200 ms of the promise, and the interval between looks.
 pub const GRACE: u64 = 200 * MS + LOOK_EVERY;

@@ -1,4 +1,4 @@
-//! What `release()` answers is true. **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
+//! The answer of `release()` is true. **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
 //! from the time that it states. **Lost**: the server took the name from this hold while its guard was valid, or the
 //! guard was not valid when the release was begun.
 
@@ -54,7 +54,7 @@ pub fn check(world: &mut World) {
     }
 }
 
-/// A copy of a request was carried out after its lease id had got the name, and has left a place: nobody can promise when
+/// A copy of a request was carried out after its lease id had got the name, and has left a place: no client can tell when
 /// its turn comes, nor how long it lasts.
 fn stands_in_a_queue(world: &World, (client, lease): (u8, u64)) -> bool {
     let queued = world.server.snapshot().queued;
@@ -73,7 +73,7 @@ pub fn held(world: &World, held: &Held) {
 }
 
 /// A request is carried out, or a copy of one. If the release of its lease id had no answer, and this was sent before,
-/// nobody can promise how long it makes the lease last.
+/// the client cannot tell how long it makes the lease last.
 pub fn came_late(world: &mut World, asked: &Asked, stray: bool) {
     if asked.kind == Kind::Release && !stray {
         return;

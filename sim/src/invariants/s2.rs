@@ -1,5 +1,5 @@
 //! **S2** A stale holder changes nothing of the next one's; and until a hold is released, expires or is unlocked by
-//! force, nothing brings its end nearer (B2), and nobody is told that it is lost.
+//! force, nothing brings its end nearer (B2), and no holder is told that it is lost.
 
 use leasehold::{
     LostReason,
@@ -13,13 +13,13 @@ use crate::{
     world::World,
 };
 
-/// Who holds the names that a request is about.
+/// The holders of the names of a request.
 pub fn look(world: &World, asked: &Asked) -> Vec<Vec<Held>> {
     let held = |(name, _): &(u8, u64)| world.server.holders(NAMES[usize::from(*name)]);
     asked.about.iter().map(held).collect()
 }
 
-/// Compares with what was there before the request was carried out.
+/// Compares with the holds before the request was carried out.
 pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
     for ((name, lease), before) in asked.about.iter().zip(before) {
         let after = world.server.holders(NAMES[usize::from(*name)]);
@@ -35,7 +35,7 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
     }
 }
 
-/// What a request about `lease` has done to one hold.
+/// The effect of a request about `lease` on one hold.
 fn compare(world: &mut World, asked: &Asked, lease: u64, before: &Held, after: &[Held]) {
     let letter = LETTERS[usize::from(asked.client)];
     if asked.kind == Kind::ForceUnlock {
@@ -77,7 +77,7 @@ fn compare(world: &mut World, asked: &Asked, lease: u64, before: &Held, after: &
     }
 }
 
-/// Leases that were left to expire stay until then, whatever copies of their requests do later.
+/// Leases that were left to expire stay until then, even if copies of their requests come later.
 pub fn detached(world: &mut World) {
     let shared = world.shared.lock();
     if shared.detached.len() == world.watch.detached.len() {
@@ -92,7 +92,7 @@ pub fn detached(world: &mut World) {
     }
 }
 
-/// A guard that was told that somebody else has its name, while the server still has it for this very lease.
+/// A guard that was told that another holder has its name, while the server still has it for this very lease.
 pub fn told_in_error(world: &mut World) {
     if !world.watch.asks("S2") {
         return;

@@ -1,7 +1,7 @@
 //! `leasehold demo`: workers contend for locks, one of them dies, and the timeline is drawn as it happens.
 //!
-//! [`story`] says who plays, [`host`] gives each process a life of its own, [`worker`] does the work,
-//! [`record`] keeps what happened, [`picture`] draws it and [`verdict`] judges it.
+//! [`story`] lists the workers, [`host`] gives each process a life of its own, [`worker`] does the work,
+//! [`record`] keeps the events, [`picture`] draws them and [`verdict`] judges them.
 
 mod host;
 mod picture;
@@ -42,7 +42,7 @@ use crate::{
 pub(crate) const HOST_WORD: &str = "__demo-host";
 
 const DRAW_EVERY: Duration = Duration::from_millis(60);
-/// Time to read what an act is about before it starts, when somebody watches.
+/// Time to read the title of an act before it starts, on a terminal.
 const READ: Duration = Duration::from_millis(1_200);
 /// An act that takes longer has got stuck.
 const TOO_LONG: Duration = Duration::from_secs(20);
@@ -91,12 +91,12 @@ async fn play(args: &Demo) -> Result<Exit, Failure> {
     })
 }
 
-/// Where the leases live, and what the names start with.
+/// Where the leases live, and the prefix of the names.
 async fn backend(args: &Demo) -> Result<(Backend, String), Failure> {
     let Some(url) = &args.url else {
         return Ok((Backend::Memory(MemoryServer::new()), String::new()));
     };
-    // Before anything is drawn: whoever mistyped the URL should read that and nothing else.
+    // Before anything is drawn: a user that mistyped the URL should read that and nothing else.
     let client = Client::connect(url).await?;
     let prefix = format!("leasehold-demo:{:08x}:", fastrand::u32(..));
     client.status(&prefix).await?;
@@ -108,7 +108,7 @@ fn no_stock(error: io::Error) -> Failure {
     Failure::internal("keep the stock in a temporary file", &error)
 }
 
-/// What all acts are played on.
+/// The common setting of all acts.
 struct Stage<'a> {
     backend: Backend,
     prefix: String,

@@ -19,13 +19,13 @@ use crate::{
     },
 };
 
-/// After so long a wait, say what we wait for.
+/// After this long a wait, the command says which name it waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long to try to give back what may have been acquired while we were told to end.
+/// How long to try to give back a name that may have been acquired while this process was told to end.
 const WITHDRAWAL: Duration = Duration::from_millis(500);
 
-/// After a signal, so long to wait for the reader of what is said at the end.
+/// After a signal, how long to wait for the reader of the last remarks.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
@@ -63,7 +63,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
             outcome.map(|outcome| conclude(args, &outcome, times, &released, &remarks))
         }
         Ok(Acquired::Not(exit)) => Ok(exit),
-        // There is no more to say than what it waited for.
+        // Nothing more is to be said than the name that it waited for.
         Ok(Acquired::ToldToEnd(exit)) => return Ok(exit),
         Err(failure) => Err(failure),
     };
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: &Run) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-/// Says how it went after the release, and with what to end.
+/// Reports the outcome after the release, and returns the exit status.
 fn conclude(
     args: &Run,
     outcome: &Outcome,
@@ -114,12 +114,12 @@ fn conclude(
     exit
 }
 
-/// A lock in the memory of one process excludes nobody, so it can only be a mistake.
+/// A lock in the memory of one process excludes no other process, so it can only be a mistake.
 fn refuse_memory(url: &str) -> Result<(), Failure> {
     if url.starts_with("memory:") {
         return Err(Failure::new(
             Exit::Usage,
-            "memory: lives in one process and would exclude nobody; give the --url of a server",
+            "memory: lives in one process and would exclude no other process; give the --url of a server",
         ));
     }
     Ok(())
@@ -127,7 +127,7 @@ fn refuse_memory(url: &str) -> Result<(), Failure> {
 
 enum Acquired {
     Guard(Client, Guard),
-    /// The name is somebody else's.
+    /// Another owner holds the name.
     Not(Exit),
     ToldToEnd(Exit),
 }
@@ -210,7 +210,7 @@ fn holder(status: &Status) -> String {
     format!(", held by {who}{since}")
 }
 
-/// The name is somebody else's.
+/// Another owner holds the name.
 async fn held(args: &Run, mutex: &Mutex, remarks: &Remarks) -> Exit {
     let exit = if args.skip_if_held {
         Exit::Done
@@ -234,7 +234,7 @@ async fn held(args: &Run, mutex: &Mutex, remarks: &Remarks) -> Exit {
     exit
 }
 
-/// A signal that would have ended us, had we not listened.
+/// A signal that would have ended this process without a handler.
 async fn told_to_end(signals: &mut Signals) -> Exit {
     loop {
         match signals.next().await {
@@ -258,7 +258,7 @@ fn status(how: Ended) -> Exit {
     }
 }
 
-/// What happened, for a program.
+/// The outcome, for a program.
 fn document(
     args: &Run,
     exit: Exit,

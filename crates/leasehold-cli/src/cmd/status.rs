@@ -1,4 +1,4 @@
-//! `leasehold status`: who holds a name, since when, for how long, and who waits.
+//! `leasehold status`: the holders of a name, since when, for how long, and how many wait.
 
 use std::time::{Duration, SystemTime};
 
@@ -110,7 +110,7 @@ fn picture(status: &Status, now: SystemTime) -> String {
     text
 }
 
-/// What a holder does; of a mutex there is only one thing to do.
+/// How a holder shares the lock; a mutex is always just held.
 fn access(holder: &Holder, exactly: bool) -> &'static str {
     match holder.access {
         Access::Shared => "read by",

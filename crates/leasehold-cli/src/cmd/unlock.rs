@@ -15,8 +15,8 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
         return Err(Failure::new(
             Exit::Usage,
             format!(
-                "unlock takes {name:?} away from a holder who may still be working, so that two may work at \
-                 once; see who it is with `leasehold status`, then say --force if you mean it",
+                "unlock takes {name:?} away from a holder that may still be working, so that two may work at \
+                 once; see the holder with `leasehold status`, then say --force if you mean it",
                 name = args.name
             ),
         ));

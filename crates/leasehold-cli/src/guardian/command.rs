@@ -40,7 +40,7 @@ pub(super) struct Start {
     pub(super) blocked: SigSet,
 }
 
-/// What becomes of CMD.
+/// A change in the state of CMD.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Change {
     /// It leads the process group of this number.
@@ -79,7 +79,7 @@ impl Worker {
         PollFd::new(&self.changes, PollFlags::IN)
     }
 
-    /// Takes in what can be taken in at once. It is an error if nothing will come any more.
+    /// Takes in all changes that can be taken in at once. It is an error if nothing will come any more.
     pub(super) fn read(&mut self) -> io::Result<()> {
         match wire::read(&mut self.changes, &mut self.lines) {
             Ok(true) => Ok(()),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What the supervisor promises and asks for. Points in time are on [`crate::clock`].
+/// The supervisor's promises and settings. Points in time are on [`crate::clock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terms {
     /// The end of the lease as its holder counts it, which is before the server's.
@@ -22,13 +22,13 @@ pub(crate) enum Why {
     LeaseEnds,
     /// The lease was taken away.
     LeaseGone,
-    /// The supervisor is gone, and nobody renews any more.
+    /// The supervisor is gone, and the lease is not renewed any more.
     SupervisorGone,
     /// CMD has ended by itself and left processes behind in its group.
     Leftovers,
 }
 
-/// What to do to the process group.
+/// An action on the process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Terminate(Why),
@@ -70,7 +70,7 @@ impl Keeper {
         }
     }
 
-    /// What is due by now.
+    /// The action that is due by now.
     pub(crate) fn due(&mut self, now: Duration) -> Option<Act> {
         match self.phase {
             Phase::Working if now >= self.terminate_at() => Some(self.end(now, Why::LeaseEnds)),
@@ -84,7 +84,7 @@ impl Keeper {
         self.terms.until = until;
     }
 
-    /// CMD must end, with what grace the lease allows.
+    /// CMD must end, with the grace that the lease allows.
     pub(crate) fn end(&mut self, now: Duration, why: Why) -> Act {
         let last = self.kill_at_last();
         if now >= last {

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::wire;
 
-/// What could not be sent yet. It stays small whatever the peer does, as long as only messages of which there
-/// is a fixed number are pushed, and those that may come without end replace each other.
+/// The messages that could not be sent yet. It stays small even if the peer reads nothing, as long as only messages of
+/// which there is a fixed number are pushed, and those that may come without end replace each other.
 #[derive(Debug)]
 pub(crate) struct Outgoing<M> {
     /// Whole lines, but for the first, of which a part may be sent.
@@ -53,7 +53,7 @@ impl<M: Serialize> Outgoing<M> {
                 Ok(length @ 1..) => drop(self.bytes.drain(..length)),
                 Err(error) if error.kind() == Interrupted => {}
                 Err(error) if error.kind() == WouldBlock => return,
-                // A peer that is gone need not be told, and what it cannot be told would never end.
+                // A peer that is gone need not be told, and messages to it would stay for ever.
                 Ok(0) | Err(_) => {
                     self.bytes.clear();
                     self.newest = None;
@@ -86,7 +86,7 @@ mod tests {
         why: None,
     };
 
-    /// What arrives of `outgoing` when each write takes at most so many bytes.
+    /// The messages of `outgoing` that arrive when each write takes at most `at_once` bytes.
     fn arrives(outgoing: &mut Outgoing<Report>, at_once: usize) -> Vec<Report> {
         let mut lines = Lines::default();
         outgoing.flush(|bytes| {
@@ -190,7 +190,7 @@ mod tests {
         drop(near);
         let text = reader.join().unwrap();
         assert!(text.ends_with('\n') && text.contains("Ended"), "{text}");
-        // The last stop found no room; the end makes it old news, unless a part of it was sent.
+        // The last stop found no room; the end replaces it, unless a part of it was sent.
         let arrived = text.lines().count();
         assert!(
             (stops..=stops + 1).contains(&arrived),

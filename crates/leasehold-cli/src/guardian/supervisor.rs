@@ -17,7 +17,7 @@ use super::{
 };
 use crate::clock::Alarm;
 
-/// What the supervisor wants started.
+/// The command that the supervisor wants started.
 pub(super) struct Job {
     pub(super) terms: Terms,
     pub(super) valid_until_ms: u64,
@@ -66,7 +66,7 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// What to wait for before the next [`exchange`](Self::exchange).
+    /// The event to wait for before the next [`exchange`](Self::exchange).
     pub(super) fn to_poll(&self) -> Option<PollFd<'_>> {
         let mut wanted = PollFlags::IN;
         if !self.reports.is_empty() {
@@ -75,7 +75,7 @@ impl Supervisor {
         (!self.gone).then(|| PollFd::new(&self.stream, wanted))
     }
 
-    /// Sends and takes in what can be sent and taken in at once.
+    /// Sends and takes in all messages that can be sent and taken in at once.
     pub(super) fn exchange(&mut self) {
         self.flush();
         self.read();

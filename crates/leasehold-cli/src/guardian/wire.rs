@@ -1,4 +1,4 @@
-//! What supervisor and guardian tell each other: one JSON document per line, over a pair of sockets.
+//! The messages between supervisor and guardian: one JSON document per line, over a pair of sockets.
 //!
 //! The first byte from the supervisor carries its standard input along, because the guardian's own is this
 //! connection.
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::keeper::{Terms, Why};
 
-/// From the supervisor. The end of the stream is an order, too: nobody renews any more.
+/// From the supervisor. The end of the stream is an order, too: the lease is not renewed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// The lock is held: start CMD.
@@ -86,7 +86,7 @@ pub(crate) fn is_nothing_yet(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | WouldBlock)
 }
 
-/// Puts lines together from whatever pieces arrive.
+/// Puts lines together from the pieces that arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Vec<u8>);
 
@@ -95,7 +95,7 @@ impl Lines {
         self.0.extend_from_slice(bytes);
     }
 
-    /// The next whole message, if it has arrived. An error is final: what follows cannot be told apart from it.
+    /// The next whole message, if it has arrived. An error is final: later bytes cannot be told apart from it.
     pub(crate) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some(end) = self.0.iter().position(|byte| *byte == b'\n') else {
             return match self.0.len() {
@@ -130,7 +130,7 @@ pub(crate) fn receive_stdin(from: &UnixStream) -> io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     });
-    // Whatever CMD starts must not inherit a second copy.
+    // Programs that CMD starts must not inherit a second copy.
     if let Some(fd) = &fd {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
     }

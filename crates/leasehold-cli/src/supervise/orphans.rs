@@ -1,4 +1,4 @@
-//! What a guardian leaves behind that was killed itself.
+//! The processes that a killed guardian leaves behind.
 //!
 //! Its children become ours, so CMD is found even if the guardian died before it could say which process that
 //! is, and collected when it is dead.
@@ -17,14 +17,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The children this process may get beside its guardian.
 #[derive(Debug)]
 pub(super) struct Orphans {
-    /// The guardian, and what a shell had started before it became this process.
+    /// The guardian, and the children of a shell that became this process.
     known: Vec<Pid>,
 }
 
 impl Orphans {
     /// From now on orphans below this process become its children.
     pub(super) fn adopt() -> Self {
-        // Where it does not work, CMD is found by what the guardian said.
+        // Where it does not work, CMD is found by the guardian's report.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         Orphans { known: children() }

@@ -1,4 +1,4 @@
-//! What `leasehold run` says on standard error, written by a thread of its own.
+//! The messages of `leasehold run` on standard error, written by a thread of its own.
 //!
 //! Standard error may be a full pipe or a terminal that was told to wait, and a write to it waits for the reader. This
 //! process must not wait for it as long as it holds the name, or may be given it any moment: it starts CMD, renews
@@ -63,7 +63,7 @@ impl Remarks {
         }
     }
 
-    /// For whom it concerns.
+    /// For eyes and for programs.
     pub(crate) fn failure(&self, failure: &Failure) {
         self.line(output::failure(failure, self.json));
     }

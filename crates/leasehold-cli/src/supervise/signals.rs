@@ -5,7 +5,7 @@ use std::{future::poll_fn, io, task::Poll};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a user or a service manager sends to a command. The rest either cannot be caught or is nobody's
+/// The signals that a user or a service manager sends to a command. The rest either cannot be caught or carry no
 /// message (SIGCHLD, SIGPIPE, faults).
 const PASSED_ON: [Signal; 9] = [
     Signal::TERM,

@@ -68,7 +68,7 @@ pub(crate) fn pttl(server: &Server, name: &str) -> i64 {
 /// A process that does not outlive its test.
 pub(crate) struct Process {
     child: Child,
-    /// What it writes to stderr: a file, which can be read whoever still writes to it.
+    /// Its stderr: a file, which can be read while processes still write to it.
     said: Option<File>,
 }
 
@@ -87,7 +87,7 @@ impl Process {
         process
     }
 
-    /// With a stderr that is full and that nobody reads. Its other end, which must live as long.
+    /// With a stderr that is full and is not read. Returns its other end, which must live as long.
     pub(crate) fn start_unread(command: &mut Command) -> (Self, UnixStream) {
         let (mut near, far) = UnixStream::pair().expect("there is room for two sockets");
         near.set_nonblocking(true).expect("it is a socket");

@@ -1,6 +1,6 @@
-//! Who held what when, written down by those who held it, and judged afterwards.
+//! A history of holds: the holders record it, and the test judges it afterwards.
 //!
-//! What is judged is what each holder believed. Record `acquired` after the lock was obtained and
+//! The test judges the belief of each holder. Record `acquired` after the lock was obtained and
 //! `released` before it is given back: then a recorded hold lies within the real one, and two that
 //! overlap are two that really did.
 //!
@@ -25,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Counts while the machine sleeps, as leases do, and is the same in every process.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const CLOCK: ClockId = ClockId::Boottime;
-/// There it counts while the machine sleeps, or nothing that does is to be had.
+/// On these systems it counts while the machine sleeps, or there is no clock that does.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
@@ -37,7 +37,7 @@ pub fn now() -> u64 {
     seconds.expect("time since the start") * 1_000_000_000 + nanos.expect("nanoseconds")
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The holder began to wait.
@@ -57,7 +57,7 @@ pub enum Kind {
     GaveUp,
 }
 
-/// What a holder was told when it got the lock.
+/// The server's answer when a holder got the lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// The lock is its own until then, on the clock of [`now`], should no end be recorded.
@@ -105,11 +105,11 @@ fn from_now(valid_for: Duration) -> u64 {
 pub struct Event {
     /// When, on the clock of [`now`].
     pub at: u64,
-    /// What happened.
+    /// The kind of the event.
     pub kind: Kind,
     /// The lock.
     pub name: String,
-    /// Who did it. Two holds of one holder nest, so tasks that exclude each other need two names.
+    /// The holder. Two holds of one holder nest, so tasks that exclude each other need two names.
     pub holder: String,
 }
 
@@ -144,7 +144,7 @@ impl fmt::Display for Event {
 }
 
 impl FromStr for Event {
-    /// What is wrong with the line.
+    /// The fault of the line.
     type Err = String;
 
     fn from_str(line: &str) -> Result<Event, String> {

@@ -49,7 +49,7 @@ impl Recorder {
         self.acquired_as(name, holder, Claim::default());
     }
 
-    /// `holder` has obtained `name`, and this is what it was told about it.
+    /// `holder` has obtained `name`, with this claim.
     pub fn acquired_as(&self, name: &str, holder: &str, claim: Claim) {
         self.record_now(Kind::Acquired(claim), name, holder);
     }

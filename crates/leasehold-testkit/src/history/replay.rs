@@ -18,7 +18,7 @@ pub struct History {
 pub struct Hold {
     /// The lock.
     pub name: String,
-    /// Who held it.
+    /// The holder.
     pub holder: String,
     /// From `acquired` on.
     pub from: u64,
@@ -41,13 +41,13 @@ impl fmt::Display for Hold {
     }
 }
 
-/// What a lock must not let happen.
+/// A breach of a lock's promise.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Violation {
     /// More held a name at once than may.
     Overlap {
-        /// Those who held it when one more came.
+        /// The holders when one more came.
         holding: Vec<Hold>,
         /// The one more.
         came: Hold,
@@ -59,7 +59,7 @@ pub enum Violation {
         /// The hold with a token no greater.
         after: Hold,
     },
-    /// Someone ended or extended a hold it never had, so the recording itself is wrong.
+    /// A holder ended or extended a hold it never had, so the recording itself is wrong.
     NotHeld(Event),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a history without violations amounts to.
+/// The figures of a history without violations.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -104,18 +104,18 @@ pub struct Summary {
     pub jain: f64,
     /// How long the longest wait took, from `requested` to `acquired`.
     pub longest_wait: Option<Duration>,
-    /// How often someone learned that the lock was gone.
+    /// How often a holder learned that the lock was gone.
     pub lost: u64,
 }
 
 impl History {
-    /// A history of these events, in whatever order they come.
+    /// A history of these events, given in any order.
     pub fn new(mut events: Vec<Event>) -> History {
         events.sort_by_key(|event| event.at);
         History { events }
     }
 
-    /// Reads what [`Recorder::to_file`](super::Recorder::to_file) has written.
+    /// Reads a file of [`Recorder::to_file`](super::Recorder::to_file).
     pub fn load(path: impl AsRef<Path>) -> io::Result<History> {
         let path = path.as_ref();
         let text = fs::read_to_string(path)?;
@@ -322,10 +322,10 @@ pub(super) fn tokens(holds: &[&Hold]) -> Vec<Violation> {
     found
 }
 
-/// (Σx)² / (n Σx²), and 1 where nobody got anything.
+/// (Σx)² / (n Σx²), and 1 if no share is above zero.
 #[expect(
     clippy::cast_precision_loss,
-    reason = "nobody acquires a lock 2^52 times in a test"
+    reason = "no test acquires a lock 2^52 times"
 )]
 pub(super) fn jain<'a>(counts: impl ExactSizeIterator<Item = &'a u64>) -> f64 {
     let holders = counts.len() as f64;

@@ -151,7 +151,7 @@ pub(super) async fn deliver(
             let mut next = Next::Wait(None);
             shared.faults.send_if_modified(|faults| {
                 next = pending.step(way, faults, to.get(), &mut requests, shared, link);
-                // Whoever waits, waits for the controls.
+                // A task that waits here waits for the controls.
                 false
             });
             match next {
@@ -186,7 +186,7 @@ pub(super) async fn deliver(
     }
 }
 
-/// What is to do after a step of a delivery.
+/// The next action after a step of a delivery.
 pub(super) enum Next {
     /// With the next parcel.
     Done,

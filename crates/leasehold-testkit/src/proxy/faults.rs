@@ -1,4 +1,4 @@
-//! What the proxy does to what passes.
+//! The faults of the proxy.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::links::Link;
 use super::{Lane, Way};
 
-/// What the network does at the moment.
+/// The faults of the network at the moment.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) refuse: bool,
@@ -39,7 +39,7 @@ pub(super) enum Part {
     Reply,
 }
 
-/// What may happen to the parcel whose turn it is.
+/// The possible fates of the next parcel.
 pub(super) enum Passage {
     Open,
     Swallowed,

@@ -1,4 +1,4 @@
-//! The connections that pass through the proxy, and what was carried.
+//! The connections that pass through the proxy, and counters of their bytes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use super::OBEY_DEADLINE;
 use super::faults::{Faults, contains};
 use crate::wait::wait_until;
 
-/// What the controls and the proxy's thread both see.
+/// The state that the controls and the proxy's thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) upstream: SocketAddr,
@@ -42,7 +42,7 @@ impl Shared {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a counter says once the delivery under way has counted itself. A client can see a byte
+    /// The value of a counter once the delivery under way has counted itself. A client can see a byte
     /// before that.
     pub(super) fn read(&self, counter: &AtomicU64) -> u64 {
         let _deliveries = self.faults.borrow();

@@ -36,13 +36,13 @@ const OBEY_DEADLINE: Duration = Duration::from_secs(10);
 /// A direction through the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// What the client sends.
+    /// From the client to the server.
     ToServer,
-    /// What the server answers.
+    /// From the server to the client.
     ToClient,
 }
 
-/// Some of the connections through the proxy, by what they are for.
+/// Some of the connections through the proxy, by their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
     /// Those on which the client has subscribed to a channel.
@@ -125,8 +125,8 @@ impl Proxy {
         self.shared.faults.send_modify(|faults| faults.refuse = on);
     }
 
-    /// Swallows what is sent `way`, or both ways, from now on: the network between is gone, and
-    /// nobody is told. Connections stay open, their ends hear nothing of each other's closing, and
+    /// Swallows all bytes sent `way`, or both ways, from now on: the network between is gone, and
+    /// neither end is told. Connections stay open, their ends hear nothing of each other's closing, and
     /// new connections are accepted and swallowed too.
     ///
     /// A connection that has lost something this way is reset by [`heal`](Proxy::heal), because TCP

@@ -1,4 +1,4 @@
-//! What was taken from one side and not yet delivered to the other.
+//! A parcel that was taken from one side and is not yet delivered to the other.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::faults::{Faults, Part, Passage};
 use super::links::{End, Link, Parcel, Shared};
 use super::requests::Requests;
 
-/// The parcel whose turn it is.
+/// The next parcel.
 pub(super) struct Pending {
     pub(super) arrived: Instant,
     pub(super) bytes: Option<Vec<u8>>,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Finds the commands in what a client sends.
+/// Finds the commands in the bytes of a client.
 #[derive(Default)]
 pub(super) struct Requests {
     /// The command that is not complete yet.

@@ -17,7 +17,7 @@ impl Flavor {
     /// `LEASEHOLD_VALKEY_SERVER`, then `PATH`, then (Valkey) `target/valkey/valkey-server` of this
     /// workspace.
     ///
-    /// What a variable names is taken as it is, so that a wrong one is noticed.
+    /// The path in a variable is taken as it is, so that a wrong one is noticed.
     pub fn binary(self) -> Option<PathBuf> {
         let named = std::env::var_os(self.variable()).filter(|path| !path.is_empty());
         named

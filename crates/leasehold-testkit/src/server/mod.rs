@@ -2,7 +2,7 @@
 //!
 //! Written here because the crates that offer it do not serve. `redis-server-wrapper` 0.5 daemonizes
 //! the server, talks to it by running `redis-cli`, sleeps half a second in every stop and then kills
-//! whatever listens on the port. `redis-test` 1.0 runs one binary per test process, named by the
+//! the process that listens on the port. `redis-test` 1.0 runs one binary per test process, named by the
 //! environment, does not wait until it answers, and cannot restart it on its port.
 //!
 //! A server is a child process, known by its pid and by nothing else. A second child, the
@@ -128,7 +128,7 @@ impl Server {
         self.dir.path()
     }
 
-    /// What it has written to its log, all its starts together.
+    /// Its log, of all its starts together.
     pub fn log(&self) -> String {
         read_log(self.dir.path())
     }

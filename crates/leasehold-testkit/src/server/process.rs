@@ -50,7 +50,7 @@ impl Process {
                 ])
                 .arg(process.server.id().to_string())
                 .arg(dir)
-                // Ctrl-C is for the test, not for who cleans up after it.
+                // Ctrl-C is for the test, not for the process that cleans up after it.
                 .process_group(0)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())

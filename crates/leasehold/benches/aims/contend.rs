@@ -1,4 +1,4 @@
-//! Many who want one name, with nothing to do while they hold it: the workload of P3, P4 and P5.
+//! Many tasks that want one name, with nothing to do while they hold it: the workload of P3, P4 and P5.
 
 use std::{
     sync::Arc,
@@ -10,7 +10,7 @@ use tokio::{sync::Barrier, task::JoinSet};
 
 use crate::{float::float, stage, worker};
 
-/// What came of one round.
+/// The figures of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// Acquisitions within the round, by task.
@@ -24,7 +24,7 @@ impl Outcome {
     }
 }
 
-/// Pairs per second that one task makes when nobody else wants anything: the reference for them all.
+/// Pairs per second that one task makes when no other task wants a name: the reference for them all.
 pub(crate) async fn alone(client: &Client, time: Duration) -> f64 {
     let mutex = client.mutex("bench:alone");
     let began = Instant::now();
@@ -107,7 +107,7 @@ pub(crate) async fn work(url: &str, words: &[&str]) {
     }
 }
 
-/// What a process that contended has answered.
+/// The answer of a process that contended.
 pub(crate) fn outcome(answer: &str) -> Outcome {
     let mut numbers = answer
         .split(' ')

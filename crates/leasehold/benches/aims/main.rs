@@ -30,7 +30,7 @@ mod worker;
 use stage::Stage;
 use table::Table;
 
-/// An aim and what measures it.
+/// An aim and the function that measures it.
 type Bench = (&'static str, fn(&Stage, &mut Table));
 
 const BENCHES: [Bench; 9] = [
@@ -45,7 +45,7 @@ const BENCHES: [Bench; 9] = [
     ("P9", p9_memory::run),
 ];
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Default)]
 struct Asked {
     json: bool,

@@ -1,4 +1,4 @@
-//! P1: what does a lock cost that nobody else wants?
+//! P1: what does an uncontended lock cost?
 //!
 //! Unit: the median time of `lock().await` and `release().await` by one task, as a ratio to the same two scripts
 //! sent by the redis crate alone. Both sides send two commands, so all above 1 is what we add on the client.
@@ -35,7 +35,7 @@ fn compare(stage: &Stage, table: &mut Table, flavor: &str, runtime: &Runtime, ai
         // The first round warms up.
         for round in 0..=rounds {
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-            // Who goes first changes, so that neither always finds the caches the other left.
+            // The two sides take turns to go first, so that neither always finds the caches the other left.
             for turn in 0..2 {
                 if (round + turn) % 2 == 0 {
                     for _ in 0..PAIRS {

@@ -19,7 +19,7 @@ use crate::{
 const ROUNDS: usize = 9;
 const TIME: Duration = Duration::from_millis(800);
 
-/// What one side made of its turns.
+/// The figures of one side.
 #[derive(Default)]
 struct Side {
     pairs: u64,
@@ -59,7 +59,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         let (mut ratios, mut ours, mut theirs) = (Vec::new(), Side::default(), Side::default());
         for round in 0..=stage.rounds(ROUNDS) {
             let mut rates = [0.0; 2];
-            // Who goes first changes.
+            // The two sides take turns to go first.
             for turn in 0..2 {
                 let (client, raw) = (client.clone(), raw.clone());
                 let before = work();

@@ -1,7 +1,7 @@
 //! P3: how often does one name change hands within one process?
 //!
 //! Unit: acquisitions per second of 8, 32 and 128 tasks, as a multiple of the pairs per second of one task alone;
-//! commands per acquisition; Jain's index over the tasks; the longest that anybody waited, the median over the rounds.
+//! commands per acquisition; Jain's index over the tasks; the longest wait of any task, the median over the rounds.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //!
 //! Unit: acquisitions per second of all processes together, as a multiple of the pairs per second of one task alone;
 //! commands per acquisition; how far a process is from a quarter of the acquisitions (P4), Jain's index over
-//! the tasks (P5); the longest that anybody waited, the median over the rounds.
+//! the tasks (P5); the longest wait of any task, the median over the rounds.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const TIME: Duration = Duration::from_secs(2);
 /// From the order to the start, so that all begin together.
 const LEAD: Duration = Duration::from_millis(50);
 
-/// What the rounds gave.
+/// The figures of the rounds.
 #[derive(Default)]
 struct Rounds {
     gains: Vec<f64>,

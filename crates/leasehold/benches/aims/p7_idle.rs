@@ -16,7 +16,7 @@ const NAMES: u32 = 10;
 const TASKS_PER_NAME: u32 = 3;
 /// Three times the interval at which a waiter asks again, which is stretched by up to a fifth.
 const TIME: Duration = Duration::from_secs(36);
-/// Until everybody stands in line.
+/// Until all waiters stand in the queue.
 const SETTLE: Duration = Duration::from_secs(1);
 
 fn name(number: u32) -> String {

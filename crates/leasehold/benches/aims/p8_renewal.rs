@@ -23,7 +23,7 @@ use crate::{
 };
 
 const NAMES: usize = 100_000;
-/// Who fills the names at once.
+/// How many tasks take names at once.
 const TASKS: usize = 100;
 /// Renewal scripts that a client has under way at once.
 const LANES: usize = 1;
@@ -39,7 +39,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
     let mut idle = pings(stage, Duration::from_secs(2));
     let idle_p99 = quantile(&mut idle.all, 0.99);
     let raw = raw_renewal(stage);
-    // What a server does that holds nothing.
+    // The CPU of a server that holds nothing.
     let server = stage.server.pid();
     let (began, before) = (Instant::now(), cpu_time(server));
     thread::sleep(stage.time(PERIOD));
@@ -107,7 +107,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
     );
 }
 
-/// What renewing costs.
+/// The cost of renewal.
 struct Cost {
     renewed: u64,
     time: Duration,
@@ -247,7 +247,7 @@ pub(crate) async fn work(url: &str, words: &[&str]) {
     };
     let builder = Client::builder().url(url).lease(LEASE).renew_every(PERIOD);
     let client = connect_with(builder).await;
-    // What the first locks set up stays, and is not a guard's.
+    // The state that the first locks set up stays, and is no guard's.
     drop(take(&client, &format!("{prefix}:warm"), TASKS * 10).await);
     let mut guards = Vec::new();
     worker::say("ready");
@@ -282,7 +282,7 @@ pub(crate) async fn work(url: &str, words: &[&str]) {
                         .drain(guards.len() / 2..)
                         .map(|guard| guard.name().to_owned())
                         .collect();
-                    // Dropped guards go back in the background; who locks the same name waits for it.
+                    // Dropped guards go back in the background; a task that locks the same name waits for it.
                     for some in names.chunks(TASKS) {
                         let locks = some.iter().map(|name| client.mutex(name).lock());
                         for guard in futures_util::future::join_all(locks).await {
@@ -311,7 +311,7 @@ async fn latest(time: Duration) -> Duration {
     latest
 }
 
-/// Takes so many names at once. Only the guards are left behind: what the tasks need is no guard's memory.
+/// Takes `count` names at once. Only the guards are left behind: the memory of the tasks is no guard's.
 async fn take(client: &Client, prefix: &str, count: usize) -> Vec<Guard> {
     let guards = Arc::new(Mutex::new(Vec::with_capacity(count)));
     let mut running = JoinSet::new();

@@ -1,7 +1,7 @@
 //! P9: what does a held name weigh?
 //!
 //! Unit: bytes per held name, on the client (growth of its anonymous resident memory over 100,000 guards, the guards
-//! and what the allocator wastes included) and on the server (growth of `used_memory`); tasks and timers per guard;
+//! and the allocator's waste included) and on the server (growth of `used_memory`); tasks and timers per guard;
 //! entries per handle that holds nothing.
 
 use std::{thread, time::Duration};

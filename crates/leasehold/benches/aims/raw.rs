@@ -159,7 +159,7 @@ impl Raw {
         while under_way.next().await.is_some() {}
     }
 
-    /// Takes a name and gives it back, as one who does not wait and for whom nobody waits. Returns how long
+    /// Takes a name and gives it back, as a client that does not wait, on a name without waiters. Returns how long
     /// either took.
     pub(crate) async fn pair(&mut self, keys: &mut Keys) -> [Duration; 2] {
         keys.lease += 1;

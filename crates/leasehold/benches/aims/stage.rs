@@ -1,4 +1,4 @@
-//! What every bench stands on: a server on one core, the clients on another, and what the kernel and the server
+//! The setting of every bench: a server on one core, the clients on another, and what the kernel and the server
 //! say about their work.
 
 use std::{collections::BTreeSet, fs, future::Future, time::Duration};
@@ -33,7 +33,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts the server and puts everybody in his place.
+    /// Starts the server and pins each process to its core.
     pub(crate) fn set(short: bool) -> Stage {
         let load_before = load();
         let server = Server::start(Flavor::Redis);
@@ -84,7 +84,7 @@ impl Stage {
         sent.map(|(_, calls)| calls).sum()
     }
 
-    /// Where this was measured, for whoever reads the table.
+    /// Where this was measured, for readers of the table.
     pub(crate) fn described(&self) -> String {
         let info = self.server.cli(&["INFO", "server"]);
         let info: String = redis::from_redis_value(info).unwrap_or_default();
@@ -167,7 +167,7 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// What the first thread of a process has spent on a core, to the nanosecond.
+/// The CPU time of the first thread of a process, to the nanosecond.
 pub(crate) fn main_thread_time(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     Some(Duration::from_nanos(stat.split(' ').next()?.parse().ok()?))
@@ -207,7 +207,7 @@ fn load() -> String {
     load.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// What the scripts call, in lower case.
+/// The commands that the scripts call, in lower case.
 fn commands_in_scripts() -> BTreeSet<String> {
     const SCRIPTS: [&str; 9] = [
         include_str!("../../src/backend/redis/scripts/waiting.lua"),
@@ -239,7 +239,7 @@ fn commands_in_scripts() -> BTreeSet<String> {
     commands
 }
 
-/// Lets this thread go before all others on its core: a meter must not wait for whom it measures. Where that is
+/// Lets this thread go before all others on its core: a meter must not wait for the threads it measures. Where that is
 /// not permitted, it waits.
 pub(crate) fn go_first() {
     const FIRST: i32 = -19;

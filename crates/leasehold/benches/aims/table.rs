@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::Stage;
 
-/// What a figure should be.
+/// The aim of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Aim {
     AtMost(f64),

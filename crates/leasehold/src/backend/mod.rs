@@ -20,34 +20,34 @@ use crate::{
 /// An answer on its way. Dropping it does not take the request back.
 pub(crate) type Reply<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
-/// The steps of every kind of lock on a server, for one client. What a step means on the wire is the kind's own.
+/// The steps of every kind of lock on a server, for one client. Each kind defines its steps on the wire.
 pub(crate) trait Backend: fmt::Debug + Send + Sync {
-    /// Takes the lock if it is free, or finds that it is ours already.
+    /// Takes the lock if it is free, or finds that this lease id holds it already.
     fn acquire(&self, step: Acquire) -> Reply<Acquired>;
 
-    /// Gives a lease id up for good: takes it out of the queue, and passes on what it holds.
+    /// Gives a lease id up for good: takes it out of the queue, and passes its hold on.
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
-    /// Lets a lease end at least `lease_ms` from now. What is left of it then; `None` if it is not ours.
+    /// Lets a lease end at least `lease_ms` from now. Returns the time left of it then; `None` if it is not ours.
     fn extend(&self, step: Extend) -> Reply<Option<Duration>>;
 
     /// Writes how often the owner has entered.
     fn count(&self, step: Count) -> Reply<Counted>;
 
-    /// Reads who holds the lock.
+    /// Reads the holders of the lock.
     fn inspect(&self, id: LockId) -> Reply<Inspection>;
 
-    /// Takes the lock from its holders and passes it on. The owner fields that held it; none if it was free.
+    /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
 
-    /// What stands for a hold of this client on the server.
+    /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
 
-    /// Reads or changes how many permits a semaphore has. How many are free afterwards; for [`Permits::TrySet`] 1 if they
-    /// were set, else 0.
+    /// Reads or changes how many permits a semaphore has. Returns how many are free afterwards; for [`Permits::TrySet`] 1
+    /// if they were set, else 0.
     fn permits(&self, id: LockId, step: Permits) -> Reply<i64>;
 
     /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
@@ -61,7 +61,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Leases are held that will have to be renewed from home: what that needs may be made ready.
+    /// Leases are held that will have to be renewed from home: the backend may make a connection ready for that.
     fn prepare(&self) {}
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Acquire {
     pub(crate) lease: LeaseId,
     /// The same in each request for this lease id.
     pub(crate) lease_ms: u64,
-    /// Take a place in the queue if the name is held; only for those who listen.
+    /// Take a place in the queue if the name is held; only for a client that listens.
     pub(crate) place: Option<Place>,
 }
 
@@ -88,9 +88,9 @@ pub(crate) struct Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
-    /// Ours, and this is what is left of it (B1).
+    /// The lease id holds it; `remaining` of its lease is left (B1).
     Granted { remaining: Duration },
-    /// Another owner's. `None`: it has no end (its TTL was removed).
+    /// Another owner holds it. `None`: its lease has no end (the TTL was removed).
     Held { ttl: Option<Duration> },
     /// The lease id was given up before this copy of the request arrived.
     GivenUp,
@@ -104,7 +104,7 @@ pub(crate) struct Release {
     pub(crate) lease: LeaseId,
     /// If other tasks of this client wait: how the client goes on.
     pub(crate) next: Option<Next>,
-    /// Leave a tombstone for so long: a copy of a request for this lease id may still be under way (B4).
+    /// Leave a tombstone for this long: a copy of a request for this lease id may still be under way (B4).
     pub(crate) tombstone_ms: Option<u64>,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.
     pub(crate) listening: bool,
@@ -118,7 +118,7 @@ pub(crate) struct Next {
     pub(crate) lease_ms: u64,
     /// Go on under the next lease id if no other client waits.
     pub(crate) keep: bool,
-    /// Take a place in the queue if other clients wait; only for those who listen.
+    /// Take a place in the queue if other clients wait; only for a client that listens.
     pub(crate) place: Option<Place>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) enum ReleaseReply {
     Freed { others: u64 },
     /// The next client in the queue holds it now, for this long unless it renews it.
     Granted { lease: Duration },
-    /// It is ours under the next lease id, and this is what is left of it (B1).
+    /// The next lease id holds it; `remaining` of its lease is left (B1).
     Kept { remaining: Duration },
     /// The lease id did not hold it.
     NotOurs,
@@ -164,7 +164,7 @@ pub(crate) struct Count {
     pub(crate) listening: bool,
 }
 
-/// What became of a count.
+/// The result of writing a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Written,
@@ -173,20 +173,20 @@ pub(crate) enum Counted {
     NotOurs,
 }
 
-/// What is asked of a semaphore's permits.
+/// A request about a semaphore's permits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Permits {
     /// How many are free.
     Available,
-    /// Make so many, if it has never had any.
+    /// Makes this many, if it has never had any.
     TrySet(u32),
-    /// So many from now on, taken and free together.
+    /// This many from now on, taken and free together.
     Set(u32),
-    /// So many more; fewer, if it is negative.
+    /// This many more; fewer, if it is negative.
     Add(i32),
 }
 
-/// What became of one renewal.
+/// The result of one renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// Still ours, and extended if that was asked for: at least the length asked for was left then (B1).
@@ -197,7 +197,7 @@ pub(crate) enum Renewal {
     Unknown,
 }
 
-/// Who holds a lock, as the server sees it.
+/// The holders of a lock, as the server sees it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inspection {
     pub(crate) owners: Vec<Owned>,
@@ -210,14 +210,14 @@ pub(crate) struct Inspection {
 /// One hold, as the server sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
-    /// `<client uuid>:<lease id>`, or what Redisson writes.
+    /// `<client uuid>:<lease id>`, or the field that Redisson writes.
     pub(crate) owner: String,
     pub(crate) access: Access,
     /// How often it has entered.
     pub(crate) holds: u64,
-    /// What is left; `None` without an end.
+    /// The time left; `None` without an end.
     pub(crate) ttl: Option<Duration>,
-    /// What its client calls itself.
+    /// The label that its client gave itself.
     pub(crate) label: Option<String>,
 }
 
@@ -241,7 +241,7 @@ pub(crate) struct Grant {
     pub(crate) ask: u32,
 }
 
-/// Why a step has no answer, and so what the server may hold.
+/// Why a step has no answer; each variant says what the server may hold.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The request did not leave; the server is as it was. Worth another try.
@@ -269,7 +269,7 @@ impl Failure {
         matches!(self, Failure::Rejected(_))
     }
 
-    /// The public error, in the words of what was being done.
+    /// The public error, which names the step that failed.
     pub(crate) fn into_error(self, doing: impl Into<Box<str>>, free_within: Duration) -> Error {
         let doing = doing.into();
         match self {
@@ -287,7 +287,7 @@ impl Failure {
     }
 }
 
-/// Where a backend says what it hears. It is given one, and knows no more of who listens.
+/// The receiver of a backend's wake-ups. The backend is given one, and knows nothing of the layers behind it.
 pub(crate) trait Sink: fmt::Debug + Send + Sync {
     /// A hint: it may be lost, late, or for a lease that is no more.
     fn wake(&self, id: &LockId, wake_up: WakeUp);

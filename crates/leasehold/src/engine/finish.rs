@@ -46,7 +46,7 @@ enum Progress<T> {
 /// Work with its caller.
 struct Polled<T> {
     work: Pin<Box<dyn Future<Output = T> + Send>>,
-    /// Who waits for it: to be woken if the work ends at home.
+    /// The caller's waker, called if the work ends at home.
     caller: Option<Waker>,
     /// A shutdown waits for it.
     _under_way: TaskTrackerToken,
@@ -76,7 +76,7 @@ impl<T: Send + 'static> Finish<T> {
         }
     }
 
-    /// For those who may come to wait for it.
+    /// A handle for callers that may come to wait for this work.
     pub(crate) fn work(&self) -> Weak<dyn Work> {
         let work: Weak<SharedWork<T>> = Arc::downgrade(&self.shared);
         work
@@ -90,7 +90,7 @@ impl<T: Send + 'static> Future for Finish<T> {
         let mut progress = self.shared.progress.lock();
         match std::mem::replace(&mut *progress, Progress::InPoll) {
             Progress::WithCaller(mut polled) => {
-                // Not under the lock: the work calls wakers, and may call whoever takes it home.
+                // Not under the lock: the work calls wakers, and may call code that takes it home.
                 drop(progress);
                 let output = polled.work.as_mut().poll(cx);
                 let after = match &output {
@@ -109,7 +109,7 @@ impl<T: Send + 'static> Future for Finish<T> {
             Progress::AtHome(old) => {
                 *progress = Progress::AtHome(Some(cx.waker().clone()));
                 drop(progress);
-                drop(old); // a waker is code of the user's
+                drop(old); // a waker is the user's code
                 Poll::Pending
             }
             Progress::Done(output) => {
@@ -129,7 +129,7 @@ impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         let progress = std::mem::replace(&mut *self.shared.progress.lock(), Progress::Over);
         if let Progress::WithCaller(Polled { work, .. }) = progress {
-            // Whatever comes of it gives itself back on its drop: a guard, a place in the queue.
+            // Its output cleans up on its drop: a guard, a place in the queue.
             self.core.spawn(async move { drop(work.await) });
         }
     }

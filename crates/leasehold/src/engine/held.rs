@@ -1,4 +1,4 @@
-//! A hold in the hands of one holder: what a guard wraps. Its drop gives it back.
+//! One holder's part of a hold, which a guard wraps. Its drop gives it back.
 
 use std::sync::Arc;
 

@@ -38,7 +38,7 @@ pub(crate) struct Hold {
     pub(crate) queue: Arc<Queue>,
     pub(crate) lease: LeaseId,
     pub(crate) term: Term,
-    /// Wakes those who wait for the loss.
+    /// Wakes the tasks that wait for the loss.
     pub(crate) over: Notify,
     pub(crate) watched_at: WatchedAt,
     /// A copy of a request that could take the name under this lease id may still be under way (B4).
@@ -61,7 +61,7 @@ struct HoldState {
     longest: Span,
 }
 
-/// What the watchdog finds when it looks at a hold.
+/// The result of the watchdog's look at a hold.
 pub(crate) enum Look {
     /// Ask the server: renew it, or see whether it is still ours. If the lease may end before the answer is due: when.
     Ask { end: Option<Tick> },
@@ -71,18 +71,18 @@ pub(crate) enum Look {
     Over,
 }
 
-/// What is left when a guard has gone.
+/// The state of a hold after one of its guards has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Holds {
         holds: u32,
-        /// What to write on the server, if that changed.
+        /// The count to write on the server, if it changed.
         count: Option<u32>,
     },
     Nothing,
 }
 
-/// A lease that the server gave to us.
+/// A lease that the server gave to this client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
     pub(crate) lease: LeaseId,
@@ -148,7 +148,7 @@ impl Hold {
         self.state.lock().spec
     }
 
-    /// What may still be under way for this lease id, for its release.
+    /// The debt of this lease id, for its release: whether copies of its requests may still be under way.
     pub(crate) fn debt(&self) -> Debt {
         let state = self.state.lock();
         Debt {
@@ -159,7 +159,7 @@ impl Hold {
         }
     }
 
-    /// How long at most a request of before may let the lease last.
+    /// How long at most an earlier request may let the lease last.
     pub(crate) fn longest(&self) -> Duration {
         self.state.lock().longest.get()
     }
@@ -177,7 +177,7 @@ impl Hold {
         }
     }
 
-    /// What stands for it on the server.
+    /// The owner field of the hold on the server.
     pub(crate) fn owner(&self) -> String {
         let access = self.spec().access;
         let kind = self.queue.id.kind;
@@ -231,7 +231,7 @@ impl Hold {
         }
     }
 
-    /// Whether the holder may rely on it now. The look that finds its end tells all who wait for the loss.
+    /// Whether the holder may rely on it now. The look that finds its end tells all tasks that wait for the loss.
     pub(crate) fn standing(self: &Arc<Self>) -> Result<Duration, End> {
         let now = self.core.clock.now();
         match self.term.look(now) {
@@ -245,7 +245,7 @@ impl Hold {
         }
     }
 
-    /// What is left of it, or the error that says that it is over.
+    /// The time left of it, or the error that says that it is over.
     pub(crate) fn check(self: &Arc<Self>) -> Result<Duration, Error> {
         self.standing().map_err(|end| match end {
             End::Lost(reason) => self.lost_error(reason),
@@ -253,7 +253,7 @@ impl Hold {
         })
     }
 
-    /// Ends the hold here without a word to the server, where the name frees itself when its lease ends.
+    /// Ends the hold here without telling the server, where the name frees itself when its lease ends.
     pub(crate) fn detach(self: &Arc<Self>) {
         if self.term.end(End::Released) {
             self.settled.store(true, Ordering::Release);
@@ -264,7 +264,7 @@ impl Hold {
         }
     }
 
-    /// What the server counts for the present holder: its entries; of readers, how many share the hold.
+    /// The server's count for the present holder: its entries; of readers, how many share the hold.
     pub(crate) fn counted(&self) -> u32 {
         let state = self.state.lock();
         let shared = state.spec.access == Access::Shared && state.spec.owner.is_none();
@@ -323,7 +323,7 @@ impl Hold {
         }
     }
 
-    /// Lets a release have its way with the server: nothing else will tell it anything about this lease id.
+    /// Leaves it to a release to settle this lease id with the server: no other request about it will be sent.
     pub(crate) fn settled_by_release(&self) {
         self.settled.store(true, Ordering::Release);
     }
@@ -345,14 +345,14 @@ impl Hold {
         let state = self.state.lock();
         let every = state.spec.ask_every();
         if state.lasts(until) && until <= now.after(every / 2) {
-            return Look::Later(until); // as long as it may ever be, and not worth a question any more
+            return Look::Later(until); // as long as it may ever be: no more renewals
         }
         Look::Ask {
             end: self.close_end(until, now, &state),
         }
     }
 
-    /// What to ask the server for when its time has come; `None` if it is over.
+    /// The request to send when its time has come; `None` if the hold is over.
     pub(crate) fn due(self: &Arc<Self>, now: Tick) -> Option<Due> {
         let until = self.valid_until(now)?;
         let state = self.state.lock();
@@ -381,14 +381,14 @@ impl Hold {
         }
     }
 
-    /// The end of the lease, if a question might have no answer before it: once for its turn, once for its answer, and
-    /// once for good measure.
+    /// The end of the lease, if a request might have no answer before it: one patience for its turn, one for its answer, and
+    /// one to spare.
     fn close_end(&self, until: Tick, now: Tick, state: &HoldState) -> Option<Tick> {
         let patience = patience(state.spec.ask_every(), self.core.config.operation_timeout);
         (until < now.after(3 * patience)).then_some(until)
     }
 
-    /// The answer to a renewal that was sent at `sent`. Returns the interval, if all there is to do is to renew it
+    /// The answer to a renewal that was sent at `sent`. Returns the interval, if the only thing left to do is to renew it
     /// again.
     pub(crate) fn renewed(
         self: &Arc<Self>,
@@ -415,8 +415,8 @@ impl Hold {
         None
     }
 
-    /// The server said, in its reply to what was sent at `sent`, that `remaining` was left (B1); zero: that it is still
-    /// ours. Returns the interval, if all there is to do is to renew it again.
+    /// The server said, in its reply to the request sent at `sent`, that `remaining` was left (B1); zero: that the lease is
+    /// still ours. Returns the interval, if the only thing left to do is to renew it again.
     pub(crate) fn extended(self: &Arc<Self>, remaining: Duration, sent: Tick) -> Option<Duration> {
         let now = self.core.clock.now();
         let (until, next) = {
@@ -443,7 +443,7 @@ impl Hold {
     }
 }
 
-/// What to ask the server for.
+/// A request that is due.
 pub(crate) struct Due {
     access: Access,
     /// Zero: only whether it is still ours.
@@ -463,7 +463,7 @@ impl Due {
     }
 }
 
-/// What comes next for a lease.
+/// The next step for a lease.
 enum NextStep {
     /// Its renewal, once in this interval, and nothing else.
     Renew(Duration),
@@ -486,7 +486,7 @@ impl HoldState {
         self.spec.is_fixed() || self.cap().is_some_and(|cap| until >= cap)
     }
 
-    /// What comes next for a lease that was asked for at `sent`.
+    /// The next step for a lease that was asked for at `sent`.
     fn next(&self, sent: Tick) -> NextStep {
         let every = self.spec.ask_every();
         if self.spec.is_fixed() || self.cap().is_some() {
@@ -497,7 +497,7 @@ impl HoldState {
     }
 }
 
-/// So many readers of a hold the server is told of at most: Redisson looks at a key for each of them.
+/// The server is told of at most this many readers of a hold: Redisson looks at a key for each of them.
 const READERS_COUNTED_MOST: u32 = 100;
 
 /// A shutdown has told the holders already, and does not wait for long margins.

@@ -1,10 +1,10 @@
-//! The time arithmetic of a lease. No clock and no I/O: whoever asks brings the instant.
+//! The time arithmetic of a lease. No clock and no I/O: the caller brings the instant.
 //!
 //! The rules that are kept here (docs/guarantees.md has all of them):
 //!
-//! - **B1** A lease is believed until `sent + remaining − margin`: `remaining` is what the server stated in the reply to
-//!   *that* send. The server stated it after the send, so the lease ends here before it ends there, whatever the network
-//!   did to the reply. The [`margin`] covers clocks that do not run at the same speed.
+//! - **B1** A lease is believed until `sent + remaining − margin`: the server stated `remaining` in the reply to *that*
+//!   send. The server stated it after the send, so the lease ends here before it ends there, however late the reply
+//!   arrived. The [`margin`] covers clocks that do not run at the same speed.
 //! - **B2** The end on the server only moves forward, and so does ours: an answer that comes late or twice shortens nothing.
 //! - An end is final: once a look has found a [`Term`] over, no renewal brings it back.
 
@@ -15,7 +15,7 @@ use std::{
 
 use crate::{LostReason, clock::Tick};
 
-/// How long before the server's end we stop believing in a lease: 1 % of it and 2 ms, as in Redlock.
+/// How long before the server's end the client stops believing in a lease: 1 % of it and 2 ms, as in Redlock.
 ///
 /// The percent covers two quartz clocks at their worst a hundred times over; the 2 ms cover the server's
 /// millisecond resolution.
@@ -23,7 +23,7 @@ pub(crate) fn margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Until when the holder may rely on a lease of which the server said, in its reply to what was sent at `sent`, that
+/// Until when the holder may rely on a lease of which the server said, in its reply to the request sent at `sent`, that
 /// `remaining` of it was left (B1).
 pub(crate) fn valid_until(sent: Tick, remaining: Duration) -> Tick {
     sent.after(remaining.saturating_sub(margin(remaining)))
@@ -38,12 +38,12 @@ pub(crate) fn free_within(lease: Duration) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Term(AtomicU64);
 
-/// What a look at a [`Term`] finds.
+/// The result of a look at a [`Term`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It lasts until then.
     Valid(Tick),
-    /// It ran out, and this look is the first to notice: whoever gets this tells the others.
+    /// It ran out, and this look is the first to notice: the caller that gets this tells the others.
     JustExpired,
     /// It is over.
     Ended(End),
@@ -111,7 +111,7 @@ impl Term {
             .then(|| Tick::from_nanos(seen))
     }
 
-    /// What a look would find, without being one: nothing becomes final by it.
+    /// The result that a look would have, without the look: nothing becomes final by it.
     #[cfg(feature = "sim")]
     pub(crate) fn peek(&self, now: Tick) -> crate::sim::Look {
         let seen = self.0.load(Ordering::Acquire);

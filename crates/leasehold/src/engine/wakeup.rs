@@ -17,7 +17,7 @@ pub(crate) struct WakeUps(OnceLock<Weak<Core>>);
 
 impl WakeUps {
     pub(super) fn connect(&self, core: Weak<Core>) {
-        // A second client for the same backend would be a bug of ours; the first one stays.
+        // A second client for the same backend would be a bug of this library; the first one stays.
         let _ = self.0.set(core);
     }
 }

@@ -112,7 +112,7 @@ fn a_waker_that_panics_ends_no_thread_of_ours() {
     }
 }
 
-/// Nobody is left to give them the name.
+/// No thread is left to give them the name.
 #[test]
 fn those_who_wait_when_the_thread_ends_are_answered() {
     for flavor in Flavor::available() {

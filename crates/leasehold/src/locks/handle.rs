@@ -1,4 +1,4 @@
-//! What the handles of all kinds are made of: the client, what is locked, and the settings that kinds share.
+//! The common part of all handles: the client, the name, and the settings that kinds share.
 
 use std::{future::Future, panic::Location, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     owner::{self, OwnerId},
 };
 
-/// A lock of some kind, with its settings. No I/O; a bad name is refused when it is used.
+/// A lock of some kind, with its settings. No I/O; the first use refuses a bad name.
 #[derive(Clone)]
 pub(super) struct Handle {
     core: Arc<Core>,
@@ -136,7 +136,7 @@ impl Handle {
     }
 }
 
-/// How long to wait, as the callers of `…_for(wait)` put it.
+/// The patience of a `…_for(wait)` call.
 pub(super) fn at_most(wait: Duration) -> Patience {
     if wait.is_zero() {
         Patience::Once
@@ -145,7 +145,7 @@ pub(super) fn at_most(wait: Duration) -> Patience {
     }
 }
 
-/// The settings of every kind that is held under a lease, and what can be asked of its name.
+/// The settings of every kind that is held under a lease, and the requests about its name.
 macro_rules! lease_settings {
     ($kind:ident, $status:literal) => {
         impl $kind {
@@ -156,7 +156,7 @@ macro_rules! lease_settings {
 
             /// The same lock with a lease of this length, renewed as long as the guard lives, instead of the client's.
             ///
-            /// It is how long what is held stays taken after a crash. 1 ms to 366 days, in whole milliseconds.
+            /// After a crash the lock stays taken for this long. 1 ms to 366 days, in whole milliseconds.
             /// Redisson's `lockWatchdogTimeout`.
             #[must_use]
             pub fn lease(&self, lease: std::time::Duration) -> $kind {
@@ -184,8 +184,8 @@ macro_rules! lease_settings {
 
             /// The same lock with an end to its renewals: no holder keeps it longer than this.
             ///
-            /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and what it held is released a
-            /// margin later. Against stuck holders and forgotten guards. Turns hand-off off. 1 ms to 366 days, a renewed lease
+            /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and its hold is released a
+            /// margin later. Against stuck holders and forgotten guards. Turns hand-off off. 1 ms to 366 days, with a renewed lease
             /// at least 3 ms; the lease is no longer than that.
             #[must_use]
             pub fn max_hold(&self, most: std::time::Duration) -> $kind {
@@ -205,7 +205,7 @@ macro_rules! lease_settings {
             #[doc = $status]
             ///
             /// # Errors
-            /// The name is no good, or the server does not answer. It only reads.
+            /// The name is not valid, or the server does not answer. It only reads.
             ///
             /// # Cancel safety
             /// Cancel safe.
@@ -241,9 +241,9 @@ macro_rules! owner_settings {
                 }
             }
 
-            /// The same lock, taken by this owner, who may enter it again.
+            /// The same lock, taken by this owner, which may enter it again.
             ///
-            /// The nested guard shares the lease of the outer one, whatever lease it asks for, and the hold count is
+            /// The nested guard shares the lease of the outer one, even if it asks for another, and the hold count is
             /// written to the server as Redisson does.
             #[must_use]
             pub fn owned_by(&self, owner: &crate::Owner) -> $kind {

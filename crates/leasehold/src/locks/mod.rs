@@ -1,4 +1,4 @@
-//! The kinds of locks, one file each, and the guard of a hold. No I/O here: they say what they want, the engine gets it.
+//! The kinds of locks, one file each, and the guard of a hold. No I/O here: they pass requests to the engine.
 
 mod guard;
 mod handle;

@@ -22,7 +22,7 @@ use crate::{
 /// |---|---|
 /// | as long as it takes | [`lock`](Mutex::lock) |
 /// | not at all | [`try_lock`](Mutex::try_lock) |
-/// | so long | [`try_lock_for`](Mutex::try_lock_for) |
+/// | up to `wait` | [`try_lock_for`](Mutex::try_lock_for) |
 ///
 /// Waiters of one process are served first come first served. So are processes that run this library; a
 /// newcomer may be faster than all when a holder has died, and Redisson's waiters race for the name as they do
@@ -39,7 +39,7 @@ use crate::{
 /// let guard = mutex.lock().await?;
 /// assert!(mutex.try_lock().await?.is_none());
 /// assert!(mutex.try_lock_for(Duration::from_millis(10)).await?.is_none());
-/// drop(guard); // or guard.release().await?, which tells what became of it
+/// drop(guard); // or guard.release().await?, which returns the result
 /// assert!(mutex.try_lock().await?.is_some());
 /// # Ok(()) }
 /// ```
@@ -48,7 +48,7 @@ pub struct Mutex {
     handle: Handle,
 }
 
-lease_settings!(Mutex, "Who holds it, and how many wait.");
+lease_settings!(Mutex, "The holders, and how many wait.");
 owner_settings!(Mutex);
 
 impl Mutex {
@@ -64,7 +64,7 @@ impl Mutex {
     /// [`try_lock_for`](Mutex::try_lock_for) bounds the wait.
     ///
     /// # Errors
-    /// - [`Error::Invalid`]: the name or a setting is no good; nothing was sent.
+    /// - [`Error::Invalid`]: the name or a setting is not valid; nothing was sent.
     /// - [`Error::Rejected`]: the server refuses for good, for instance because another type stands under the name, or the
     ///   lease is over each time before the answer is here. It is as it was.
     /// - [`Error::Reentered`]: the owner holds it, and re-entry is off.
@@ -73,7 +73,7 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Cancel safe. Dropping the future gives up the place in the queue; a request under way is seen to its end in
-    /// the background and what it brings is released.
+    /// the background, and a hold that it brings is released.
     ///
     /// # Source
     /// Redisson `RLock#lock()`. Where we differ: waiters queue in memory, and processes on the server.
@@ -81,7 +81,7 @@ impl Mutex {
     pub fn lock(&self) -> impl Future<Output = Result<MutexGuard, Error>> + Send + 'static + use<> {
         let asked = self.ask(Patience::Forever);
         async move {
-            // Who waits for ever is never told "busy".
+            // A caller that waits for ever is never told "busy".
             asked.await?.ok_or(Error::Closed)
         }
     }
@@ -89,11 +89,12 @@ impl Mutex {
     /// Takes the lock if it is free now; `None` if it is held.
     ///
     /// Waits for the server's answer, and for an attempt or a release of this process under way, but for no
-    /// holder. If a task of this process waits for the name already, it answers what the server last said.
+    /// holder. If a task of this process waits for the name already, the answer is the last that the server gave.
     ///
     /// # Errors
-    /// As [`lock`](Mutex::lock), but a silent server is given the operation timeout; a few of those, if other tasks of this process
-    /// are in the middle of the same name. [`try_lock_for`](Mutex::try_lock_for) has a bound.
+    /// As [`lock`](Mutex::lock), but a silent server is an error after the operation timeout; after a few of those, if attempts
+    /// or releases of other tasks of this process are under way for the same name. [`try_lock_for`](Mutex::try_lock_for) has a
+    /// bound.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
@@ -107,12 +108,12 @@ impl Mutex {
         self.ask(Patience::Once)
     }
 
-    /// Waits for the lock, at most for `wait`; `None` if it was held.
+    /// Waits for the lock, up to `wait`; `None` if it was held.
     ///
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](Mutex::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Mutex::lock), but if the server has said nothing all the time, that is an error when `wait` is over.
+    /// As [`lock`](Mutex::lock), but a server that has not answered at all is an error when `wait` is over.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).
@@ -127,7 +128,7 @@ impl Mutex {
         self.ask(at_most(wait))
     }
 
-    /// Frees it, whoever holds it: see [`Client::force_unlock`](crate::Client::force_unlock).
+    /// Takes it from its holder: see [`Client::force_unlock`](crate::Client::force_unlock).
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.handle.force_unlock().await
     }

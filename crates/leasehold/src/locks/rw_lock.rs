@@ -26,18 +26,19 @@ use crate::{
 /// | not at all | [`try_read`](RwLock::try_read) | [`try_write`](RwLock::try_write) |
 /// | up to `wait` | [`try_read_for`](RwLock::try_read_for) | [`try_write_for`](RwLock::try_write_for) |
 ///
-/// # Who is next
+/// # Order
 ///
 /// Readers and writers are let in by turns, so that neither starves: a writer that waits, here or in another process,
-/// keeps new readers out, and gets in when those inside have left. Readers of this process that are let in without asking the
-/// server are bounded by the hand-off budget ([`handoff`](RwLock::handoff): 64 in a row, or 20 ms), after which the next one
-/// asks whether a writer waits. Redisson's readers look at no queue, and race as they do among themselves.
+/// keeps new readers out, and gets in when the readers inside have left. The hand-off budget
+/// ([`handoff`](RwLock::handoff): 64 in a row, or 20 ms) bounds the readers of this process that are let in without asking
+/// the server; after that the next one asks whether a writer waits. Redisson's readers look at no queue, and race as they do
+/// among themselves.
 ///
 /// # Reading twice
 ///
 /// A task that reads and asks to read again may wait for a writer that waits for this task. Pass the guard on, take a second
-/// one with [`reenter`](Guard::reenter), or lock through an [`Owner`](crate::Owner), who may always enter again. Asking to
-/// write while reading waits for itself; so does asking to read while writing.
+/// one with [`reenter`](Guard::reenter), or lock through an [`Owner`](crate::Owner), which may always enter again. A task
+/// that asks to write while it reads waits for itself; so does one that asks to read while it writes.
 ///
 /// # Examples
 /// ```
@@ -63,7 +64,7 @@ pub struct RwLock {
 
 lease_settings!(
     RwLock,
-    "Who holds it: each process that reads, or the writer."
+    "The holders: each process that reads, or the writer."
 );
 owner_settings!(RwLock);
 
@@ -81,7 +82,7 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Cancel safe. Dropping the future gives up the place in the queue; a request under way is seen to its end in
-    /// the background and what it brings is released.
+    /// the background, and a hold that it brings is released.
     ///
     /// # Source
     /// Redisson `RReadWriteLock#readLock`. Where we differ: a writer that waits goes first.
@@ -171,13 +172,13 @@ impl RwLock {
         self.writer(at_most(wait))
     }
 
-    /// Frees it, whoever reads or writes. `false` if it was free.
+    /// Frees the lock: takes it from its readers or its writer. `false` if it was free.
     ///
-    /// Holders of ours learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later at worst; until
-    /// then they believe that they hold it. Make sure that they are dead first.
+    /// Holders that use this library learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later
+    /// at worst; until then they believe that they hold it. Make sure that they are dead first.
     ///
     /// # Errors
-    /// The name is no good, or the server does not answer: it may have freed the name.
+    /// The name is not valid, or the server does not answer: it may have freed the name.
     ///
     /// # Cancel safety
     /// Dropping it does not take the request back.

@@ -32,7 +32,7 @@ use crate::{clock, exit::Exit, supervise::link::own_binary};
 /// Three holders in a row, then the next process gets its turn: few enough to see both.
 const HANDOFF: Handoff = Handoff::new(2, Duration::from_secs(2));
 
-/// What a process is to do.
+/// The job of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) host: usize,
@@ -57,7 +57,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Starts a process; what happens there comes out of `tell`.
+    /// Starts a process; its events come out of `tell`.
     pub(super) fn start(
         backend: &Backend,
         job: Job,
@@ -85,7 +85,7 @@ impl Host {
     }
 }
 
-/// Tells what happens, from inside the process.
+/// Reports events, from inside the process.
 #[derive(Clone)]
 pub(super) struct Reporter {
     host: usize,
@@ -154,7 +154,7 @@ async fn play(
 
 async fn tell_of_leases(client: Client, report: Reporter) {
     let mut events = client.events();
-    // Losses are told by the worker, whose loss it is.
+    // The worker tells its own losses.
     while let Ok(event) = events.recv().await {
         let what = match event.kind {
             EventKind::HandedOver => What::HandedOver,
@@ -229,7 +229,7 @@ fn in_a_process(
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::Error::other("a pipe is missing"));
     };
-    // Not in the arguments, which everybody on this machine can read.
+    // Not in the arguments, which every user of this machine can read.
     let mut script = serde_json::to_string(&(url, job))?;
     script.push('\n');
     let host = job.host;
@@ -293,7 +293,7 @@ pub(crate) fn main() -> ExitCode {
             }
             go.take().map(|go| go.send(()));
         }
-        // Whoever directs the demo is gone.
+        // The process that directs the demo is gone.
         std::process::exit(0);
     });
     let builder = Client::builder().url(&url);

@@ -23,7 +23,7 @@ const BOLD: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// What a worker was doing in one column of the chart.
+/// The state of a worker in one column of the chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     Away,
@@ -34,7 +34,7 @@ enum Cell {
     HandedDown,
     HandedUp,
     Lost,
-    /// Nobody works, but the name is still taken.
+    /// No process works, but the name is still taken.
     RunsOut,
 }
 
@@ -65,7 +65,7 @@ impl Cell {
     }
 }
 
-/// The head of the whole: where the leases live, and what the signs mean.
+/// The head of the whole: where the leases live, and the legend.
 pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
     let sign = |cell: Cell, means: &str| format!("{} {means}", cell.glyph());
     let signs = [
@@ -127,7 +127,7 @@ fn paint(line: &mut String, cells: &[Cell], host: usize) {
     }
 }
 
-/// What a row comes to.
+/// The note at the end of a row.
 fn note(record: &Record, holds: &[Hold], place: Place, part: &Part) -> String {
     let mut mine = holds.iter().filter(|hold| hold.place == place);
     if let Role::Buyer = part.role {
@@ -223,8 +223,8 @@ impl Scale {
         (part * CHART as f64) as usize
     }
 
-    /// A column belongs to who is there in its middle, so that neighbours do not seem to overlap. Nothing
-    /// is too short to be seen.
+    /// A column belongs to the hold in its middle, so that neighbours do not seem to overlap. Nothing is too short to be
+    /// seen.
     fn columns(&self, from: Duration, to: Duration) -> std::ops::Range<usize> {
         let half = self.length / u32::try_from(2 * CHART).unwrap_or(u32::MAX);
         let first = self.column(from + half).min(CHART);

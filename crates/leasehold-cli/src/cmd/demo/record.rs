@@ -1,4 +1,4 @@
-//! What happened, and who held what from when to when.
+//! The record of a demo: its events, and each hold from begin to end.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::story::{Act, Place};
 pub(super) struct Happening {
     pub(super) at: Duration,
     pub(super) host: usize,
-    /// Which worker of the process; `None` for what happens to its leases.
+    /// Which worker of the process; `None` for events of its leases.
     pub(super) part: Option<usize>,
     pub(super) what: What,
 }
@@ -91,7 +91,7 @@ impl Record {
         self.happenings.iter().filter(move |it| it.what == *what)
     }
 
-    /// When, and in which process, somebody was killed.
+    /// When a process was killed, and which.
     pub(super) fn killed(&self) -> Option<(Duration, usize)> {
         self.of(&What::Killed).next().map(|it| (it.at, it.host))
     }
@@ -163,7 +163,7 @@ impl Record {
         waits
     }
 
-    /// Who got the lock after the kill, and how long after it.
+    /// The worker that got the lock after the kill, and how long after it.
     pub(super) fn heir(&self) -> Option<(Place, Duration)> {
         let (killed, host) = self.killed()?;
         let holds = self.holds();

@@ -7,7 +7,7 @@ use std::{
 
 use rustix::termios::tcgetwinsize;
 
-/// What the picture needs.
+/// The width of the picture.
 const WIDTH: u16 = 80;
 
 pub(super) struct Screen {
@@ -58,11 +58,11 @@ impl Screen {
         }
         for line in lines {
             text.push_str(line);
-            // What a longer line left behind.
+            // The rest of a longer line.
             text.push_str(if self.live { "\x1b[K\n" } else { "\n" });
         }
         let mut out = anstream::stdout().lock();
-        // Whoever closed the pipe does not want to see more; the verdict is in the exit status.
+        // The reader has closed the pipe and wants no more; the verdict is in the exit status.
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }

@@ -1,4 +1,4 @@
-//! The three acts: who plays, on which lock, and what they do.
+//! The three acts: the processes, their lock, and their work.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct Act {
     pub(super) lock: &'static str,
     /// The workers, by process.
     pub(super) cast: Vec<Vec<Part>>,
-    /// Kill the first process so long after it got the lock.
+    /// Kill the first process this long after it got the lock.
     pub(super) kill_after: Option<Duration>,
     /// How long it takes, roughly: the length of the time axis.
     pub(super) about: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Part {
     pub(super) role: Role,
 }
 
-/// What a worker does with the lock.
+/// How a worker uses the lock.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Role {
     /// Sells tickets until there are none.

@@ -1,4 +1,4 @@
-//! What the demo counted, and whether everything was as it must be.
+//! The demo's counts, and whether everything was as it must be.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(super) struct Verdict {
     pub(super) counts: Counts,
 }
 
-/// Looks at everything that was recorded, and at what is left of the stock.
+/// Looks at everything that was recorded, and at the rest of the stock.
 pub(super) fn judge(records: &[Record], stock_left: i64) -> Verdict {
     let sum = |what| records.iter().map(|record| record.count(&what)).sum();
     let counts = Counts {

@@ -1,4 +1,4 @@
-//! What one worker does: ask, enter, work, leave.
+//! The steps of one worker: ask, enter, work, leave.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Leases in memory, on tokio time: the readable specification of what the scripts in `backend/redis` do,
-//! the embedded store of the demo, and what users' own tests run on.
+//! Leases in memory, on tokio time: the readable specification of the scripts in `backend/redis`, the embedded store of
+//! the demo, and a store for users' own tests.
 
 mod kinds;
 mod server;

@@ -1,4 +1,4 @@
-//! The store itself, and the knobs that make it misbehave.
+//! The store itself, and its fault injection.
 
 use std::{
     collections::HashMap,
@@ -22,9 +22,9 @@ use crate::{kind::LockKind, name::Name};
 
 /// A server in this process: leases in memory, on tokio time.
 ///
-/// Each client of it behaves like a process of its own, so a test can let several contend. It does what a
-/// Redis server with our scripts does; with tokio's paused clock, thirty seconds pass in none. And it
-/// misbehaves on demand, so that a test can see what its program does about a lost lock.
+/// Each client of it behaves like a process of its own, so a test can let several contend. It behaves like a
+/// Redis server with this library's scripts; with tokio's paused clock, thirty seconds pass at once. And it
+/// shows faults on demand, so that a test can see how its program handles a lost lock.
 ///
 /// # Examples
 /// ```
@@ -46,10 +46,10 @@ pub struct MemoryServer(Arc<Shared>);
 struct Shared {
     store: Mutex<Store>,
     faults: Mutex<Faults>,
-    /// Rings when a fault is taken back.
+    /// Notified when a fault is taken back.
     healed: Notify,
     origin: Instant,
-    /// Who carries the requests, in a simulation.
+    /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
     network: Option<Arc<dyn crate::sim::Network>>,
 }
@@ -128,7 +128,7 @@ impl MemoryServer {
         self.0.faults.lock().fail = count;
     }
 
-    /// Each operation takes so long each way.
+    /// Delays each operation by `each_way`, each way.
     pub fn delay(&self, each_way: Duration) {
         self.0.faults.lock().delay = each_way;
     }
@@ -139,7 +139,7 @@ impl MemoryServer {
         self.0.store.lock().cut = on;
         if !on {
             self.0.healed.notify_waiters();
-            // What was said meanwhile is lost; who listens is told that something may have been.
+            // Messages of the cut are lost; clients that listen are told that there may have been some.
             let mut store = self.0.store.lock();
             let ids: Vec<LockId> = store.listeners.keys().cloned().collect();
             for id in ids {
@@ -245,13 +245,13 @@ impl MemoryServer {
         self.0.store.lock().set_clock(now);
     }
 
-    /// All that it keeps.
+    /// Everything that the store keeps.
     #[doc(hidden)]
     pub fn snapshot(&self) -> crate::sim::Snapshot {
         self.0.store.lock().snapshot()
     }
 
-    /// All that hold a name, whatever the kind.
+    /// All holders of a name, of every kind.
     #[doc(hidden)]
     pub fn holders(&self, name: &str) -> Vec<crate::sim::Held> {
         let store = self.0.store.lock();
@@ -259,7 +259,7 @@ impl MemoryServer {
         ids.flat_map(|id| store.held(id)).collect()
     }
 
-    /// A semaphore has so many permits from here on.
+    /// Sets how many permits a semaphore has.
     #[doc(hidden)]
     pub fn set_permits(&self, name: &str, permits: i64) {
         if let Ok(name) = Name::new(name) {
@@ -281,7 +281,7 @@ impl MemoryServer {
         self.0.store.lock().forget();
     }
 
-    /// What a client is told that listens again after a gap.
+    /// The wake-ups of a client that listens again after a gap.
     #[doc(hidden)]
     pub fn after_gap(&self, client: &str) -> Vec<crate::sim::Hint> {
         self.0.store.lock().after_gap(client)

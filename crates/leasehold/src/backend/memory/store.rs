@@ -1,4 +1,4 @@
-//! What the scripts in `backend/redis` do, in Rust: the readable specification. No I/O, no clock of its own.
+//! The scripts of `backend/redis`, in Rust: the readable specification. No I/O, no clock of its own.
 
 #[cfg(feature = "sim")]
 pub(crate) mod look;
@@ -26,7 +26,7 @@ use crate::{
     owner::LeaseId,
 };
 
-/// What one client hears.
+/// A client that listens, and the sink of its wake-ups.
 pub(crate) struct Subscriber {
     pub(super) client: Arc<str>,
     pub(super) sink: Arc<dyn Sink>,
@@ -53,7 +53,7 @@ pub(crate) struct Store {
     pub(super) labels: HashMap<Arc<str>, String>,
     /// Messages of the present step, told after it.
     pub(super) outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>,
-    /// What the server's clock shows: the time since the server began.
+    /// The reading of the server's clock: the time since the server began.
     clock: Duration,
     /// How far it has been stepped ahead.
     pub(super) ahead: Duration,
@@ -62,7 +62,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// The server's clock shows `now` from here on. What has ended by then is gone.
+    /// Sets the server's clock to `now`. Leases and tombstones that have ended by then are gone.
     pub(crate) fn set_clock(&mut self, now: Duration) {
         self.clock = now + self.ahead;
         let now = self.clock;
@@ -174,7 +174,7 @@ impl Store {
                 let remaining = next.ends.saturating_sub(now);
                 return ReleaseReply::Kept { remaining };
             }
-            // Those that only waited for this one to have its turn need not wait any more.
+            // Clients that only waited for this one to have its turn need not wait any more.
             if made_way && !self.held_by(id).is_empty() {
                 self.give_to_next(id);
             }

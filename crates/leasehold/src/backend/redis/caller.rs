@@ -10,7 +10,7 @@ use super::{
 };
 use crate::backend::{Failure, Inspection, Reply};
 
-/// How our connections are called in `CLIENT LIST`: this, the client's uuid, its label.
+/// The name of this library's connections in `CLIENT LIST`: this, the client's uuid, its label.
 pub(super) const CONNECTION_NAME: &str = "leasehold";
 
 /// Calls scripts for one client.
@@ -45,7 +45,7 @@ impl Caller {
         })
     }
 
-    /// Calls a script that reads who holds a lock, and adds what the holders' clients call themselves.
+    /// Calls a script that reads the holders of a lock, and adds the labels of the holders' clients.
     pub(super) fn inspect(
         &self,
         call: Call,
@@ -72,14 +72,14 @@ impl Caller {
     }
 }
 
-/// What the client of this uuid calls itself, from the answer to `CLIENT LIST`.
+/// The label of the client with this uuid, from the answer to `CLIENT LIST`.
 fn label(list: &str, client: &str) -> Option<String> {
     let prefix = format!(" name={CONNECTION_NAME}:{client}:");
     let (_, rest) = list.split_once(&prefix)?;
     rest.split([' ', '\n']).next().map(str::to_owned)
 }
 
-/// A reply that is a text. What others have written may be any bytes, and is shown as well as it can be.
+/// A reply that is a text. Other clients may have written any bytes; invalid UTF-8 is replaced.
 pub(super) fn text(reply: &Value) -> Option<String> {
     match reply {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),

@@ -1,4 +1,4 @@
-//! Sends commands, and says what the server may hold after each.
+//! Sends commands. The result of each says what the server may hold.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -81,7 +81,7 @@ impl Commands {
     async fn send_second(&self, both: &redis::Pipeline) -> Result<Value, SendFailure> {
         let send = async |connection: &mut MultiplexedConnection| {
             let answers = connection.send_packed_commands(both, 1, 1).await;
-            // A missing one is refused as unexpected by whoever reads it.
+            // The code that reads a missing one refuses it as unexpected.
             answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
         };
         self.carry(send).await
@@ -94,7 +94,7 @@ impl Commands {
         let mut way = self.lanes.way(self.timeout).await?;
         let answer = {
             let sending = pin!(send(&mut way.connection));
-            // The task of the connection calls the waker, and all who send on it would suffer from a panic there.
+            // The task of the connection calls the waker: a panic there would harm all callers that send on it.
             callout::shielded(self.home.within_here(self.timeout, sending)).await
         };
         let answer = match answer {
@@ -110,7 +110,7 @@ impl Commands {
             }
         };
         answer.map_err(|error| {
-            // A timeout that we did not make is the kernel's, which has given the peer up.
+            // A timeout that is not this library's is the kernel's, which has given the peer up.
             if needs_new_connection(&error) || error.is_timeout() {
                 way.broken(&error);
             } else if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) {
@@ -122,7 +122,7 @@ impl Commands {
     }
 }
 
-/// What became of one command.
+/// Why one command has no answer.
 enum SendFailure {
     No(NoWay),
     Failed(RedisError),

@@ -1,4 +1,4 @@
-//! What an error of the redis crate says about the server.
+//! The meaning of the redis crate's errors: what the server may hold.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::backend::Failure;
 
-/// What the server may hold after this error.
+/// Classifies an error by what the server may hold after it.
 pub(super) fn classify(error: RedisError) -> Failure {
     let passing = matches!(
         error.kind(),

@@ -34,7 +34,7 @@ use crate::{
     home::{Home, ThreadGone},
 };
 
-/// So many unanswered commands in a row, and the connection is taken for dead: a half-open socket never says so.
+/// After this many unanswered commands in a row the connection is taken for dead: a half-open socket never says so.
 const SILENT: u32 = 2;
 
 /// Between attempts to reconnect: this, doubled up to the most.
@@ -45,7 +45,7 @@ const RECONNECT_MOST: Duration = Duration::from_secs(1);
 pub(super) struct Lanes {
     home: Home,
     dialler: Arc<Dialler>,
-    /// For whatever runs at home, and for callers without a runtime.
+    /// For the work that runs at home, and for callers without a runtime.
     of_home: Arc<Lane>,
     /// One for each other runtime that has sent anything and has not ended. Few, so a list.
     others: RwLock<Vec<Arc<Lane>>>,
@@ -99,7 +99,7 @@ pub(super) enum NoWay {
 struct NotYet;
 
 impl Lanes {
-    /// The first connection is made here and now, so that whoever connects learns what is wrong.
+    /// Makes the first connection at once, so that a caller that connects learns of errors.
     pub(super) async fn connect(dialler: Dialler, home: &Home) -> Result<Arc<Lanes>, Failure> {
         let dialler = Arc::new(dialler);
         let here = Handle::try_current().ok();
@@ -145,7 +145,7 @@ impl Lanes {
 
     async fn next_way(self: &Arc<Self>, why_not: &mut Cause) -> Way {
         loop {
-            // Who polls this may have changed: a request outlives the runtime that it was made on.
+            // Another runtime may poll this now: a request outlives the runtime that it was made on.
             let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
             let changed = lane.changed.notified();
             lane.dial();
@@ -359,7 +359,7 @@ impl Lane {
             tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
-        // On the lane's own runtime, not on that of whoever has noticed.
+        // On the lane's own runtime, not on that of the caller that has noticed.
         self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
     }
 
@@ -416,7 +416,7 @@ impl Dialler {
     /// One attempt to connect, log in, and be recognised as a Redis server's client. The connection lives on the
     /// runtime that polls this.
     async fn dial(&self) -> Result<MultiplexedConnection, Failure> {
-        // Answers are timed by whoever waits for them: a timer of the redis crate belongs to the runtime that
+        // The caller times the answers that it waits for: a timer of the redis crate belongs to the runtime that
         // polls first, and a request outlives that one.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))

@@ -2,7 +2,7 @@
 //!
 //! Commands and subscriptions travel on connections of their own ("lanes"): an unsubscription that the
 //! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a lane,
-//! and so has the client's home, where renewals are sent and subscriptions are heard.
+//! and so has the client's home, which sends renewals and hears subscriptions.
 
 mod caller;
 mod commands;
@@ -93,7 +93,7 @@ impl Backend for Redis {
             async move { (at, OptionFuture::from(answer).await) }
         });
         Box::pin(async move {
-            // What one kind is refused is no news of another.
+            // A refusal of one kind says nothing about another.
             let mut renewals = vec![Renewal::Unknown; asked];
             for (at, answer) in join_all(of_kinds).await {
                 match answer {

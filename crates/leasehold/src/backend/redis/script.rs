@@ -31,7 +31,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call with so many keys and arguments, of so many bytes in all (about).
+    /// A call with `keys` keys and `args` arguments, of about `bytes` bytes in all.
     pub(super) fn new(script: &'static Script, keys: usize, args: usize, bytes: usize) -> Call {
         let mut by_hash = Cmd::with_capacity(3 + keys + args, 64 + bytes);
         by_hash.arg("EVALSHA").arg(&script.hash).arg(keys);
@@ -43,11 +43,12 @@ impl Call {
         }
     }
 
-    /// What the script publishes is to be heard before its answer: whoever asks has less need to hurry.
+    /// The script's messages are to be heard before its answer: the waiter that they wake is in more of a hurry than the
+    /// caller.
     ///
-    /// A server that has something for several connections writes to them in the reverse order in which it found
-    /// that out. So an answer to something else, just before, puts this one last. Nothing but speed depends on it:
-    /// with both on one core, the one who waits goes first instead of second.
+    /// A server that has output for several connections writes to them in the reverse order in which the output came
+    /// about. So an answer to another command, just before, puts this one last. Only speed depends on it: with both clients
+    /// on one core, the one that waits goes first instead of second.
     pub(super) fn answer_last(mut self, last: bool) -> Call {
         self.answer_last = last;
         self

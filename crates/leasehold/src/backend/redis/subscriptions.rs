@@ -1,11 +1,11 @@
-//! The lane for wake-ups: one connection that only subscribes, made when somebody first waits.
+//! The lane for wake-ups: one connection that only subscribes, made when the first waiter comes.
 //!
-//! For each name it hears Redisson's channel, on which the name is said to be free, and an inbox of its own,
-//! on which the server says that it is this client's turn.
+//! For each name it hears Redisson's channel, on which releases say that the name is free, and an inbox of its own,
+//! on which the server says that the name is this client's.
 //!
-//! It is at home, so that a wake-up is heard whatever the waiter's runtime does.
+//! It runs at home, so that a wake-up is heard even if the waiter's runtime is blocked.
 //!
-//! After a gap everything is subscribed again, and everybody who waits is told to look for himself.
+//! After a gap it subscribes to everything again, and tells all waiters to ask the server.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -45,7 +45,7 @@ pub(super) struct Subscriptions {
 enum Order {
     Listen(LockId, oneshot::Sender<Result<(), Cause>>),
     Unlisten(LockId, oneshot::Sender<()>),
-    /// Answered when all is heard that the server has said before it.
+    /// Answered when all messages are heard that the server has sent before it.
     Mark(oneshot::Sender<()>),
 }
 
@@ -85,7 +85,7 @@ impl Subscriptions {
 
     pub(super) fn listen(&self, id: LockId) -> Reply<()> {
         let (told, heard) = oneshot::channel();
-        // Fails only when the thread has ended, and then nobody answers.
+        // Fails only when the thread has ended, and then no answer comes.
         let _ = self.orders.send(Order::Listen(id, told));
         let (timeout, home) = (self.timeout, self.home.clone());
         Box::pin(async move {
@@ -112,12 +112,12 @@ impl Subscriptions {
         })
     }
 
-    /// When all is heard that the server has said until now.
+    /// Completes when all messages are heard that the server has sent until now.
     pub(super) fn heard(&self) -> Reply<()> {
         let (told, heard) = oneshot::channel();
         let _ = self.orders.send(Order::Mark(told));
         Box::pin(async move {
-            // An error means that the connection is gone, and what was said on it lost.
+            // An error means that the connection is gone, and the messages on it are lost.
             let _ = heard.await;
             Ok(())
         })
@@ -134,7 +134,7 @@ struct SubscriptionLane {
     connect_timeout: Duration,
     operation_timeout: Duration,
     sink: Arc<dyn Sink>,
-    /// By channel: the names it is about. Redisson's channel of `x` is that of `{x}` too.
+    /// By channel: its names. Redisson's channel of `x` is that of `{x}` too.
     ids: HashMap<String, Vec<LockId>>,
     counted: Arc<Audience>,
     /// A subscription has come about on the present connection.
@@ -170,10 +170,10 @@ impl Audience {
 
 type PubSubHalves = (PubSubSink, PubSubStream);
 
-/// What became of a request: done, refused, or the connection is gone.
+/// The result of a request: done, refused, or the connection is gone.
 type RequestResult = Result<Option<Refused>, RedisError>;
 
-/// The server does not let this client listen for the name, it said to this order.
+/// The server's answer to this order: it does not let this client listen for the name.
 struct Refused {
     id: LockId,
     order: u64,
@@ -189,7 +189,7 @@ impl SubscriptionLane {
         let mut pause = PAUSE_FIRST;
         let mut waiting = Vec::new();
         loop {
-            // Nobody waits: no connection is needed.
+            // No waiter: no connection is needed.
             while self.ids.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
                     Some(Order::Listen(id, told)) => waiting.push((id, told)),
@@ -283,7 +283,7 @@ impl SubscriptionLane {
                     self.worked = true;
                     for id in &ids {
                         self.counted.begin(id);
-                        // What was said during the gap is lost.
+                        // Messages of the gap are lost.
                         self.sink.wake(id, WakeUp::TryAgain);
                     }
                 }
@@ -382,8 +382,8 @@ impl SubscriptionLane {
         })
     }
 
-    /// Subscribes to a name again, by itself; its waiters ask once that has come about, since what was said during the gap
-    /// is lost.
+    /// Subscribes to one name again; its waiters ask the server once that has come about, since the messages of the gap are
+    /// lost.
     fn subscribe_again(
         &mut self,
         sink: &PubSubSink,
@@ -452,7 +452,7 @@ impl SubscriptionLane {
 
     fn dispatch(&self, channel: &str, payload: &[u8]) {
         let Some(ids) = self.ids.get(channel) else {
-            return; // said before the server had heard of our leaving
+            return; // sent before the server had carried out the unsubscription
         };
         for id in ids {
             let wake_up = if channel.starts_with(OURS) {
@@ -468,7 +468,7 @@ impl SubscriptionLane {
     }
 }
 
-/// The answer to a `PING` comes behind all messages of before, and is looked at after them.
+/// The answer to a `PING` comes behind all earlier messages, and is looked at after them.
 fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, RequestResult> {
     let mut sink = sink.clone();
     Box::pin(async move {

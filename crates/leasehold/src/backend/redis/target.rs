@@ -1,4 +1,4 @@
-//! Which server, and as whom.
+//! Which server a client connects to, and as which user.
 
 use std::{fmt, time::Duration};
 

@@ -38,12 +38,12 @@ impl Answerer {
         matches!(*self.0.lock(), AnswerSlot::Over)
     }
 
-    /// The answer is there when the waiter looks; the caller has to wake it. If the waiter has left: the answer.
+    /// Puts the answer where the waiter finds it; the caller has to wake it. If the waiter has left, returns the answer.
     pub(super) fn send(self, answer: WaitResult) -> Result<Option<Waker>, WaitResult> {
         self.put(answer)
     }
 
-    /// For those who hold no lock.
+    /// Sends and wakes at once, for a caller that holds no lock.
     pub(super) fn send_and_wake(self, answer: WaitResult) {
         if let Ok(Some(waker)) = self.put(answer) {
             callout::wake(waker);
@@ -65,7 +65,7 @@ impl Answerer {
 
 impl Drop for Answerer {
     fn drop(&mut self) {
-        // Answered, or left, unless whoever was to answer has ended in the middle of it.
+        // Answered, or left, unless the actor that was to answer has ended before.
         if let Ok(Some(waker)) = self.put(Err(Error::Closed)) {
             callout::wake(waker);
         }
@@ -76,7 +76,7 @@ impl Future for AnswerFuture {
     type Output = WaitResult;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WaitResult> {
-        // Cloned and dropped without the lock: a waker is code of the user's.
+        // Cloned and dropped without the lock: a waker is the user's code.
         let mut waker = Some(cx.waker().clone());
         let mut slot = self.0.lock();
         let poll = match &mut *slot {
@@ -96,7 +96,7 @@ impl Future for AnswerFuture {
 }
 
 impl AnswerFuture {
-    /// The waiter leaves. The answer, if it is there; to be dropped without a lock (Q5).
+    /// The waiter leaves. Returns the answer, if it is there; to be dropped without a lock (Q5).
     pub(super) fn close(&self) -> Option<WaitResult> {
         let slot = std::mem::replace(&mut *self.0.lock(), AnswerSlot::Over);
         match slot {

@@ -1,4 +1,4 @@
-//! Asks for the name on behalf of all who wait for it in this process.
+//! Asks for the name on behalf of all its waiters in this process.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 pub(super) enum Start {
     /// Ask the server.
     Ask,
-    /// Ask the server, whatever else is being given back.
+    /// Ask the server, even while a release is under way.
     AskNow,
     /// The server was asked just now: first learn to hear, then ask.
     Listen,
@@ -36,14 +36,14 @@ fn step_back() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..3_000))
 }
 
-/// So long a place is kept until the server has taken note that its client hears no more. Only fairness depends on it, and
-/// a connection that stands still must not keep the name from the next.
+/// A place is kept for at most this long until the server has confirmed that its client does not listen any more. Only
+/// fairness depends on it, and a connection that stands still must not keep the name from the next.
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
 /// Asks for the name until a waiter of this process holds it, or none is left.
 pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
-    // For a release of this process, before the first to wait is asked for.
+    // For a release of this process, before the first waiter is asked for.
     let mut waited = matches!(start, Start::AskNow | Start::GiveWay);
     loop {
         if queue.lock().first_live_waiter().is_none() {
@@ -63,10 +63,6 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
             Step::Wait(ttl) => driver.wait(ttl).await,
             Step::GiveWay => {
                 core.sleep(step_back()).await;
-                Step::Ask
-            }
-            Step::GiveUp(debt) => {
-                driver.give_up(debt).await;
                 Step::Ask
             }
             Step::Recover => {
@@ -98,8 +94,6 @@ enum Step {
     /// Wait for a wake-up, at most until the holder's lease ends.
     Wait(Option<Duration>),
     GiveWay,
-    /// A lease id that is not asked for any more must be given up before the next is asked for.
-    GiveUp(Debt),
     /// The server gave no usable answer: ask again in a moment.
     Recover,
     /// A waiter has the guard.
@@ -148,10 +142,13 @@ impl<'a> Driver<'a> {
             // B2: a place keeps its terms. A waiter with other terms takes another id.
             let ticket = remote.ticket_for(self.core, spec.terms());
             let Some(ticket) = ticket else {
-                return match state.remote().give_up() {
-                    Some(old) => Step::GiveUp(old),
-                    None => Step::Ask,
-                };
+                // Before the next is asked for, and here: whatever comes between, the debt would be lost with it (B5).
+                let old = state.remote().give_up();
+                drop(state);
+                if let Some(old) = old {
+                    self.give_up(old).await;
+                }
+                return Step::Ask;
             };
             let sent = self.core.clock.now();
             let ask = ticket.ask(sent);
@@ -202,7 +199,7 @@ impl<'a> Driver<'a> {
                     let error = self.queue.error(failure, spec);
                     state.answer_first(error);
                 }
-                // What the first waiter now asks for, if there is one, may be something else.
+                // The first waiter now, if there is one, may ask for something else.
                 Step::Ask
             }
             Ok(Acquired::Held { ttl }) => {
@@ -214,7 +211,7 @@ impl<'a> Driver<'a> {
                 self.held_by_another(&mut state, left)
             }
             Ok(Acquired::GivenUp) => {
-                // Only what is asked for no more is given up. Whatever it was, another id is as good.
+                // The server says so only of a lease id that was given up. Another id is as good.
                 let debt = state.remote().give_up();
                 drop(state);
                 if let Some(debt) = debt {
@@ -229,7 +226,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Another holds it, says the server, for so long.
+    /// The server says that another owner holds the name; `left` of its lease remains.
     fn held_by_another(&mut self, state: &mut Locked<'_>, left: Option<Duration>) -> Step {
         let listening = state.is_listening();
         if listening {
@@ -303,8 +300,8 @@ impl<'a> Driver<'a> {
         Step::Ask
     }
 
-    /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, each waiter as long as
-    /// it was told to wait (L4).
+    /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, by each waiter up to its
+    /// own patience (L4).
     fn failed(&self, state: &mut Locked<'_>, failure: &Failure) -> Step {
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
@@ -334,14 +331,14 @@ impl<'a> Driver<'a> {
         Step::Recover
     }
 
-    /// No waiter is left: gives up what this process has at the server. `false` if a waiter came meanwhile.
+    /// No waiter is left: gives up the ticket and the subscription of this process. `false` if a waiter came meanwhile.
     async fn leave(&mut self) -> bool {
         let debt = {
             let mut state = self.queue.lock();
             state.remote().give_up()
         };
-        // First the subscription, then the place: a release in between takes whoever listens without a place for a waiter of
-        // Redisson's, and wakes all.
+        // First the subscription, then the place: a release in between takes a client that listens without a place for a waiter
+        // of Redisson's, and wakes all.
         let unheard = {
             let mut state = self.queue.lock();
             self.queue.stop_listening(self.core, &mut state)
@@ -365,7 +362,7 @@ impl<'a> Driver<'a> {
         false
     }
 
-    /// Tells the server once here, so that whoever asks next finds the name free; if need be, again in the background.
+    /// Tells the server once here, so that the next caller finds the name free; if need be, again in the background.
     async fn give_up(&self, debt: Debt) {
         let (core, id) = (self.core, &self.queue.id);
         let release = debt.release(core, id, core.queues.is_listening(id));

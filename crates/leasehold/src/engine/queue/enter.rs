@@ -1,4 +1,4 @@
-//! The way of every `lock()`: the first attempt, a wait in the queue, or back inside.
+//! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
 use std::{
     future::Future,
@@ -37,7 +37,7 @@ pub(super) struct WaitTicket {
     pub(super) answered: AnswerFuture,
 }
 
-/// What a newcomer finds.
+/// The state of the queue for a newcomer.
 enum Admission {
     /// No actor has the name in this process: ask the server.
     Attempt(Arc<Queue>),
@@ -45,13 +45,13 @@ enum Admission {
     Wait(WaitTicket),
     /// This owner holds it already.
     Inside(Arc<Hold>),
-    /// Beside other readers of this process.
+    /// The newcomer shares the hold of other readers of this process.
     Joined(Held),
     /// Held, and the newcomer does not wait.
     Busy,
 }
 
-/// What the first attempt of a newcomer leads to.
+/// The result of a newcomer's first attempt.
 enum FirstAttempt {
     Held(Held),
     Wait(WaitTicket),
@@ -105,7 +105,7 @@ pub(crate) async fn acquire(
     wait.answer(core, spec, until, began).await
 }
 
-/// What `work` gives, or `None` if it gives nothing by then. By a timer of the caller, if it has a runtime.
+/// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
 async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
     tokio::select! {
         biased;
@@ -118,7 +118,7 @@ async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output
 #[error("no answer in the time that was given")]
 struct TimeIsUp;
 
-/// The time of a caller is up before the server has answered its request.
+/// The error of a caller whose time is up before the server has answered its request.
 pub(super) fn no_answer(name: &Name, spec: Spec) -> Error {
     let failure = Failure::Ambiguous(Arc::new(TimeIsUp));
     let free = lease::free_within(spec.lease());
@@ -186,8 +186,8 @@ fn enter(
     }
 }
 
-/// Tells the server that an owner has entered again. The caller has been counted already. It waits as it was told to, at
-/// most until the hold is lost.
+/// Tells the server that an owner has entered again. The caller has been counted already. It waits as long as `patience`
+/// allows, at most until the hold is lost.
 pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Result<Held, Error> {
     // From here on held, so that every way out takes the count back.
     let inside = Held::new(Arc::clone(&hold));
@@ -229,7 +229,7 @@ pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Re
     Ok(inside)
 }
 
-/// Only for those who look at the server: the count there decides nothing.
+/// Only for readers of the server's keys: the count there decides nothing.
 pub(crate) fn write_count_in_background(hold: &Arc<Hold>, count: Option<u32>) {
     if count.is_some() && !hold.is_over() {
         let counted = Arc::clone(hold);
@@ -307,7 +307,7 @@ async fn first_attempt(
                             queue.go_on(&core, state, Start::Ask);
                         }
                         queue.seated(&core, &hold, sent);
-                        // A guard from here on: should the caller be gone, its drop releases the name.
+                        // A guard from here on: if the caller is gone, its drop releases the name.
                         return Ok(FirstAttempt::Held(Held::new(hold)));
                     }
                     if let Err(failure) = late.again(now.since(sent)) {
@@ -317,7 +317,7 @@ async fn first_attempt(
                     continue;
                 }
                 Ok(Acquired::GivenUp) => {
-                    // Only what is asked for no more is given up. Whatever it was, another id is as good.
+                    // The server says so only of a lease id that was given up. Another id is as good.
                     ticket = Ticket::new(&core, spec.terms());
                 }
                 Ok(Acquired::Held { .. }) => {
@@ -332,7 +332,7 @@ async fn first_attempt(
                         queue.leave_attempt(&core, state, &ticket);
                         return Err(queue.error(failure, spec));
                     }
-                    // For those whose time is up meanwhile.
+                    // For waiters whose time is up meanwhile.
                     state.remote().failed(&failure, now);
                     if waits {
                         return Ok(queue.wait_remote(&core, state, ticket, spec, patience));
@@ -345,7 +345,7 @@ async fn first_attempt(
 }
 
 impl Queue {
-    /// A caller is at work on this queue: on its first attempt, or on the release of this lease. Those who wait for it must not
+    /// A caller is at work on this queue: on its first attempt, or on the release of this lease. The waiters behind it must not
     /// depend on that caller.
     pub(crate) fn is_worked_on(
         &self,
@@ -424,7 +424,7 @@ impl WaitTicket {
         until: Option<Instant>,
         began: Tick,
     ) -> WaitResult {
-        // After lining up: the home tells those who stand in a queue when it ends.
+        // After lining up: when the home ends, it tells the waiters in the queues.
         core.check_home()?;
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         loop {
@@ -484,7 +484,7 @@ pub(super) struct TooLate {
 }
 
 impl TooLate {
-    /// So often may a grant be over before its answer is here.
+    /// A grant may be over before its answer is here this often.
     const MOST: u32 = 3;
 
     pub(super) fn new(spec: Spec) -> TooLate {
@@ -494,7 +494,7 @@ impl TooLate {
         }
     }
 
-    /// One more, after an answer that took so long. An error if another try is of no use.
+    /// Counts one more, whose answer took `took`. An error if another try is of no use.
     pub(super) fn again(&mut self, took: Duration) -> Result<(), Failure> {
         self.count += 1;
         if self.count < TooLate::MOST {

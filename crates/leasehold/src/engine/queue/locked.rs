@@ -1,4 +1,4 @@
-//! A queue's lock, which calls the wakers of those who were answered under it, once it is unlocked (Q5).
+//! A queue's lock. Once it is unlocked, it calls the wakers of the waiters that were answered under it (Q5).
 
 use std::{
     ops::{Deref, DerefMut},
@@ -14,7 +14,7 @@ use crate::{callout, engine::held::Held};
 pub(super) struct Locked<'a> {
     state: Option<MutexGuard<'a, QueueState>>,
     wakers: SmallVec<[Waker; 1]>,
-    /// Those whose waiters have left.
+    /// Holds whose waiters have left.
     unwanted: Vec<Held>,
 }
 

@@ -53,7 +53,7 @@ impl DetachedIds {
 /// One part of the map, so that names do not wait for each other's locks.
 type Shard = Mutex<HashSet<ById, Hashing>>;
 
-/// A queue that is found by what it is for.
+/// A queue, found by the id of its lock.
 #[derive(Debug)]
 struct ById(Arc<Queue>);
 
@@ -125,7 +125,7 @@ impl Queues {
         }
     }
 
-    /// A lease id is left to expire on the server, at the latest so long from now.
+    /// A lease id is left to expire on the server, at the latest `within` from now.
     pub(crate) fn detached(&self, core: &Core, lease: LeaseId, within: Duration) {
         let now = core.clock.now();
         let mut detached = self.detached.lock();
@@ -143,7 +143,7 @@ impl Queues {
         for shard in &self.shards {
             all.extend(shard.lock().iter().map(|ById(queue)| Arc::clone(queue)));
         }
-        // In the same order each time, whatever the hasher: a simulation must be able to replay it.
+        // In the same order each time, with any hasher: a simulation must be able to replay it.
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
@@ -209,7 +209,7 @@ impl Queues {
         }
     }
 
-    /// Nobody is left to answer those who wait.
+    /// The home's thread has ended: no actor is left to answer the waiters.
     pub(crate) fn thread_gone(&self) {
         for queue in self.all() {
             queue.lock().answer_all(&Error::ThreadGone);

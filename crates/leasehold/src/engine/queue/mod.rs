@@ -2,7 +2,7 @@
 //!
 //! A name that this process holds, wants or gives back has one queue. Its phase says which actor talks to the server about
 //! the name: the first attempt of a newcomer, the holder, a release under way, or a *driver*, a task that asks on behalf of
-//! all who wait here. The other callers wait in memory, first come first served.
+//! all waiters of this process. The other callers wait in memory, first come first served.
 //!
 //! Invariants, cited by number elsewhere (B1 to B6 are the rules of belief in docs/guarantees.md):
 //!
@@ -13,9 +13,9 @@
 //! - **Q4** Once a release was sent, its lease id is never relied on again; the server may keep the name for
 //!   this client, but under the next id.
 //! - **Q5** A guard is never dropped under a queue's lock, and no waker is called there.
-//! - **B5** What this process has at the server is the holder's lease id or that of the one ticket in [`Remote`]. A ticket
+//! - **B5** This process has at the server the holder's lease id or that of the one ticket in [`Remote`]. A ticket
 //!   leaves there as a hold or as a debt.
-//! - **B6** A queue that closes answers its waiters, begins nothing, and gives back what arrives.
+//! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
 mod answer;
 mod driver;
@@ -87,7 +87,7 @@ struct QueueState {
     handoffs: u32,
     /// While the name is held: when the server was last asked. While it is given back: since when.
     since: Tick,
-    /// Holds beside which others may hold it too.
+    /// Holds that share the lock with others.
     shared: SharedHolds,
     /// Only while this process waits at the server; boxed, since most names are never contended.
     remote: Option<Box<Remote>>,
@@ -110,7 +110,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Open,
-    /// The client shuts down: nothing new begins here, and what arrives is given back.
+    /// The client shuts down: nothing new begins here, and grants that arrive are given back.
     Closing,
     /// The queue has left the map (Q3).
     Removed,
@@ -138,7 +138,7 @@ impl Queue {
         }
     }
 
-    /// All that hold it in this process.
+    /// All holds of this queue.
     fn holders(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let exclusive = match &state.phase {
@@ -149,7 +149,7 @@ impl Queue {
         all.map(Arc::clone).collect()
     }
 
-    /// A holder for a lease that the server gave to us: the one place in which there comes to be one.
+    /// Makes the holder of a lease that the server gave to this client. No other code makes one.
     ///
     /// `None` if the lease is not to be believed any more (B1), or the client shuts down (B6).
     fn begin_hold(
@@ -164,7 +164,7 @@ impl Queue {
             .then(|| Hold::new(core, self, granted, spec, now))
     }
 
-    /// The name is ours under the present ticket: gives it to the first live waiter, if that is what it asks for. To be
+    /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
     /// followed by [`seated`](Queue::seated) without the lock.
     fn seat(
         self: &Arc<Self>,
@@ -200,8 +200,8 @@ impl Queue {
 
     /// The server says that it gave the name to one of our lease ids (B3). `false` if that id does not wait for it.
     ///
-    /// If the driver waits and the first live waiter can have the lease as it is, it gets it at once; the driver, whose
-    /// hop this saves, only learns that it is not needed any more. If not, the driver asks again.
+    /// If the driver waits and the first live waiter can have the lease as it is, the waiter gets it at once, without a hop
+    /// through the driver, which only learns that it is not needed any more. If not, the driver asks again.
     fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
         let mut state = self.lock();
         match &state.phase {
@@ -273,7 +273,7 @@ impl Queue {
         }
     }
 
-    /// The actor of this queue is done: a driver for those who wait, or the end of the queue (Q2, Q3).
+    /// The actor of this queue is done: starts a driver for the waiters, or ends the queue (Q2, Q3).
     fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
         if state.first_live_waiter().is_none() {
             self.close(core, &mut state);
@@ -284,7 +284,7 @@ impl Queue {
         }
     }
 
-    /// Nothing wants or gives back the name in this process. If nothing holds it either, that is the queue's end.
+    /// No caller of this process wants the name or gives it back. If none holds it either, the queue ends.
     fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
         state.phase = state.shared.rest();
         if state.shared.is_empty() {
@@ -308,7 +308,7 @@ impl Queue {
         Some(core.backend.unlisten(&self.id))
     }
 
-    /// The time of a patient waiter is up that has waited since `began`.
+    /// The answer to a patient waiter whose time is up, and that has waited since `began`.
     fn out_of_time(&self, spec: Spec, began: Tick, now: Tick) -> WaitResult {
         let state = self.lock();
         let its_own = |hold: &Hold| spec.owner.is_some() && hold.spec().owner == spec.owner;
@@ -332,7 +332,7 @@ impl Queue {
                     trouble.failure,
                 ) {
                     (Some(ticket), failure) => ticket.verdict(failure),
-                    // What has no answer was sent for another.
+                    // A request without an answer was sent for another waiter.
                     (None, Failure::Ambiguous(cause)) => Failure::NotSent(cause),
                     (None, failure) => failure,
                 };

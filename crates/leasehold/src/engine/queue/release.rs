@@ -38,10 +38,10 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     }
     let core = Arc::clone(&hold.core);
     let queue = Arc::clone(&hold.queue);
-    // Before the look, so that what is found valid below was valid then, and nothing needs to be told.
+    // Before the look, so that a hold found valid below was valid then, and no loss needs to be told.
     let now = core.clock.now();
     if let Err(end) = hold.standing() {
-        // The server may still hold it for a moment, or for longer if a renewal got through whose answer did not (B5).
+        // The server may still hold it for a moment, or for longer if a renewal got through and its answer did not (B5).
         hold.settle();
         let reason = match end {
             End::Lost(reason) => reason,
@@ -64,7 +64,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         return ReleaseStep::Done(Ok(Released::Freed));
     }
     // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
-    // Not `standing()`: under the queue's lock no loss may be told. Whoever finds that it is over tells it.
+    // Not `standing()`: under the queue's lock no loss may be told. The next look at the hold tells it.
     let until = hold.term.ends_at().unwrap_or(now);
     if !hold.term.end(End::Released) {
         drop(state);
@@ -91,10 +91,10 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
             _ => false,
         };
         if rests {
-            // Who asks now waits for this release first.
+            // A newcomer waits for this release first.
             state.phase = Phase::Releasing(hold.lease, None);
         }
-        None // who waits here has a driver
+        None // waiters of this queue have a driver
     };
     drop(state);
     ReleaseStep::ToServer(Releasing {
@@ -106,7 +106,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
     })
 }
 
-/// A lease is handed on while most of it is left, so that its renewal is never the next holder's first worry.
+/// A lease is handed on while most of it is left, so that the next holder needs no renewal at once.
 fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
     match hold.term.look(now) {
         Standing::Valid(until) => until.since(now) > spec.lease() / 3,
@@ -142,7 +142,7 @@ pub(crate) struct Releasing {
     silent: bool,
 }
 
-/// What an answer to a release means for the queue.
+/// The server's answer to a release, with the state that the queue needs to go on.
 pub(super) struct ReleaseAnswer {
     pub(super) answer: ReleaseReply,
     pub(super) sent: Tick,
@@ -167,8 +167,8 @@ impl Releasing {
         });
     }
 
-    /// Tells the server. A caller that waits hears within the operation timeout what is known by then; the rest is done in
-    /// the background.
+    /// Tells the server. A caller that waits has an answer within the operation timeout; a release that is not confirmed by
+    /// then goes on in the background.
     async fn run(mut self) -> Result<Released, Error> {
         let core = Arc::clone(&self.hold.core);
         let mut pauses = Pauses::default();
@@ -210,7 +210,7 @@ impl Releasing {
         }
     }
 
-    /// Those who do not wait learn that the server gives no answer. Of theirs, nothing was sent.
+    /// Tells the waiters that ask only once that the server gives no answer. Nothing was sent for them.
     fn answer_try_once(&self, failure: Failure) {
         let queue = &self.hold.queue;
         let failure = match failure {
@@ -219,7 +219,7 @@ impl Releasing {
         };
         let error = queue.error(failure, self.hold.spec());
         let mut state = queue.lock();
-        // Else the hold was shared, and those who wait have an actor of their own.
+        // Else the hold was shared, and the waiters have an actor of their own.
         if matches!(&state.phase, Phase::Releasing(lease, _) if *lease == self.hold.lease) {
             state.answer_try_once(&Err(error));
         }
@@ -275,7 +275,7 @@ impl Releasing {
                 self.silent |= matches!(failure, Failure::Ambiguous(_));
                 let mut state = queue.lock();
                 let remote = state.remote();
-                // For those whose time is up meanwhile.
+                // For waiters whose time is up meanwhile.
                 remote.failed(&failure, core.clock.now());
                 if let Some((lease, _)) = self.next
                     && let Some(ticket) = remote.ticket(lease)
@@ -299,8 +299,9 @@ impl Releasing {
             answered,
             self.silent,
         );
-        // "Not ours" can mean that an earlier copy of the release was carried out, or that it expired on the way: either way we
-        // held it until we let go. If neither can be, it was taken from us. (A copy of an acquisition takes nothing away.)
+        // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
+        // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
+        // nothing away.)
         let alone = self.silent || core.config.may_duplicate;
         if not_ours && !alone && core.clock.now() < self.until {
             return Err(self.hold.lost_error(LostReason::Replaced));

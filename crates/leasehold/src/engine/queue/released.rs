@@ -35,7 +35,7 @@ impl Queue {
         {
             match answer {
                 ReleaseReply::Kept { remaining } => {
-                    // B1: what the reply to this very send says is left.
+                    // B1: the time left is that of the reply to this very send.
                     let granted = ticket.granted(sent, remaining);
                     if let Some(kept) = self.seat(core, &mut state, granted) {
                         if kept.spec().access.is_exclusive() {

@@ -1,4 +1,4 @@
-//! What this process has at the server while it waits for a name: one state, with named transitions.
+//! The part of a queue that concerns the server while this process waits for a name: one state, with named transitions.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{backend::Failure, clock::Tick, engine::core::Core, owner::LeaseId};
 
-/// What this process has at the server while it waits for the name.
+/// The ticket and the subscription of this process at the server while it waits for the name.
 ///
 /// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in [`Queue::seat`], or a debt in
 /// [`Remote::give_up`]: nothing else takes it out (B5).
@@ -28,7 +28,7 @@ pub(super) struct Remote {
 pub(super) struct Trouble {
     pub(super) failure: Failure,
     since: Tick,
-    /// A subscription failed. Whoever is asked for the name may still answer.
+    /// A subscription failed. The server may still answer requests for the name.
     pub(super) is_deafness: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Subscription {
     Closed,
     /// A subscription was asked for, and may come about at any time.
     Opening,
-    /// The same, and the server has refused one since, this or another: an answer says nothing.
+    /// As `Opening`, but the server has refused a subscription since, this or another: an answer says nothing.
     Doubtful,
     Open,
 }
@@ -97,20 +97,20 @@ impl Remote {
         self.trouble = Some(Trouble {
             failure: failure.clone(),
             since,
-            // What else can it be, if the latest ask has its answer?
+            // The latest ask has its answer, so the failure is of a subscription.
             is_deafness: self.ticket.as_ref().is_some_and(Ticket::is_answered),
         });
         now.since(since)
     }
 
-    /// Whether somebody who has waited from `began` until `now` may be told that the name was held.
+    /// Whether a waiter that has waited from `began` until `now` may be told that the name was held.
     pub(super) fn is_known_held(&self, began: Tick, now: Tick) -> bool {
         let of_ticket = self.ticket.as_ref().map(|ticket| ticket.known);
         let known = self.known.and(of_ticket.unwrap_or_default());
         known.covers(began, now)
     }
 
-    /// Nothing is asked for under the ticket any more. What the server must be told, if it may have it (B5).
+    /// Nothing is asked for under the ticket any more. Returns the debt, if the server may have the ticket (B5).
     pub(super) fn give_up(&mut self) -> Option<Debt> {
         self.granted = false;
         let ticket = self.ticket.take()?;

@@ -1,4 +1,4 @@
-//! Holds beside which others may hold the lock too: readers', and permits'.
+//! Holds that share the lock with others: readers', and permits'.
 //!
 //! They are no phase of the queue (Q1): while they last, an attempt or a driver may ask the server for more. The readers of
 //! this process share one hold. Within the hand-off budget the next one joins it in memory; when that is used up, it asks
@@ -87,13 +87,13 @@ impl SharedHolds {
         }
     }
 
-    /// What callers do about the releases under way.
+    /// The callers' work on the releases under way.
     pub(super) fn works(&self) -> Vec<Weak<dyn Work>> {
         let releasing = self.0.iter().flat_map(|inner| &inner.releasing);
         releasing.filter_map(|(_, work)| work.clone()).collect()
     }
 
-    /// What the queue does when it does nothing else: it gives back what was released last.
+    /// The phase of the queue when no other actor has it: it gives back the hold that was released last.
     pub(super) fn rest(&self) -> Phase {
         let latest = self.0.as_ref().and_then(|inner| inner.releasing.last());
         latest.map_or(Phase::Idle, |(lease, work)| {
@@ -115,7 +115,7 @@ impl SharedHolds {
 }
 
 impl QueueState {
-    /// The hold of this process that another reader can share, whatever the budget says.
+    /// The hold of this process that another reader can share; the budget is not checked.
     fn hold_to_share(&self, spec: &Spec, now: Tick) -> Option<&Arc<Hold>> {
         if spec.access != Access::Shared || spec.owner.is_some() {
             return None;
@@ -143,8 +143,8 @@ impl QueueState {
 }
 
 impl Queue {
-    /// The first to wait asks only once, and a release is under way that may be what it waits for: the queue goes on when
-    /// that is answered.
+    /// Whether the first waiter asks only once, and a release is under way that it may wait for: the queue goes on when the
+    /// release is answered.
     pub(super) fn waits_for_a_release(&self, core: &Arc<Core>) -> bool {
         let mut state = self.lock();
         let once = state.first_live_waiter().is_some()
@@ -168,7 +168,7 @@ impl Queue {
 }
 
 impl Locked<'_> {
-    /// Lets in the readers that wait next, until one waits that cannot share the hold.
+    /// Lets in the next waiting readers, up to the first waiter that cannot share the hold.
     pub(super) fn admit_readers(&mut self, hold: &Arc<Hold>) {
         let there = hold.spec();
         if there.access != Access::Shared || there.owner.is_some() {

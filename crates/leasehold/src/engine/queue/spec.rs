@@ -1,4 +1,4 @@
-//! What a caller asks for, and when a lease serves it.
+//! A caller's request for a hold, and when a lease serves it.
 
 use std::{panic::Location, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     owner::OwnerId,
 };
 
-/// What a caller asks for.
+/// A caller's request for a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) access: Access,
@@ -58,7 +58,7 @@ impl Spec {
         }
     }
 
-    /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: who asks for ten
+    /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: a caller that asks for ten
     /// seconds gets ten seconds from now.
     pub(super) fn serves(&self, other: &Spec) -> bool {
         !self.is_fixed()
@@ -75,15 +75,15 @@ impl Spec {
         self.reentrant && (hold.access.is_exclusive() || hold.access == self.access)
     }
 
-    /// Whether a lease that counts since `sent` is fresh enough for a new holder: a renewal must not be its first worry, and
-    /// of a fixed lease hardly any may be gone.
+    /// Whether a lease that counts since `sent` is fresh enough for a new holder: it must need no renewal at once, and of a
+    /// fixed lease hardly any may be gone.
     pub(super) fn is_fresh(&self, sent: Tick, now: Tick) -> bool {
         let part = if self.is_fixed() { 20 } else { 3 };
         now.since(sent) < self.lease() / part
     }
 }
 
-/// What the server is asked for. A place in its queue keeps the terms it was made with (B2).
+/// The terms of a request to the server. A place in its queue keeps the terms it was made with (B2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) access: Access,

@@ -1,4 +1,4 @@
-//! One lease id before it is held: what was sent for it, and how it is given up.
+//! One lease id before it is held: the requests sent for it, and how it is given up.
 //!
 //! - **B1, B3** Each ask is numbered, and its send remembered, so that a grant is believed from the ask that it names.
 //! - **B2** A ticket keeps its terms; other terms take another ticket.
@@ -20,7 +20,7 @@ use crate::{
     owner::LeaseId,
 };
 
-/// So many asks are remembered. A grant that answers an older one is asked about again.
+/// How many asks are remembered. A grant that answers an older one is asked about again.
 const REMEMBERED: usize = 4;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Ticket {
     clock: Clock,
 }
 
-/// What is known of other holders: another owner, or another task of this process.
+/// The client's knowledge of other holders: another owner, or another task of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// When the server last said that there is one.
@@ -56,7 +56,7 @@ impl Known {
         self.until = Some(now);
     }
 
-    /// Together with what is known from elsewhere.
+    /// Joined with knowledge from elsewhere.
     pub(super) fn and(self, other: Known) -> Known {
         Known {
             said: self.said.max(other.said),
@@ -64,9 +64,9 @@ impl Known {
         }
     }
 
-    /// Whether somebody who has waited from `began` until `now` may be told that the name was held.
+    /// Whether a waiter that has waited from `began` until `now` may be told that the name was held.
     pub(super) fn covers(self, began: Tick, now: Tick) -> bool {
-        // An answer to what was asked since may be on its way; but silence for most of the wait is silence.
+        // An answer to a later request may be on its way; but silence for most of the wait is silence.
         let until = |until: Tick| until >= began && now.since(until) <= until.since(began);
         self.said.is_some_and(|said| said >= began) || self.until.is_some_and(until)
     }
@@ -143,7 +143,7 @@ impl Ticket {
         })
     }
 
-    /// The name is ours, says the reply to what was sent at `sent`, with so much left (B1).
+    /// The reply to the request sent at `sent` says that the name is ours, with `remaining` left (B1).
     pub(super) fn granted(&mut self, sent: Tick, remaining: Duration) -> Granted {
         self.known = Known::default();
         self.believed(sent, remaining)
@@ -158,7 +158,7 @@ impl Ticket {
         }
     }
 
-    /// What an end of the asking leaves to be told to the server; `None` if it has nothing of ours (B5).
+    /// The debt that is left when the ticket is not asked for any more; `None` if the server has nothing of it (B5).
     pub(super) fn debt(&self) -> Option<Debt> {
         self.open.then_some(Debt {
             access: self.terms.access,
@@ -168,7 +168,7 @@ impl Ticket {
         })
     }
 
-    /// What a failure amounts to: after an unanswered copy, one that was not sent leaves the matter open.
+    /// The verdict on a failure: after an unanswered copy, one that was not sent leaves the outcome open.
     pub(super) fn verdict(&self, failure: Failure) -> Failure {
         match failure {
             Failure::NotSent(cause) | Failure::NotNow(cause) if self.copies => {
@@ -203,7 +203,7 @@ impl Debt {
     }
 }
 
-/// A place in the server's queue, for what is asked as number `ask`.
+/// A place in the server's queue, for the ask number `ask`.
 pub(super) fn place(core: &Core, ask: u32) -> Place {
     Place {
         ask,
@@ -233,7 +233,7 @@ pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
     core.spawn(settle(Arc::clone(core), id.clone(), debt));
 }
 
-/// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that a request of before
+/// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
 pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
     let lease = Duration::from_millis(debt.lease_ms);
@@ -248,9 +248,9 @@ pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
         let Err(failure) = core.backend.release(release).await else {
             return;
         };
-        // Requests of before may be late as well.
+        // Earlier requests may be late as well.
         debt.copies |= matches!(failure, Failure::Ambiguous(_));
-        // What the server refuses for good cannot be given up, and expires.
+        // A lease id whose release the server refuses for good expires.
         if failure.is_final() || core.clock.now().since(began) > over {
             tracing::warn!(name = %id.name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
             return;

@@ -68,7 +68,7 @@ impl QueueState {
         }
     }
 
-    /// What the first live waiter asks for.
+    /// The request of the first live waiter.
     pub(super) fn first_live_waiter(&mut self) -> Option<Spec> {
         while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
             self.pop_waiter();
@@ -93,9 +93,9 @@ impl QueueState {
     }
 }
 
-/// What answers a waiter also has to wake it, after the unlock.
+/// Each method that answers a waiter also wakes it, after the unlock.
 impl Locked<'_> {
-    /// Answers those who ask only once.
+    /// Answers the waiters that ask only once.
     pub(super) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
         if self.try_once == 0 {
             return;
@@ -179,7 +179,7 @@ impl Locked<'_> {
                 self.wake_later(waker);
                 true
             }
-            // Q5: the guard must not act on its drop.
+            // Q5: the guard's drop must do nothing.
             Err(Ok(Some(guard))) => {
                 drop(guard.defuse());
                 false
@@ -212,7 +212,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Answers the first live waiter, and only that one: what it asked for concerns no other (L4).
+    /// Answers the first live waiter, and only that one: its request concerns no other (L4).
     pub(super) fn answer_first(&mut self, error: Error) {
         if self.first_live_waiter().is_some()
             && let Some(waiter) = self.pop_waiter()

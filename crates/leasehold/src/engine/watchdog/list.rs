@@ -1,4 +1,4 @@
-//! Who is to be seen to, and when. A data structure: no task, no clock and no lock of its own.
+//! Which holds must be looked at or renewed, and when. A data structure: no task, no clock and no lock of its own.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ fn alone(at: Tick, hold: &Arc<Hold>) -> Alone {
     (at, Arc::as_ptr(hold).addr())
 }
 
-/// What is to be renewed at the same time.
+/// The holds to renew at the same time.
 #[derive(Debug)]
 struct Slot {
     holds: Vec<Arc<Hold>>,
@@ -111,7 +111,7 @@ impl List {
         slot.holds.push(hold);
     }
 
-    /// Those to look at one by one, if they are due.
+    /// The holds to look at one by one, if they are due.
     pub(super) fn due_alone(&mut self, now: Tick) -> Vec<Arc<Hold>> {
         let mut due = Vec::new();
         while let Some(first) = self.looks.first_entry()
@@ -135,7 +135,7 @@ impl List {
         due
     }
 
-    /// A batch of what is to be renewed, if it is due, and the shortest interval in it.
+    /// A batch of holds to renew, if it is due, and the shortest interval in it.
     pub(super) fn due_batch(&mut self, now: Tick) -> Option<(Vec<Arc<Hold>>, Duration)> {
         let mut batch = Vec::new();
         let mut every = Duration::MAX;
@@ -157,7 +157,7 @@ impl List {
         (!batch.is_empty()).then_some((batch, every))
     }
 
-    /// When the watchdog is needed next. While a batch is under way, whoever carries it sees to the slots.
+    /// When the watchdog is needed next. While a batch is under way, the task that carries it sees to the slots.
     pub(super) fn next(&mut self, under_way: bool) -> Tick {
         while let Some(first) = self.slots.first_entry()
             && first.get().holds.is_empty()
@@ -182,7 +182,7 @@ impl Slot {
     }
 }
 
-/// When to renew what was asked for at `sent`.
+/// When to renew a lease that was asked for at `sent`.
 pub(super) fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
     let at = sent.after(every.saturating_sub(every / EARLY * u32::from(early) / 256));
     let length = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX) / SLOTS;

@@ -1,17 +1,17 @@
-//! Renews what is due, and tells who has lost.
+//! Renews leases that are due, and tells holders of their loss.
 //!
 //! One task per client, no task and no timer per lease. Every hold is on the list at the instant at which
-//! it must be seen to again:
+//! it must be looked at or renewed again:
 //!
-//! - Most are only to be renewed. They stand in *slots*, together with all that is due at about the same time, and
-//!   the batch that renews them is the first to look at them. What is renewed together stays together, in the
-//!   order in which it was taken: memory is then read in that order too, here and on the server, and that is
-//!   most of what a renewal costs.
+//! - Most are only to be renewed. They stand in *slots*, together with all that are due at about the same time, and
+//!   the batch that renews them is the first to look at them. Holds that are renewed together stay together, in the
+//!   order in which they were taken: memory is then read in that order too, here and on the server, and that is
+//!   most of the cost of a renewal.
 //! - The others are looked at one by one, each at its own instant: leases that end, by themselves or by
 //!   `max_hold`, and all whose renewal has failed.
 //!
 //! A hold on its way to the server is on no list: the task that carries it brings it back within its patience,
-//! whatever the server does. If its lease could end before that, it is to be looked at then, so that its
+//! even if the server does not answer. If its lease could end before that, it is to be looked at then, so that its
 //! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
 
 mod list;
@@ -40,18 +40,18 @@ use crate::{
     engine::hold::{Due, Hold, Look, patience},
 };
 
-/// All holds of a client that must be seen to.
+/// All holds of a client that must be looked at or renewed.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     list: Mutex<List>,
-    /// When the task wakes next. It only ever moves closer until that moment has come, whatever becomes of
-    /// the entry that asked for it: so of all the locks that come and go in between, none wakes the task.
+    /// When the task wakes next. It only ever moves closer until that moment has come, even if the entry that
+    /// asked for it goes: so of all the locks that come and go in between, none wakes the task.
     wake_at: AtomicTick,
     earlier: Notify,
     closed: AtomicBool,
-    /// One renewal script at a time: what waits on the server behind it waits for one only.
+    /// One renewal script at a time: a command behind it on the server waits for one only.
     lane: Arc<Semaphore>,
-    /// By how much of what is allowed the first renewals of this client come early: 0 to 255.
+    /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
 }
 
@@ -95,7 +95,7 @@ impl Default for Watchdog {
 }
 
 impl Watchdog {
-    /// Has a hold looked at at this instant, and not before.
+    /// Schedules a look at `hold` at `at`, and not before.
     pub(crate) fn look_at(&self, hold: &Arc<Hold>, at: Tick) {
         let mut list = self.list.lock();
         list.take_off(hold);
@@ -108,7 +108,7 @@ impl Watchdog {
         self.wake(at);
     }
 
-    /// Has a hold renewed about once in this interval, for the first time.
+    /// Schedules the renewals of a hold, about one in this interval, for the first time.
     pub(crate) fn renew(&self, hold: &Arc<Hold>, every: Duration, sent: Tick) {
         let at = slot(sent, every, self.early);
         self.put(std::iter::once(Arc::clone(hold)), every, at);
@@ -176,7 +176,7 @@ impl Watchdog {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.lane = None;
-        // What became due in between goes next.
+        // Holds that became due in between go next.
         self.watchdog.wake(Tick::from_nanos(0));
     }
 }
@@ -195,7 +195,7 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
             if wake_at != Tick::MAX {
                 core.backend.prepare();
             }
-            drop(core); // whoever sleeps keeps no client alive
+            drop(core); // the sleeping task keeps no client alive
             if wake_at == Tick::MAX {
                 watchdog.earlier.notified().await;
             } else {
@@ -206,7 +206,7 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
             }
             continue;
         }
-        // Before looking, so that whoever comes meanwhile is not missed.
+        // Before looking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
         look_at_each(&core, &watchdog, now);
         let lane = Arc::clone(&watchdog.lane).try_acquire_owned();
@@ -221,7 +221,7 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
     }
 }
 
-/// Looks at those whose time has come: tells losses, starts renewals. Waits for nothing.
+/// Looks at the holds whose time has come: tells losses, starts renewals. Waits for nothing.
 fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
     let due = watchdog.list.lock().due_alone(now);
     let mut batch = Vec::new();
@@ -274,7 +274,7 @@ fn renew_in_turn(core: &Arc<Core>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold
     });
 }
 
-/// Renews what is due, one batch after the other.
+/// Renews all that are due, one batch after the other.
 async fn renew_due(core: &Arc<Core>, turn: &Turn, first: (Vec<Arc<Hold>>, Duration)) {
     let mut due = Some(first);
     while let Some((batch, every)) = due {

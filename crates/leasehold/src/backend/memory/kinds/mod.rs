@@ -1,4 +1,5 @@
-//! What differs between the kinds of locks in memory: when one can be taken, and who waits in order. One file per kind.
+//! The differences between the kinds of locks in memory: when one can be taken, and which clients wait in order. One file
+//! per kind.
 
 pub(super) mod leased_semaphore;
 mod mutex;
@@ -31,15 +32,15 @@ pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
 
 /// When a lock of one kind can be taken.
 pub(super) trait Rules: Sync {
-    /// Whether it can be taken beside what is held, of so many permits.
+    /// Whether it can be taken beside the present holds, of this many permits.
     fn fits(&self, held: &[StoredHold], access: Access, permits: i64) -> bool;
 
-    /// Whether one that wants this lets those go first that stand in the queue for that.
+    /// Whether a newcomer with this access gives way to a queued client with that access.
     fn gives_way(&self, _newcomer: Access, _queued: Access) -> bool {
         false
     }
 
-    /// What stands for a hold of a client.
+    /// The owner field of a client's hold.
     fn owner(&self, client: &str, _access: Access, lease: LeaseId) -> String {
         format!("{client}:{lease}")
     }
@@ -49,7 +50,7 @@ pub(super) trait Rules: Sync {
         true
     }
 
-    /// When another look is of use, if no wake-up comes: what is left of the lease that ends last.
+    /// When another attempt is of use, if no wake-up comes: the time left of the lease that ends last.
     fn ends(&self, held: &[StoredHold]) -> Option<Duration> {
         held.iter().map(|held| held.ends).max()
     }

@@ -1,11 +1,11 @@
-//! What the simulation sees of the store, and does to it from outside.
+//! The simulation's view of the store, and its changes to it from outside.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store};
 use crate::{backend::WakeUp, kind::Access, name::LockId, sim::Hint};
 
-/// Who holds a name.
+/// A hold on a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The name.
@@ -22,14 +22,14 @@ pub struct Held {
     pub ends: Duration,
 }
 
-/// All that the store keeps.
+/// Everything that the store keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The holders, by name.
     pub held: Vec<Held>,
     /// Places in queues: name, client, lease id; next first.
     pub queued: Vec<(Arc<str>, Arc<str>, u64)>,
-    /// Who listens: name, client.
+    /// The clients that listen: name, client.
     pub listeners: Vec<(Arc<str>, Arc<str>)>,
     /// How many tombstones there are.
     pub tombstones: usize,
@@ -113,7 +113,7 @@ impl Store {
         outbox.map(hint).collect()
     }
 
-    /// What a client is told when it listens again after a gap: whatever it listens for may have changed.
+    /// The wake-ups of a client that listens again after a gap: every name that it listens for may have changed.
     pub(crate) fn after_gap(&self, client: &str) -> Vec<Hint> {
         let mut hints: Vec<Hint> = Vec::new();
         for (id, listeners) in &self.listeners {

@@ -90,8 +90,8 @@ impl Store {
         self.gone.contains_key(&(Arc::clone(client), lease))
     }
 
-    /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. How long the
-    /// first has it; `None` if there is none.
+    /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. Returns how long
+    /// the first has it; `None` if there is none.
     pub(super) fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
         let mut given = None;
         loop {

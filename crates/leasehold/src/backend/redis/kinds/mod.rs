@@ -1,4 +1,4 @@
-//! What each kind of lock is on the wire: its keys, channels, scripts and replies, one file per kind.
+//! Each kind of lock on the wire: its keys, channels, scripts and replies, one file per kind.
 
 /// A script of the folder `scripts`, behind the parts that it needs.
 macro_rules! script {
@@ -41,10 +41,10 @@ pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
 
 /// The steps of one kind as script calls. The order of keys and arguments is that of each script's header.
 pub(super) trait Wire: Sync {
-    /// Where Redisson says that the lock may be free.
+    /// The channel on which Redisson says that the lock may be free.
     fn channel(&self, name: &Name) -> String;
 
-    /// What a grant says on the client's inbox; `None` for what is none. A kind without a queue has no grants.
+    /// Reads a message on the client's inbox; `None` if it is no grant. A kind without a queue has no grants.
     fn grant(&self, payload: &[u8]) -> Option<Grant>;
 
     /// Whether clients that wait stand in a queue on the server, and hear grants.
@@ -52,7 +52,7 @@ pub(super) trait Wire: Sync {
         true
     }
 
-    /// What stands for a hold of this client.
+    /// The owner field of a hold of this client.
     fn owner(&self, caller: &Caller, _access: Access, lease: LeaseId) -> String {
         OwnerField::of(caller, lease).to_string()
     }
@@ -100,7 +100,7 @@ impl fmt::Display for OwnerField<'_> {
     }
 }
 
-/// Something, or nothing at all.
+/// A value, or empty text.
 struct OrEmpty<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
@@ -109,7 +109,7 @@ impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
     }
 }
 
-/// Bytes that a name takes in a call that repeats it `times`, with the owner and all that stands around them.
+/// About how many bytes a call takes that repeats a name `times`, with the owner and the text around them.
 fn size_hint(name: &Name, times: usize) -> usize {
     times * (name.as_str().len() + 32) + 3 * 64
 }
@@ -143,12 +143,12 @@ fn millis(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
 }
 
-/// What is left of a lease of ours. Its key has no end if its TTL was removed; then it lasts for `lease_ms` at least.
+/// The time left of a lease of ours. Its key has no end if its TTL was removed; then it lasts for `lease_ms` at least.
 fn left_of(left: i64, lease_ms: u64) -> Duration {
     millis(left).unwrap_or(Duration::from_millis(lease_ms))
 }
 
-/// What a script answers to an acquisition.
+/// Reads a script's reply to an acquisition.
 fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
     match pair(reply)? {
         (1, left) => Some(Acquired::Granted {
@@ -160,7 +160,7 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
     }
 }
 
-/// What a script answers to a release; `next_ms`: the lease of the id under which the client goes on.
+/// Reads a script's reply to a release; `next_ms`: the lease of the id under which the client goes on.
 fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
     match pair(reply)? {
         (1, others) => Some(ReleaseReply::Freed {
@@ -175,7 +175,7 @@ fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
     }
 }
 
-/// What a renewal script answers for so many names: `{number of the name, answer, ...}` for those that are not extended.
+/// Reads a renewal script's reply about `asked` names: `{number of the name, answer, ...}` for those that are not extended.
 fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
     let Value::Array(exceptions) = reply else {
         return None;

@@ -157,7 +157,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     let fields = owners.chunks_exact(2).map(|pair| {
         let [owner, holds] = pair else { return None };
         let (owner, written) = (text(owner)?, text(holds)?);
-        // Whoever wrote a field that counts nothing: the name is held.
+        // A field of another client whose value is no number: the name is held.
         let entries = written.parse().unwrap_or(1);
         let is_mode = owner == MODE && written.parse::<u64>().is_err();
         let held = Owned {

@@ -43,7 +43,7 @@ static FORCE_UNLOCK: Lazy = script!(
 );
 static INSPECT: Lazy = script!("rw_lock/holders", "rw_lock/inspect");
 
-/// What a writer's field ends with.
+/// The suffix of a writer's field.
 const WRITE: &str = ":write";
 
 pub(super) struct RwLockWire;
@@ -52,8 +52,8 @@ fn channel(name: &Name) -> impl fmt::Display + '_ {
     name.prefixed("redisson_rwlock")
 }
 
-/// What the keys of the readers' leases begin with: the field follows, and `:rwlock_timeout:1`. The scripts are given this
-/// one, for they find readers that the caller does not know; it is in the slot of the name.
+/// The prefix of the keys of the readers' leases: the field follows, and `:rwlock_timeout:1`. The scripts are given this
+/// prefix, for they find readers that the caller does not know; it is in the slot of the name.
 fn timeouts(name: &Name) -> Key<'_> {
     name.suffixed("")
 }

@@ -1,4 +1,4 @@
--- waiting.lua: who waits beside the calling client, and whether it hears; written in front of the scripts that pass a lock on.
+-- waiting.lua: which clients wait beside the calling one, and which hear; written in front of the scripts that pass a lock on.
 local call, pcall = redis.call, redis.pcall
 
 -- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
@@ -17,7 +17,7 @@ local function count_others(channel, listening, waiting)
 end
 
 -- Whether the name goes to one of our queue, in which `waiting` of the `others` that wait stand. Those beside it (Redisson's
--- waiters, or who listens from another database) race for a name that is freed: each side gets its share of the turns.
+-- waiters, or clients of another database) race for a name that is freed: each side gets its share of the turns.
 local function is_queues_turn(others, waiting)
   if others <= waiting then
     return true

@@ -23,7 +23,7 @@ import org.redisson.config.Config;
  * lock NAME              waits, with the watchdog         locked
  * try NAME MS            waits so long                    true | false
  * unlock NAME                                             unlocked
- * force NAME             unlocks, whoever holds it        true | false
+ * force NAME             unlocks it for any holder        true | false
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
  * permits NAME ...       see {@link Permits}

@@ -12,7 +12,7 @@ import org.redisson.api.RedissonClient;
  * What {@link Peer} does with permits. Leases are in milliseconds; ids are in hex, with commas between them.
  *
  * <pre>
- * permits NAME set N                sets how many there are, if nobody has     true | false
+ * permits NAME set N                sets how many there are, if not set yet    true | false
  * permits NAME available                                                       a number
  * permits NAME acquired             how many are out                           a number
  * permits NAME acquire N LEASE      waits                                      ids

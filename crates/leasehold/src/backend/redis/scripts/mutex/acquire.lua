@@ -11,7 +11,7 @@
 -- Returns {1, left_ms} the owner holds the name, for left_ms from now; -1: without an end
 --         {0, ttl_ms}  another owner holds it; -1: without an end
 --         {2, 0}       this lease id was given up before this request arrived
--- Error   the name is as it was, and the queue has at most a place less: a name that is held for no one is not left.
+-- Error   the name is as it was, and the queue has at most a place less: no error leaves the name held without a holder.
 -- Retry   safe: the holder keeps its end or gets a later one (B2), a place keeps its rank and the latest ask (B3).
 local call, pcall, owner = redis.call, redis.pcall, ARGV[1]
 
@@ -70,7 +70,7 @@ end
 call('HSET', KEYS[1], owner, 1)
 local ends = pcall('PEXPIRE', KEYS[1], ARGV[2])
 if type(ends) ~= 'number' then
-  -- HDEL and not DEL: whose rights go by the type of a key may use it where it may use HSET.
+  -- HDEL and not DEL: a user whose rights go by the type of a key may use it where it may use HSET.
   call('HDEL', KEYS[1], owner)
   return ends
 end

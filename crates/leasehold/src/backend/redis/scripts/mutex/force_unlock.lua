@@ -7,7 +7,7 @@
 -- ARGV[2] grants     bytes   prefix of the channels on which our clients hear that the name is theirs
 --
 -- Returns the owners that held it; none: it was free
--- Error   the name is as it was: what may be refused (a command, a channel) comes before what deletes.
+-- Error   the name is as it was: commands that may be refused (rights, a channel) come before those that delete.
 -- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
 local owners = call('HKEYS', KEYS[1])
 if #owners == 0 then

@@ -35,7 +35,7 @@ end
 -- Gives the name to the first in the queue that hears it: publishes to its client the place with which it was queued,
 -- and so the ask that it answers (B3). Returns the length of the lease, or nil if there is none.
 --
--- Whatever may be refused comes before a client is told, for what it was told cannot be taken back. An error comes before
+-- Each command that may be refused comes before a client is told, for a message cannot be taken back. An error comes before
 -- those in `from` are taken out; after nil the name may be free already.
 local function give_to_next(from, grants)
   local place = call('LPOP', KEYS[2])
@@ -49,7 +49,7 @@ local function give_to_next(from, grants)
       if not write(owner, lease_ms) then
         return nil
       end
-      -- It must be the holder before it is told so. If nobody hears it, that client is gone.
+      -- It must be the holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         return tonumber(lease_ms)
@@ -61,8 +61,8 @@ local function give_to_next(from, grants)
   return nil
 end
 
--- Frees the name for all who listen. Returns an error if that is refused and the owners hold it still. (If they do not, no
--- error may hide that it is free.)
+-- Frees the name for all clients that listen. Returns an error if that is refused and the owners hold it still. (If they do
+-- not, no error may hide that it is free.)
 local function free(channel)
   local done = pcall('PUBLISH', channel, '0')
   if type(done) == 'number' then

@@ -1,4 +1,4 @@
--- mutex/inspect.lua: read who holds the name.
+-- mutex/inspect.lua: read the holders of the name.
 --
 -- KEYS[1] name     hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
 -- ARGV[1] channel  bytes  where Redisson's waiters listen, and ours
