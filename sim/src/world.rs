@@ -10,7 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{MemoryServer, Owner, Shutdown, sim};
+use leasehold::{LockKind, MemoryServer, Owner, Shutdown, sim};
 use parking_lot::Mutex;
 
 use crate::{
@@ -98,8 +98,10 @@ impl World {
         panics::forget();
         let outbox = Arc::new(Outbox::default());
         let server = MemoryServer::simulated(Arc::clone(&outbox) as Arc<dyn sim::Network>);
-        for name in NAMES {
-            server.set_permits(name, config.permits.into());
+        if config.kind == LockKind::LeasedSemaphore {
+            for name in NAMES {
+                server.set_permits(name, config.permits.into());
+            }
         }
         let dice = Dice::new(config.seed, calm);
         let mut shared = Shared::new(config.clone(), dice, traced);

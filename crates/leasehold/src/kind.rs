@@ -49,6 +49,15 @@ pub enum Access {
 }
 
 impl Access {
+    /// Whether it cannot be had where `asked` cannot.
+    pub(crate) fn wants_no_less_than(self, asked: Access) -> bool {
+        match (self, asked) {
+            (Access::Permits(count), Access::Permits(asked)) => count >= asked,
+            (Access::Exclusive, _) | (Access::Shared, Access::Shared) => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn is_exclusive(self) -> bool {
         self == Access::Exclusive
     }

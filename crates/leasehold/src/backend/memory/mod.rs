@@ -132,7 +132,10 @@ macro_rules! what {
 impl Backend for Memory {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
         let what = what!(Acquire, step.id, step.lease.get(), step.clone());
-        self.step(what, move |store, client| Ok(store.acquire(client, &step)))
+        self.step(what, move |store, client| {
+            store.check_kind(&step.id)?;
+            Ok(store.acquire(client, &step))
+        })
     }
 
     fn release(&self, step: Release) -> Reply<ReleaseReply> {
@@ -190,12 +193,18 @@ impl Backend for Memory {
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         let what = what!(Inspect, id, 0, "");
-        self.step(what, move |store, _| Ok(store.inspect(&id)))
+        self.step(what, move |store, _| {
+            store.check_kind(&id)?;
+            Ok(store.inspect(&id))
+        })
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         let what = what!(ForceUnlock, id, 0, "");
-        self.step(what, move |store, _| Ok(store.force_unlock(&id)))
+        self.step(what, move |store, _| {
+            store.check_kind(&id)?;
+            Ok(store.force_unlock(&id))
+        })
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
@@ -204,7 +213,10 @@ impl Backend for Memory {
 
     fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {
         let what = what!(Permits, id, 0, step);
-        self.step(what, move |store, _| Ok(store.permits(&id, step)))
+        self.step(what, move |store, _| {
+            store.check_kind(&id)?;
+            Ok(store.permits(&id, step))
+        })
     }
 
     fn listen(&self, id: LockId) -> Reply<()> {

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Permits, Release,
-        ReleaseReply, Renew, Renewal, Sink, WakeUp,
+        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Owned, Permits,
+        Release, ReleaseReply, Renew, Renewal, Sink, WakeUp,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -39,6 +39,13 @@ impl Subscriber {
             sink,
         }
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("WRONGTYPE the name is held as a {is}, and not as a {asked}")]
+struct WrongKind {
+    is: LockKind,
+    asked: LockKind,
 }
 
 #[derive(Default)]
@@ -72,6 +79,25 @@ impl Store {
         });
         self.gone.retain(|_, until| *until > now);
         self.queues.retain(|_, waiting| waiting.ends > now);
+    }
+
+    /// An error if the name is another kind's.
+    pub(crate) fn check_kind(&self, id: &LockId) -> Result<(), Failure> {
+        let is_there = |kind: &LockKind| {
+            let other = LockId {
+                kind: *kind,
+                name: id.name.clone(),
+            };
+            *kind != id.kind
+                && (self.held.contains_key(&other) || self.permits.contains_key(&other))
+        };
+        match LockKind::ALL.iter().find(|kind| is_there(kind)) {
+            Some(&is) => Err(Failure::Rejected(Arc::new(WrongKind {
+                is,
+                asked: id.kind,
+            }))),
+            None => Ok(()),
+        }
     }
 
     fn held_by(&self, id: &LockId) -> &[StoredHold] {
@@ -138,6 +164,9 @@ impl Store {
         }
         let is_free = self.held_by(id).is_empty();
         if self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access)) {
+            if !is_free {
+                self.forget_gone(id, step.access);
+            }
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             self.leave_queue(client, id, step.lease);
             return Acquired::Granted {

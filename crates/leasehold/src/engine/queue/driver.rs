@@ -125,6 +125,17 @@ impl<'a> Driver<'a> {
 
     /// Asks the server for the name, and for a place in its queue if wake-ups are heard.
     async fn ask(&mut self) -> Step {
+        // B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: here, for
+        // whatever came between would lose the debt (B5).
+        let old = {
+            let mut state = self.queue.lock();
+            let terms = state.first_live_waiter().map(|spec| spec.terms());
+            let remote = state.remote();
+            terms.and_then(|terms| remote.give_up_other(terms))
+        };
+        if let Some(old) = old {
+            self.give_up(old).await;
+        }
         let (step, sent) = {
             let mut state = self.queue.lock();
             let Some(spec) = state.first_live_waiter() else {
@@ -139,16 +150,8 @@ impl<'a> Driver<'a> {
             }
             let listening = state.is_listening();
             let remote = state.remote();
-            // B2: a place keeps its terms. A waiter with other terms takes another id.
-            let ticket = remote.ticket_for(self.core, spec.terms());
-            let Some(ticket) = ticket else {
-                // Before the next is asked for, and here: whatever comes between, the debt would be lost with it (B5).
-                let old = state.remote().give_up();
-                drop(state);
-                if let Some(old) = old {
-                    self.give_up(old).await;
-                }
-                return Step::Ask;
+            let Some(ticket) = remote.ticket_for(self.core, spec.terms()) else {
+                return Step::Ask; // another waiter is the first meanwhile
             };
             let sent = self.core.clock.now();
             let ask = ticket.ask(sent);
@@ -164,7 +167,7 @@ impl<'a> Driver<'a> {
             remote.asks();
             (step, sent)
         };
-        let (lease, lease_ms) = (step.lease, step.lease_ms);
+        let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
         let queued = step.place.is_some();
         let answer = self.core.backend.acquire(step).await;
         let now = self.core.clock.now();
@@ -208,7 +211,7 @@ impl<'a> Driver<'a> {
                 }
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
-                self.held_by_another(&mut state, left)
+                self.held_by_another(&mut state, access, left)
             }
             Ok(Acquired::GivenUp) => {
                 // The server says so only of a lease id that was given up. Another id is as good.
@@ -227,7 +230,12 @@ impl<'a> Driver<'a> {
     }
 
     /// The server says that another owner holds the name; `left` of its lease remains.
-    fn held_by_another(&mut self, state: &mut Locked<'_>, left: Option<Duration>) -> Step {
+    fn held_by_another(
+        &mut self,
+        state: &mut Locked<'_>,
+        asked: Access,
+        left: Option<Duration>,
+    ) -> Step {
         let listening = state.is_listening();
         if listening {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
@@ -236,9 +244,10 @@ impl<'a> Driver<'a> {
         let remote = state.remote();
         remote.answered();
         let granted = remote.granted;
-        state.answer_try_once(&Ok(()));
-        if granted {
-            Step::Ask // it may have been given to us after that answer (B5)
+        state.refuse_try_once(asked);
+        // It may have been given to us after that answer (B5); or the first waiter wants less.
+        if granted || state.first_asks_once() {
+            Step::Ask
         } else if listening {
             Step::Wait(left)
         } else {
@@ -278,10 +287,14 @@ impl<'a> Driver<'a> {
             if state.remote().granted {
                 return Step::Ask;
             }
+            // A holder is there. Readers that ask only once may share the lock with it.
+            state.refuse_try_once(Access::Exclusive);
+            if state.first_asks_once() {
+                return Step::Ask;
+            }
             // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
             wake.as_mut().enable();
             state.phase = Phase::WaitingRemote;
-            state.answer_try_once(&Ok(()));
         }
         // The cap is stretched, never cut, so that an idle waiter stays within one command per interval.
         let poll = self.core.config.poll_every;

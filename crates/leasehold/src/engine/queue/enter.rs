@@ -392,18 +392,23 @@ impl Queue {
         spec: Spec,
         patience: Patience,
     ) -> FirstAttempt {
-        let start = if state.remote().trouble.is_some() {
-            Start::Recover
-        } else {
-            state.answer_try_once(&Ok(()));
-            Start::Listen
-        };
+        let trouble = state.remote().trouble.is_some();
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
         let first = if patience == Patience::Once {
             FirstAttempt::Busy
         } else {
             FirstAttempt::Wait(state.line_up(self, spec, false, true))
+        };
+        let start = if trouble {
+            Start::Recover
+        } else {
+            state.refuse_try_once(spec.access);
+            if state.first_asks_once() {
+                Start::Ask // for less
+            } else {
+                Start::Listen
+            }
         };
         self.go_on(core, state, start);
         first
@@ -469,8 +474,13 @@ impl Drop for WaitTicket {
         if waiter.as_ref().is_some_and(|w| w.once) {
             state.try_once -= 1;
         }
-        if state.waiters.is_empty() {
-            // The driver has no waiter left to ask for.
+        // The driver has no waiter left to ask for, or one that wants something else.
+        let next = state.first_live_waiter().map(|next| next.terms());
+        let asked = state
+            .remote
+            .as_ref()
+            .and_then(|remote| remote.ticket.as_ref());
+        if next.is_none() || at == 0 && asked.map(Ticket::terms) != next {
             self.queue.driver_wake.notify_one();
         }
     }

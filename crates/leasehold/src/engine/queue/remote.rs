@@ -67,6 +67,15 @@ impl Remote {
         (ticket.terms() == terms).then_some(ticket)
     }
 
+    /// Gives up a ticket that has other terms than these.
+    pub(super) fn give_up_other(&mut self, terms: Terms) -> Option<Debt> {
+        let other = self
+            .ticket
+            .as_ref()
+            .is_some_and(|ticket| ticket.terms() != terms);
+        other.then(|| self.give_up()).flatten()
+    }
+
     /// The ticket with this lease id, if that is the present one.
     pub(super) fn ticket(&mut self, lease: LeaseId) -> Option<&mut Ticket> {
         self.ticket

@@ -147,8 +147,7 @@ impl Queue {
     /// release is answered.
     pub(super) fn waits_for_a_release(&self, core: &Arc<Core>) -> bool {
         let mut state = self.lock();
-        let once = state.first_live_waiter().is_some()
-            && state.waiters.front().is_some_and(|first| first.once);
+        let once = state.first_asks_once();
         let rest = state.shared.rest();
         let asked = state
             .remote

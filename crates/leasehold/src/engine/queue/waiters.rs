@@ -12,7 +12,7 @@ use super::{
     remote::{Remote, Subscription},
 };
 use crate::{
-    Error, clock::Tick, engine::finish::Work, engine::held::Held, engine::hold::Hold,
+    Error, clock::Tick, engine::finish::Work, engine::held::Held, engine::hold::Hold, kind::Access,
     owner::OwnerId,
 };
 
@@ -76,6 +76,10 @@ impl QueueState {
         self.waiters.front().map(|w| w.spec)
     }
 
+    pub(super) fn first_asks_once(&mut self) -> bool {
+        self.first_live_waiter().is_some() && self.waiters.front().is_some_and(|first| first.once)
+    }
+
     pub(super) fn pop_waiter(&mut self) -> Option<Waiter> {
         let waiter = self.waiters.pop_front()?;
         self.try_once -= u32::from(waiter.once);
@@ -107,6 +111,25 @@ impl Locked<'_> {
         for waiter in once {
             self.answer(waiter, answer.clone().map(|()| None));
         }
+    }
+
+    /// The server says that `asked` cannot be had now. Answers the waiters that ask only once if they want no less, or if they
+    /// would overtake one that waits on.
+    pub(super) fn refuse_try_once(&mut self, asked: Access) {
+        if self.try_once == 0 {
+            return;
+        }
+        let (mut rest, mut overtakes) = (VecDeque::new(), false);
+        for waiter in std::mem::take(&mut self.waiters) {
+            overtakes |= !waiter.once;
+            if waiter.once && (overtakes || waiter.spec.access.wants_no_less_than(asked)) {
+                self.try_once -= 1;
+                self.answer(waiter, Ok(None));
+            } else {
+                rest.push_back(waiter);
+            }
+        }
+        self.waiters = rest;
     }
 
     /// The server gave the name to `hold`; the count of hand-offs starts anew.

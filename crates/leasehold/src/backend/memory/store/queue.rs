@@ -31,17 +31,32 @@ impl Queued {
 
 impl Store {
     /// Whether a client waits that goes first. One that hears nothing is gone.
-    pub(super) fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
+    pub(super) fn gives_way(&self, id: &LockId, wants: Access) -> bool {
+        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        let mut first =
+            places.filter(|queued| rules(id.kind).gives_way(wants, queued.grant.access));
+        first.any(|queued| self.hears(id, &queued.client))
+    }
+
+    /// Takes out the places of clients that would go first and are gone. Those that stand behind them have been waiting in vain.
+    pub(super) fn forget_gone(&mut self, id: &LockId, wants: Access) {
         let listening = self.subscribers(id);
         let Some(waiting) = self.queues.get_mut(id) else {
-            return false;
+            return;
         };
         let is_alive = |queued: &Queued| listening.iter().any(|s| s.client == queued.client);
         let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
+        let before = waiting.places.len();
         waiting
             .places
             .retain(|queued| !first(queued) || is_alive(queued));
-        waiting.places.iter().any(first)
+        if waiting.places.len() < before {
+            self.tell_all(id);
+        }
+    }
+
+    fn hears(&self, id: &LockId, client: &Arc<str>) -> bool {
+        self.subscribers(id).iter().any(|s| s.client == *client)
     }
 
     /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).

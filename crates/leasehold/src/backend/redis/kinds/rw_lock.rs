@@ -113,7 +113,7 @@ impl Wire for RwLockWire {
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
-        let call = Call::new(&ACQUIRE, 4, 5, size_hint(&id.name, 5))
+        let call = Call::new(&ACQUIRE, 4, 6, size_hint(&id.name, 6))
             .arg(id.name.as_str())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -122,7 +122,8 @@ impl Wire for RwLockWire {
             .arg(step.lease_ms)
             .arg(step.place.map_or(0, |place| place.ask))
             .arg(step.place.map_or(0, |place| place.keep_ms))
-            .text(id.grant_channel(""));
+            .text(id.grant_channel(""))
+            .text(channel(&id.name));
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 

@@ -6,6 +6,9 @@
 -- Returns {ttl_ms, subscribers, {owner, holds, ...}}; ttl_ms -1: without an end, -2: free;
 --         subscribers -1: not known (PUBSUB is not permitted; Valkey 9.1 miscounts some numbers)
 -- Retry   safe: it only reads.
+if redis.call('HEXISTS', KEYS[1], 'mode') == 1 then
+  return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
+end
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 return {
   redis.call('PTTL', KEYS[1]),

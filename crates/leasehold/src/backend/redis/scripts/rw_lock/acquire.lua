@@ -9,6 +9,7 @@
 -- ARGV[3] ask       integer number of this ask, from 1; 0: take no place in the queue
 -- ARGV[4] keep_ms   integer how long the queue outlives its last visitor
 -- ARGV[5] grants    bytes   prefix of the channels on which our clients hear that the name is theirs
+-- ARGV[6] channel   bytes   where Redisson's waiters listen, and ours
 --
 -- Returns {1, left_ms} the field holds the name, for left_ms from now; -1: without an end
 --         {0, ttl_ms}  others hold it, or a writer waits that goes first; -1: without an end
@@ -26,7 +27,9 @@ local function find_place()
   end
 end
 
--- Whether a writer waits whose client may hear that the name is its. One that hears nothing is gone.
+-- Whether a writer waits whose client may hear that the name is its. One that hears nothing is gone: readers that stand behind
+-- it have been waiting in vain.
+local dead_writer = false
 local function writer_waits()
   for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
     local client = string.match(place, '^([^:]*):%S*:write %d+ %d+$')
@@ -36,6 +39,7 @@ local function writer_waits()
         return true
       end
       call('LREM', KEYS[3], 0, place)
+      dead_writer = true
     end
   end
   return false
@@ -55,7 +59,7 @@ if call('EXISTS', KEYS[4]) == 1 then
   return { 2, 0 }
 end
 if found.other then
-  return redis.error_reply('WRONGTYPE the name is held as a mutex, and not as a rw_lock')
+  return another_kind()
 end
 -- Readers that died. Without them nobody may be left.
 if found.mode ~= 'write' then
@@ -89,5 +93,8 @@ if ARGV[3] ~= '0' then
   if at then
     call('LREM', KEYS[3], 0, place)
   end
+end
+if dead_writer then
+  pcall('PUBLISH', ARGV[6], '1')
 end
 return take(field, ARGV[2], free) or { 1, tonumber(ARGV[2]) }

@@ -14,6 +14,9 @@ local all, refused = look()
 if not all then
   return refused
 end
+if all.other then
+  return another_kind()
+end
 local fields = {}
 for i, holder in ipairs(all.live) do
   fields[i] = holder.field

@@ -14,6 +14,11 @@ local function timeout_key(reader, i)
   return KEYS[2] .. reader .. ':rwlock_timeout:' .. i
 end
 
+-- The answer about a name that another kind of lock holds.
+local function another_kind()
+  return redis.error_reply('WRONGTYPE the name is held as a mutex, and not as a rw_lock')
+end
+
 -- What is left of a reader's hold: the longest of its leases. Redisson has one for each time it has entered, we have the
 -- first only. -1: without an end; nil: it is over.
 local function left_of_reader(reader, count)

@@ -11,6 +11,9 @@ local found, refused = look()
 if not found then
   return refused
 end
+if found.other then
+  return another_kind()
+end
 local holders = {}
 for _, holder in ipairs(found.live) do
   holders[#holders + 1] = holder.field
