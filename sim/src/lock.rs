@@ -37,7 +37,8 @@ impl Lock {
             LockKind::LeasedSemaphore => {
                 Lock::Permits(client.leased_semaphore(name), 1 + want % permits)
             }
-            _ => Lock::Mutex(client.mutex(name)),
+            LockKind::Mutex => Lock::Mutex(client.mutex(name)),
+            other => unreachable!("no world is about a {other}"),
         }
     }
 

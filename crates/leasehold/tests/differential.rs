@@ -1,4 +1,4 @@
-//! The memory backend is the specification: whatever one does, a real server answers the same.
+//! The memory backend is the specification: a real server answers every step as it does.
 
 mod common;
 

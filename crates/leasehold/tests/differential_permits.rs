@@ -1,4 +1,4 @@
-//! The memory backend is the specification of permits too: whatever some clients do, a real server answers the same.
+//! The memory backend is the specification of permits too: a real server answers every step as it does.
 
 mod common;
 

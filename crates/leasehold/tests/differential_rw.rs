@@ -1,5 +1,5 @@
-//! The memory backend is the specification of the read-write lock too: whatever readers and writers do, a real server
-//! answers the same.
+//! The memory backend is the specification of the read-write lock too: a real server answers every step of readers and
+//! writers as it does.
 
 mod common;
 

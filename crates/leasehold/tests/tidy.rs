@@ -276,3 +276,65 @@ fn no_two_types_share_a_name() {
     places.retain(|_, modules| modules.len() > 1);
     assert!(places.is_empty(), "{places:#?}");
 }
+
+/// Words that hide who acts: say waiter, client, holder, caller, process instead.
+const HIDING: &[&str] = &[
+    "somebody",
+    "nobody",
+    "anybody",
+    "everybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "whoever",
+    "whomever",
+    "whom",
+    "whatever",
+    "he",
+    "his",
+    "him",
+    "himself",
+    "she",
+    "hers",
+];
+
+fn comments(dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            comments(&path, found);
+            continue;
+        }
+        let opens = match path.extension().and_then(|ext| ext.to_str()) {
+            Some("rs") => "//",
+            Some("lua") => "--",
+            Some("md") => "",
+            _ => continue,
+        };
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in text.lines().enumerate() {
+            let Some(said) = line.trim_start().strip_prefix(opens) else {
+                continue;
+            };
+            let mut words = said.split(|c: char| !c.is_alphanumeric());
+            if let Some(word) = words.find(|word| HIDING.contains(&word.to_lowercase().as_str())) {
+                found.push(format!("{}:{}: {word}", path.display(), number + 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn comments_say_who_acts() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = Vec::new();
+    for dir in [
+        "crates/leasehold/src",
+        "crates/leasehold-cli/src",
+        "crates/leasehold-testkit/src",
+        "docs",
+    ] {
+        comments(&root.join(dir), &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

@@ -88,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and whatever becomes of the one
-    /// that polled it before.
+    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and also if the one ends that polled
+    /// it before.
     pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
         self.home.sleep(time)
     }
@@ -112,12 +112,12 @@ impl Core {
         self.check_home()
     }
 
-    /// Whether anybody is there to answer those who wait.
+    /// Whether the home is there to answer waiters.
     pub(crate) fn check_home(&self) -> Result<(), Error> {
         self.home.check().map_err(|_gone| Error::ThreadGone)
     }
 
-    /// Work that is carried out to its end whether or not anybody waits for it.
+    /// Work that is carried out to its end whether or not a caller waits for it.
     pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,

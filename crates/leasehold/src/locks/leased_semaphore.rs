@@ -29,7 +29,7 @@ use crate::{
 /// | not at all | [`try_acquire`](LeasedSemaphore::try_acquire) | [`try_acquire_many`](LeasedSemaphore::try_acquire_many) |
 /// | up to `wait` | [`try_acquire_for`](LeasedSemaphore::try_acquire_for) | [`try_acquire_many_for`](LeasedSemaphore::try_acquire_many_for) |
 ///
-/// # Who is next
+/// # Order
 ///
 /// In one process first come, first served: a request for many is not overtaken by those for fewer. Processes race for what
 /// becomes free, as Redisson's do.
@@ -90,7 +90,7 @@ impl LeasedSemaphore {
         self.acquire_many(1)
     }
 
-    /// Takes a permit if one is free now; `None` if none is.
+    /// Takes a permit if one is free now; `None` if none is, or if other tasks of this process wait for permits.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -123,7 +123,8 @@ impl LeasedSemaphore {
 
     /// Waits for so many permits at once, as long as it takes: all of them, or none. 1 to 1024.
     ///
-    /// If the semaphore never has so many, this waits for ever.
+    /// If the semaphore never has so many, this waits for ever, and so do the tasks of this process that ask after it: they are
+    /// not overtaken. [`try_acquire_many_for`](LeasedSemaphore::try_acquire_many_for) bounds that.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the number is out of bounds; else as [`acquire`](LeasedSemaphore::acquire).
@@ -232,7 +233,7 @@ impl LeasedSemaphore {
             .await
     }
 
-    /// Gives back all permits that are out, whoever holds them. `false` if none was.
+    /// Takes all permits that are out from their holders. `false` if none was.
     ///
     /// Holders of ours learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later at worst; until
     /// then they believe that they hold them. Make sure that they are dead first.

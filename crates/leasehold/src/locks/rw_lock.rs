@@ -31,8 +31,8 @@ use crate::{
 /// Readers and writers are let in by turns, so that neither starves: a writer that waits, here or in another process,
 /// keeps new readers out, and gets in when the readers inside have left. The hand-off budget
 /// ([`handoff`](RwLock::handoff): 64 in a row, or 20 ms) bounds the readers of this process that are let in without asking
-/// the server; after that the next one asks whether a writer waits. Redisson's readers look at no queue, and race as they do
-/// among themselves.
+/// the server; after that the next one asks whether a writer waits. Redisson's readers and writers look at no queue: they race
+/// with ours as they do among themselves, so that readers of ours that never end may keep a writer of Redisson's out.
 ///
 /// # Reading twice
 ///

@@ -125,8 +125,8 @@ impl<'a> Driver<'a> {
 
     /// Asks the server for the name, and for a place in its queue if wake-ups are heard.
     async fn ask(&mut self) -> Step {
-        // B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: here, for
-        // whatever came between would lose the debt (B5).
+        // B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: in one
+        // step, since a driver that stopped in between would lose the debt (B5).
         let old = {
             let mut state = self.queue.lock();
             let terms = state.first_live_waiter().map(|spec| spec.terms());

@@ -6,7 +6,7 @@
 -- ARGV[2] step     bytes   available, try_set, set, or add
 -- ARGV[3] permits  integer of set and try_set: how many in all, free and out; of add: how many more, or fewer if negative
 --
--- Returns how many are free then; of try_set 1 if they were set, 0 if somebody has before
+-- Returns how many are free then; of try_set 1 if they were set, 0 if they were set before
 -- Error   all is as it was.
 -- Retry   of add not safe: it may count twice. All others: safe.
 local channel, step, permits = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -34,7 +34,7 @@ elseif step ~= 'available' then
   if step == 'try_set' and not is_new then
     return 0
   end
-  -- What is out is no more free if somebody has deleted the number. (Redisson asks for that only if it is there.)
+  -- Permits that are out are not free after another client has deleted the number. (Redisson asks for that only if it is there.)
   local more = permits - free - call('ZCARD', KEYS[2])
   refused = tell_before()
   if refused then

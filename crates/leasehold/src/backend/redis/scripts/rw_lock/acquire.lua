@@ -61,7 +61,7 @@ end
 if found.other then
   return another_kind()
 end
--- Readers that died. Without them nobody may be left.
+-- Readers that died. Without them the name may be free.
 if found.mode ~= 'write' then
   for _, dead in ipairs(found.dead) do
     call('HDEL', KEYS[1], dead)

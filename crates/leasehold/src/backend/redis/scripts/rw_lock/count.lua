@@ -39,8 +39,8 @@ for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
     end
   end
 end
--- Who listens and has no place is Redisson, and may want to write. Valkey 9.1 miscounts some numbers; then nobody knows,
--- and where PUBSUB is not permitted neither.
+-- A client that listens and has no place is Redisson's, and may want to write. Valkey 9.1 miscounts some numbers: then one
+-- might, as where PUBSUB is not permitted.
 local heard = pcall('PUBSUB', 'NUMSUB', ARGV[3])
 if heard.err or heard[2] < 0 or heard[2] > 1000000 or heard[2] - ARGV[5] > in_queue then
   return 2

@@ -1,4 +1,4 @@
--- rw_lock/force_unlock.lua: take the name from whoever reads or writes, and give it to the next in the queue.
+-- rw_lock/force_unlock.lua: take the name from its readers or its writer, and give it to the next in the queue.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows

@@ -72,7 +72,7 @@ end
 -- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
 -- length of the first one's lease, or nil if there is none.
 --
--- Whatever may be refused comes before a client is told, for what it was told cannot be taken back. An error comes before
+-- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants)
   local given, holders = nil, stay
@@ -90,7 +90,7 @@ local function give_to_next(grants)
       if take(field, lease_ms, holders == 0) then
         break
       end
-      -- It must be a holder before it is told so. If nobody hears it, that client is gone.
+      -- It must be a holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1

@@ -36,7 +36,7 @@ local function left_of_reader(reader, count)
 end
 
 -- Who holds the name:
---   mode   read or write; nil: nobody holds it
+--   mode   read or write; nil: it is free
 --   live   the holders in no order: field, count, left
 --   by     the same by field
 --   dead   fields of readers whose leases are over; they hold nothing

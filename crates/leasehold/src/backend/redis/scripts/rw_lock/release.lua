@@ -1,4 +1,4 @@
--- rw_lock/release.lua: give a lease id up for good, and what it holds, if nobody holds it as well, to the next in the queue.
+-- rw_lock/release.lua: give a lease id up for good, and pass its hold on to the next in the queue, if no other holds the name as well.
 --
 -- KEYS[1] name       hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts   string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
@@ -11,13 +11,13 @@
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[6] next       bytes   field under which this client goes on; empty: it does not
 -- ARGV[7] next_ms    integer the lease of `next`
--- ARGV[8] keep       integer 1: if nobody else waits, the name goes to `next` at once
+-- ARGV[8] keep       integer 1: if no other client waits, the name goes to `next` at once
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
 --
 -- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
---         {3, left_ms} `next` holds it, for left_ms from now: nobody else waits, or an earlier copy found so
+--         {3, left_ms} `next` holds it, for left_ms from now: no other client waits, or an earlier copy found so
 --         {0, 0}       the owner did not hold it
 -- Error   the name is as it was: what may be refused (a command, a channel, memory) comes before what deletes.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone.
@@ -84,7 +84,7 @@ if stay > 0 or is_queues_turn(others, waiting) then
   granted = give_to_next(ARGV[3])
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
--- While others hold it and nobody was told, the client asks by itself.
+-- While others hold it and no client was told, the client asks by itself.
 if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and stay == 0) then
   -- Without memory for it, the client finds no place in the queue and asks again. No errors: the name is given already.
   local left = pcall('PTTL', KEYS[3])

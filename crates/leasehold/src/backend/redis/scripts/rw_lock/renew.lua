@@ -5,8 +5,8 @@
 -- ARGV       runs      bytes   for each run of names with leases of the same length:
 --                              lease_ms (0: only look), how many names, and the field of each
 --
--- Returns the exceptions: {number of the name, answer, ...} with the answers 0 not ours, -1 somebody wrote another
---         type under it; all the others are extended, or still ours
+-- Returns the exceptions: {number of the name, answer, ...} with the answers 0 not ours, -1 a value of another
+--         type stands under it; all the others are extended, or still ours
 -- Retry   safe: all requests for one lease id ask for the same length, so a later copy sets a later end (B2). The hash
 --         is never shortened: others may need it for longer.
 local time = redis.call('TIME')

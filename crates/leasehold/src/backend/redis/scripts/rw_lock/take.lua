@@ -14,7 +14,7 @@ end
 
 local drop -- below
 
--- Makes `field` a holder for `lease_ms` from now, beside other readers, or `alone` where nobody holds the name. An error
+-- Makes `field` a holder for `lease_ms` from now, beside other readers, or `alone` where it is free. An error
 -- if the server refuses that; then it is none.
 local function take(field, lease_ms, alone)
   local mode = 'write'
