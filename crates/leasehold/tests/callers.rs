@@ -224,7 +224,7 @@ async fn a_waker_that_panics_makes_no_other_name_deaf() {
 
 /// Bug 62: of several that wait for the loss of one hold, one with a waker that panics does not keep it from the others.
 #[tokio::test]
-async fn a_waker_that_panics_keeps_the_loss_from_nobody_else() {
+async fn a_waker_that_panics_keeps_the_loss_from_no_other() {
     for server in servers() {
         let case = server.flavor().to_string();
         let client = Client::connect(&server.url()).await.unwrap();

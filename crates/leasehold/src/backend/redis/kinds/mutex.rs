@@ -29,9 +29,6 @@ static COUNT: Lazy = script!("mutex/count");
 static FORCE_UNLOCK: Lazy = script!("waiting", "mutex/hand_over", "mutex/force_unlock");
 static INSPECT: Lazy = script!("mutex/inspect");
 
-/// The field of a read-write lock that is no holder.
-const MODE: &str = "mode";
-
 pub(super) struct MutexWire;
 
 /// Redisson's channel for all that is an `RLock`.
@@ -159,22 +156,16 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         let (owner, written) = (text(owner)?, text(holds)?);
         // A field of another client whose value is no number: the name is held.
         let entries = written.parse().unwrap_or(1);
-        let is_mode = owner == MODE && written.parse::<u64>().is_err();
-        let held = Owned {
+        Some(Owned {
             owner,
             access: Access::Exclusive,
             holds: entries,
             ttl,
             label: None,
-        };
-        Some((is_mode, held))
+        })
     });
-    let mut fields: Vec<_> = fields.collect::<Option<_>>()?;
-    if fields.len() > 1 {
-        fields.retain(|(is_mode, _)| !is_mode);
-    }
     Some(Inspection {
-        owners: fields.into_iter().map(|(_, owned)| owned).collect(),
+        owners: fields.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: None,
     })

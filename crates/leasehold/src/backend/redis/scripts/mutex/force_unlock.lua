@@ -9,10 +9,12 @@
 -- Returns the owners that held it; none: it was free
 -- Error   the name is as it was: commands that may be refused (rights, a channel) come before those that delete.
 -- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
-if call('HEXISTS', KEYS[1], 'mode') == 1 then
-  return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
-end
 local owners = call('HKEYS', KEYS[1])
+for _, owner in ipairs(owners) do
+  if owner == 'mode' then
+    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
+  end
+end
 if #owners == 0 then
   return owners
 end

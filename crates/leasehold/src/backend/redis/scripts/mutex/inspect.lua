@@ -6,12 +6,15 @@
 -- Returns {ttl_ms, subscribers, {owner, holds, ...}}; ttl_ms -1: without an end, -2: free;
 --         subscribers -1: not known (PUBSUB is not permitted; Valkey 9.1 miscounts some numbers)
 -- Retry   safe: it only reads.
-if redis.call('HEXISTS', KEYS[1], 'mode') == 1 then
-  return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
+local held = redis.call('HGETALL', KEYS[1])
+for i = 1, #held, 2 do
+  if held[i] == 'mode' then
+    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
+  end
 end
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 return {
   redis.call('PTTL', KEYS[1]),
   (heard.err or heard[2] < 0 or heard[2] > 1000000) and -1 or heard[2],
-  redis.call('HGETALL', KEYS[1]),
+  held,
 }
