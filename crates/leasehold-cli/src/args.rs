@@ -159,10 +159,9 @@ impl Run {
 }
 
 /// The kinds of locks.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Kind {
     /// One at a time
-    #[default]
     Mutex,
     /// Many readers, or one writer
     Rw,
@@ -175,9 +174,9 @@ pub(crate) enum Kind {
 pub(crate) struct Status {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Which kind of lock NAME is
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) kind: Kind,
+    /// Which kind of lock NAME is; without it, the kind that the server has under NAME
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -193,9 +192,9 @@ pub(crate) struct Unlock {
     /// Yes, take it away from a holder that may still be working
     #[arg(long)]
     pub(crate) force: bool,
-    /// Which kind of lock NAME is
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) kind: Kind,
+    /// Which kind of lock NAME is; without it, the kind that the server has under NAME
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -103,7 +103,7 @@ async fn every_kind_is_looked_at_and_taken_away() {
     semaphore.try_set_permits(5).await.unwrap();
     let permits = semaphore.acquire_many(2).await.unwrap();
 
-    let status = json(&server, &["status", "--kind", "rw", "catalogue"]);
+    let status = json(&server, &["status", "catalogue"]);
     assert_eq!(status["kind"], "rw_lock");
     assert_eq!(status["holders"].as_array().unwrap().len(), 2, "{status}");
     assert_eq!(status["holders"][0]["access"], "shared");
@@ -116,7 +116,7 @@ async fn every_kind_is_looked_at_and_taken_away() {
         (&3.into(), &2.into())
     );
     let output = leasehold(&server.url())
-        .args(["status", "--kind", "semaphore", "reports"])
+        .args(["status", "reports"])
         .output()
         .unwrap();
     assert!(
@@ -126,7 +126,7 @@ async fn every_kind_is_looked_at_and_taken_away() {
     );
 
     for (kind, name) in [("rw", "catalogue"), ("semaphore", "reports")] {
-        let answer = json(&server, &["unlock", "--force", "--kind", kind, name]);
+        let answer = json(&server, &["unlock", "--force", name]);
         assert_eq!(answer["unlocked"], true, "{answer}");
         let answer = json(&server, &["unlock", "--force", "--kind", kind, name]);
         assert_eq!(answer["unlocked"], false, "{answer}");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Access, Client, Error, Holder, LockKind, Status};
+use leasehold::{Access, Client, Error, ErrorKind, Holder, LockKind, Status};
 use serde_json::{Value, json};
 
 use crate::{
@@ -22,8 +22,27 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// The status of a lock of some kind.
-pub(crate) async fn of(client: &Client, kind: Kind, name: &str) -> Result<Status, Error> {
+/// The status of a lock of this kind, or of the kind that the server has under the name.
+pub(crate) async fn of(client: &Client, kind: Option<Kind>, name: &str) -> Result<Status, Error> {
+    let Some(kind) = kind else {
+        let mut answer = of_kind(client, Kind::Mutex, name).await;
+        for other in [Kind::Rw, Kind::Semaphore] {
+            if !answer.as_ref().is_err_and(is_of_another_kind) {
+                break;
+            }
+            answer = of_kind(client, other, name).await;
+        }
+        return answer;
+    };
+    of_kind(client, kind, name).await
+}
+
+fn is_of_another_kind(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    error.kind() == ErrorKind::Rejected && cause.is_some_and(|cause| cause.contains("WRONGTYPE"))
+}
+
+async fn of_kind(client: &Client, kind: Kind, name: &str) -> Result<Status, Error> {
     match kind {
         Kind::Mutex => client.mutex(name).status().await,
         Kind::Rw => client.rw_lock(name).status().await,

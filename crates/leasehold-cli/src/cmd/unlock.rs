@@ -1,11 +1,11 @@
 //! `leasehold unlock --force`: take a name away from its holder.
 
-use leasehold::Client;
+use leasehold::{Client, LockKind};
 use serde_json::json;
 
 use super::status::{document, of};
 use crate::{
-    args::{Kind, Unlock},
+    args::Unlock,
     exit::{Exit, Failure},
     output::{self, visible},
 };
@@ -23,10 +23,10 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
     }
     let client = Client::connect(&args.server.url()).await?;
     let before = of(&client, args.kind, &args.name).await?;
-    let unlocked = match args.kind {
-        Kind::Mutex => client.mutex(&args.name).force_unlock().await?,
-        Kind::Rw => client.rw_lock(&args.name).force_unlock().await?,
-        Kind::Semaphore => client.leased_semaphore(&args.name).force_unlock().await?,
+    let unlocked = match before.kind {
+        LockKind::RwLock => client.rw_lock(&args.name).force_unlock().await?,
+        LockKind::LeasedSemaphore => client.leased_semaphore(&args.name).force_unlock().await?,
+        _ => client.mutex(&args.name).force_unlock().await?,
     };
     if args.json {
         output::answer(&json!({

@@ -210,8 +210,8 @@ impl Queue {
             _ => {}
         }
         let mut shared = state.shared.all().iter();
-        if shared.any(|hold| hold.lease == grant.lease) {
-            return true;
+        if shared.any(|hold| hold.lease == grant.lease) || state.shared.is_releasing(grant.lease) {
+            return true; // as above
         }
         let waits = matches!(state.phase, Phase::WaitingRemote);
         let Some(remote) = &mut state.remote else {
