@@ -229,6 +229,18 @@ impl Store {
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
         let granted = self.give_to_next(id);
+        // Readers do not wait for each other.
+        if granted.is_some()
+            && !next_waits
+            && let Some(next) = next
+            && self.waiting(id) == 0
+            && self.fits(id, next.access)
+        {
+            self.hold(client, id, next.access, (next.lease, next.lease_ms));
+            return ReleaseReply::Kept {
+                remaining: Duration::from_millis(next.lease_ms),
+            };
+        }
         // Those beside it hold it still: nothing is free that was not before, and no client is told.
         let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
         if (granted.is_some() || others > 0 && is_free)

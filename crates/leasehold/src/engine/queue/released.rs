@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Locked, Phase, Queue, driver::Start, release::ReleaseAnswer};
 use crate::{
-    backend::ReleaseReply, engine::core::Core, engine::hold::Hold, events::EventKind, kind::Access,
+    backend::ReleaseReply, engine::core::Core, engine::hold::Hold, events::EventKind,
     owner::LeaseId,
 };
 
@@ -58,14 +58,6 @@ impl Queue {
             }
         }
         let start = match answer {
-            // Readers may have it together with the client to which it was given.
-            ReleaseReply::Granted { .. }
-                if state
-                    .first_live_waiter()
-                    .is_some_and(|next| next.access == Access::Shared) =>
-            {
-                Start::Ask
-            }
             // Counted from the send: this process may be stopped before its driver begins.
             ReleaseReply::Granted { lease } => Start::Wait {
                 until: sent.after(lease),

@@ -70,12 +70,12 @@ end
 
 -- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it up to the next
 -- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
--- length of the first one's lease, or nil if there is none.
+-- length of the first one's lease, or nil if there is none; and whether readers have it now and no writer waits behind them.
 --
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants)
-  local given, holders = nil, stay
+  local given, holders, writes = nil, stay, false
   local place = call('LINDEX', KEYS[3], 0)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
@@ -95,6 +95,7 @@ local function give_to_next(grants)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1
         if is_writer(field) then
+          writes = true
           break
         end
       else
@@ -103,7 +104,7 @@ local function give_to_next(grants)
     end
     place = call('LINDEX', KEYS[3], 0)
   end
-  return given
+  return given, given and not writes and not place
 end
 
 -- Frees the name for all who listen. Returns an error if that is refused and those who leave hold it still. (If they do

@@ -17,7 +17,8 @@
 --
 -- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
---         {3, left_ms} `next` holds it, for left_ms from now: no other client waits, or an earlier copy found so
+--         {3, left_ms} `next` holds it, for left_ms from now: no other client waits, or only readers did and it reads with them,
+--                      or an earlier copy found so
 --         {0, 0}       the owner did not hold it
 -- Error   the name is as it was: what may be refused (a command, a channel, memory) comes before what deletes.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone.
@@ -78,10 +79,13 @@ if waiting == 0 and others <= 0 and goes_on and fits and ARGV[8] == '1' then
   end
 end
 
-local granted
+local granted, readers
 if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
-  granted = give_to_next(ARGV[3])
+  granted, readers = give_to_next(ARGV[3])
+end
+if readers and goes_on and not next_waits and not is_writer(next_field) and not take(next_field, ARGV[7], false) then
+  return { 3, tonumber(ARGV[7]) }
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 -- While others hold it and no client was told, the client asks by itself.
