@@ -276,6 +276,9 @@ impl World {
                 .outlived
                 .extend(leases.map(|lease| (client, lease)));
         }
+        if stray && asked.kind == Kind::Acquire {
+            self.watch.brings_back(asked, &before);
+        }
         release::came_late(self, asked, stray);
         s2::check(self, asked, before);
         for hint in hints {

@@ -69,6 +69,9 @@ pub struct Watch {
     pub granted: BTreeMap<(u8, u64), (u64, u8)>,
     /// Holds that the server took from their clients, by force or because it lost its data: client, lease id.
     pub taken: BTreeSet<(u8, u64)>,
+    /// Leases that a copy of their acquisition took when they had ended: client, lease id. Their holders have been told so, and
+    /// rightly.
+    pub brought_back: BTreeSet<(u8, u64)>,
     /// Leases that a release has said to be free, and from when on: client, lease id. And whether it was sure.
     pub free: BTreeMap<(u8, u64), (u64, bool)>,
     /// Leases that were renewed after faults had ended: a client believes in them. Client, lease id.
@@ -96,6 +99,7 @@ impl Watch {
             unheard: BTreeSet::new(),
             granted: BTreeMap::new(),
             taken: BTreeSet::new(),
+            brought_back: BTreeSet::new(),
             free: BTreeMap::new(),
             renewed: BTreeSet::new(),
             detached: BTreeMap::new(),
@@ -124,6 +128,18 @@ impl Watch {
     }
 
     /// The server took this hold from its client.
+    /// A copy of an acquisition was carried out; `before`: the holders of its names until then.
+    pub fn brings_back(&mut self, asked: &Request, before: &[Vec<Held>]) {
+        for ((_, lease), before) in asked.about.iter().zip(before) {
+            let mut before = before.iter();
+            if !before.any(|held| {
+                number_of(&LETTERS, &held.client) == asked.client && held.lease == *lease
+            }) {
+                self.brought_back.insert((asked.client, *lease));
+            }
+        }
+    }
+
     pub fn taken(&mut self, held: &Held) {
         self.taken
             .insert((number_of(&LETTERS, &held.client), held.lease));

@@ -105,8 +105,9 @@ pub fn told_in_error(world: &mut World) {
         let lease = guard.probe.lease();
         let letter = LETTERS[usize::from(guard.client)];
         let held = world.holder(guard.name, letter, lease)?;
-        // A copy of a request may have brought back what was taken.
-        let taken = world.watch.taken.contains(&(guard.client, lease));
+        // A copy of a request may have brought back a lease that was taken, or had ended.
+        let id = (guard.client, lease);
+        let taken = world.watch.taken.contains(&id) || world.watch.brought_back.contains(&id);
         (!taken).then(|| {
             let heard = world.watch.last_heard(guard.client, lease).to_owned();
             let what =
