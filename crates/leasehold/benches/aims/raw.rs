@@ -10,6 +10,7 @@ use redis::{
 
 const ACQUIRE: &str = include_str!("../../src/backend/redis/scripts/mutex/acquire.lua");
 const RELEASE: &str = concat!(
+    include_str!("../../src/backend/redis/scripts/waiting.lua"),
     include_str!("../../src/backend/redis/scripts/mutex/hand_over.lua"),
     include_str!("../../src/backend/redis/scripts/mutex/release.lua")
 );
