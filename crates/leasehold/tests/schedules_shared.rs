@@ -4,20 +4,48 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{SOON, World, servers, soon, wait_until_idle};
+use common::{SOON, World, channels, servers, soon, wait_until_idle};
 use leasehold::{Client, ErrorKind};
-use leasehold_testkit::Proxy;
+use leasehold_testkit::{Proxy, wait_until_async};
 use tokio::task::JoinHandle;
 
-/// Long enough for a request, far shorter than the poll interval of ten seconds.
-const MOMENT: Duration = Duration::from_millis(100);
+/// How long a waiter with limited patience waits: the others line up meanwhile.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// A waiter that only the poll interval wakes takes ten times as long.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// Gives a waiter the time to stand in the queue.
-async fn waits<T>(task: &JoinHandle<T>) {
-    tokio::time::sleep(MOMENT).await;
-    assert!(!task.is_finished(), "it does not wait");
+/// Until so many tasks of the client wait for the lock, and its driver waits for a wake-up: it has asked, and stands where it
+/// will stand.
+async fn until_waiting(client: &Client, tasks: impl AsyncFn() -> usize, count: usize) {
+    let deadline = Instant::now() + SOON;
+    loop {
+        let footprint = client.footprint();
+        let rests = footprint.waiting > 0 && footprint.waiting == footprint.tasks;
+        if rests && tasks().await == count {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{count} never wait: {footprint:?}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn until_reading(client: &Client, count: usize) {
+    let lock = client.rw_lock("name");
+    until_waiting(
+        client,
+        async || lock.status().await.unwrap().waiting_here,
+        count,
+    )
+    .await;
+}
+
+async fn until_acquiring(client: &Client, count: usize) {
+    let semaphore = client.leased_semaphore("name");
+    let waiting = async || semaphore.status().await.unwrap().waiting_here;
+    until_waiting(client, waiting, count).await;
 }
 
 async fn at_once<T>(what: &str, world: &World, task: JoinHandle<T>) -> T {
@@ -104,11 +132,12 @@ async fn readers_behind_a_writer_that_gives_up_read_at_once() {
             world.client().await,
         );
         let held = a.rw_lock("name").read().await.unwrap();
-        let writer = tokio::spawn(b.rw_lock("name").try_write_for(3 * MOMENT));
-        waits(&writer).await;
+        let writer = tokio::spawn(b.rw_lock("name").try_write_for(PATIENCE));
+        until_reading(&b, 1).await;
         let here = tokio::spawn(b.rw_lock("name").read());
         let elsewhere = tokio::spawn(c.rw_lock("name").read());
-        waits(&elsewhere).await;
+        until_reading(&b, 2).await;
+        until_reading(&c, 1).await;
         assert!(writer.await.unwrap().unwrap().is_none());
         let here = at_once("a reader of that process", &world, here).await;
         let elsewhere = at_once("a reader of another process", &world, elsewhere).await;
@@ -119,12 +148,13 @@ async fn readers_behind_a_writer_that_gives_up_read_at_once() {
 #[tokio::test]
 async fn a_reader_behind_a_writer_that_leaves_reads_beside_its_own_process() {
     for world in World::all() {
-        let lock = world.client().await.rw_lock("name");
+        let client = world.client().await;
+        let lock = client.rw_lock("name");
         let held = lock.read().await.unwrap();
         let writer = tokio::spawn(lock.write());
-        waits(&writer).await;
+        until_reading(&client, 1).await;
         let reader = tokio::spawn(lock.read());
-        waits(&reader).await;
+        until_reading(&client, 2).await;
         writer.abort();
         let reader = at_once("the reader", &world, reader).await;
         drop((held, reader));
@@ -134,13 +164,14 @@ async fn a_reader_behind_a_writer_that_leaves_reads_beside_its_own_process() {
 #[tokio::test]
 async fn a_small_request_behind_a_big_one_that_leaves_is_served_at_once() {
     for world in World::all() {
-        let semaphore = world.client().await.leased_semaphore("name");
+        let client = world.client().await;
+        let semaphore = client.leased_semaphore("name");
         semaphore.try_set_permits(4).await.unwrap();
         let held = semaphore.acquire_many(2).await.unwrap();
         let big = tokio::spawn(semaphore.acquire_many(4));
-        waits(&big).await;
+        until_acquiring(&client, 1).await;
         let small = tokio::spawn(semaphore.acquire());
-        waits(&small).await;
+        until_acquiring(&client, 2).await;
         big.abort();
         let small = at_once("the small request", &world, small).await;
         drop((held, small));
@@ -158,11 +189,11 @@ async fn a_reader_behind_its_own_writer_reads_together_with_others() {
         );
         let held = x.rw_lock("name").write().await.unwrap();
         let writer = tokio::spawn(a.rw_lock("name").write());
-        waits(&writer).await;
+        until_reading(&a, 1).await;
         let reader = tokio::spawn(a.rw_lock("name").read());
-        waits(&reader).await;
+        until_reading(&a, 2).await;
         let other = tokio::spawn(b.rw_lock("name").read());
-        waits(&other).await;
+        until_reading(&b, 1).await;
         held.release().await.unwrap();
         let written = at_once("the writer", &world, writer).await.unwrap();
         written.release().await.unwrap();
@@ -224,13 +255,17 @@ async fn a_newcomer_that_finds_a_writer_dead_lets_the_readers_behind_it_in() {
         };
         let held = a.rw_lock("name").read().await.unwrap();
         let writer = tokio::spawn(dies.rw_lock("name").write());
-        waits(&writer).await;
+        until_reading(&dies, 1).await;
         let reader = tokio::spawn(c.rw_lock("name").read());
-        waits(&reader).await;
+        until_reading(c, 1).await;
         proxy.refuse(true);
         proxy.cut();
-        // The server takes note of a closed connection when it next looks.
-        tokio::time::sleep(MOMENT).await;
+        let heard = || {
+            channels(&server)
+                .iter()
+                .any(|channel| channel.contains(dies.id()))
+        };
+        wait_until_async(SOON, "the server to know that it is gone", || !heard()).await;
         let newcomer = soon("the newcomer", newcomer.rw_lock("name").read()).await;
         let world = World::Server(Box::new(server));
         let reader = at_once("the reader behind it", &world, reader).await;
