@@ -9,7 +9,7 @@ use std::{
 
 use common::{assert_nothing_left, int, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, ErrorKind, Event, Guard, Released};
+use leasehold::{Client, ErrorKind, Event, Guard, Mutex, Released};
 use leasehold_testkit::Server;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
@@ -66,6 +66,16 @@ async fn a_guard_held_for_four_leases_never_comes_near_its_end_and_is_not_renewe
     }
 }
 
+/// A machine under load may take longer than the lease to hear of its grant (`TooSlow`): such a grant is given back.
+async fn lock_as_often_as_needed(mutex: &Mutex) -> Guard {
+    loop {
+        match mutex.lock().await {
+            Ok(guard) => return guard,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Rejected, "{error}"),
+        }
+    }
+}
+
 /// 10,000 leases that end at all phases of their renewals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_renewed_after_its_release() {
@@ -79,7 +89,7 @@ async fn no_lease_is_renewed_after_its_release() {
             let mutex = client.mutex(format!("name:{task}")).lease(LEASE);
             tokio::spawn(async move {
                 for round in 0..LOOPS {
-                    let guard = mutex.lock().await.unwrap();
+                    let guard = lock_as_often_as_needed(&mutex).await;
                     // Around the moment at which it is renewed: 90 to 100 ms after it was asked for.
                     let micros = 80_000 + u64::from((task * 7 + round * 13) % 40) * 1_000;
                     tokio::time::sleep(Duration::from_micros(micros)).await;
@@ -139,7 +149,8 @@ async fn a_late_renewal_does_not_extend_the_successor() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() {
     const NAMES: usize = 20_000;
-    const LEASE: Duration = Duration::from_secs(3);
+    // 10,000 renewals a second: a debug build spends a third of a core on them, so that a machine half as fast keeps up.
+    const LEASE: Duration = Duration::from_secs(6);
     for server in servers() {
         let client = client_of(&server).await;
         let mut guards: Vec<Guard> = Vec::with_capacity(NAMES);
