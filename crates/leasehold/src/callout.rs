@@ -6,7 +6,7 @@
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
 };
@@ -48,29 +48,32 @@ impl Drop for Shield {
 
 /// `future`, which the user's tasks poll and other tasks wake: a waker that panics harms neither those nor the wakers
 /// behind it.
-pub(crate) async fn shielded<F: Future>(future: F) -> F::Output {
-    let mut shielded = Shielded {
-        future: pin!(future),
+pub(crate) fn shielded<F: Future + Unpin>(future: F) -> Shielded<F> {
+    Shielded {
+        future,
         shield: None,
-    };
-    std::future::poll_fn(|cx| shielded.poll(cx)).await
+    }
 }
 
-struct Shielded<'a, F> {
-    future: Pin<&'a mut F>,
+/// See [`shielded`].
+pub(crate) struct Shielded<F> {
+    future: F,
     /// The shield around the user's waker, and the shield as a waker.
     shield: Option<(Arc<Shield>, Waker)>,
 }
 
-impl<F: Future> Shielded<'_, F> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
+impl<F: Future + Unpin> Future for Shielded<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = &mut *self;
         let user = cx.waker();
         let is_known = |known: &Shield| known.0.as_ref().is_some_and(|it| it.will_wake(user));
-        if !matches!(&self.shield, Some((known, _)) if is_known(known)) {
+        if !matches!(&this.shield, Some((known, _)) if is_known(known)) {
             let shield = Arc::new(Shield(Some(user.clone())));
-            self.shield = Some((Arc::clone(&shield), Waker::from(shield)));
+            this.shield = Some((Arc::clone(&shield), Waker::from(shield)));
         }
-        let waker = self.shield.as_ref().map_or(user, |(_, ours)| ours);
-        self.future.as_mut().poll(&mut Context::from_waker(waker))
+        let waker = this.shield.as_ref().map_or(user, |(_, ours)| ours);
+        Pin::new(&mut this.future).poll(&mut Context::from_waker(waker))
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{future::Future, panic::Location, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
+
 use crate::{
-    Error, Status,
+    Error, Guard, Status,
     config::{Handoff, check_lease, check_max_hold},
     engine::core::Core,
-    engine::held::Held,
     engine::queue::{self, Patience, Spec},
     error::Invalid,
     kind::{Access, LockKind},
@@ -88,11 +89,11 @@ impl Handle {
 
     /// Asks for a hold. Not an `async fn`, so that the place in the user's code is known.
     #[track_caller]
-    pub(super) fn ask(
+    pub(super) fn ask<K>(
         &self,
         access: Access,
         patience: Patience,
-    ) -> impl Future<Output = Result<Option<Held>, Error>> + Send + 'static + use<> {
+    ) -> impl Future<Output = Result<Option<Guard<K>>, Error>> + Send + 'static + use<K> {
         let spec = self.spec(access, Location::caller());
         let core = Arc::clone(&self.core);
         let id = self.id.clone();
@@ -102,7 +103,8 @@ impl Handle {
                 // Only now, since the scope is where the future runs, not where it was made.
                 spec.owner = spec.owner.or_else(owner::scoped);
             }
-            queue::acquire(&core, &id?, spec, patience).await
+            let held = queue::acquire(&core, &id?, spec, patience).await?;
+            Ok(held.map(Guard::new))
         }
     }
 
@@ -134,6 +136,16 @@ impl Handle {
             place,
         })
     }
+}
+
+/// The verb of a caller that waits for ever, and so is never told that the lock is held.
+///
+/// Adapters of futures keep the future that they are given once; an `async` block would keep it twice, and a task that
+/// waits for a lock is mostly this future (docs/performance.md, P2).
+pub(super) fn never_busy<G>(
+    asked: impl Future<Output = Result<Option<G>, Error>>,
+) -> impl Future<Output = Result<G, Error>> {
+    asked.map(|answer| answer?.ok_or(Error::Closed))
 }
 
 /// The patience of a `…_for(wait)` call.

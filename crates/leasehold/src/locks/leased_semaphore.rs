@@ -6,9 +6,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings};
+use futures_util::{FutureExt, future::ready};
+
+use super::handle::{Handle, at_most, lease_settings, never_busy};
 use crate::{
-    Error, Guard, PermitGuard,
+    Error, PermitGuard,
     backend::Permits,
     engine::core::Core,
     engine::queue::Patience,
@@ -63,7 +65,7 @@ pub struct LeasedSemaphore {
 lease_settings!(LeasedSemaphore, "Who holds permits, and how many are free.");
 
 /// The most permits that one guard holds.
-const PERMITS_MOST: u32 = 1024;
+const PERMITS_MOST: u16 = 1024;
 
 impl LeasedSemaphore {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> LeasedSemaphore {
@@ -136,8 +138,7 @@ impl LeasedSemaphore {
         &self,
         permits: u32,
     ) -> impl Future<Output = Result<PermitGuard, Error>> + Send + 'static + use<> {
-        let asked = self.ask(permits, Patience::Forever);
-        async move { asked.await?.ok_or(Error::Closed) }
+        never_busy(self.ask(permits, Patience::Forever))
     }
 
     /// Takes so many permits if they are free now, all of them or none. 1 to 1024.
@@ -258,15 +259,16 @@ impl LeasedSemaphore {
         permits: u32,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
-        let count = u16::try_from(permits).unwrap_or(u16::MAX);
-        let asked = self.handle.ask(Access::Permits(count), patience);
-        async move {
-            if permits == 0 || permits > PERMITS_MOST {
-                return Err(Invalid::new("permits", permits.to_string(), "1 to 1024")
-                    .remedy("take as many as the work needs; several guards, if it needs more")
-                    .into());
+        match u16::try_from(permits) {
+            Ok(count @ 1..=PERMITS_MOST) => {
+                let access = Access::Permits(count);
+                self.handle.ask(access, patience).left_future()
             }
-            Ok(asked.await?.map(Guard::new))
+            _ => {
+                let invalid = Invalid::new("permits", permits.to_string(), "1 to 1024")
+                    .remedy("take as many as the work needs; several guards, if it needs more");
+                ready(Err(invalid.into())).right_future()
+            }
         }
     }
 }

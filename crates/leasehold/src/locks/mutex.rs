@@ -5,9 +5,9 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, owner_settings};
+use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
 use crate::{
-    Error, Guard, MutexGuard,
+    Error, MutexGuard,
     engine::core::Core,
     engine::queue::Patience,
     kind::{Access, LockKind},
@@ -79,11 +79,7 @@ impl Mutex {
     /// Redisson `RLock#lock()`. Where we differ: waiters queue in memory, and processes on the server.
     #[track_caller]
     pub fn lock(&self) -> impl Future<Output = Result<MutexGuard, Error>> + Send + 'static + use<> {
-        let asked = self.ask(Patience::Forever);
-        async move {
-            // A caller that waits for ever is never told "busy".
-            asked.await?.ok_or(Error::Closed)
-        }
+        never_busy(self.ask(Patience::Forever))
     }
 
     /// Takes the lock if it is free now; `None` if it is held.
@@ -138,7 +134,6 @@ impl Mutex {
         &self,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + 'static + use<> {
-        let asked = self.handle.ask(Access::Exclusive, patience);
-        async move { Ok(asked.await?.map(Guard::new)) }
+        self.handle.ask(Access::Exclusive, patience)
     }
 }

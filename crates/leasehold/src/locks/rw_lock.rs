@@ -6,9 +6,9 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, owner_settings};
+use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
 use crate::{
-    Error, Guard, ReadGuard, WriteGuard,
+    Error, ReadGuard, WriteGuard,
     engine::core::Core,
     engine::queue::Patience,
     kind::{Access, LockKind},
@@ -88,8 +88,7 @@ impl RwLock {
     /// Redisson `RReadWriteLock#readLock`. Where we differ: a writer that waits goes first.
     #[track_caller]
     pub fn read(&self) -> impl Future<Output = Result<ReadGuard, Error>> + Send + 'static + use<> {
-        let asked = self.reader(Patience::Forever);
-        async move { asked.await?.ok_or(Error::Closed) }
+        never_busy(self.reader(Patience::Forever))
     }
 
     /// Reads if that is possible now; `None` while a writer is inside, or waits.
@@ -137,8 +136,7 @@ impl RwLock {
     pub fn write(
         &self,
     ) -> impl Future<Output = Result<WriteGuard, Error>> + Send + 'static + use<> {
-        let asked = self.writer(Patience::Forever);
-        async move { asked.await?.ok_or(Error::Closed) }
+        never_busy(self.writer(Patience::Forever))
     }
 
     /// Writes if that is possible now; `None` while others read or write.
@@ -194,8 +192,7 @@ impl RwLock {
         &self,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
-        let asked = self.handle.ask(Access::Shared, patience);
-        async move { Ok(asked.await?.map(Guard::new)) }
+        self.handle.ask(Access::Shared, patience)
     }
 
     #[track_caller]
@@ -203,7 +200,6 @@ impl RwLock {
         &self,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send + 'static + use<> {
-        let asked = self.handle.ask(Access::Exclusive, patience);
-        async move { Ok(asked.await?.map(Guard::new)) }
+        self.handle.ask(Access::Exclusive, patience)
     }
 }

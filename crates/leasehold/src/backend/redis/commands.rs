@@ -95,7 +95,8 @@ impl Commands {
         let answer = {
             let sending = pin!(send(&mut way.connection));
             // The task of the connection calls the waker: a panic there would harm all callers that send on it.
-            callout::shielded(self.home.within_here(self.timeout, sending)).await
+            let answering = pin!(self.home.within_here(self.timeout, sending));
+            callout::shielded(answering).await
         };
         let answer = match answer {
             Some(Ok(value)) => {

@@ -182,8 +182,9 @@ impl Slot {
     }
 }
 
-/// When to renew a lease that was asked for at `sent`.
-pub(super) fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
+/// When to renew, or to verify, a lease that was asked for at `sent`: at the beginning of a slot, so that one script does it
+/// for all leases in it.
+pub(crate) fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
     let at = sent.after(every.saturating_sub(every / EARLY * u32::from(early) / 256));
     let length = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX) / SLOTS;
     // A power of two, so that intervals of different lengths share their slots.

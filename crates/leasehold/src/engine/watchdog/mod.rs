@@ -29,8 +29,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-pub(crate) use list::WatchedAt;
-use list::{BATCH, List, slot};
+use list::{BATCH, List};
+pub(crate) use list::{WatchedAt, slot};
 
 use crate::{
     backend::{Failure, Renew, Renewal},
