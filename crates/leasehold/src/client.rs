@@ -65,6 +65,16 @@ impl Client {
         Mutex::new(Arc::clone(&self.core), name.as_ref())
     }
 
+    /// A mutex whose guards carry fencing tokens. No I/O; the first use refuses a bad name.
+    pub fn fenced_mutex(&self, name: impl AsRef<str>) -> FencedMutex {
+        FencedMutex::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Data on the server that is written under the fencing tokens of `name`. No I/O; the first use refuses a bad name.
+    pub fn fenced_store(&self, name: impl AsRef<str>) -> FencedStore {
+        FencedStore::new(Arc::clone(&self.core), name.as_ref())
+    }
+
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(Arc::clone(&self.core), name.as_ref())
