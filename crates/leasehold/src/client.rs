@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::{Error, Event, LeasedSemaphore, Mutex, RwLock, Status, engine::core::Core};
+use crate::{
+    Error, Event, FencedMutex, FencedStore, LeasedSemaphore, Mutex, RwLock, Status,
+    engine::core::Core,
+};
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
