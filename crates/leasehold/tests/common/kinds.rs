@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex, MutexGuard,
+    Client, Detached, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex, MutexGuard,
     Owner, PermitGuard, ReadGuard, Released, RwLock, Status, WriteGuard,
 };
 
@@ -178,6 +178,15 @@ impl AnyLock {
         }
     }
 
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        match self {
+            AnyLock::Mutex(lock) => lock.force_unlock().await,
+            AnyLock::Fenced(lock) => lock.force_unlock().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await,
+            AnyLock::Permit(lock) => lock.force_unlock().await,
+        }
+    }
+
     pub async fn status(&self) -> Status {
         let status = match self {
             AnyLock::Mutex(lock) => lock.status().await,
@@ -236,8 +245,16 @@ impl AnyGuard {
         })
     }
 
-    pub fn detach(self) {
-        each!(self, guard => drop(guard.detach()));
+    pub fn detach(self) -> Detached {
+        each!(self, guard => guard.detach())
+    }
+
+    /// Zero of a kind that has none.
+    pub fn token(&self) -> u64 {
+        match self {
+            AnyGuard::Fenced(guard) => guard.token(),
+            _ => 0,
+        }
     }
 
     pub async fn release(self) -> Result<Released, Error> {
