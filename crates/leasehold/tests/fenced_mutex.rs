@@ -157,7 +157,7 @@ async fn tokens_grow_over_hand_offs_in_memory_and_hand_overs_between_clients() {
 }
 
 #[tokio::test]
-async fn whoever_enters_again_keeps_the_token() {
+async fn an_owner_that_enters_again_keeps_the_token() {
     for world in World::all() {
         let client = world.client().await;
         let owner = Owner::new();
