@@ -19,6 +19,8 @@
 //! those that were found (`CLIENT_FOUND_ROWS`; `useAffectedRows=false` in JDBC): without that a holder's second transaction would
 //! seem stale. With `REPEATABLE READ` or stricter, PostgreSQL fails the older one with 40001 instead: do not repeat it.
 //!
+//! SQLite is tested here; the statement for the other two is the same, and not tested.
+//!
 //! The row must be there before: `INSERT INTO fences (name, token) VALUES ('stock', 0)`, once, when the resource is made.
 
 use std::{error::Error, time::Duration};
@@ -84,10 +86,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // The first holder pauses past the end of its lease.
     let short = Duration::from_millis(50);
-    let paused = client.fenced_mutex("stock").fixed_lease(short).lock().await?;
+    let paused = client
+        .fenced_mutex("stock")
+        .fixed_lease(short)
+        .lock()
+        .await?;
     let next = client.fenced_mutex("stock").lock().await?;
     fenced(&mut db, "stock", next.token(), sell)?;
-    println!("token {} has sold one, {} are left", next.token(), left(&db)?);
+    println!(
+        "token {} has sold one, {} are left",
+        next.token(),
+        left(&db)?
+    );
 
     match fenced(&mut db, "stock", paused.token(), sell) {
         Err(stale) => println!("token {} has not: {stale}", paused.token()),

@@ -132,11 +132,7 @@ async fn a_lease_that_is_passed_on_in_memory_has_a_new_token_for_each_holder() {
 #[tokio::test]
 async fn tokens_grow_over_hand_offs_in_memory_and_hand_overs_between_clients() {
     for world in World::all() {
-        for handoff in [
-            Handoff::default(),
-            Handoff::new(2, SECOND),
-            Handoff::off(),
-        ] {
+        for handoff in [Handoff::default(), Handoff::new(2, SECOND), Handoff::off()] {
             let tokens = Tokens::default();
             let mut clients = Vec::new();
             for _ in 0..3 {
@@ -260,7 +256,11 @@ async fn a_clock_that_is_behind_the_last_token_counts_on_from_there() {
         contend(&mutex, &tokens, 5, 20).await;
         tokens.assert_growing(100);
         let now: u64 = redis::from_redis_value(server.cli(&["GET", TOKEN])).unwrap();
-        assert_eq!(now, last + 100, "none is reserved, or it would never be caught up");
+        assert_eq!(
+            now,
+            last + 100,
+            "none is reserved, or it would never be caught up"
+        );
     }
 }
 
@@ -421,7 +421,9 @@ async fn a_request_whose_reply_is_lost_has_a_token_that_no_other_holder_had() {
             let guard = soon("handed over", waiter).await.unwrap().unwrap();
             tokens.add(guard.token());
             // Kept for the next task of the process, in a release whose answer is lost.
-            let keeping = mutex.clone().handoff(Handoff::new(1, Duration::from_micros(1)));
+            let keeping = mutex
+                .clone()
+                .handoff(Handoff::new(1, Duration::from_micros(1)));
             release(guard).await;
             let guard = keeping.lock().await.unwrap();
             tokens.add(guard.token());

@@ -78,7 +78,10 @@ async fn a_second_copy_of_any_request_moves_no_token_back_and_gives_none_twice()
         assert!(next.token() > token);
         let given = last(&server);
         let calls = monitor.calls(TOKEN);
-        let released = calls.iter().rev().find(|call| call[2] == "4" && call.len() > 17);
+        let released = calls
+            .iter()
+            .rev()
+            .find(|call| call[2] == "4" && call.len() > 17);
         send_copy(&server, released.expect("a release has the most arguments"));
         // The copy of the acquisition comes after the end of its lease id: held by another.
         send_copy(&server, &acquire);
@@ -121,7 +124,10 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
         let store = one.fenced_store("order:1");
         let (text, hash) = ("order-data:text", "order-data:hash");
         store.set(text, "value", guard.token()).await.unwrap();
-        store.set_field(hash, "a", "b", guard.token()).await.unwrap();
+        store
+            .set_field(hash, "a", "b", guard.token())
+            .await
+            .unwrap();
         assert_eq!(store.get(text).await.unwrap().unwrap(), b"value");
         assert_eq!(store.get_field(hash, "a").await.unwrap().unwrap(), b"b");
         store.delete_field(hash, "a", guard.token()).await.unwrap();
@@ -146,7 +152,9 @@ async fn a_server_that_refuses_to_write_the_token_frees_the_name_for_all() {
     for server in servers() {
         for command in ["-get", "-time"] {
             let (mine, theirs) = (client_of(&server).await, client_of(&server).await);
-            let user = ["ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&*", "+@all"];
+            let user = [
+                "ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&*", "+@all",
+            ];
             server.cli(&user);
             let builder = Client::builder().url(server.url());
             let client = builder.username("worker").password("pw").connect().await;

@@ -3,8 +3,8 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Error, Event, FencedMutex, FencedMutexGuard, FencedStore, Guard,
-    Handoff, Invalid, MemoryServer, Mutex, Owner, Released, Shutdown, Status,
+    Client, ClientBuilder, Detached, Error, Event, FencedMutex, FencedMutexGuard, FencedStore,
+    Guard, Handoff, Invalid, MemoryServer, Mutex, Owner, Released, Shutdown, Status,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}

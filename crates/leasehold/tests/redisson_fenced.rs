@@ -105,7 +105,11 @@ async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
         let guard = mutex.lock().await.unwrap();
         let first = guard.token();
         assert_eq!(java.obey("fenced name try 1").await, "none");
-        assert_eq!(java.obey("try name 0").await, "false", "nor as a plain lock");
+        assert_eq!(
+            java.obey("try name 0").await,
+            "false",
+            "nor as a plain lock"
+        );
         java.order("fenced name lock");
         until_heard_by(&server, 1).await;
         let freed = Instant::now();

@@ -38,7 +38,8 @@ pub fn check(world: &mut World) {
         }
     }
     if let Some((name, (token, now), (before, last))) = found {
-        let tell = |(client, lease): (u8, u64)| format!("{} (#{lease})", LETTERS[usize::from(client)]);
+        let tell =
+            |(client, lease): (u8, u64)| format!("{} (#{lease})", LETTERS[usize::from(client)]);
         let (now, last) = (tell(now), tell(last));
         let kind = if token == before {
             "shared by two holders"

@@ -29,10 +29,12 @@ pub(crate) async fn of(client: &Client, kind: Option<Kind>, name: &str) -> Resul
         if answer.is_ok() {
             // Both kinds of mutex are at one key; only a fenced one has a token beside it.
             let fenced = of_kind(client, Kind::Fenced, name).await;
-            return fenced.or(answer.clone()).and_then(|fenced| match fenced.token {
-                Some(_) => Ok(fenced),
-                None => answer,
-            });
+            return fenced
+                .or(answer.clone())
+                .and_then(|fenced| match fenced.token {
+                    Some(_) => Ok(fenced),
+                    None => answer,
+                });
         }
         for other in [Kind::Fenced, Kind::Rw, Kind::Semaphore] {
             if !answer.as_ref().is_err_and(is_of_another_kind) {
@@ -136,7 +138,10 @@ fn picture(status: &Status, now: SystemTime) -> String {
         row("permits", &format!("{available} are free"));
     }
     if let Some(token) = status.token {
-        row("token", &format!("{token} is the last that was given or reserved"));
+        row(
+            "token",
+            &format!("{token} is the last that was given or reserved"),
+        );
     }
     row("waiting", &waiting(status.waiting_clients));
     text.push('\n');

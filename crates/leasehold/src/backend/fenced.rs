@@ -70,7 +70,9 @@ pub(crate) enum Change {
 pub(crate) enum Written {
     Done,
     /// Refused: the fence has seen this newer token.
-    Stale { newest: u64 },
+    Stale {
+        newest: u64,
+    },
 }
 
 /// A look at data that a fence guards.
@@ -105,6 +107,9 @@ mod tests {
         assert_eq!(Tokens::new(0, 1), None);
         assert_eq!(Tokens::new(TOKENS_END, 1), None);
         assert_eq!(Tokens::new(1, 0), None);
-        assert_eq!(Tokens::new(TOKENS_END - 1, u8::MAX).unwrap().own(), TOKENS_END - 1);
+        assert_eq!(
+            Tokens::new(TOKENS_END - 1, u8::MAX).unwrap().own(),
+            TOKENS_END - 1
+        );
     }
 }

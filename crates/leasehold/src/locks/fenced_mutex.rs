@@ -118,7 +118,9 @@ impl FencedMutex {
     /// Redisson `RFencedLock#lockAndGetToken()`. Where we differ: waiters queue in memory, and processes on the server; a token is
     /// never below the server's clock; re-entry keeps the token; the key of the last token has an end.
     #[track_caller]
-    pub fn lock(&self) -> impl Future<Output = Result<FencedMutexGuard, Error>> + Send + 'static + use<> {
+    pub fn lock(
+        &self,
+    ) -> impl Future<Output = Result<FencedMutexGuard, Error>> + Send + 'static + use<> {
         let asked = self.ask(Patience::Forever);
         async move {
             // A caller that waits for ever is never told "busy".
@@ -144,7 +146,8 @@ impl FencedMutex {
     #[track_caller]
     pub fn try_lock(
         &self,
-    ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<> {
+    ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<>
+    {
         self.ask(Patience::Once)
     }
 
@@ -164,7 +167,8 @@ impl FencedMutex {
     pub fn try_lock_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<> {
+    ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<>
+    {
         self.ask(at_most(wait))
     }
 
@@ -178,7 +182,8 @@ impl FencedMutex {
     fn ask(
         &self,
         patience: Patience,
-    ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<> {
+    ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<>
+    {
         let asked = self.handle.ask(Access::Exclusive, patience);
         async move { Ok(asked.await?.map(Guard::new)) }
     }

@@ -3,8 +3,8 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Detached, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex, MutexGuard,
-    Owner, PermitGuard, ReadGuard, Released, RwLock, Status, WriteGuard,
+    Client, Detached, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex,
+    MutexGuard, Owner, PermitGuard, ReadGuard, Released, RwLock, Status, WriteGuard,
 };
 
 /// A row of the table.
@@ -18,13 +18,7 @@ pub enum Row {
 }
 
 /// Every kind is here, or it does not exist.
-pub const ROWS: [Row; 5] = [
-    Row::Mutex,
-    Row::Fenced,
-    Row::Read,
-    Row::Write,
-    Row::Permit,
-];
+pub const ROWS: [Row; 5] = [Row::Mutex, Row::Fenced, Row::Read, Row::Write, Row::Permit];
 
 /// A lock of any kind, with the verbs of a mutex.
 #[derive(Clone, Debug)]

@@ -187,7 +187,12 @@ mod tests {
             tokens: Tokens::new(1_763_780_000_000_000, 65).unwrap(),
         };
         assert_eq!(grant("ab-1:7 30000 2 1763780000000000 65"), Some(expected));
-        for other in ["ab-1:7 30000 2", "ab-1:7 30000 2 5", "ab-1:7 30000 2 0 65", ""] {
+        for other in [
+            "ab-1:7 30000 2",
+            "ab-1:7 30000 2 5",
+            "ab-1:7 30000 2 0 65",
+            "",
+        ] {
             assert_eq!(grant(other), None, "{other}");
         }
     }

@@ -24,8 +24,7 @@ use super::caller::{Caller, text};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply,
-        fenced::Tokens,
+        ReleaseReply, Renew, Renewal, Reply, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::{LockId, Name},
