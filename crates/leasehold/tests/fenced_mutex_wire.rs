@@ -19,7 +19,7 @@ async fn client_of(server: &Server) -> Client {
 }
 
 async fn until_listening(mutex: &FencedMutex, clients: u64) {
-    while mutex.status().await.unwrap().waiting_clients != clients {
+    while !matches!(mutex.status().await, Ok(status) if status.waiting_clients == clients) {
         tokio::task::yield_now().await;
     }
 }

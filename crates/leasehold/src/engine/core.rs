@@ -163,13 +163,16 @@ impl Core {
 
     /// Writes data under a fencing token. It is sent once: what an answer that is lost leaves open is the caller's to judge.
     pub(crate) async fn write(&self, step: FencedWrite) -> Result<Written, Error> {
-        let doing = format!("write {:?} under token {}", step.key, step.token);
+        let doing = format!(
+            "write {:?} under token {} of {:?}",
+            step.key, step.token, step.name
+        );
         let answer = self.backend.write(step).await;
         answer.map_err(|failure| failure.into_error(doing, Duration::ZERO))
     }
 
     pub(crate) async fn read(&self, step: FencedRead) -> Result<Option<Vec<u8>>, Error> {
-        let doing = format!("read {:?}", step.key);
+        let doing = format!("read {:?} of {:?}", step.key, step.name);
         let answer = self.backend.read(step).await;
         answer.map_err(|failure| failure.into_error(doing, Duration::ZERO))
     }

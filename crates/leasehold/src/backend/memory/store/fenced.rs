@@ -62,6 +62,7 @@ impl Fences {
     }
 
     /// A restart without data.
+    #[cfg(feature = "sim")]
     pub(super) fn forget(&mut self) {
         self.last.clear();
         self.seen.clear();
