@@ -237,7 +237,7 @@ impl Play for Game {
                 status.waiting_clients
             ));
             for client in &self.clients {
-                let waiting = client.status(name).await.unwrap().waiting_here;
+                let waiting = self.row.lock(client, name).status().await.waiting_here;
                 seen.push(format!("{waiting} wait"));
             }
         }

@@ -74,7 +74,7 @@ impl Row {
     pub fn stays(self, key: &str, name: &str) -> bool {
         match self {
             Row::Permit => key == name,
-            Row::Fenced => key == format!("redisson_lock_token:{{{name}}}"),
+            Row::Fenced => key.starts_with("redisson_lock_token:"),
             _ => false,
         }
     }
