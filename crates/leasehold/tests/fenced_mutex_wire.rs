@@ -55,8 +55,8 @@ async fn a_second_copy_of_any_request_moves_no_token_back_and_gives_none_twice()
         release(mutex.lock().await.unwrap()).await;
         let mut monitor = Monitor::start(&server);
         let guard = mutex.lock().await.unwrap();
-        let taken = monitor.calls(TOKEN);
-        let acquire = taken.last().expect("it was asked for").clone();
+        let asked = monitor.calls(TOKEN);
+        let acquire = asked.last().expect("it was asked for").clone();
 
         // While it holds: newer tokens, which its holder does not hear of.
         let before = last(&server);
