@@ -433,5 +433,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::Listen => "sent: listen",
         Kind::Unlisten => "sent: unlisten",
         Kind::Permits => "sent: permits",
+        Kind::Write | Kind::Read => "sent: data under a fence",
     }
 }

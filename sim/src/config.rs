@@ -166,7 +166,8 @@ impl Config {
         }
         let mut r = Rng::with_seed(mix(seed, 0x0051_4E05));
         config.kind = match r.u32(0..10) {
-            0..=5 => LockKind::Mutex,
+            0..=3 => LockKind::Mutex,
+            4..=5 => LockKind::FencedMutex,
             6..=7 => LockKind::RwLock,
             _ => LockKind::LeasedSemaphore,
         };

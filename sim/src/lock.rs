@@ -3,13 +3,15 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner, RwLock, Status,
+    Client, Error, FencedMutex, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner, RwLock,
+    Status,
 };
 
 /// A lock, and the operation on it.
 #[derive(Clone)]
 pub enum Lock {
     Mutex(Mutex),
+    Fenced(FencedMutex),
     Read(RwLock),
     Write(RwLock),
     Permits(LeasedSemaphore, u32),
@@ -21,6 +23,7 @@ macro_rules! each {
     ($lock:expr, $inner:ident => $changed:expr) => {
         match $lock {
             Lock::Mutex($inner) => Lock::Mutex($changed),
+            Lock::Fenced($inner) => Lock::Fenced($changed),
             Lock::Read($inner) => Lock::Read($changed),
             Lock::Write($inner) => Lock::Write($changed),
             Lock::Permits($inner, count) => Lock::Permits($changed, count),
@@ -38,13 +41,14 @@ impl Lock {
                 Lock::Permits(client.leased_semaphore(name), 1 + want % permits)
             }
             LockKind::Mutex => Lock::Mutex(client.mutex(name)),
+            LockKind::FencedMutex => Lock::Fenced(client.fenced_mutex(name)),
             other => unreachable!("no world is about a {other}"),
         }
     }
 
     pub fn in_words(&self) -> String {
         match self {
-            Lock::Mutex(_) => String::new(),
+            Lock::Mutex(_) | Lock::Fenced(_) => String::new(),
             Lock::Read(_) => ", to read".to_owned(),
             Lock::Write(_) => ", to write".to_owned(),
             Lock::Permits(_, count) => format!(", {count} permits"),
@@ -75,6 +79,7 @@ impl Lock {
     pub fn owned_by(self, owner: &Owner) -> Option<Lock> {
         match self {
             Lock::Mutex(lock) => Some(Lock::Mutex(lock.owned_by(owner))),
+            Lock::Fenced(lock) => Some(Lock::Fenced(lock.owned_by(owner))),
             Lock::Read(lock) => Some(Lock::Read(lock.owned_by(owner))),
             Lock::Write(lock) => Some(Lock::Write(lock.owned_by(owner))),
             Lock::Permits(..) => None,
@@ -84,6 +89,7 @@ impl Lock {
     pub fn lock(&self) -> Asking<Guard> {
         match self.clone() {
             Lock::Mutex(lock) => Box::pin(lock.lock()),
+            Lock::Fenced(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
             Lock::Read(lock) => Box::pin(async move { lock.read().await.map(Guard::erased) }),
             Lock::Write(lock) => Box::pin(async move { lock.write().await.map(Guard::erased) }),
             Lock::Permits(lock, count) => {
@@ -95,6 +101,7 @@ impl Lock {
     pub fn try_lock(&self) -> Asking<Option<Guard>> {
         match self.clone() {
             Lock::Mutex(lock) => Box::pin(lock.try_lock()),
+            Lock::Fenced(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
             Lock::Read(lock) => Box::pin(async move { erased(lock.try_read().await) }),
             Lock::Write(lock) => Box::pin(async move { erased(lock.try_write().await) }),
             Lock::Permits(lock, count) => {
@@ -106,6 +113,7 @@ impl Lock {
     pub fn try_lock_for(&self, wait: Duration) -> Asking<Option<Guard>> {
         match self.clone() {
             Lock::Mutex(lock) => Box::pin(lock.try_lock_for(wait)),
+            Lock::Fenced(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
             Lock::Read(lock) => Box::pin(async move { erased(lock.try_read_for(wait).await) }),
             Lock::Write(lock) => Box::pin(async move { erased(lock.try_write_for(wait).await) }),
             Lock::Permits(lock, count) => {
@@ -117,6 +125,7 @@ impl Lock {
     pub async fn status(&self) -> Result<Status, Error> {
         match self {
             Lock::Mutex(lock) => lock.status().await,
+            Lock::Fenced(lock) => lock.status().await,
             Lock::Read(lock) | Lock::Write(lock) => lock.status().await,
             Lock::Permits(lock, _) => lock.status().await,
         }
@@ -125,6 +134,7 @@ impl Lock {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         match self {
             Lock::Mutex(lock) => lock.force_unlock().await,
+            Lock::Fenced(lock) => lock.force_unlock().await,
             Lock::Read(lock) | Lock::Write(lock) => lock.force_unlock().await,
             Lock::Permits(lock, _) => lock.force_unlock().await,
         }

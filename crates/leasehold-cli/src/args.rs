@@ -163,6 +163,8 @@ impl Run {
 pub(crate) enum Kind {
     /// One at a time
     Mutex,
+    /// One at a time, each with a fencing token
+    Fenced,
     /// Many readers, or one writer
     Rw,
     /// A number of permits

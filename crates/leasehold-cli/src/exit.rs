@@ -102,7 +102,7 @@ impl From<Error> for Failure {
             ErrorKind::Invalid => Exit::Usage,
             ErrorKind::NotSent | ErrorKind::Ambiguous => Exit::Unreachable,
             ErrorKind::Rejected => Exit::Rejected,
-            ErrorKind::Lost | ErrorKind::TooShort => Exit::Lost,
+            ErrorKind::Lost | ErrorKind::TooShort | ErrorKind::Stale => Exit::Lost,
             _ => Exit::Internal,
         };
         Failure::new(exit, error.to_string())

@@ -102,6 +102,8 @@ async fn every_kind_is_looked_at_and_taken_away() {
     let semaphore = one.leased_semaphore("reports");
     semaphore.try_set_permits(5).await.unwrap();
     let permits = semaphore.acquire_many(2).await.unwrap();
+    let fenced = one.fenced_mutex("ledger").lock().await.unwrap();
+    let plain = one.mutex("job").lock().await.unwrap();
 
     let status = json(&server, &["status", "catalogue"]);
     assert_eq!(status["kind"], "rw_lock");
@@ -125,13 +127,29 @@ async fn every_kind_is_looked_at_and_taken_away() {
         stdout(&output)
     );
 
-    for (kind, name) in [("rw", "catalogue"), ("semaphore", "reports")] {
+    let status = json(&server, &["status", "ledger"]);
+    assert_eq!(status["kind"], "fenced_mutex");
+    assert_eq!(status["token"], fenced.token() + 64, "with those reserved");
+    let status = json(&server, &["status", "job"]);
+    assert_eq!(
+        (&status["kind"], &status["token"]),
+        (&"mutex".into(), &Value::Null)
+    );
+
+    for (kind, name) in [
+        ("rw", "catalogue"),
+        ("semaphore", "reports"),
+        ("fenced", "ledger"),
+        ("mutex", "job"),
+    ] {
         let answer = json(&server, &["unlock", "--force", name]);
         assert_eq!(answer["unlocked"], true, "{answer}");
         let answer = json(&server, &["unlock", "--force", "--kind", kind, name]);
         assert_eq!(answer["unlocked"], false, "{answer}");
     }
     assert!(permits.verify().await.is_err());
+    assert!(fenced.verify().await.is_err());
+    assert!(plain.verify().await.is_err());
     for reader in readers {
         assert!(reader.verify().await.is_err());
     }

@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::broadcast;
 
-use crate::{Error, Event, LeasedSemaphore, Mutex, RwLock, Status, engine::core::Core};
+use crate::{
+    Error, Event, FencedMutex, FencedStore, LeasedSemaphore, Mutex, RwLock, Status,
+    engine::core::Core,
+};
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
 ///
@@ -63,6 +66,16 @@ impl Client {
     #[track_caller]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// A mutex whose guards carry fencing tokens. No I/O; the first use refuses a bad name.
+    pub fn fenced_mutex(&self, name: impl AsRef<str>) -> FencedMutex {
+        FencedMutex::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Data on the server that is written under the fencing tokens of `name`. No I/O; the first use refuses a bad name.
+    pub fn fenced_store(&self, name: impl AsRef<str>) -> FencedStore {
+        FencedStore::new(Arc::clone(&self.core), name.as_ref())
     }
 
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.

@@ -18,6 +18,11 @@ pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// How long a command may go unanswered.
 pub const OPERATION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 
+/// For how long the last fencing token of a name is kept after its last use.
+///
+/// Longer than any holder that paused will sleep; when it is over, the server's clock goes on where the tokens were.
+pub const TOKEN_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Below this a lease cannot be written: Redis counts in milliseconds, and `PEXPIRE 0` deletes the key.
 pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
 
@@ -97,6 +102,8 @@ pub(crate) struct Config {
     pub(crate) handoff: Handoff,
     /// Something between this client and the server may send a request twice (B4).
     pub(crate) may_duplicate: bool,
+    /// How long fencing tokens are kept after their last use; `None`: for ever.
+    pub(crate) token_retention: Option<Duration>,
 }
 
 impl Default for Config {
@@ -109,6 +116,7 @@ impl Default for Config {
             operation_timeout: OPERATION_TIMEOUT_DEFAULT,
             handoff: Handoff::default(),
             may_duplicate: false,
+            token_retention: Some(TOKEN_RETENTION_DEFAULT),
         }
     }
 }
@@ -119,7 +127,9 @@ impl Config {
         if let Some(every) = self.renew_every {
             check_renewal(every, self.lease)?;
         }
+        let retention = self.token_retention.unwrap_or(TOKEN_RETENTION_DEFAULT);
         for (what, value) in [
+            ("token_retention", retention),
             ("poll_every", self.poll_every),
             ("connect_timeout", self.connect_timeout),
             ("operation_timeout", self.operation_timeout),

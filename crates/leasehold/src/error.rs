@@ -16,6 +16,7 @@ use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Durat
 /// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
+/// | [`Stale`](Error::Stale) | the data as a newer holder left it | stop: the lock was lost long ago |
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
 /// | [`ThreadGone`](Error::ThreadGone) | what it held before; our leases end, unless this is a fork | connect a new client |
 #[derive(Clone, Debug)]
@@ -71,6 +72,15 @@ pub enum Error {
         /// The time asked for.
         wanted: Duration,
     },
+    /// A write was refused: a holder with a newer fencing token has written already.
+    Stale {
+        /// The name whose tokens count.
+        fence: Arc<str>,
+        /// The token of the write.
+        token: u64,
+        /// The newest token that was seen.
+        newest: u64,
+    },
     /// The client was shut down.
     Closed,
     /// The thread that does this client's background work is not there: this process was forked from the one
@@ -90,6 +100,7 @@ pub enum ErrorKind {
     Reentered,
     Lost,
     TooShort,
+    Stale,
     Closed,
     ThreadGone,
 }
@@ -158,6 +169,7 @@ impl Error {
             Error::Reentered { .. } => ErrorKind::Reentered,
             Error::Lost { .. } => ErrorKind::Lost,
             Error::TooShort { .. } => ErrorKind::TooShort,
+            Error::Stale { .. } => ErrorKind::Stale,
             Error::Closed => ErrorKind::Closed,
             Error::ThreadGone => ErrorKind::ThreadGone,
         }
@@ -198,6 +210,14 @@ impl fmt::Display for Error {
             Error::TooShort { name, left, wanted } => write!(
                 f,
                 "the lease on {name:?} lasts {left:?} more, {wanted:?} were asked for"
+            ),
+            Error::Stale {
+                fence,
+                token,
+                newest,
+            } => write!(
+                f,
+                "nothing was written: token {token} of {fence:?} is stale, since token {newest} was seen; the lock was lost before, stop this work"
             ),
             Error::Closed => f.write_str("the client was shut down; connect a new one"),
             Error::ThreadGone => f.write_str(

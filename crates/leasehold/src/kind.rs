@@ -10,6 +10,8 @@ use std::fmt;
 pub enum LockKind {
     /// [`Mutex`](crate::Mutex), Redisson's `RLock`.
     Mutex,
+    /// [`FencedMutex`](crate::FencedMutex), Redisson's `RFencedLock`.
+    FencedMutex,
     /// [`RwLock`](crate::RwLock), Redisson's `RReadWriteLock`.
     RwLock,
     /// [`LeasedSemaphore`](crate::LeasedSemaphore), Redisson's `RPermitExpirableSemaphore`.
@@ -18,12 +20,18 @@ pub enum LockKind {
 
 impl LockKind {
     /// All of them.
-    pub const ALL: [LockKind; 3] = [LockKind::Mutex, LockKind::RwLock, LockKind::LeasedSemaphore];
+    pub const ALL: [LockKind; 4] = [
+        LockKind::Mutex,
+        LockKind::FencedMutex,
+        LockKind::RwLock,
+        LockKind::LeasedSemaphore,
+    ];
 
     /// As it is called in code: `client.rw_lock(name)`.
     pub const fn as_str(self) -> &'static str {
         match self {
             LockKind::Mutex => "mutex",
+            LockKind::FencedMutex => "fenced_mutex",
             LockKind::RwLock => "rw_lock",
             LockKind::LeasedSemaphore => "leased_semaphore",
         }

@@ -81,13 +81,15 @@ pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
 pub use config::{
     CONNECT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT,
+    TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind};
 pub use kind::{Access, LockKind};
 pub use locks::{
-    Detached, Exclusive, Guard, LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Read,
-    ReadGuard, RwLock, Write, WriteGuard,
+    Detached, Exclusive, Fenced, FencedMutex, FencedMutexGuard, FencedStore, Guard,
+    LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Read, ReadGuard, RwLock, Write,
+    WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, Status};

@@ -70,6 +70,11 @@ impl Name {
         self.key(prefix, Suffix::None)
     }
 
+    /// The newest fencing token that was seen in a write to the data of this name.
+    pub(crate) fn fence_key(&self) -> Key<'_> {
+        self.key(OURS, Suffix::Fence)
+    }
+
     /// A key of Redisson's that ends with `suffix`.
     pub(crate) fn suffixed<'a>(&'a self, suffix: &'a str) -> Key<'a> {
         self.key("", Suffix::Redissons(suffix))
@@ -131,7 +136,7 @@ impl fmt::Display for LockId {
 
 /// The prefix of this library's own keys and channels.
 pub(crate) const OURS: &str = "leasehold";
-const OURS_BEGIN: &str = "leasehold:";
+pub(crate) const OURS_BEGIN: &str = "leasehold:";
 
 /// A key or channel, written where it is needed.
 #[derive(Clone, Copy)]
@@ -146,6 +151,7 @@ pub(crate) struct Key<'a> {
 enum Suffix<'a> {
     None,
     Redissons(&'a str),
+    Fence,
     Queue,
     Gone(&'a str, LeaseId),
     GonePrefix,
@@ -172,12 +178,14 @@ impl fmt::Display for Key<'_> {
         // A grant to one kind must not be heard as one to another.
         f.write_str(match self.kind {
             LockKind::Mutex => "",
+            LockKind::FencedMutex => ":fenced",
             LockKind::RwLock => ":rw",
             LockKind::LeasedSemaphore => ":permits",
         })?;
         match self.suffix {
             Suffix::None => Ok(()),
             Suffix::Redissons(suffix) => write!(f, ":{suffix}"),
+            Suffix::Fence => f.write_str(":fence"),
             Suffix::Queue => f.write_str(":queue"),
             Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),
             Suffix::GonePrefix => f.write_str(":gone:"),

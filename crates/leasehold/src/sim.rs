@@ -125,6 +125,8 @@ pub enum Kind {
     Inspect,
     ForceUnlock,
     Permits,
+    Write,
+    Read,
     Listen,
     Unlisten,
 }
@@ -345,6 +347,11 @@ impl Probe {
     pub fn access(&self) -> Access {
         let hold = self.0.upgrade();
         hold.map_or(Access::Exclusive, |hold| hold.spec().access)
+    }
+
+    /// The fencing token of the present holder; zero of a kind that has none.
+    pub fn token(&self) -> u64 {
+        self.0.upgrade().map_or(0, |hold| hold.token())
     }
 
     /// The lease id of the hold, as it is now.

@@ -22,6 +22,8 @@ pub struct Status {
     pub holders: Vec<Holder>,
     /// How many permits are free; `None` for a kind that has none.
     pub available: Option<i64>,
+    /// The last fencing token that was given or reserved; `None` for a kind that has none, or if it is not there (any more).
+    pub token: Option<u64>,
     /// How many clients listen for it to become free, Redisson's included.
     pub waiting_clients: u64,
     /// How many tasks of this client wait for it.
@@ -58,6 +60,7 @@ impl Status {
             kind: id.kind,
             holders: found.owners.into_iter().map(Holder::new).collect(),
             available: found.available,
+            token: found.token,
             waiting_clients: found.listeners,
             waiting_here,
         }

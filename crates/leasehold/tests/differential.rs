@@ -4,8 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::differential::{self, CLIENTS, Play, rounded, told};
-use leasehold::{Client, ClientBuilder, Error, Guard, Handoff, Owner};
+use common::{
+    differential::{self, CLIENTS, Play, rounded, told},
+    kinds::{AnyGuard, AnyLock, Row},
+};
+use leasehold::{Client, ClientBuilder, Error, Handoff, Owner};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
@@ -78,19 +81,25 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..30)
 }
 
-type Waiter = JoinHandle<Result<Guard, Error>>;
+type Waiter = JoinHandle<Result<AnyGuard, Error>>;
 
 /// What is going on in one world.
 struct Game {
+    /// A mutex, or a fenced one, by turns.
+    row: Row,
     clients: Vec<Client>,
     owners: Vec<Owner>,
     names: Vec<String>,
-    guards: Vec<(usize, Guard)>,
+    guards: Vec<(usize, AnyGuard)>,
     waiters: Vec<(usize, String, Waiter)>,
 }
 
 impl Game {
-    fn keep(&mut self, client: usize, guard: Result<Option<Guard>, Error>) -> String {
+    fn lock(&self, client: usize, name: usize) -> AnyLock {
+        self.row.lock(&self.clients[client], &self.names[name])
+    }
+
+    fn keep(&mut self, client: usize, guard: Result<Option<AnyGuard>, Error>) -> String {
         told(guard.map(|guard| {
             let got = guard.is_some();
             self.guards.extend(guard.map(|guard| (client, guard)));
@@ -113,6 +122,11 @@ impl Play for Game {
 
     fn new(clients: Vec<Client>, number: u64) -> Self {
         Game {
+            row: if number.is_multiple_of(2) {
+                Row::Fenced
+            } else {
+                Row::Mutex
+            },
             owners: clients.iter().map(|_| Owner::new()).collect(),
             names: (0..NAMES).map(|name| format!("{number}/{name}")).collect(),
             guards: Vec::new(),
@@ -128,7 +142,7 @@ impl Play for Game {
                 name,
                 fixed,
             } => {
-                let mut mutex = self.clients[client].mutex(&self.names[name]);
+                let mut mutex = self.lock(client, name);
                 if fixed {
                     mutex = mutex.fixed_lease(Duration::from_secs(20));
                 }
@@ -136,13 +150,13 @@ impl Play for Game {
                 self.keep(client, guard)
             }
             Step::TryEnter { client, name } => {
-                let mutex = self.clients[client].mutex(&self.names[name]);
-                let guard = mutex.owned_by(&self.owners[client]).try_lock().await;
+                let mutex = self.lock(client, name).owned_by(&self.owners[client]);
+                let guard = mutex.expect("a mutex has owners").try_lock().await;
                 self.keep(client, guard)
             }
             Step::Lock { client, name } => {
+                let lock = self.lock(client, name).lock();
                 let name = self.names[name].clone();
-                let lock = self.clients[client].mutex(&name).lock();
                 self.waiters.push((client, name, tokio::spawn(lock)));
                 String::new()
             }
@@ -195,7 +209,7 @@ impl Play for Game {
             // With waiters it is a race, which either may win.
             Step::ForceUnlock { name, .. } if self.is_wanted(name) => String::new(),
             Step::ForceUnlock { client, name } => {
-                told(self.clients[client].force_unlock(&self.names[name]).await)
+                told(self.lock(client, name).force_unlock().await)
             }
         }
     }
@@ -212,8 +226,8 @@ impl Play for Game {
                 place += 1;
             }
         }
-        for name in &self.names {
-            let status = self.clients[0].status(name).await.unwrap();
+        for (number, name) in self.names.iter().enumerate() {
+            let status = self.lock(0, number).status().await;
             let holder = status.holder().cloned().map(|holder| {
                 let client = self.clients.iter().position(|c| c.id() == holder.client);
                 (client, holder.holds, holder.remaining.map(rounded))
@@ -223,7 +237,7 @@ impl Play for Game {
                 status.waiting_clients
             ));
             for client in &self.clients {
-                let waiting = client.status(name).await.unwrap().waiting_here;
+                let waiting = self.row.lock(client, name).status().await.waiting_here;
                 seen.push(format!("{waiting} wait"));
             }
         }
@@ -239,7 +253,15 @@ impl Play for Game {
             })
             .collect();
         guards.sort();
-        format!("{seen:?} {guards:?}")
+        // In the order of their tokens, which are no numbers that two worlds share.
+        let mut tokens: Vec<_> = self
+            .guards
+            .iter()
+            .map(|(client, guard)| (guard.token(), *client))
+            .collect();
+        tokens.sort_unstable();
+        let by_token: Vec<_> = tokens.iter().map(|(_, client)| client).collect();
+        format!("{seen:?} {guards:?} {by_token:?}")
     }
 
     async fn end(mut self) {
@@ -249,8 +271,8 @@ impl Play for Game {
         }
         self.guards.clear();
         // What was detached or lost is still there.
-        for name in &self.names {
-            self.clients[0].force_unlock(name).await.unwrap();
+        for name in 0..NAMES {
+            self.lock(0, name).force_unlock().await.unwrap();
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Error, Event, Guard, Handoff, Invalid, MemoryServer, Mutex,
-    Owner, Released, Shutdown, Status,
+    Client, ClientBuilder, Detached, Error, Event, FencedMutex, FencedMutexGuard, FencedStore,
+    Guard, Handoff, Invalid, MemoryServer, Mutex, Owner, Released, Shutdown, Status,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -22,6 +22,9 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Detached>();
     send_sync_static::<Error>();
     send_sync_static::<Event>();
+    send_sync_static::<FencedMutex>();
+    send_sync_static::<FencedMutexGuard>();
+    send_sync_static::<FencedStore>();
     send_sync_static::<Guard>();
     send_sync_static::<Handoff>();
     send_sync_static::<Invalid>();
@@ -49,6 +52,14 @@ async fn every_future_can_be_spawned() {
     drop(send(guard.extend(Duration::ZERO)));
     drop(send(Owner::new().scope(pending::<()>())));
     assert_eq!(send_static(guard.release()).await.unwrap(), Released::Freed);
+    let fenced = client.fenced_mutex("fenced");
+    drop(send_static(fenced.lock()));
+    drop(send_static(fenced.try_lock()));
+    drop(send_static(fenced.try_lock_for(Duration::ZERO)));
+    let store = client.fenced_store("fenced");
+    drop(send(store.set("key", "value", 1)));
+    drop(send(store.delete_field("key", "field", 1)));
+    drop(send(store.get("key")));
 }
 
 #[test]

@@ -55,6 +55,8 @@ fn is_shared(path: &Path) -> bool {
         "holders.lua",
         "take.lua",
         "pool.lua",
+        "tokens.lua",
+        "fence.lua",
     ]
     .iter()
     .any(|shared| path.ends_with(shared))
@@ -65,7 +67,11 @@ fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {
         if is_shared(&shared)
-            && (shared.parent() == path.parent() || shared.ends_with("scripts/waiting.lua"))
+            && (shared.parent() == path.parent()
+                || shared.ends_with("scripts/waiting.lua")
+                // A fenced mutex is passed on as a mutex is.
+                || shared.ends_with("mutex/hand_over.lua")
+                    && path.parent().is_some_and(|folder| folder.ends_with("fenced_mutex")))
         {
             let (_, text) = split(&text);
             let parts = text.split("local function ").skip(1);

@@ -11,6 +11,7 @@ pub mod l4;
 pub mod release;
 pub mod s1;
 pub mod s2;
+pub mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,6 +83,10 @@ pub struct Watch {
     pub forgot_at: u64,
     pub longest: u64,
     pub all_done_at: Option<u64>,
+    /// Of each name: see [`tokens`].
+    pub tokens: Vec<tokens::Largest>,
+    /// The last guard whose token was looked at.
+    pub looked_at: u64,
     heal_planned: bool,
 }
 
@@ -106,6 +111,8 @@ impl Watch {
             forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
+            tokens: vec![(0, (0, 0)); names],
+            looked_at: 0,
             heal_planned: false,
         }
     }
@@ -220,6 +227,7 @@ pub fn nanos(held: &Held) -> u64 {
 /// After each step.
 pub fn after_step(world: &mut World) {
     s1::check(world);
+    tokens::check(world);
     b1::check(world);
     b3::check(world);
     b6::check(world);

@@ -26,7 +26,17 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
 pub(crate) async fn of(client: &Client, kind: Option<Kind>, name: &str) -> Result<Status, Error> {
     let Some(kind) = kind else {
         let mut answer = of_kind(client, Kind::Mutex, name).await;
-        for other in [Kind::Rw, Kind::Semaphore] {
+        if answer.is_ok() {
+            // Both kinds of mutex are at one key; only a fenced one has a token beside it.
+            let fenced = of_kind(client, Kind::Fenced, name).await;
+            return fenced
+                .or(answer.clone())
+                .and_then(|fenced| match fenced.token {
+                    Some(_) => Ok(fenced),
+                    None => answer,
+                });
+        }
+        for other in [Kind::Fenced, Kind::Rw, Kind::Semaphore] {
             if !answer.as_ref().is_err_and(is_of_another_kind) {
                 break;
             }
@@ -45,6 +55,7 @@ fn is_of_another_kind(error: &Error) -> bool {
 async fn of_kind(client: &Client, kind: Kind, name: &str) -> Result<Status, Error> {
     match kind {
         Kind::Mutex => client.mutex(name).status().await,
+        Kind::Fenced => client.fenced_mutex(name).status().await,
         Kind::Rw => client.rw_lock(name).status().await,
         Kind::Semaphore => client.leased_semaphore(name).status().await,
     }
@@ -59,6 +70,7 @@ pub(crate) fn document(status: &Status) -> Value {
         "holder": status.holder().map(holder),
         "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
         "available": status.available,
+        "token": status.token,
         "waiting_clients": status.waiting_clients,
     })
 }
@@ -98,7 +110,8 @@ fn picture(status: &Status, now: SystemTime) -> String {
             "" => format!("permit {}", visible(&holder.owner)),
             client => format!("client {}", visible(client)),
         };
-        let does = access(holder, status.kind != LockKind::Mutex);
+        let is_mutex = matches!(status.kind, LockKind::Mutex | LockKind::FencedMutex);
+        let does = access(holder, !is_mutex);
         match &holder.label {
             Some(label) => row(does, &format!("{}  ({client})", visible(label))),
             None => row(does, &client),
@@ -123,6 +136,12 @@ fn picture(status: &Status, now: SystemTime) -> String {
     }
     if let Some(available) = status.available {
         row("permits", &format!("{available} are free"));
+    }
+    if let Some(token) = status.token {
+        row(
+            "token",
+            &format!("{token} is the last that was given or reserved"),
+        );
     }
     row("waiting", &waiting(status.waiting_clients));
     text.push('\n');

@@ -24,6 +24,7 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
     let client = Client::connect(&args.server.url()).await?;
     let before = of(&client, args.kind, &args.name).await?;
     let unlocked = match before.kind {
+        LockKind::FencedMutex => client.fenced_mutex(&args.name).force_unlock().await?,
         LockKind::RwLock => client.rw_lock(&args.name).force_unlock().await?,
         LockKind::LeasedSemaphore => client.leased_semaphore(&args.name).force_unlock().await?,
         _ => client.mutex(&args.name).force_unlock().await?,

@@ -4,10 +4,13 @@
 //! twice without harm (the lease id is fixed before the first send), and none decides anything. When to take
 //! which step is up to the layers above.
 
+pub(crate) mod fenced;
 pub(crate) mod memory;
 pub(crate) mod redis;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
+
+use fenced::{FencedRead, FencedWrite, Tokens, Written};
 
 use crate::{
     error::{Cause, Error},
@@ -50,6 +53,12 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// if they were set, else 0.
     fn permits(&self, id: LockId, step: Permits) -> Reply<i64>;
 
+    /// Writes data, if no newer fencing token has been seen there.
+    fn write(&self, step: FencedWrite) -> Reply<Written>;
+
+    /// Reads data that is written so; `None` if there is none.
+    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>>;
+
     /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
     fn listen(&self, id: LockId) -> Reply<()>;
 
@@ -89,7 +98,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acquired {
     /// The lease id holds it; `remaining` of its lease is left (B1).
-    Granted { remaining: Duration },
+    Granted { remaining: Duration, tokens: Tokens },
     /// Another owner holds it. `None`: its lease has no end (the TTL was removed).
     Held { ttl: Option<Duration> },
     /// The lease id was given up before this copy of the request arrived.
@@ -129,7 +138,7 @@ pub(crate) enum ReleaseReply {
     /// The next client in the queue holds it now, for this long unless it renews it.
     Granted { lease: Duration },
     /// The next lease id holds it; `remaining` of its lease is left (B1).
-    Kept { remaining: Duration },
+    Kept { remaining: Duration, tokens: Tokens },
     /// The lease id did not hold it.
     NotOurs,
 }
@@ -205,6 +214,8 @@ pub(crate) struct Inspection {
     pub(crate) listeners: u64,
     /// How many permits are free, if it has any.
     pub(crate) available: Option<i64>,
+    /// The last fencing token that was given or reserved, if there is one.
+    pub(crate) token: Option<u64>,
 }
 
 /// One hold, as the server sees it.
@@ -239,6 +250,7 @@ pub(crate) struct Grant {
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
     pub(crate) ask: u32,
+    pub(crate) tokens: Tokens,
 }
 
 /// Why a step has no answer; each variant says what the server may hold.

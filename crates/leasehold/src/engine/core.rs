@@ -13,7 +13,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Error, LostReason,
-    backend::{Backend, Failure, Inspection, Permits},
+    backend::{
+        Backend, Failure, Inspection, Permits,
+        fenced::{FencedRead, FencedWrite, Written},
+    },
     clock::Clock,
     config::{Config, millis},
     engine::{
@@ -156,6 +159,22 @@ impl Core {
         let answer = self.backend.permits(id.clone(), step).await;
         answer
             .map_err(|failure| failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO))
+    }
+
+    /// Writes data under a fencing token. It is sent once: what an answer that is lost leaves open is the caller's to judge.
+    pub(crate) async fn write(&self, step: FencedWrite) -> Result<Written, Error> {
+        let doing = format!(
+            "write {:?} under token {} of {:?}",
+            step.key, step.token, step.name
+        );
+        let answer = self.backend.write(step).await;
+        answer.map_err(|failure| failure.into_error(doing, Duration::ZERO))
+    }
+
+    pub(crate) async fn read(&self, step: FencedRead) -> Result<Option<Vec<u8>>, Error> {
+        let doing = format!("read {:?} of {:?}", step.key, step.name);
+        let answer = self.backend.read(step).await;
+        answer.map_err(|failure| failure.into_error(doing, Duration::ZERO))
     }
 
     pub(crate) async fn force_unlock(&self, id: &LockId) -> Result<bool, Error> {

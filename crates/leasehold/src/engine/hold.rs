@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 
 use crate::{
     Error, LostReason,
-    backend::{self, Renewal},
+    backend::{self, Renewal, fenced::Tokens},
     callout,
     clock::{Span, Tick},
     config::millis,
@@ -59,6 +59,8 @@ struct HoldState {
     since: Tick,
     /// The longest lease that the server was asked for under this lease id.
     longest: Span,
+    /// The present holder's fencing token, and those for the next.
+    tokens: Tokens,
 }
 
 /// The result of the watchdog's look at a hold.
@@ -92,6 +94,7 @@ pub(crate) struct Granted {
     pub(crate) sent: Tick,
     /// See [`Hold::copies`].
     pub(crate) copies: bool,
+    pub(crate) tokens: Tokens,
 }
 
 impl Hold {
@@ -109,6 +112,7 @@ impl Hold {
             counted: 1,
             since: now,
             longest: spec.lease,
+            tokens: granted.tokens,
         };
         Arc::new(Hold {
             core: Arc::clone(core),
@@ -123,13 +127,24 @@ impl Hold {
         })
     }
 
-    /// The next holder comes in, with one guard. Only one whose terms the lease serves as it is.
-    pub(crate) fn hand_over(&self, spec: Spec, now: Tick) {
+    /// The next holder comes in, with one guard. Only one whose terms the lease serves as it is. `false` if no fencing
+    /// token is left for it: then nothing was changed.
+    pub(crate) fn hand_over(&self, spec: Spec, now: Tick) -> bool {
         let mut state = self.state.lock();
+        let Some(tokens) = state.tokens.next() else {
+            return false;
+        };
+        state.tokens = tokens;
         state.spec = spec;
         state.guards = 1;
         state.counted = 1;
         state.since = now;
+        true
+    }
+
+    /// The present holder's fencing token; zero of a kind that has none.
+    pub(crate) fn token(&self) -> u64 {
+        self.state.lock().tokens.own()
     }
 
     /// Puts the hold on the watchdog's list. `sent` is when its lease was last asked for.

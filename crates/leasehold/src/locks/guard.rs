@@ -50,6 +50,9 @@ pub struct Guard<K = Exclusive> {
 /// A hold on a [`Mutex`](crate::Mutex).
 pub type MutexGuard = Guard<Exclusive>;
 
+/// A hold on a [`FencedMutex`](crate::FencedMutex).
+pub type FencedMutexGuard = Guard<Fenced>;
+
 /// A reader's hold on an [`RwLock`](crate::RwLock).
 pub type ReadGuard = Guard<Read>;
 
@@ -62,6 +65,10 @@ pub type PermitGuard = Guard<Permit>;
 /// Stands for a mutex in [`MutexGuard`].
 #[derive(Debug)]
 pub enum Exclusive {}
+
+/// Stands for a fenced mutex in [`FencedMutexGuard`].
+#[derive(Debug)]
+pub enum Fenced {}
 
 /// Stands for readers in [`ReadGuard`].
 #[derive(Debug)]
@@ -335,6 +342,17 @@ impl<K> Guard<K> {
         };
         self.held.detach();
         detached
+    }
+}
+
+impl Guard<Fenced> {
+    /// The fencing token of this hold: larger than that of every holder before, and smaller than that of every holder after.
+    ///
+    /// Send it with each write to the resource that the lock protects; the resource refuses a token that is smaller than
+    /// one it has seen ([`FencedStore`](crate::FencedStore) is one that does, and [`FencedMutex`](crate::FencedMutex) shows a
+    /// database). It is below 2⁵³, the same for all guards of one hold, and does not change by renewals. No I/O.
+    pub fn token(&self) -> u64 {
+        self.hold().token()
     }
 }
 

@@ -3,26 +3,28 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, ReadGuard,
-    Released, RwLock, Status, WriteGuard,
+    Client, Detached, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex,
+    MutexGuard, Owner, PermitGuard, ReadGuard, Released, RwLock, Status, WriteGuard,
 };
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     Mutex,
+    Fenced,
     Read,
     Write,
     Permit,
 }
 
 /// Every kind is here, or it does not exist.
-pub const ROWS: [Row; 4] = [Row::Mutex, Row::Read, Row::Write, Row::Permit];
+pub const ROWS: [Row; 5] = [Row::Mutex, Row::Fenced, Row::Read, Row::Write, Row::Permit];
 
 /// A lock of any kind, with the verbs of a mutex.
 #[derive(Clone, Debug)]
 pub enum AnyLock {
     Mutex(Mutex),
+    Fenced(FencedMutex),
     Read(RwLock),
     Write(RwLock),
     Permit(LeasedSemaphore),
@@ -32,6 +34,7 @@ pub enum AnyLock {
 #[derive(Debug)]
 pub enum AnyGuard {
     Mutex(MutexGuard),
+    Fenced(FencedMutexGuard),
     Read(ReadGuard),
     Write(WriteGuard),
     Permit(PermitGuard),
@@ -43,6 +46,7 @@ impl Row {
     pub fn lock(self, client: &Client, name: &str) -> AnyLock {
         match self {
             Row::Mutex => AnyLock::Mutex(client.mutex(name)),
+            Row::Fenced => AnyLock::Fenced(client.fenced_mutex(name)),
             Row::Read => AnyLock::Read(client.rw_lock(name)),
             Row::Write => AnyLock::Write(client.rw_lock(name)),
             Row::Permit => AnyLock::Permit(client.leased_semaphore(name)),
@@ -54,7 +58,7 @@ impl Row {
         match self {
             Row::Read => Row::Write.lock(client, name),
             Row::Write => Row::Read.lock(client, name),
-            Row::Mutex | Row::Permit => self.lock(client, name),
+            Row::Mutex | Row::Fenced | Row::Permit => self.lock(client, name),
         }
     }
 
@@ -68,7 +72,11 @@ impl Row {
 
     /// Keys that stay when nothing is held.
     pub fn stays(self, key: &str, name: &str) -> bool {
-        self == Row::Permit && key == name
+        match self {
+            Row::Permit => key == name,
+            Row::Fenced => key.starts_with("redisson_lock_token:"),
+            _ => false,
+        }
     }
 }
 
@@ -76,6 +84,7 @@ macro_rules! same {
     ($lock:expr, $inner:ident => $changed:expr) => {
         match $lock {
             AnyLock::Mutex($inner) => AnyLock::Mutex($changed),
+            AnyLock::Fenced($inner) => AnyLock::Fenced($changed),
             AnyLock::Read($inner) => AnyLock::Read($changed),
             AnyLock::Write($inner) => AnyLock::Write($changed),
             AnyLock::Permit($inner) => AnyLock::Permit($changed),
@@ -100,6 +109,7 @@ impl AnyLock {
     pub fn owned_by(self, owner: &Owner) -> Option<AnyLock> {
         match self {
             AnyLock::Mutex(lock) => Some(AnyLock::Mutex(lock.owned_by(owner))),
+            AnyLock::Fenced(lock) => Some(AnyLock::Fenced(lock.owned_by(owner))),
             AnyLock::Read(lock) => Some(AnyLock::Read(lock.owned_by(owner))),
             AnyLock::Write(lock) => Some(AnyLock::Write(lock.owned_by(owner))),
             AnyLock::Permit(_) => None,
@@ -109,6 +119,9 @@ impl AnyLock {
     pub fn lock(&self) -> Asking<AnyGuard> {
         match self.clone() {
             AnyLock::Mutex(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Mutex) }),
+            AnyLock::Fenced(lock) => {
+                Box::pin(async move { lock.lock().await.map(AnyGuard::Fenced) })
+            }
             AnyLock::Read(lock) => Box::pin(async move { lock.read().await.map(AnyGuard::Read) }),
             AnyLock::Write(lock) => {
                 Box::pin(async move { lock.write().await.map(AnyGuard::Write) })
@@ -123,6 +136,9 @@ impl AnyLock {
         match self.clone() {
             AnyLock::Mutex(lock) => {
                 Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Mutex)) })
+            }
+            AnyLock::Fenced(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Fenced)) })
             }
             AnyLock::Read(lock) => {
                 Box::pin(async move { Ok(lock.try_read().await?.map(AnyGuard::Read)) })
@@ -141,6 +157,9 @@ impl AnyLock {
             AnyLock::Mutex(lock) => {
                 Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Mutex)) })
             }
+            AnyLock::Fenced(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Fenced)) })
+            }
             AnyLock::Read(lock) => {
                 Box::pin(async move { Ok(lock.try_read_for(wait).await?.map(AnyGuard::Read)) })
             }
@@ -153,9 +172,19 @@ impl AnyLock {
         }
     }
 
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        match self {
+            AnyLock::Mutex(lock) => lock.force_unlock().await,
+            AnyLock::Fenced(lock) => lock.force_unlock().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await,
+            AnyLock::Permit(lock) => lock.force_unlock().await,
+        }
+    }
+
     pub async fn status(&self) -> Status {
         let status = match self {
             AnyLock::Mutex(lock) => lock.status().await,
+            AnyLock::Fenced(lock) => lock.status().await,
             AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
             AnyLock::Permit(lock) => lock.status().await,
         };
@@ -167,6 +196,7 @@ macro_rules! each {
     ($guard:expr, $inner:ident => $done:expr) => {
         match $guard {
             AnyGuard::Mutex($inner) => $done,
+            AnyGuard::Fenced($inner) => $done,
             AnyGuard::Read($inner) => $done,
             AnyGuard::Write($inner) => $done,
             AnyGuard::Permit($inner) => $done,
@@ -202,14 +232,23 @@ impl AnyGuard {
     pub fn reenter(&self) -> Result<AnyGuard, Error> {
         Ok(match self {
             AnyGuard::Mutex(guard) => AnyGuard::Mutex(guard.reenter()?),
+            AnyGuard::Fenced(guard) => AnyGuard::Fenced(guard.reenter()?),
             AnyGuard::Read(guard) => AnyGuard::Read(guard.reenter()?),
             AnyGuard::Write(guard) => AnyGuard::Write(guard.reenter()?),
             AnyGuard::Permit(guard) => AnyGuard::Permit(guard.reenter()?),
         })
     }
 
-    pub fn detach(self) {
-        each!(self, guard => drop(guard.detach()));
+    pub fn detach(self) -> Detached {
+        each!(self, guard => guard.detach())
+    }
+
+    /// Zero of a kind that has none.
+    pub fn token(&self) -> u64 {
+        match self {
+            AnyGuard::Fenced(guard) => guard.token(),
+            _ => 0,
+        }
     }
 
     pub async fn release(self) -> Result<Released, Error> {

@@ -194,3 +194,13 @@ pub fn documented_rules() -> Vec<String> {
     let (rules, _) = rest.split_once("```").expect("the end of the example");
     rules.split_whitespace().map(str::to_owned).collect()
 }
+
+/// The rules that docs/keys.md adds to those for `what`.
+pub fn more_rules(what: &str) -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/keys.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, rest) = text.split_once(&format!("\nFor {what}")).expect("a word");
+    let (_, rest) = rest.split_once("```text").expect("an example");
+    let (rules, _) = rest.split_once("```").expect("the end of the example");
+    rules.split_whitespace().map(str::to_owned).collect()
+}

@@ -20,6 +20,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Extend, Failure, Inspection, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply, Sink,
+        fenced::{FencedRead, FencedWrite, Written},
     },
     config::Config,
     kind::{Access, LockKind},
@@ -34,6 +35,8 @@ pub(crate) struct Memory {
     client: Arc<str>,
     subscriber: Arc<Subscriber>,
     timeout: Duration,
+    /// How long fencing tokens are kept.
+    retention: Option<Duration>,
 }
 
 impl Memory {
@@ -51,6 +54,7 @@ impl Memory {
             client: Arc::clone(client),
             subscriber,
             timeout: config.operation_timeout,
+            retention: config.token_retention,
         }
     }
 
@@ -132,15 +136,19 @@ macro_rules! what {
 impl Backend for Memory {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
         let what = what!(Acquire, step.id, step.lease.get(), step.clone());
+        let retention = self.retention;
         self.step(what, move |store, client| {
             store.check_kind(&step.id)?;
-            Ok(store.acquire(client, &step))
+            Ok(store.keep_tokens(retention).acquire(client, &step))
         })
     }
 
     fn release(&self, step: Release) -> Reply<ReleaseReply> {
         let what = what!(Release, step.id, step.lease.get(), step.clone());
-        self.step(what, move |store, client| Ok(store.release(client, &step)))
+        let retention = self.retention;
+        self.step(what, move |store, client| {
+            Ok(store.keep_tokens(retention).release(client, &step))
+        })
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
@@ -201,10 +209,24 @@ impl Backend for Memory {
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         let what = what!(ForceUnlock, id, 0, "");
+        let retention = self.retention;
         self.step(what, move |store, _| {
             store.check_kind(&id)?;
-            Ok(store.force_unlock(&id))
+            Ok(store.keep_tokens(retention).force_unlock(&id))
         })
+    }
+
+    fn write(&self, step: FencedWrite) -> Reply<Written> {
+        let what = what!(Write, step, step.token, step.clone());
+        let retention = self.retention;
+        self.step(what, move |store, _| {
+            store.keep_tokens(retention).write(&step)
+        })
+    }
+
+    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
+        let what = what!(Read, step, 0, step.clone());
+        self.step(what, move |store, _| store.read(&step))
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {

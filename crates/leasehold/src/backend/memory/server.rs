@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, LazyLock},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -64,8 +64,11 @@ struct Faults {
 
 impl Default for Shared {
     fn default() -> Self {
+        let mut store = Store::default();
+        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        store.set_epoch(epoch.unwrap_or_default());
         Shared {
-            store: Mutex::default(),
+            store: Mutex::new(store),
             faults: Mutex::default(),
             healed: Notify::new(),
             origin: Instant::now(),
@@ -221,6 +224,8 @@ impl MemoryServer {
     pub(crate) fn with_network(network: Arc<dyn crate::sim::Network>) -> MemoryServer {
         MemoryServer(Arc::new(Shared {
             network: Some(network),
+            // Its clock begins at zero, so that a world can be replayed.
+            store: Mutex::default(),
             ..Shared::default()
         }))
     }

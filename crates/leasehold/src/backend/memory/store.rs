@@ -1,5 +1,6 @@
 //! The scripts of `backend/redis`, in Rust: the readable specification. No I/O, no clock of its own.
 
+mod fenced;
 #[cfg(feature = "sim")]
 pub(crate) mod look;
 mod queue;
@@ -10,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use fenced::Fences;
 use queue::Waiting;
 
 use super::{
@@ -19,7 +21,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Owned, Permits,
-        Release, ReleaseReply, Renew, Renewal, Sink, WakeUp,
+        Release, ReleaseReply, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -57,6 +59,7 @@ pub(crate) struct Store {
     pub(super) listeners: HashMap<LockId, Vec<Listener>>,
     /// Lease ids that were given up, until then.
     gone: HashMap<(Arc<str>, LeaseId), Duration>,
+    fences: Fences,
     pub(super) labels: HashMap<Arc<str>, String>,
     /// Messages of the present step, told after it.
     pub(super) outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>,
@@ -78,7 +81,13 @@ impl Store {
             !held.is_empty()
         });
         self.gone.retain(|_, until| *until > now);
+        self.fences.set_clock(now);
         self.queues.retain(|_, waiting| waiting.ends > now);
+    }
+
+    /// The clock began at this time, since 1970.
+    pub(super) fn set_epoch(&mut self, epoch: Duration) {
+        self.fences.epoch = epoch;
     }
 
     /// An error if the name is another kind's.
@@ -157,7 +166,8 @@ impl Store {
         if let Some(held) = self.ours(client, id, step.lease) {
             held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
             let remaining = held.ends.saturating_sub(now);
-            return Acquired::Granted { remaining };
+            let tokens = self.tokens(id);
+            return Acquired::Granted { remaining, tokens };
         }
         if self.is_given_up(client, step.lease) {
             return Acquired::GivenUp;
@@ -171,6 +181,7 @@ impl Store {
             self.leave_queue(client, id, step.lease);
             return Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
+                tokens: self.tokens(id),
             };
         }
         if let Some(place) = step.place.filter(|_| rules(id.kind).has_queue()) {
@@ -179,6 +190,7 @@ impl Store {
                 lease: step.lease,
                 lease_ms: step.lease_ms,
                 ask: place.ask,
+                tokens: Tokens::NONE,
             };
             self.queue(client, id, grant, place);
         }
@@ -201,7 +213,8 @@ impl Store {
             let next = next.and_then(|next| self.ours(client, id, next.lease));
             if let Some(next) = next {
                 let remaining = next.ends.saturating_sub(now);
-                return ReleaseReply::Kept { remaining };
+                let tokens = self.tokens(id);
+                return ReleaseReply::Kept { remaining, tokens };
             }
             // Clients that only waited for this one to have its turn need not wait any more.
             if made_way && !self.held_by(id).is_empty() {
@@ -225,6 +238,7 @@ impl Store {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));
             return ReleaseReply::Kept {
                 remaining: Duration::from_millis(next.lease_ms),
+                tokens: self.tokens(id),
             };
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
@@ -239,6 +253,7 @@ impl Store {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));
             return ReleaseReply::Kept {
                 remaining: Duration::from_millis(next.lease_ms),
+                tokens: self.tokens(id),
             };
         }
         // Those beside it hold it still: nothing is free that was not before, and no client is told.
@@ -253,6 +268,7 @@ impl Store {
                 lease: next.lease,
                 lease_ms: next.lease_ms,
                 ask: place.ask,
+                tokens: Tokens::NONE,
             };
             self.queue(client, id, grant, place);
         }
@@ -310,6 +326,7 @@ impl Store {
             owners: owners.collect(),
             listeners: self.subscribers(id).len() as u64,
             available: (id.kind == LockKind::LeasedSemaphore).then(|| self.available(id)),
+            token: self.fences.last(id),
         }
     }
 

@@ -8,7 +8,10 @@ use super::{
     commands::Commands,
     script::{Call, unexpected},
 };
-use crate::backend::{Failure, Inspection, Reply};
+use crate::{
+    backend::{Failure, Inspection, Reply},
+    config::{Config, millis},
+};
 
 /// The name of this library's connections in `CLIENT LIST`: this, the client's uuid, its label.
 pub(super) const CONNECTION_NAME: &str = "leasehold";
@@ -16,13 +19,16 @@ pub(super) const CONNECTION_NAME: &str = "leasehold";
 /// Calls scripts for one client.
 pub(super) struct Caller {
     pub(super) client: Arc<str>,
+    /// How long fencing tokens are kept; zero: for ever.
+    pub(super) token_ms: u64,
     commands: Arc<Commands>,
 }
 
 impl Caller {
-    pub(super) fn new(client: &Arc<str>, commands: Commands) -> Caller {
+    pub(super) fn new(client: &Arc<str>, config: &Config, commands: Commands) -> Caller {
         Caller {
             client: Arc::clone(client),
+            token_ms: config.token_retention.map_or(0, millis),
             commands: Arc::new(commands),
         }
     }

@@ -7,6 +7,7 @@
 mod caller;
 mod commands;
 mod failure;
+mod fenced_store;
 mod kinds;
 mod lanes;
 mod script;
@@ -22,6 +23,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Extend, Inspection, Permits, Release,
         ReleaseReply, Renew, Renewal, Reply, Sink,
+        fenced::{FencedRead, FencedWrite, Written},
     },
     callout,
     config::Config,
@@ -58,7 +60,7 @@ impl Redis {
         let commands =
             Commands::connect(Arc::clone(&target), connection_name, config, home).await?;
         Ok(Redis {
-            caller: Caller::new(client, commands),
+            caller: Caller::new(client, config, commands),
             subscriptions: Subscriptions::new(target, client, config, sink, home),
             shown,
         })
@@ -138,6 +140,14 @@ impl Backend for Redis {
 
     fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {
         wire(id.kind).permits(&self.caller, id, step)
+    }
+
+    fn write(&self, step: FencedWrite) -> Reply<Written> {
+        fenced_store::write(&self.caller, &step)
+    }
+
+    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
+        fenced_store::read(&self.caller, &step)
     }
 
     fn listen(&self, id: LockId) -> Reply<()> {

@@ -179,9 +179,9 @@ impl<'a> Driver<'a> {
             ticket.answered();
         }
         match answer {
-            Ok(Acquired::Granted { remaining }) => {
+            Ok(Acquired::Granted { remaining, tokens }) => {
                 self.pauses.reset();
-                let granted = ticket.granted(sent, remaining);
+                let granted = ticket.granted(sent, remaining, tokens);
                 state.remote().answered();
                 if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
                     drop(state);

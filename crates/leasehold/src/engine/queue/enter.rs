@@ -297,8 +297,8 @@ async fn first_attempt(
                     queue.leave_attempt(&core, state, &ticket);
                     return Err(Error::Closed);
                 }
-                Ok(Acquired::Granted { remaining }) => {
-                    let granted = ticket.granted(sent, remaining);
+                Ok(Acquired::Granted { remaining, tokens }) => {
+                    let granted = ticket.granted(sent, remaining, tokens);
                     if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
                         state.took(&hold);
                         if spec.access.is_exclusive() {

@@ -34,9 +34,9 @@ impl Queue {
             && let Some(ticket) = state.remote().ticket(lease)
         {
             match answer {
-                ReleaseReply::Kept { remaining } => {
+                ReleaseReply::Kept { remaining, tokens } => {
                     // B1: the time left is that of the reply to this very send.
-                    let granted = ticket.granted(sent, remaining);
+                    let granted = ticket.granted(sent, remaining, tokens);
                     if let Some(kept) = self.seat(core, &mut state, granted) {
                         if kept.spec().access.is_exclusive() {
                             drop(state);

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::spec::Terms;
 use crate::{
-    backend::{Failure, Grant, Place, Release},
+    backend::{Failure, Grant, Place, Release, fenced::Tokens},
     clock::{Clock, Tick},
     config::millis,
     engine::core::Core,
@@ -139,22 +139,23 @@ impl Ticket {
         let same = grant.lease == self.lease && terms == self.terms;
         (remembered && same && grant.ask > 0).then(|| {
             let sent = self.sent[grant.ask as usize % REMEMBERED];
-            self.believed(sent, Duration::from_millis(grant.lease_ms))
+            self.believed(sent, Duration::from_millis(grant.lease_ms), grant.tokens)
         })
     }
 
     /// The reply to the request sent at `sent` says that the name is ours, with `remaining` left (B1).
-    pub(super) fn granted(&mut self, sent: Tick, remaining: Duration) -> Granted {
+    pub(super) fn granted(&mut self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
         self.known = Known::default();
-        self.believed(sent, remaining)
+        self.believed(sent, remaining, tokens)
     }
 
-    fn believed(&self, sent: Tick, remaining: Duration) -> Granted {
+    fn believed(&self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
         Granted {
             lease: self.lease,
             until: lease::valid_until(sent, remaining),
             sent,
             copies: self.copies,
+            tokens,
         }
     }
 
@@ -290,6 +291,7 @@ mod tests {
             lease: LeaseId::from(7),
             lease_ms: 1000,
             ask,
+            tokens: Tokens::NONE,
         }
     }
 

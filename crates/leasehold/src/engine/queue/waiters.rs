@@ -246,14 +246,13 @@ impl Locked<'_> {
 
     /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is.
     pub(super) fn hand_over(&mut self, hold: &Arc<Hold>, from: &Spec, now: Tick) -> bool {
-        while self
-            .first_live_waiter()
-            .is_some_and(|next| from.serves(&next))
+        while let Some(next) = self.first_live_waiter()
+            && from.serves(&next)
+            && hold.hand_over(next, now)
         {
             let Some(waiter) = self.pop_waiter() else {
                 return false;
             };
-            hold.hand_over(waiter.spec, now);
             if self.deliver(waiter, hold) {
                 if from.access.is_exclusive() {
                     self.held_by(hold);

@@ -1,6 +1,7 @@
 //! The differences between the kinds of locks in memory: when one can be taken, and which clients wait in order. One file
 //! per kind.
 
+mod fenced_mutex;
 pub(super) mod leased_semaphore;
 mod mutex;
 mod rw_lock;
@@ -25,6 +26,7 @@ pub(in crate::backend::memory) struct StoredHold {
 pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
     match kind {
         LockKind::Mutex => &mutex::MutexRules,
+        LockKind::FencedMutex => &fenced_mutex::FencedMutexRules,
         LockKind::RwLock => &rw_lock::RwLockRules,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreRules,
     }
@@ -48,6 +50,11 @@ pub(super) trait Rules: Sync {
     /// Whether clients that wait stand in a queue, and are given the lock in its order. (If not, all race for it.)
     fn has_queue(&self) -> bool {
         true
+    }
+
+    /// Whether each grant has fencing tokens.
+    fn has_tokens(&self) -> bool {
+        false
     }
 
     /// When another attempt is of use, if no wake-up comes: the time left of the lease that ends last.

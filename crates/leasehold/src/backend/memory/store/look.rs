@@ -98,6 +98,7 @@ impl Store {
         self.held.clear();
         self.queues.clear();
         self.gone.clear();
+        self.fences.forget();
     }
 
     pub(crate) fn take_hints(&mut self) -> Vec<Hint> {

@@ -117,7 +117,7 @@ impl Store {
             if first.is_none_or(|access| !self.fits(id, access)) {
                 return given;
             }
-            let Some(Queued { client, grant }) = self.next_in_queue(id) else {
+            let Some(Queued { client, mut grant }) = self.next_in_queue(id) else {
                 return given;
             };
             // B4, and a client that hears nothing is gone.
@@ -130,6 +130,7 @@ impl Store {
                 continue;
             };
             self.hold(&client, id, grant.access, (grant.lease, grant.lease_ms));
+            grant.tokens = self.tokens(id);
             if !self.cut {
                 self.outbox
                     .push((subscriber, id.clone(), WakeUp::Granted(grant)));

@@ -308,6 +308,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         owners,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: Some(int(free)?),
+        token: None,
     })
 }
 

@@ -11,6 +11,7 @@ macro_rules! script {
     };
 }
 
+mod fenced_mutex;
 mod leased_semaphore;
 mod mutex;
 mod rw_lock;
@@ -23,7 +24,7 @@ use super::caller::{Caller, text};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply,
+        ReleaseReply, Renew, Renewal, Reply, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -34,6 +35,7 @@ use crate::{
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
         LockKind::Mutex => &mutex::MutexWire,
+        LockKind::FencedMutex => &fenced_mutex::FencedMutexWire,
         LockKind::RwLock => &rw_lock::RwLockWire,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
     }
@@ -121,7 +123,7 @@ fn int(reply: &Value) -> Option<i64> {
     }
 }
 
-fn pair(reply: &Value) -> Option<(i64, i64)> {
+pub(super) fn pair(reply: &Value) -> Option<(i64, i64)> {
     match reply {
         Value::Array(values) => match values.as_slice() {
             [first, second] => Some((int(first)?, int(second)?)),
@@ -153,6 +155,7 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
     match pair(reply)? {
         (1, left) => Some(Acquired::Granted {
             remaining: left_of(left, lease_ms),
+            tokens: Tokens::NONE,
         }),
         (0, ttl) => Some(Acquired::Held { ttl: millis(ttl) }),
         (2, _) => Some(Acquired::GivenUp),
@@ -169,6 +172,7 @@ fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
         (2, ttl) => millis(ttl).map(|lease| ReleaseReply::Granted { lease }),
         (3, left) => next_ms.map(|next_ms| ReleaseReply::Kept {
             remaining: left_of(left, next_ms),
+            tokens: Tokens::NONE,
         }),
         (0, _) => Some(ReleaseReply::NotOurs),
         _ => None,

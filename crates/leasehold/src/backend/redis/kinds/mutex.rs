@@ -12,6 +12,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
         Renew, Renewal, Reply,
+        fenced::Tokens,
         redis::{
             caller::{Caller, text},
             script::{Call, Lazy},
@@ -32,7 +33,7 @@ static INSPECT: Lazy = script!("mutex/inspect");
 pub(super) struct MutexWire;
 
 /// Redisson's channel for all that is an `RLock`.
-fn channel(name: &Name) -> impl std::fmt::Display + '_ {
+pub(super) fn channel(name: &Name) -> impl std::fmt::Display + '_ {
     name.prefixed("redisson_lock__channel")
 }
 
@@ -50,6 +51,7 @@ impl Wire for MutexWire {
             lease: lease.parse::<u64>().ok()?.into(),
             lease_ms: words.next()?.parse().ok()?,
             ask: words.next()?.parse().ok()?,
+            tokens: Tokens::NONE,
         })
     }
 
@@ -140,7 +142,7 @@ impl Wire for MutexWire {
     }
 }
 
-fn inspection(reply: &Value) -> Option<Inspection> {
+pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(values) = reply else {
         return None;
     };
@@ -168,5 +170,6 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         owners: fields.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: None,
+        token: None,
     })
 }

@@ -13,6 +13,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
         Renew, Renewal, Reply,
+        fenced::Tokens,
         redis::{
             caller::{Caller, text},
             script::{Call, Lazy},
@@ -104,6 +105,7 @@ impl Wire for RwLockWire {
             lease: lease.parse::<u64>().ok()?.into(),
             lease_ms: words.next()?.parse().ok()?,
             ask: words.next()?.parse().ok()?,
+            tokens: Tokens::NONE,
         })
     }
 
@@ -247,6 +249,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         owners: owners.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: None,
+        token: None,
     })
 }
 
@@ -264,6 +267,7 @@ mod tests {
                 lease,
                 lease_ms,
                 ask,
+                tokens: Tokens::NONE,
             })
         };
         assert_eq!(grant("ab-1:7 30000 2"), expected(Access::Shared));

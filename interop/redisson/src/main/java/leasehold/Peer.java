@@ -27,6 +27,7 @@ import org.redisson.config.Config;
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
  * permits NAME ...       see {@link Permits}
+ * fenced NAME ...        see {@link Fenced}
  * </pre>
  *
  * With {@code read} or {@code write} before it, an order is for that half of the read-write lock of the name:
@@ -61,6 +62,9 @@ public final class Peer {
   private static String obey(RedissonClient redisson, String[] words) throws Exception {
     if (words[0].equals("permits")) {
       return Permits.obey(redisson, words);
+    }
+    if (words[0].equals("fenced")) {
+      return Fenced.obey(redisson, words);
     }
     RReadWriteLock both = null;
     RLock lock;

@@ -1,4 +1,5 @@
--- mutex/hand_over.lua: the part that release.lua and force_unlock.lua share, written behind waiting.lua, in front of each of them.
+-- mutex/hand_over.lua: the part that release.lua and force_unlock.lua share, written behind waiting.lua, in front of each of
+-- them, and of those of the fenced mutex.
 --
 -- KEYS[1] name   hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
 -- KEYS[2] queue  list   "<owner> <lease_ms> <ask>" of the waiting clients, next first
@@ -33,11 +34,12 @@ local function take_out(owners)
 end
 
 -- Gives the name to the first in the queue that hears it: publishes to its client the place with which it was queued,
--- and so the ask that it answers (B3). Returns the length of the lease, or nil if there is none.
+-- and so the ask that it answers (B3), with `tokens` behind it if the kind has any. Returns the length of the lease, or nil if
+-- there is none.
 --
 -- Each command that may be refused comes before a client is told, for a message cannot be taken back. An error comes before
 -- those in `from` are taken out; after nil the name may be free already.
-local function give_to_next(from, grants)
+local function give_to_next(from, grants, tokens)
   local place = call('LPOP', KEYS[2])
   while place do
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
@@ -50,7 +52,7 @@ local function give_to_next(from, grants)
         return nil
       end
       -- It must be the holder before it is told so. If no connection hears it, that client is gone.
-      local told = pcall('PUBLISH', grants .. client, place)
+      local told = pcall('PUBLISH', grants .. client, place .. (tokens or ''))
       if type(told) == 'number' and told > 0 then
         return tonumber(lease_ms)
       end

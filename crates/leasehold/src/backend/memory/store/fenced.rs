@@ -1,0 +1,180 @@
+//! Fencing tokens in memory, and the data that is written under them: `scripts/fenced_mutex/tokens.lua` and
+//! `scripts/fenced_store`, in Rust.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::Store;
+use crate::{
+    backend::{
+        Failure,
+        fenced::{BLOCK, Change, FencedRead, FencedWrite, Tokens, Written},
+    },
+    name::{LockId, Name},
+};
+
+/// Tokens do not run ahead of the clock by more.
+const AHEAD_MOST: Duration = Duration::from_millis(1);
+
+/// The tokens of each lock, and the data that is written under them.
+#[derive(Default)]
+pub(super) struct Fences {
+    /// The last tokens that were given or reserved.
+    last: HashMap<LockId, Kept>,
+    /// The newest tokens that were seen in writes.
+    seen: HashMap<Name, Kept>,
+    data: HashMap<Arc<str>, Datum>,
+    /// The time when the store's clock began, since 1970. Zero in a simulation.
+    pub(super) epoch: Duration,
+    /// How long the client that takes the present step has tokens kept.
+    pub(super) retention: Option<Duration>,
+}
+
+/// A token, and until when it is kept; `None`: for ever.
+#[derive(Clone, Copy)]
+struct Kept {
+    token: u64,
+    ends: Option<Duration>,
+}
+
+enum Datum {
+    Text(Arc<[u8]>),
+    Hash(BTreeMap<Arc<str>, Arc<[u8]>>),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("WRONGTYPE the data at the key is of another type")]
+struct WrongType;
+
+fn wrong_type() -> Failure {
+    Failure::Rejected(Arc::new(WrongType))
+}
+
+impl Fences {
+    /// What has ended by now is gone.
+    pub(super) fn set_clock(&mut self, now: Duration) {
+        let lasts = |kept: &Kept| kept.ends.is_none_or(|ends| ends > now);
+        self.last.retain(|_, kept| lasts(kept));
+        self.seen.retain(|_, kept| lasts(kept));
+    }
+
+    /// A restart without data.
+    #[cfg(feature = "sim")]
+    pub(super) fn forget(&mut self) {
+        self.last.clear();
+        self.seen.clear();
+        self.data.clear();
+    }
+
+    pub(super) fn last(&self, id: &LockId) -> Option<u64> {
+        self.last.get(id).map(|kept| kept.token)
+    }
+
+    /// When a token that is used now ends: never sooner than before.
+    fn ends(&self, before: Option<&Kept>, now: Duration) -> Option<Duration> {
+        let ends = now + self.retention?;
+        match before {
+            Some(before) => before.ends.map(|before| before.max(ends)),
+            None => Some(ends),
+        }
+    }
+
+    /// Tokens for a holder and for the next in its process, larger than all before.
+    fn reserve(&mut self, id: &LockId, now: Duration) -> Tokens {
+        let micros = |time: Duration| u64::try_from((self.epoch + time).as_micros()).unwrap_or(0);
+        let last = self.last.get(id);
+        let first = micros(now).max(last.map_or(0, |kept| kept.token) + 1);
+        let count = if first <= micros(now + AHEAD_MOST) {
+            BLOCK
+        } else {
+            1
+        };
+        let kept = Kept {
+            token: first + u64::from(count) - 1,
+            ends: self.ends(last, now),
+        };
+        self.last.insert(id.clone(), kept);
+        Tokens::new(first, count).unwrap_or(Tokens::NONE)
+    }
+
+    /// Lets a write through, unless a newer token was seen.
+    fn pass(&mut self, step: &FencedWrite, now: Duration) -> Written {
+        let before = self.seen.get(&step.name);
+        if let Some(seen) = before
+            && seen.token > step.token
+        {
+            return Written::Stale { newest: seen.token };
+        }
+        let kept = Kept {
+            token: step.token,
+            ends: self.ends(before, now),
+        };
+        self.seen.insert(step.name.clone(), kept);
+        Written::Done
+    }
+
+    fn change(&mut self, step: &FencedWrite) -> Result<(), Failure> {
+        let found = self.data.get_mut(&step.key);
+        match (&step.change, found) {
+            (Change::Set(value), _) => {
+                let text = Datum::Text(Arc::clone(value));
+                self.data.insert(Arc::clone(&step.key), text);
+            }
+            (Change::Delete, _) => drop(self.data.remove(&step.key)),
+            (Change::SetField(field, value), None) => {
+                let fields = BTreeMap::from([(Arc::clone(field), Arc::clone(value))]);
+                let hash = Datum::Hash(fields);
+                self.data.insert(Arc::clone(&step.key), hash);
+            }
+            (Change::SetField(field, value), Some(Datum::Hash(hash))) => {
+                hash.insert(Arc::clone(field), Arc::clone(value));
+            }
+            (Change::DeleteField(_), None) => {}
+            (Change::DeleteField(field), Some(Datum::Hash(hash))) => {
+                hash.remove(field);
+                if hash.is_empty() {
+                    self.data.remove(&step.key);
+                }
+            }
+            (_, Some(Datum::Text(_))) => return Err(wrong_type()),
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Tokens for a grant, if the kind has any.
+    pub(super) fn tokens(&mut self, id: &LockId) -> Tokens {
+        if super::rules(id.kind).has_tokens() {
+            self.fences.reserve(id, self.clock)
+        } else {
+            Tokens::NONE
+        }
+    }
+
+    /// A step of a client that has tokens kept for so long.
+    pub(crate) fn keep_tokens(&mut self, retention: Option<Duration>) -> &mut Store {
+        self.fences.retention = retention;
+        self
+    }
+
+    pub(crate) fn write(&mut self, step: &FencedWrite) -> Result<Written, Failure> {
+        let written = self.fences.pass(step, self.clock);
+        if written == Written::Done {
+            self.fences.change(step)?;
+        }
+        Ok(written)
+    }
+
+    pub(crate) fn read(&self, step: &FencedRead) -> Result<Option<Vec<u8>>, Failure> {
+        match (self.fences.data.get(&step.key), &step.field) {
+            (None, _) => Ok(None),
+            (Some(Datum::Text(text)), None) => Ok(Some(text.to_vec())),
+            (Some(Datum::Hash(hash)), Some(field)) => Ok(hash.get(field).map(|v| v.to_vec())),
+            _ => Err(wrong_type()),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Data on the server that is written under fencing tokens.
+
+use redis::Value;
+
+use super::{
+    caller::Caller,
+    kinds::pair,
+    script::{Call, Lazy, Script},
+};
+use crate::backend::{
+    Reply,
+    fenced::{Change, FencedRead, FencedWrite, Written},
+};
+
+/// A script of the folder, behind the guard if it writes.
+macro_rules! script {
+    ($($part:literal),+) => {
+        Lazy::new(|| {
+            Script::new(concat!($(
+                include_str!(concat!("scripts/fenced_store/", $part, ".lua"))
+            ),+))
+        })
+    };
+}
+
+static SET: Lazy = script!("fence", "set");
+static DELETE: Lazy = script!("fence", "delete");
+static SET_FIELD: Lazy = script!("fence", "set_field");
+static DELETE_FIELD: Lazy = script!("fence", "delete_field");
+static GET: Lazy = script!("get");
+static GET_FIELD: Lazy = script!("get_field");
+
+pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
+    let (script, field, value) = match &step.change {
+        Change::Set(value) => (&SET, None, Some(value)),
+        Change::Delete => (&DELETE, None, None),
+        Change::SetField(field, value) => (&SET_FIELD, Some(field), Some(value)),
+        Change::DeleteField(field) => (&DELETE_FIELD, Some(field), None),
+    };
+    let bytes = step.key.len() + field.map_or(0, |field| field.len());
+    let bytes = bytes + value.map_or(0, |value| value.len());
+    let mut call = Call::new(script, 2, 4, bytes + 128)
+        .text(step.name.fence_key())
+        .arg(&*step.key)
+        .arg(step.token)
+        .arg(caller.token_ms);
+    if let Some(field) = field {
+        call = call.arg(&**field);
+    }
+    if let Some(value) = value {
+        call = call.arg(&**value);
+    }
+    caller.call(call, |reply| match pair(reply)? {
+        (1, _) => Some(Written::Done),
+        (0, newest) => Some(Written::Stale {
+            newest: u64::try_from(newest).ok()?,
+        }),
+        _ => None,
+    })
+}
+
+pub(super) fn read(caller: &Caller, step: &FencedRead) -> Reply<Option<Vec<u8>>> {
+    let call = match &step.field {
+        None => Call::new(&GET, 1, 0, step.key.len()).arg(&*step.key),
+        Some(field) => Call::new(&GET_FIELD, 1, 1, step.key.len() + field.len())
+            .arg(&*step.key)
+            .arg(&**field),
+    };
+    caller.call(call, |reply| match reply {
+        Value::Nil => Some(None),
+        Value::BulkString(bytes) => Some(Some(bytes.clone())),
+        _ => None,
+    })
+}

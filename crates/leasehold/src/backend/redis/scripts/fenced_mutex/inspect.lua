@@ -1,0 +1,23 @@
+-- fenced_mutex/inspect.lua: read the holders of the name, and its last token.
+--
+-- KEYS[1] name     hash    <owner> -> hold count; its TTL is the lease (Redisson RFencedLock)
+-- KEYS[2] token    string  the last token that was given or reserved
+-- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
+--
+-- Returns {ttl_ms, subscribers, {owner, holds, ...}, token}; ttl_ms -1: without an end, -2: free; subscribers -1: not
+--         known (PUBSUB is not permitted; Valkey 9.1 miscounts some numbers); token: a decimal number, empty if there is none
+-- Retry   safe: it only reads.
+local held = redis.call('HGETALL', KEYS[1])
+for i = 1, #held, 2 do
+  if held[i] == 'mode' then
+    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a fenced_mutex')
+  end
+end
+local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
+local token = redis.call('GET', KEYS[2])
+return {
+  redis.call('PTTL', KEYS[1]),
+  (heard.err or heard[2] < 0 or heard[2] > 1000000) and -1 or heard[2],
+  held,
+  token or '',
+}

@@ -1,0 +1,17 @@
+-- fenced_store/delete.lua: delete data.
+--
+-- KEYS[1] fence    string  the newest fencing token that was seen in a write
+-- KEYS[2] key      any     the data
+-- ARGV[1] token    integer the writer's token
+-- ARGV[2] keep_ms  integer how long the fence outlives its last write; 0: for ever
+--
+-- Returns {1, 0}       written
+--         {0, newest}  refused: a newer token was seen
+-- Error   the data is as it was; the fence may have seen the token.
+-- Retry   safe: the same write under the same token again, and none under an older one than was seen.
+local goes, answer = passes(ARGV[1], ARGV[2])
+if not goes then
+  return answer
+end
+redis.call('DEL', KEYS[2])
+return { 1, 0 }
