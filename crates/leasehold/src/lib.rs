@@ -86,8 +86,9 @@ pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind};
 pub use kind::{Access, LockKind};
 pub use locks::{
-    Detached, Exclusive, Guard, LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Read,
-    ReadGuard, RwLock, Write, WriteGuard,
+    Detached, Exclusive, Guard, LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Plain,
+    PlainMutex, PlainMutexGuard, Read, ReadGuard, RwLock, Spin, SpinMutex, SpinMutexGuard, Write,
+    WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, Status};

@@ -113,11 +113,22 @@ impl LockId {
         self.ours(Suffix::Grant(client))
     }
 
+    /// Where our clients say that the lock is free, if it has no channel of Redisson's.
+    pub(crate) fn free_channel(&self) -> Key<'_> {
+        self.ours(Suffix::Free)
+    }
+
+    /// The lock as the server knows it.
+    pub(crate) fn on_server(mut self) -> LockId {
+        self.kind = self.kind.on_server();
+        self
+    }
+
     fn ours<'a>(&'a self, suffix: Suffix<'a>) -> Key<'a> {
         Key {
             prefix: OURS,
             name: &self.name.0,
-            kind: self.kind,
+            kind: self.kind.on_server(),
             suffix,
         }
     }
@@ -132,6 +143,9 @@ impl fmt::Display for LockId {
 /// The prefix of this library's own keys and channels.
 pub(crate) const OURS: &str = "leasehold";
 const OURS_BEGIN: &str = "leasehold:";
+
+/// The end of the channels on which our clients say that a lock is free.
+pub(crate) const FREE: &str = ":free";
 
 /// A key or channel, written where it is needed.
 #[derive(Clone, Copy)]
@@ -150,6 +164,7 @@ enum Suffix<'a> {
     Gone(&'a str, LeaseId),
     GonePrefix,
     Grant(&'a str),
+    Free,
 }
 
 impl fmt::Display for Key<'_> {
@@ -171,9 +186,10 @@ impl fmt::Display for Key<'_> {
         }
         // A grant to one kind must not be heard as one to another.
         f.write_str(match self.kind {
-            LockKind::Mutex => "",
+            LockKind::Mutex | LockKind::SpinMutex => "",
             LockKind::RwLock => ":rw",
             LockKind::LeasedSemaphore => ":permits",
+            LockKind::PlainMutex => ":plain",
         })?;
         match self.suffix {
             Suffix::None => Ok(()),
@@ -185,6 +201,7 @@ impl fmt::Display for Key<'_> {
                 f.write_str(":grant:")?;
                 f.write_str(client)
             }
+            Suffix::Free => f.write_str(FREE),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub(super) mod leased_semaphore;
 mod mutex;
+mod plain_mutex;
 mod rw_lock;
 
 use std::{sync::Arc, time::Duration};
@@ -24,9 +25,10 @@ pub(in crate::backend::memory) struct StoredHold {
 /// The kinds that this backend knows: one line for each.
 pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
     match kind {
-        LockKind::Mutex => &mutex::MutexRules,
+        LockKind::Mutex | LockKind::SpinMutex => &mutex::MutexRules,
         LockKind::RwLock => &rw_lock::RwLockRules,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreRules,
+        LockKind::PlainMutex => &plain_mutex::PlainMutexRules,
     }
 }
 
@@ -47,6 +49,11 @@ pub(super) trait Rules: Sync {
 
     /// Whether clients that wait stand in a queue, and are given the lock in its order. (If not, all race for it.)
     fn has_queue(&self) -> bool {
+        true
+    }
+
+    /// Whether the server keeps how often the holder has entered.
+    fn counts(&self) -> bool {
         true
     }
 
