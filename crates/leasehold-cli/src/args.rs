@@ -161,12 +161,14 @@ impl Run {
 /// The kinds of locks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Kind {
-    /// One at a time
+    /// One at a time; a spin mutex, too
     Mutex,
     /// Many readers, or one writer
     Rw,
     /// A number of permits
     Semaphore,
+    /// One at a time, shared with the locks of other libraries: SET NAME TOKEN NX PX
+    Plain,
 }
 
 /// `leasehold status`

@@ -51,6 +51,7 @@ fn arguments(text: &str) -> BTreeSet<String> {
 fn is_shared(path: &Path) -> bool {
     [
         "waiting.lua",
+        "refuse.lua",
         "hand_over.lua",
         "holders.lua",
         "take.lua",
@@ -64,8 +65,9 @@ fn is_shared(path: &Path) -> bool {
 fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {
+        let of_all = ["scripts/waiting.lua", "scripts/refuse.lua"];
         if is_shared(&shared)
-            && (shared.parent() == path.parent() || shared.ends_with("scripts/waiting.lua"))
+            && (shared.parent() == path.parent() || of_all.iter().any(|of_all| shared.ends_with(of_all)))
         {
             let (_, text) = split(&text);
             let parts = text.split("local function ").skip(1);

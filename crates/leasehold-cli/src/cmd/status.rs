@@ -26,7 +26,8 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
 pub(crate) async fn of(client: &Client, kind: Option<Kind>, name: &str) -> Result<Status, Error> {
     let Some(kind) = kind else {
         let mut answer = of_kind(client, Kind::Mutex, name).await;
-        for other in [Kind::Rw, Kind::Semaphore] {
+        // A semaphore last: the lock of another library may be a number, too, and the plain mutex tells them apart.
+        for other in [Kind::Rw, Kind::Plain, Kind::Semaphore] {
             if !answer.as_ref().is_err_and(is_of_another_kind) {
                 break;
             }
@@ -47,6 +48,7 @@ async fn of_kind(client: &Client, kind: Kind, name: &str) -> Result<Status, Erro
         Kind::Mutex => client.mutex(name).status().await,
         Kind::Rw => client.rw_lock(name).status().await,
         Kind::Semaphore => client.leased_semaphore(name).status().await,
+        Kind::Plain => client.plain_mutex(name).status().await,
     }
 }
 
@@ -95,10 +97,13 @@ fn picture(status: &Status, now: SystemTime) -> String {
     }
     for holder in &status.holders {
         let client = match holder.client.as_str() {
+            "" if status.kind == LockKind::PlainMutex => {
+                format!("another library, token {}", visible(&holder.owner))
+            }
             "" => format!("permit {}", visible(&holder.owner)),
             client => format!("client {}", visible(client)),
         };
-        let does = access(holder, status.kind != LockKind::Mutex);
+        let does = access(holder, status.kind == LockKind::RwLock);
         match &holder.label {
             Some(label) => row(does, &format!("{}  ({client})", visible(label))),
             None => row(does, &client),

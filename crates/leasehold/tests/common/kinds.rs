@@ -3,8 +3,8 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, ReadGuard,
-    Released, RwLock, Status, WriteGuard,
+    Client, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, PlainMutex,
+    PlainMutexGuard, ReadGuard, Released, RwLock, SpinMutex, SpinMutexGuard, Status, WriteGuard,
 };
 
 /// A row of the table.
@@ -14,10 +14,19 @@ pub enum Row {
     Read,
     Write,
     Permit,
+    Plain,
+    Spin,
 }
 
 /// Every kind is here, or it does not exist.
-pub const ROWS: [Row; 4] = [Row::Mutex, Row::Read, Row::Write, Row::Permit];
+pub const ROWS: [Row; 6] = [
+    Row::Mutex,
+    Row::Read,
+    Row::Write,
+    Row::Permit,
+    Row::Plain,
+    Row::Spin,
+];
 
 /// A lock of any kind, with the verbs of a mutex.
 #[derive(Clone, Debug)]
@@ -26,6 +35,8 @@ pub enum AnyLock {
     Read(RwLock),
     Write(RwLock),
     Permit(LeasedSemaphore),
+    Plain(PlainMutex),
+    Spin(SpinMutex),
 }
 
 /// A guard of any kind.
@@ -35,6 +46,8 @@ pub enum AnyGuard {
     Read(ReadGuard),
     Write(WriteGuard),
     Permit(PermitGuard),
+    Plain(PlainMutexGuard),
+    Spin(SpinMutexGuard),
 }
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -46,6 +59,8 @@ impl Row {
             Row::Read => AnyLock::Read(client.rw_lock(name)),
             Row::Write => AnyLock::Write(client.rw_lock(name)),
             Row::Permit => AnyLock::Permit(client.leased_semaphore(name)),
+            Row::Plain => AnyLock::Plain(client.plain_mutex(name)),
+            Row::Spin => AnyLock::Spin(client.spin_mutex(name)),
         }
     }
 
@@ -54,7 +69,7 @@ impl Row {
         match self {
             Row::Read => Row::Write.lock(client, name),
             Row::Write => Row::Read.lock(client, name),
-            Row::Mutex | Row::Permit => self.lock(client, name),
+            Row::Mutex | Row::Permit | Row::Plain | Row::Spin => self.lock(client, name),
         }
     }
 
@@ -64,6 +79,16 @@ impl Row {
             let semaphore = client.leased_semaphore(name);
             semaphore.try_set_permits(1).await.unwrap();
         }
+    }
+
+    /// Whether its waiters listen. (If not, no other client knows that they wait.)
+    pub fn listens(self) -> bool {
+        self != Row::Spin
+    }
+
+    /// Whether the server keeps how often its holder has entered.
+    pub fn counts(self) -> bool {
+        self != Row::Plain
     }
 
     /// Keys that stay when nothing is held.
@@ -79,6 +104,8 @@ macro_rules! same {
             AnyLock::Read($inner) => AnyLock::Read($changed),
             AnyLock::Write($inner) => AnyLock::Write($changed),
             AnyLock::Permit($inner) => AnyLock::Permit($changed),
+            AnyLock::Plain($inner) => AnyLock::Plain($changed),
+            AnyLock::Spin($inner) => AnyLock::Spin($changed),
         }
     };
 }
@@ -102,6 +129,8 @@ impl AnyLock {
             AnyLock::Mutex(lock) => Some(AnyLock::Mutex(lock.owned_by(owner))),
             AnyLock::Read(lock) => Some(AnyLock::Read(lock.owned_by(owner))),
             AnyLock::Write(lock) => Some(AnyLock::Write(lock.owned_by(owner))),
+            AnyLock::Plain(lock) => Some(AnyLock::Plain(lock.owned_by(owner))),
+            AnyLock::Spin(lock) => Some(AnyLock::Spin(lock.owned_by(owner))),
             AnyLock::Permit(_) => None,
         }
     }
@@ -116,6 +145,8 @@ impl AnyLock {
             AnyLock::Permit(lock) => {
                 Box::pin(async move { lock.acquire().await.map(AnyGuard::Permit) })
             }
+            AnyLock::Plain(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Plain) }),
+            AnyLock::Spin(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Spin) }),
         }
     }
 
@@ -132,6 +163,12 @@ impl AnyLock {
             }
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire().await?.map(AnyGuard::Permit)) })
+            }
+            AnyLock::Plain(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Plain)) })
+            }
+            AnyLock::Spin(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Spin)) })
             }
         }
     }
@@ -150,6 +187,12 @@ impl AnyLock {
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire_for(wait).await?.map(AnyGuard::Permit)) })
             }
+            AnyLock::Plain(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Plain)) })
+            }
+            AnyLock::Spin(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Spin)) })
+            }
         }
     }
 
@@ -158,6 +201,8 @@ impl AnyLock {
             AnyLock::Mutex(lock) => lock.status().await,
             AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
             AnyLock::Permit(lock) => lock.status().await,
+            AnyLock::Plain(lock) => lock.status().await,
+            AnyLock::Spin(lock) => lock.status().await,
         };
         status.unwrap()
     }
@@ -170,6 +215,8 @@ macro_rules! each {
             AnyGuard::Read($inner) => $done,
             AnyGuard::Write($inner) => $done,
             AnyGuard::Permit($inner) => $done,
+            AnyGuard::Plain($inner) => $done,
+            AnyGuard::Spin($inner) => $done,
         }
     };
 }
@@ -205,6 +252,8 @@ impl AnyGuard {
             AnyGuard::Read(guard) => AnyGuard::Read(guard.reenter()?),
             AnyGuard::Write(guard) => AnyGuard::Write(guard.reenter()?),
             AnyGuard::Permit(guard) => AnyGuard::Permit(guard.reenter()?),
+            AnyGuard::Plain(guard) => AnyGuard::Plain(guard.reenter()?),
+            AnyGuard::Spin(guard) => AnyGuard::Spin(guard.reenter()?),
         })
     }
 

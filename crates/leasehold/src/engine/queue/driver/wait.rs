@@ -44,8 +44,9 @@ impl Driver<'_> {
     pub(super) async fn listen(&mut self) -> Step {
         {
             let mut state = self.queue.lock();
-            if let Some(pause) = self.look_after(&mut state, false, None) {
-                return Step::Look(pause); // it never listens
+            let first = state.first_live_waiter();
+            if first.is_some_and(|first| !first.waits.listens()) {
+                return Step::Ask; // and so learn how long the holder's lease lasts
             }
             let remote = state.remote();
             if remote.subscription == Subscription::Open {
