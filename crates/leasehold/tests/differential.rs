@@ -2,10 +2,13 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{marker::PhantomData, time::Duration};
 
-use common::differential::{self, CLIENTS, Play, rounded, told};
-use leasehold::{Client, ClientBuilder, Error, Guard, Handoff, Owner};
+use common::{
+    differential::{self, CLIENTS, Play, rounded, told},
+    kinds::{AnyGuard, AnyLock, Row},
+};
+use leasehold::{Client, ClientBuilder, Error, Handoff, Owner};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
@@ -78,19 +81,50 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..30)
 }
 
-type Waiter = JoinHandle<Result<Guard, Error>>;
+type Waiter = JoinHandle<Result<AnyGuard, Error>>;
+
+/// A kind of which one holder has the name at a time.
+trait OneHolder {
+    const ROW: Row;
+}
+
+struct OfMutex;
+struct OfPlain;
+struct OfSpin;
+
+impl OneHolder for OfMutex {
+    const ROW: Row = Row::Mutex;
+}
+
+impl OneHolder for OfPlain {
+    const ROW: Row = Row::Plain;
+}
+
+impl OneHolder for OfSpin {
+    const ROW: Row = Row::Spin;
+}
 
 /// What is going on in one world.
-struct Game {
+struct Game<K> {
+    kind: PhantomData<K>,
     clients: Vec<Client>,
     owners: Vec<Owner>,
     names: Vec<String>,
-    guards: Vec<(usize, Guard)>,
+    guards: Vec<(usize, AnyGuard)>,
     waiters: Vec<(usize, String, Waiter)>,
 }
 
-impl Game {
-    fn keep(&mut self, client: usize, guard: Result<Option<Guard>, Error>) -> String {
+impl<K: OneHolder> Game<K> {
+    /// A waiter that looks by itself does so when the game is over: the clock must not decide between the two worlds.
+    fn lock(&self, client: usize, name: usize) -> AnyLock {
+        const LONG: Duration = Duration::from_secs(60);
+        match K::ROW.lock(&self.clients[client], &self.names[name]) {
+            AnyLock::Spin(lock) => AnyLock::Spin(lock.backoff(LONG, LONG)),
+            other => other,
+        }
+    }
+
+    fn keep(&mut self, client: usize, guard: Result<Option<AnyGuard>, Error>) -> String {
         told(guard.map(|guard| {
             let got = guard.is_some();
             self.guards.extend(guard.map(|guard| (client, guard)));
@@ -108,11 +142,12 @@ impl Game {
     }
 }
 
-impl Play for Game {
+impl<K: OneHolder> Play for Game<K> {
     type Step = Step;
 
     fn new(clients: Vec<Client>, number: u64) -> Self {
         Game {
+            kind: PhantomData,
             owners: clients.iter().map(|_| Owner::new()).collect(),
             names: (0..NAMES).map(|name| format!("{number}/{name}")).collect(),
             guards: Vec::new(),
@@ -128,21 +163,21 @@ impl Play for Game {
                 name,
                 fixed,
             } => {
-                let mut mutex = self.clients[client].mutex(&self.names[name]);
+                let mut lock = self.lock(client, name);
                 if fixed {
-                    mutex = mutex.fixed_lease(Duration::from_secs(20));
+                    lock = lock.fixed_lease(Duration::from_secs(20));
                 }
-                let guard = mutex.try_lock().await;
+                let guard = lock.try_lock().await;
                 self.keep(client, guard)
             }
             Step::TryEnter { client, name } => {
-                let mutex = self.clients[client].mutex(&self.names[name]);
-                let guard = mutex.owned_by(&self.owners[client]).try_lock().await;
+                let lock = self.lock(client, name).owned_by(&self.owners[client]);
+                let guard = lock.expect("it has owners").try_lock().await;
                 self.keep(client, guard)
             }
             Step::Lock { client, name } => {
+                let lock = self.lock(client, name).lock();
                 let name = self.names[name].clone();
-                let lock = self.clients[client].mutex(&name).lock();
                 self.waiters.push((client, name, tokio::spawn(lock)));
                 String::new()
             }
@@ -195,7 +230,7 @@ impl Play for Game {
             // With waiters it is a race, which either may win.
             Step::ForceUnlock { name, .. } if self.is_wanted(name) => String::new(),
             Step::ForceUnlock { client, name } => {
-                told(self.clients[client].force_unlock(&self.names[name]).await)
+                told(self.lock(client, name).force_unlock().await)
             }
         }
     }
@@ -212,8 +247,8 @@ impl Play for Game {
                 place += 1;
             }
         }
-        for name in &self.names {
-            let status = self.clients[0].status(name).await.unwrap();
+        for name in 0..NAMES {
+            let status = self.lock(0, name).status().await;
             let holder = status.holder().cloned().map(|holder| {
                 let client = self.clients.iter().position(|c| c.id() == holder.client);
                 (client, holder.holds, holder.remaining.map(rounded))
@@ -222,8 +257,8 @@ impl Play for Game {
                 "held by {holder:?}, {} listen",
                 status.waiting_clients
             ));
-            for client in &self.clients {
-                let waiting = client.status(name).await.unwrap().waiting_here;
+            for client in 0..CLIENTS {
+                let waiting = self.lock(client, name).status().await.waiting_here;
                 seen.push(format!("{waiting} wait"));
             }
         }
@@ -249,8 +284,8 @@ impl Play for Game {
         }
         self.guards.clear();
         // What was detached or lost is still there.
-        for name in &self.names {
-            self.clients[0].force_unlock(name).await.unwrap();
+        for name in 0..NAMES {
+            self.lock(0, name).force_unlock().await.unwrap();
         }
     }
 }
@@ -262,5 +297,15 @@ fn settings(builder: ClientBuilder) -> ClientBuilder {
 
 #[test]
 fn memory_and_a_real_server_answer_the_same_to_everything() {
-    differential::compare::<Game, _>(64, settings, steps);
+    differential::compare::<Game<OfMutex>, _>(64, settings, steps);
+}
+
+#[test]
+fn memory_and_a_real_server_answer_the_same_about_plain_mutexes() {
+    differential::compare::<Game<OfPlain>, _>(32, settings, steps);
+}
+
+#[test]
+fn memory_and_a_real_server_answer_the_same_about_spin_mutexes() {
+    differential::compare::<Game<OfSpin>, _>(32, settings, steps);
 }

@@ -277,20 +277,8 @@ fn kind(row: Row) -> &'static str {
 }
 
 async fn refusals(lock: &AnyLock) -> Vec<leasehold::Error> {
-    let status = match lock {
-        AnyLock::Mutex(lock) => lock.status().await.err(),
-        AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await.err(),
-        AnyLock::Permit(lock) => lock.status().await.err(),
-        AnyLock::Plain(lock) => lock.status().await.err(),
-        AnyLock::Spin(lock) => lock.status().await.err(),
-    };
-    let forced = match lock {
-        AnyLock::Mutex(lock) => lock.force_unlock().await.err(),
-        AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await.err(),
-        AnyLock::Permit(lock) => lock.force_unlock().await.err(),
-        AnyLock::Plain(lock) => lock.force_unlock().await.err(),
-        AnyLock::Spin(lock) => lock.force_unlock().await.err(),
-    };
+    let status = lock.try_status().await.err();
+    let forced = lock.force_unlock().await.err();
     let locked = soon("an answer", lock.lock()).await.err();
     let tried = lock.try_lock().await.err();
     [status, forced, locked, tried]

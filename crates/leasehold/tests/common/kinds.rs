@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, PlainMutex,
+    Client, Detached, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, PlainMutex,
     PlainMutexGuard, ReadGuard, Released, RwLock, SpinMutex, SpinMutexGuard, Status, WriteGuard,
 };
 
@@ -197,14 +197,27 @@ impl AnyLock {
     }
 
     pub async fn status(&self) -> Status {
-        let status = match self {
+        self.try_status().await.unwrap()
+    }
+
+    pub async fn try_status(&self) -> Result<Status, Error> {
+        match self {
             AnyLock::Mutex(lock) => lock.status().await,
             AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
             AnyLock::Permit(lock) => lock.status().await,
             AnyLock::Plain(lock) => lock.status().await,
             AnyLock::Spin(lock) => lock.status().await,
-        };
-        status.unwrap()
+        }
+    }
+
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        match self {
+            AnyLock::Mutex(lock) => lock.force_unlock().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await,
+            AnyLock::Permit(lock) => lock.force_unlock().await,
+            AnyLock::Plain(lock) => lock.force_unlock().await,
+            AnyLock::Spin(lock) => lock.force_unlock().await,
+        }
     }
 }
 
@@ -257,8 +270,8 @@ impl AnyGuard {
         })
     }
 
-    pub fn detach(self) {
-        each!(self, guard => drop(guard.detach()));
+    pub fn detach(self) -> Detached {
+        each!(self, guard => guard.detach())
     }
 
     pub async fn release(self) -> Result<Released, Error> {
