@@ -124,14 +124,17 @@ pub(crate) fn check_backoff(first: Duration, most: Duration) -> Result<Backoff, 
         "no pause of more than 60s"
     } else if first > most {
         "a first pause no longer than the longest"
-    } else if let (Ok(first_ms), Ok(most_ms)) = (millis(first).try_into(), millis(most).try_into()) {
+    } else if let (Ok(first_ms), Ok(most_ms)) = (millis(first).try_into(), millis(most).try_into())
+    {
         return Ok(Backoff::from_millis(first_ms, most_ms));
     } else {
         "no pause of more than 60s"
     };
-    Err(Invalid::new("backoff", format!("{first:?} to {most:?}"), limit)
-        .remedy("give the shortest pause first, or leave it out for the default")
-        .into())
+    Err(
+        Invalid::new("backoff", format!("{first:?} to {most:?}"), limit)
+            .remedy("give the shortest pause first, or leave it out for the default")
+            .into(),
+    )
 }
 
 /// The settings of a client, checked.

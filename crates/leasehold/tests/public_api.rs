@@ -47,7 +47,9 @@ async fn every_future_can_be_spawned() {
     drop(send_static(client.plain_mutex("plain").lock()));
     drop(send_static(client.plain_mutex("plain").try_lock()));
     drop(send_static(client.spin_mutex("spin").lock()));
-    drop(send_static(client.spin_mutex("spin").try_lock_for(Duration::ZERO)));
+    drop(send_static(
+        client.spin_mutex("spin").try_lock_for(Duration::ZERO),
+    ));
     drop(send(mutex.status()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
     drop(send(guard.lost()));

@@ -67,7 +67,8 @@ fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     for (shared, text) in scripts() {
         let of_all = ["scripts/waiting.lua", "scripts/refuse.lua"];
         if is_shared(&shared)
-            && (shared.parent() == path.parent() || of_all.iter().any(|of_all| shared.ends_with(of_all)))
+            && (shared.parent() == path.parent()
+                || of_all.iter().any(|of_all| shared.ends_with(of_all)))
         {
             let (_, text) = split(&text);
             let parts = text.split("local function ").skip(1);

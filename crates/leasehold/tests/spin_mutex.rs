@@ -145,7 +145,14 @@ async fn a_process_whose_tasks_want_the_name_all_the_time_lets_others_in() {
 }
 
 async fn until_held(client: &Client) {
-    while client.spin_mutex("name").status().await.unwrap().holder().is_none() {
+    while client
+        .spin_mutex("name")
+        .status()
+        .await
+        .unwrap()
+        .holder()
+        .is_none()
+    {
         tokio::task::yield_now().await;
     }
 }

@@ -92,10 +92,7 @@ pub(crate) enum Acquired {
     Granted { remaining: Duration },
     /// Another owner holds it. `None`: its lease has no end (the TTL was removed). A `silent` one is no client of ours, and
     /// tells no waiter when it gives the lock back.
-    Held {
-        ttl: Option<Duration>,
-        silent: bool,
-    },
+    Held { ttl: Option<Duration>, silent: bool },
     /// The lease id was given up before this copy of the request arrived.
     GivenUp,
 }

@@ -3,8 +3,9 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Detached, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard, PlainMutex,
-    PlainMutexGuard, ReadGuard, Released, RwLock, SpinMutex, SpinMutexGuard, Status, WriteGuard,
+    Client, Detached, Error, LeasedSemaphore, LostReason, Mutex, MutexGuard, Owner, PermitGuard,
+    PlainMutex, PlainMutexGuard, ReadGuard, Released, RwLock, SpinMutex, SpinMutexGuard, Status,
+    WriteGuard,
 };
 
 /// A row of the table.

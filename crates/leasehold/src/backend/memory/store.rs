@@ -185,7 +185,7 @@ impl Store {
         let ends = rules(id.kind).ends(self.held_by(id));
         Acquired::Held {
             ttl: ends.map(|ends| ends.saturating_sub(now)),
-            silent: false,
+            silent: self.held_by(id).iter().any(StoredHold::is_foreign),
         }
     }
 

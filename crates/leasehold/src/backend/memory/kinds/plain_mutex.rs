@@ -1,4 +1,4 @@
-//! One at a time, and the server knows no more of it than the holder. Holders that are no clients of ours do not occur in memory.
+//! One at a time, and the server knows no more of it than the holder.
 
 use super::{Rules, StoredHold};
 use crate::kind::Access;

@@ -26,12 +26,7 @@ static RELEASE: Lazy = script!("waiting", "mutex/hand_over", "mutex/release");
 static RENEW: Lazy = script!("mutex/renew");
 static EXTEND: Lazy = script!("mutex/extend");
 static COUNT: Lazy = script!("mutex/count");
-static FORCE_UNLOCK: Lazy = script!(
-    "refuse",
-    "waiting",
-    "mutex/hand_over",
-    "mutex/force_unlock"
-);
+static FORCE_UNLOCK: Lazy = script!("refuse", "waiting", "mutex/hand_over", "mutex/force_unlock");
 static INSPECT: Lazy = script!("refuse", "mutex/inspect");
 
 pub(super) struct MutexWire;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    OrEmpty, OwnerField, Wire, acquired, extended, int, millis, mutex::MutexWire, released, renewals,
-    size_hint, texts,
+    OrEmpty, OwnerField, Wire, acquired, extended, int, millis, mutex::MutexWire, released,
+    renewals, size_hint, texts,
 };
 use crate::{
     backend::{
@@ -108,9 +108,11 @@ impl Wire for PlainMutexWire {
             lease: step.lease,
             lease_ms: 0,
         };
-        caller.call(renew(caller, &[look]), |reply| match renewals(reply, 1)?[..] {
-            [Renewal::Extended] => Some(Counted::Written),
-            _ => Some(Counted::NotOurs),
+        caller.call(renew(caller, &[look]), |reply| {
+            match renewals(reply, 1)?[..] {
+                [Renewal::Extended] => Some(Counted::Written),
+                _ => Some(Counted::NotOurs),
+            }
         })
     }
 
