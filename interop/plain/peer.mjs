@@ -51,7 +51,8 @@ async function obey([order, name, ...rest]) {
       held.set(name, await held.get(name).extend(Number(rest[0])));
       return "extended";
     case "unlock":
-      await held.get(name).release();
+      // Once: a lease that is over cannot be given back.
+      await redlock(0).release(held.get(name));
       held.delete(name);
       return "unlocked";
     case "count":

@@ -209,14 +209,16 @@ async fn copies_of_old_requests_change_nothing_of_the_next_holder() {
         let mut monitor = Monitor::start(&server);
         let builder = Client::builder().url(server.url()).may_duplicate(true);
         let client = builder.connect().await.unwrap();
-        let lock = client.plain_mutex("name").fixed_lease(60 * SECOND);
+        let lock = client.plain_mutex("name").owned_by(&Owner::new());
+        let lock = lock.fixed_lease(60 * SECOND);
         let guard = lock.lock().await.unwrap();
         let owner = guard.owner();
         guard.extend(70 * SECOND).await.unwrap();
-        guard.verify().await.unwrap();
+        drop(lock.lock().await.unwrap()); // enters again
         release(guard).await;
+        wait_until_idle(&client).await;
         let requests = monitor.calls(&owner);
-        assert_eq!(requests.len(), 4, "{requests:?}");
+        assert!(requests.len() >= 4, "{requests:?}");
         for request in &requests {
             send_copy(&server, request);
             assert_eq!(holder(&server), "", "it does not hold again: {request:?}");
@@ -303,7 +305,7 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
                     assert_eq!(error.kind(), ErrorKind::Rejected, "{case}");
                     let cause = std::error::Error::source(&error).unwrap().to_string();
                     let expected = format!(
-                        "WRONGTYPE the name is held as a {}, and not as a {}",
+                        "the name is held as a {}, and not as a {}",
                         kind(there),
                         kind(asked)
                     );
@@ -323,7 +325,7 @@ async fn a_name_that_is_no_lock_is_refused_and_stays_as_it_is() {
         server.cli(&["RPUSH", "name", "a"]);
         for error in refusals(&AnyLock::Plain(client.plain_mutex("name"))).await {
             let cause = std::error::Error::source(&error).unwrap().to_string();
-            let expected = "WRONGTYPE the name holds a list, and not a plain_mutex";
+            let expected = "the name holds a list, and not a plain_mutex";
             assert!(cause.contains(expected), "{cause}");
         }
         assert_eq!(int(&server, &["LLEN", "name"]), 1);
