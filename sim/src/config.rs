@@ -172,6 +172,14 @@ impl Config {
             _ => LockKind::LeasedSemaphore,
         };
         config.permits = r.u32(1..=4);
+        if config.kind == LockKind::Mutex {
+            // Of their own randomness as well.
+            config.kind = match Rng::with_seed(mix(seed, 0x0050_1A14)).u32(0..12) {
+                0 => LockKind::PlainMutex,
+                1..=2 => LockKind::SpinMutex,
+                _ => LockKind::Mutex,
+            };
+        }
         // Else no answer is ever in time.
         config.operation_timeout = config.operation_timeout.max(config.latency * 8);
         config.chaos = (config.lease * r.u64(4..20)).clamp(2 * SECOND, 120 * SECOND);

@@ -1,6 +1,6 @@
 //! The faults of clients, connections and the server; and their end.
 
-use std::{mem, sync::Arc};
+use std::{mem, sync::Arc, time::Duration};
 
 use leasehold::sim::NoAnswer;
 
@@ -265,6 +265,32 @@ impl World {
         self.note(0, "fault: server paused", || {
             format!("the server stands still for {}", span(time))
         });
+    }
+
+    /// A client of another library takes a name, if it is free, and gives it back before its lease ends or not.
+    pub fn visit(&mut self, name: u8, time: u64) {
+        // It is gone when the faults end, as they are.
+        let time = time.min(self.config.chaos.saturating_sub(self.now));
+        let lease = Duration::from_nanos(time);
+        let called = NAMES[usize::from(name)];
+        if self.healed_at.is_some() || lease.is_zero() || !self.server.visit(called, Some(lease)) {
+            return;
+        }
+        if time % 2 == 0 {
+            self.at(self.now + time / 2, Event::Leave(name));
+        }
+        self.note(0, "another library holds", || {
+            format!("another library takes {called} for {}", span(time))
+        });
+    }
+
+    pub fn visitor_leaves(&mut self, name: u8) {
+        let called = NAMES[usize::from(name)];
+        if self.server.visit(called, None) {
+            self.note(0, "another library leaves", || {
+                format!("another library gives {called} back")
+            });
+        }
     }
 
     pub fn restart(&mut self, with_data: bool) {

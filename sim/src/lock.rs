@@ -3,8 +3,8 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, FencedMutex, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner, RwLock,
-    Status,
+    Client, Error, FencedMutex, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner,
+    PlainMutex, RwLock, SpinMutex, Status,
 };
 
 /// A lock, and the operation on it.
@@ -15,6 +15,8 @@ pub enum Lock {
     Read(RwLock),
     Write(RwLock),
     Permits(LeasedSemaphore, u32),
+    Plain(PlainMutex),
+    Spin(SpinMutex),
 }
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -27,6 +29,8 @@ macro_rules! each {
             Lock::Read($inner) => Lock::Read($changed),
             Lock::Write($inner) => Lock::Write($changed),
             Lock::Permits($inner, count) => Lock::Permits($changed, count),
+            Lock::Plain($inner) => Lock::Plain($changed),
+            Lock::Spin($inner) => Lock::Spin($changed),
         }
     };
 }
@@ -42,13 +46,15 @@ impl Lock {
             }
             LockKind::Mutex => Lock::Mutex(client.mutex(name)),
             LockKind::FencedMutex => Lock::Fenced(client.fenced_mutex(name)),
+            LockKind::PlainMutex => Lock::Plain(client.plain_mutex(name)),
+            LockKind::SpinMutex => Lock::Spin(client.spin_mutex(name)),
             other => unreachable!("no world is about a {other}"),
         }
     }
 
     pub fn in_words(&self) -> String {
         match self {
-            Lock::Mutex(_) | Lock::Fenced(_) => String::new(),
+            Lock::Mutex(_) | Lock::Fenced(_) | Lock::Plain(_) | Lock::Spin(_) => String::new(),
             Lock::Read(_) => ", to read".to_owned(),
             Lock::Write(_) => ", to write".to_owned(),
             Lock::Permits(_, count) => format!(", {count} permits"),
@@ -82,6 +88,8 @@ impl Lock {
             Lock::Fenced(lock) => Some(Lock::Fenced(lock.owned_by(owner))),
             Lock::Read(lock) => Some(Lock::Read(lock.owned_by(owner))),
             Lock::Write(lock) => Some(Lock::Write(lock.owned_by(owner))),
+            Lock::Plain(lock) => Some(Lock::Plain(lock.owned_by(owner))),
+            Lock::Spin(lock) => Some(Lock::Spin(lock.owned_by(owner))),
             Lock::Permits(..) => None,
         }
     }
@@ -95,6 +103,8 @@ impl Lock {
             Lock::Permits(lock, count) => {
                 Box::pin(async move { lock.acquire_many(count).await.map(Guard::erased) })
             }
+            Lock::Plain(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
+            Lock::Spin(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
         }
     }
 
@@ -107,6 +117,8 @@ impl Lock {
             Lock::Permits(lock, count) => {
                 Box::pin(async move { erased(lock.try_acquire_many(count).await) })
             }
+            Lock::Plain(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
+            Lock::Spin(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
         }
     }
 
@@ -119,6 +131,8 @@ impl Lock {
             Lock::Permits(lock, count) => {
                 Box::pin(async move { erased(lock.try_acquire_many_for(count, wait).await) })
             }
+            Lock::Plain(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
+            Lock::Spin(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
         }
     }
 
@@ -128,6 +142,8 @@ impl Lock {
             Lock::Fenced(lock) => lock.status().await,
             Lock::Read(lock) | Lock::Write(lock) => lock.status().await,
             Lock::Permits(lock, _) => lock.status().await,
+            Lock::Plain(lock) => lock.status().await,
+            Lock::Spin(lock) => lock.status().await,
         }
     }
 
@@ -137,6 +153,8 @@ impl Lock {
             Lock::Fenced(lock) => lock.force_unlock().await,
             Lock::Read(lock) | Lock::Write(lock) => lock.force_unlock().await,
             Lock::Permits(lock, _) => lock.force_unlock().await,
+            Lock::Plain(lock) => lock.force_unlock().await,
+            Lock::Spin(lock) => lock.force_unlock().await,
         }
     }
 }

@@ -146,7 +146,10 @@ impl Task {
         let fixed = r.f64() < config.fixed;
         // No dice where there is no choice, so that a world of mutexes is as it was before there were other kinds.
         let want = match config.kind {
-            LockKind::Mutex | LockKind::FencedMutex => 0,
+            LockKind::Mutex
+            | LockKind::FencedMutex
+            | LockKind::PlainMutex
+            | LockKind::SpinMutex => 0,
             _ => r.u32(0..12),
         };
         let called = NAMES[usize::from(name)];

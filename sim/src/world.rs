@@ -37,6 +37,10 @@ pub enum Event {
     Born(u8),
     Pause(u64),
     Restart(bool),
+    /// A client of another library takes a name for so long.
+    Visit(u8, u64),
+    /// It gives it back.
+    Leave(u8),
     /// A lease of a client is to be free by now: client, name, lease id.
     Free(u8, u8, u64),
     Heal,
@@ -196,6 +200,8 @@ impl World {
             Event::Born(client) => self.born(client),
             Event::Pause(time) => self.pause(time),
             Event::Restart(with_data) => self.restart(with_data),
+            Event::Visit(name, time) => self.visit(name, time),
+            Event::Leave(name) => self.visitor_leaves(name),
             Event::Free(client, name, lease) => release::is_free(self, client, name, lease),
             Event::Heal => self.heal(),
             Event::Look => self.look(),
@@ -245,6 +251,15 @@ impl World {
                     _ => Event::Restart(r.bool()),
                 };
                 self.at(time, event);
+            }
+        }
+        if config.kind == LockKind::PlainMutex {
+            // Of their own randomness, so that the rest of a world is as it is without them.
+            let mut r = Rng::with_seed(mix(config.seed, 0x0051_7042));
+            for _ in 0..r.u32(0..=4) {
+                let time = r.u64(0..config.lease * 3 + 100 * MS).min(config.chaos);
+                let visit = Event::Visit(r.u8(0..config.names), config.span(&mut r));
+                self.at(time, visit);
             }
         }
         self.at(config.chaos, Event::Heal);

@@ -161,7 +161,7 @@ impl Run {
 /// The kinds of locks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Kind {
-    /// One at a time
+    /// One at a time; a spin mutex, too
     Mutex,
     /// One at a time, each with a fencing token
     Fenced,
@@ -169,6 +169,8 @@ pub(crate) enum Kind {
     Rw,
     /// A number of permits
     Semaphore,
+    /// One at a time, shared with the locks of other libraries: SET NAME TOKEN NX PX
+    Plain,
 }
 
 /// `leasehold status`

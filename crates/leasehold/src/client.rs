@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::broadcast;
 
 use crate::{
-    Error, Event, FencedMutex, FencedStore, LeasedSemaphore, Mutex, RwLock, Status,
-    engine::core::Core,
+    Error, Event, FencedMutex, FencedStore, LeasedSemaphore, Mutex, PlainMutex, RwLock, SpinMutex,
+    Status, engine::core::Core,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -86,6 +86,17 @@ impl Client {
     /// Permits, each held under a lease. No I/O; the first use refuses a bad name.
     pub fn leased_semaphore(&self, name: impl AsRef<str>) -> LeasedSemaphore {
         LeasedSemaphore::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// The lock that many libraries share: `SET name token NX PX`. No I/O; the first use refuses a bad name.
+    pub fn plain_mutex(&self, name: impl AsRef<str>) -> PlainMutex {
+        PlainMutex::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// A mutex for names that are taken for microseconds: its waiters ask again and again. No I/O; the first use refuses a
+    /// bad name.
+    pub fn spin_mutex(&self, name: impl AsRef<str>) -> SpinMutex {
+        SpinMutex::new(Arc::clone(&self.core), name.as_ref())
     }
 
     /// The holders of a mutex, and how many wait for it. The other kinds have a `status` of their own.

@@ -16,15 +16,21 @@ pub enum LockKind {
     RwLock,
     /// [`LeasedSemaphore`](crate::LeasedSemaphore), Redisson's `RPermitExpirableSemaphore`.
     LeasedSemaphore,
+    /// [`PlainMutex`](crate::PlainMutex), the `SET name token NX PX` of many libraries.
+    PlainMutex,
+    /// [`SpinMutex`](crate::SpinMutex), Redisson's `RSpinLock`. To the server it is a mutex.
+    SpinMutex,
 }
 
 impl LockKind {
     /// All of them.
-    pub const ALL: [LockKind; 4] = [
+    pub const ALL: [LockKind; 6] = [
         LockKind::Mutex,
         LockKind::FencedMutex,
         LockKind::RwLock,
         LockKind::LeasedSemaphore,
+        LockKind::PlainMutex,
+        LockKind::SpinMutex,
     ];
 
     /// As it is called in code: `client.rw_lock(name)`.
@@ -34,6 +40,16 @@ impl LockKind {
             LockKind::FencedMutex => "fenced_mutex",
             LockKind::RwLock => "rw_lock",
             LockKind::LeasedSemaphore => "leased_semaphore",
+            LockKind::PlainMutex => "plain_mutex",
+            LockKind::SpinMutex => "spin_mutex",
+        }
+    }
+
+    /// As the server knows it: a spin mutex is a mutex whose waiters do not listen.
+    pub(crate) const fn on_server(self) -> LockKind {
+        match self {
+            LockKind::SpinMutex => LockKind::Mutex,
+            other => other,
         }
     }
 }

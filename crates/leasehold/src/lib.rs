@@ -88,8 +88,8 @@ pub use events::{Event, EventKind};
 pub use kind::{Access, LockKind};
 pub use locks::{
     Detached, Exclusive, Fenced, FencedMutex, FencedMutexGuard, FencedStore, Guard,
-    LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Read, ReadGuard, RwLock, Write,
-    WriteGuard,
+    LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard,
+    Read, ReadGuard, RwLock, Spin, SpinMutex, SpinMutexGuard, Write, WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, Status};

@@ -118,11 +118,22 @@ impl LockId {
         self.ours(Suffix::Grant(client))
     }
 
+    /// Where our clients say that the lock is free, if it has no channel of Redisson's.
+    pub(crate) fn free_channel(&self) -> Key<'_> {
+        self.ours(Suffix::Free)
+    }
+
+    /// The lock as the server knows it.
+    pub(crate) fn on_server(mut self) -> LockId {
+        self.kind = self.kind.on_server();
+        self
+    }
+
     fn ours<'a>(&'a self, suffix: Suffix<'a>) -> Key<'a> {
         Key {
             prefix: OURS,
             name: &self.name.0,
-            kind: self.kind,
+            kind: self.kind.on_server(),
             suffix,
         }
     }
@@ -137,6 +148,9 @@ impl fmt::Display for LockId {
 /// The prefix of this library's own keys and channels.
 pub(crate) const OURS: &str = "leasehold";
 pub(crate) const OURS_BEGIN: &str = "leasehold:";
+
+/// The end of the channels on which our clients say that a lock is free.
+pub(crate) const FREE: &str = ":free";
 
 /// A key or channel, written where it is needed.
 #[derive(Clone, Copy)]
@@ -156,6 +170,7 @@ enum Suffix<'a> {
     Gone(&'a str, LeaseId),
     GonePrefix,
     Grant(&'a str),
+    Free,
 }
 
 impl fmt::Display for Key<'_> {
@@ -177,10 +192,11 @@ impl fmt::Display for Key<'_> {
         }
         // A grant to one kind must not be heard as one to another.
         f.write_str(match self.kind {
-            LockKind::Mutex => "",
+            LockKind::Mutex | LockKind::SpinMutex => "",
             LockKind::FencedMutex => ":fenced",
             LockKind::RwLock => ":rw",
             LockKind::LeasedSemaphore => ":permits",
+            LockKind::PlainMutex => ":plain",
         })?;
         match self.suffix {
             Suffix::None => Ok(()),
@@ -193,6 +209,7 @@ impl fmt::Display for Key<'_> {
                 f.write_str(":grant:")?;
                 f.write_str(client)
             }
+            Suffix::Free => f.write_str(FREE),
         }
     }
 }

@@ -35,7 +35,7 @@ pub struct Status {
 #[non_exhaustive]
 pub struct Holder {
     /// The owner field: `<client uuid>:<lease id>`, or `<client uuid>:<thread id>` for Redisson; a writer's ends with `:write`.
-    /// Of a leased semaphore: the id of the first permit.
+    /// Of a leased semaphore: the id of the first permit. Of a plain mutex that another library holds: its token.
     pub owner: String,
     /// The client's uuid; empty where the server does not know it.
     pub client: String,
@@ -78,7 +78,8 @@ impl Holder {
         let number = number.split(':').next().unwrap_or_default();
         let number = number.parse::<u64>().ok().map(LeaseId::from);
         Holder {
-            client: client.to_owned(),
+            // Another library's token may have a colon, too.
+            client: number.map_or("", |_| client).to_owned(),
             label: held.label,
             access: held.access,
             holds: held.holds,

@@ -4,7 +4,8 @@ use std::{future::pending, time::Duration};
 
 use leasehold::{
     Client, ClientBuilder, Detached, Error, Event, FencedMutex, FencedMutexGuard, FencedStore,
-    Guard, Handoff, Invalid, MemoryServer, Mutex, Owner, Released, Shutdown, Status,
+    Guard, Handoff, Invalid, MemoryServer, Mutex, Owner, PlainMutex, PlainMutexGuard, Released,
+    Shutdown, SpinMutex, SpinMutexGuard, Status,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -31,6 +32,10 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<MemoryServer>();
     send_sync_static::<Mutex>();
     send_sync_static::<Owner>();
+    send_sync_static::<PlainMutex>();
+    send_sync_static::<PlainMutexGuard>();
+    send_sync_static::<SpinMutex>();
+    send_sync_static::<SpinMutexGuard>();
     send_sync_static::<Released>();
     send_sync_static::<Shutdown>();
     send_sync_static::<Status>();
@@ -43,6 +48,12 @@ async fn every_future_can_be_spawned() {
     let guard = send_static(mutex.lock()).await.unwrap();
     drop(send_static(mutex.try_lock()));
     drop(send_static(mutex.try_lock_for(Duration::ZERO)));
+    drop(send_static(client.plain_mutex("plain").lock()));
+    drop(send_static(client.plain_mutex("plain").try_lock()));
+    drop(send_static(client.spin_mutex("spin").lock()));
+    drop(send_static(
+        client.spin_mutex("spin").try_lock_for(Duration::ZERO),
+    ));
     drop(send(mutex.status()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
     drop(send(guard.lost()));

@@ -51,6 +51,7 @@ fn arguments(text: &str) -> BTreeSet<String> {
 fn is_shared(path: &Path) -> bool {
     [
         "waiting.lua",
+        "refuse.lua",
         "hand_over.lua",
         "holders.lua",
         "take.lua",
@@ -66,9 +67,10 @@ fn is_shared(path: &Path) -> bool {
 fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {
+        let of_all = ["scripts/waiting.lua", "scripts/refuse.lua"];
         if is_shared(&shared)
             && (shared.parent() == path.parent()
-                || shared.ends_with("scripts/waiting.lua")
+                || of_all.iter().any(|of_all| shared.ends_with(of_all))
                 // A fenced mutex is passed on as a mutex is.
                 || shared.ends_with("mutex/hand_over.lua")
                     && path.parent().is_some_and(|folder| folder.ends_with("fenced_mutex")))

@@ -36,7 +36,8 @@ pub(crate) async fn of(client: &Client, kind: Option<Kind>, name: &str) -> Resul
                     None => answer,
                 });
         }
-        for other in [Kind::Fenced, Kind::Rw, Kind::Semaphore] {
+        // A semaphore last: the lock of another library may be a number, too, and the plain mutex tells them apart.
+        for other in [Kind::Fenced, Kind::Rw, Kind::Plain, Kind::Semaphore] {
             if !answer.as_ref().is_err_and(is_of_another_kind) {
                 break;
             }
@@ -58,6 +59,7 @@ async fn of_kind(client: &Client, kind: Kind, name: &str) -> Result<Status, Erro
         Kind::Fenced => client.fenced_mutex(name).status().await,
         Kind::Rw => client.rw_lock(name).status().await,
         Kind::Semaphore => client.leased_semaphore(name).status().await,
+        Kind::Plain => client.plain_mutex(name).status().await,
     }
 }
 
@@ -107,11 +109,13 @@ fn picture(status: &Status, now: SystemTime) -> String {
     }
     for holder in &status.holders {
         let client = match holder.client.as_str() {
+            "" if status.kind == LockKind::PlainMutex => {
+                format!("another library, token {}", visible(&holder.owner))
+            }
             "" => format!("permit {}", visible(&holder.owner)),
             client => format!("client {}", visible(client)),
         };
-        let is_mutex = matches!(status.kind, LockKind::Mutex | LockKind::FencedMutex);
-        let does = access(holder, !is_mutex);
+        let does = access(holder, status.kind == LockKind::RwLock);
         match &holder.label {
             Some(label) => row(does, &format!("{}  ({client})", visible(label))),
             None => row(does, &client),

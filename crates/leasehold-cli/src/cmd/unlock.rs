@@ -26,6 +26,7 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
     let unlocked = match before.kind {
         LockKind::FencedMutex => client.fenced_mutex(&args.name).force_unlock().await?,
         LockKind::RwLock => client.rw_lock(&args.name).force_unlock().await?,
+        LockKind::PlainMutex => client.plain_mutex(&args.name).force_unlock().await?,
         LockKind::LeasedSemaphore => client.leased_semaphore(&args.name).force_unlock().await?,
         _ => client.mutex(&args.name).force_unlock().await?,
     };

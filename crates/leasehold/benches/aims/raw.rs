@@ -8,7 +8,10 @@ use redis::{
     io::tcp::TcpSettings,
 };
 
-const ACQUIRE: &str = include_str!("../../src/backend/redis/scripts/mutex/acquire.lua");
+const ACQUIRE: &str = concat!(
+    include_str!("../../src/backend/redis/scripts/refuse.lua"),
+    include_str!("../../src/backend/redis/scripts/mutex/acquire.lua")
+);
 const RELEASE: &str = concat!(
     include_str!("../../src/backend/redis/scripts/waiting.lua"),
     include_str!("../../src/backend/redis/scripts/mutex/hand_over.lua"),

@@ -209,8 +209,9 @@ fn load() -> String {
 
 /// The commands that the scripts call, in lower case.
 fn commands_in_scripts() -> BTreeSet<String> {
-    const SCRIPTS: [&str; 9] = [
+    const SCRIPTS: [&str; 10] = [
         include_str!("../../src/backend/redis/scripts/waiting.lua"),
+        include_str!("../../src/backend/redis/scripts/refuse.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/acquire.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/count.lua"),
         include_str!("../../src/backend/redis/scripts/mutex/extend.lua"),

@@ -99,8 +99,9 @@ pub(crate) struct Place {
 pub(crate) enum Acquired {
     /// The lease id holds it; `remaining` of its lease is left (B1).
     Granted { remaining: Duration, tokens: Tokens },
-    /// Another owner holds it. `None`: its lease has no end (the TTL was removed).
-    Held { ttl: Option<Duration> },
+    /// Another owner holds it. `None`: its lease has no end (the TTL was removed). A `silent` one is no client of ours, and
+    /// tells no waiter when it gives the lock back.
+    Held { ttl: Option<Duration>, silent: bool },
     /// The lease id was given up before this copy of the request arrived.
     GivenUp,
 }

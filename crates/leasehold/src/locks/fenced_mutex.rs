@@ -6,9 +6,9 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, owner_settings};
+use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
 use crate::{
-    Error, FencedMutexGuard, Guard,
+    Error, FencedMutexGuard,
     engine::core::Core,
     engine::queue::Patience,
     kind::{Access, LockKind},
@@ -121,11 +121,7 @@ impl FencedMutex {
     pub fn lock(
         &self,
     ) -> impl Future<Output = Result<FencedMutexGuard, Error>> + Send + 'static + use<> {
-        let asked = self.ask(Patience::Forever);
-        async move {
-            // A caller that waits for ever is never told "busy".
-            asked.await?.ok_or(Error::Closed)
-        }
+        never_busy(self.ask(Patience::Forever))
     }
 
     /// Takes the lock if it is free now; `None` if it is held.
@@ -184,7 +180,6 @@ impl FencedMutex {
         patience: Patience,
     ) -> impl Future<Output = Result<Option<FencedMutexGuard>, Error>> + Send + 'static + use<>
     {
-        let asked = self.handle.ask(Access::Exclusive, patience);
-        async move { Ok(asked.await?.map(Guard::new)) }
+        self.handle.ask(Access::Exclusive, patience)
     }
 }

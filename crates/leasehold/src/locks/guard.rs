@@ -82,6 +82,20 @@ pub enum Write {}
 #[derive(Debug)]
 pub enum Permit {}
 
+/// A hold on a [`PlainMutex`](crate::PlainMutex).
+pub type PlainMutexGuard = Guard<Plain>;
+
+/// A hold on a [`SpinMutex`](crate::SpinMutex).
+pub type SpinMutexGuard = Guard<Spin>;
+
+/// Stands for a plain mutex in [`PlainMutexGuard`].
+#[derive(Debug)]
+pub enum Plain {}
+
+/// Stands for a spin mutex in [`SpinMutexGuard`].
+#[derive(Debug)]
+pub enum Spin {}
+
 /// The hold of a guard after [`Guard::detach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -6,9 +6,9 @@ use futures_util::FutureExt;
 
 use crate::{
     Error, Guard, Status,
-    config::{Handoff, check_lease, check_max_hold},
+    config::{Handoff, check_backoff, check_lease, check_max_hold},
     engine::core::Core,
-    engine::queue::{self, Patience, Spec},
+    engine::queue::{self, Patience, Spec, Waits},
     error::Invalid,
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -34,6 +34,9 @@ pub(super) struct Settings {
     pub(super) handoff: Handoff,
     pub(super) reentrant: bool,
     pub(super) owner: Option<OwnerId>,
+    pub(super) waits: Waits,
+    /// The first pause and the longest, if they are not those of `waits`.
+    pub(super) backoff: Option<(Duration, Duration)>,
 }
 
 impl Handle {
@@ -50,6 +53,8 @@ impl Handle {
             max_hold: None,
             reentrant: true,
             owner: None,
+            waits: Waits::Told,
+            backoff: None,
         };
         Handle {
             core,
@@ -125,6 +130,10 @@ impl Handle {
                 .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
                 .into());
         }
+        let waits = match settings.backoff {
+            Some((first, most)) => settings.waits.with(check_backoff(first, most)?),
+            None => settings.waits,
+        };
         Ok(Spec {
             access,
             lease: lease.into(),
@@ -133,6 +142,7 @@ impl Handle {
             handoff: settings.handoff,
             owner: settings.owner,
             reentrant: settings.reentrant,
+            waits,
             place,
         })
     }

@@ -4,7 +4,8 @@ use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
     Client, Detached, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex,
-    MutexGuard, Owner, PermitGuard, ReadGuard, Released, RwLock, Status, WriteGuard,
+    MutexGuard, Owner, PermitGuard, PlainMutex, PlainMutexGuard, ReadGuard, Released, RwLock,
+    SpinMutex, SpinMutexGuard, Status, WriteGuard,
 };
 
 /// A row of the table.
@@ -15,10 +16,20 @@ pub enum Row {
     Read,
     Write,
     Permit,
+    Plain,
+    Spin,
 }
 
 /// Every kind is here, or it does not exist.
-pub const ROWS: [Row; 5] = [Row::Mutex, Row::Fenced, Row::Read, Row::Write, Row::Permit];
+pub const ROWS: [Row; 7] = [
+    Row::Mutex,
+    Row::Fenced,
+    Row::Read,
+    Row::Write,
+    Row::Permit,
+    Row::Plain,
+    Row::Spin,
+];
 
 /// A lock of any kind, with the verbs of a mutex.
 #[derive(Clone, Debug)]
@@ -28,6 +39,8 @@ pub enum AnyLock {
     Read(RwLock),
     Write(RwLock),
     Permit(LeasedSemaphore),
+    Plain(PlainMutex),
+    Spin(SpinMutex),
 }
 
 /// A guard of any kind.
@@ -38,6 +51,8 @@ pub enum AnyGuard {
     Read(ReadGuard),
     Write(WriteGuard),
     Permit(PermitGuard),
+    Plain(PlainMutexGuard),
+    Spin(SpinMutexGuard),
 }
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -50,6 +65,8 @@ impl Row {
             Row::Read => AnyLock::Read(client.rw_lock(name)),
             Row::Write => AnyLock::Write(client.rw_lock(name)),
             Row::Permit => AnyLock::Permit(client.leased_semaphore(name)),
+            Row::Plain => AnyLock::Plain(client.plain_mutex(name)),
+            Row::Spin => AnyLock::Spin(client.spin_mutex(name)),
         }
     }
 
@@ -58,7 +75,9 @@ impl Row {
         match self {
             Row::Read => Row::Write.lock(client, name),
             Row::Write => Row::Read.lock(client, name),
-            Row::Mutex | Row::Fenced | Row::Permit => self.lock(client, name),
+            Row::Mutex | Row::Fenced | Row::Permit | Row::Plain | Row::Spin => {
+                self.lock(client, name)
+            }
         }
     }
 
@@ -68,6 +87,16 @@ impl Row {
             let semaphore = client.leased_semaphore(name);
             semaphore.try_set_permits(1).await.unwrap();
         }
+    }
+
+    /// Whether its waiters listen. (If not, no other client knows that they wait.)
+    pub fn listens(self) -> bool {
+        self != Row::Spin
+    }
+
+    /// Whether the server keeps how often its holder has entered.
+    pub fn counts(self) -> bool {
+        self != Row::Plain
     }
 
     /// Keys that stay when nothing is held.
@@ -88,6 +117,8 @@ macro_rules! same {
             AnyLock::Read($inner) => AnyLock::Read($changed),
             AnyLock::Write($inner) => AnyLock::Write($changed),
             AnyLock::Permit($inner) => AnyLock::Permit($changed),
+            AnyLock::Plain($inner) => AnyLock::Plain($changed),
+            AnyLock::Spin($inner) => AnyLock::Spin($changed),
         }
     };
 }
@@ -112,6 +143,8 @@ impl AnyLock {
             AnyLock::Fenced(lock) => Some(AnyLock::Fenced(lock.owned_by(owner))),
             AnyLock::Read(lock) => Some(AnyLock::Read(lock.owned_by(owner))),
             AnyLock::Write(lock) => Some(AnyLock::Write(lock.owned_by(owner))),
+            AnyLock::Plain(lock) => Some(AnyLock::Plain(lock.owned_by(owner))),
+            AnyLock::Spin(lock) => Some(AnyLock::Spin(lock.owned_by(owner))),
             AnyLock::Permit(_) => None,
         }
     }
@@ -129,6 +162,8 @@ impl AnyLock {
             AnyLock::Permit(lock) => {
                 Box::pin(async move { lock.acquire().await.map(AnyGuard::Permit) })
             }
+            AnyLock::Plain(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Plain) }),
+            AnyLock::Spin(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Spin) }),
         }
     }
 
@@ -148,6 +183,12 @@ impl AnyLock {
             }
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire().await?.map(AnyGuard::Permit)) })
+            }
+            AnyLock::Plain(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Plain)) })
+            }
+            AnyLock::Spin(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Spin)) })
             }
         }
     }
@@ -169,6 +210,27 @@ impl AnyLock {
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire_for(wait).await?.map(AnyGuard::Permit)) })
             }
+            AnyLock::Plain(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Plain)) })
+            }
+            AnyLock::Spin(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Spin)) })
+            }
+        }
+    }
+
+    pub async fn status(&self) -> Status {
+        self.try_status().await.unwrap()
+    }
+
+    pub async fn try_status(&self) -> Result<Status, Error> {
+        match self {
+            AnyLock::Mutex(lock) => lock.status().await,
+            AnyLock::Fenced(lock) => lock.status().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
+            AnyLock::Permit(lock) => lock.status().await,
+            AnyLock::Plain(lock) => lock.status().await,
+            AnyLock::Spin(lock) => lock.status().await,
         }
     }
 
@@ -178,17 +240,9 @@ impl AnyLock {
             AnyLock::Fenced(lock) => lock.force_unlock().await,
             AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await,
             AnyLock::Permit(lock) => lock.force_unlock().await,
+            AnyLock::Plain(lock) => lock.force_unlock().await,
+            AnyLock::Spin(lock) => lock.force_unlock().await,
         }
-    }
-
-    pub async fn status(&self) -> Status {
-        let status = match self {
-            AnyLock::Mutex(lock) => lock.status().await,
-            AnyLock::Fenced(lock) => lock.status().await,
-            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
-            AnyLock::Permit(lock) => lock.status().await,
-        };
-        status.unwrap()
     }
 }
 
@@ -200,6 +254,8 @@ macro_rules! each {
             AnyGuard::Read($inner) => $done,
             AnyGuard::Write($inner) => $done,
             AnyGuard::Permit($inner) => $done,
+            AnyGuard::Plain($inner) => $done,
+            AnyGuard::Spin($inner) => $done,
         }
     };
 }
@@ -236,6 +292,8 @@ impl AnyGuard {
             AnyGuard::Read(guard) => AnyGuard::Read(guard.reenter()?),
             AnyGuard::Write(guard) => AnyGuard::Write(guard.reenter()?),
             AnyGuard::Permit(guard) => AnyGuard::Permit(guard.reenter()?),
+            AnyGuard::Plain(guard) => AnyGuard::Plain(guard.reenter()?),
+            AnyGuard::Spin(guard) => AnyGuard::Spin(guard.reenter()?),
         })
     }
 

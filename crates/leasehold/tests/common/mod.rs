@@ -7,6 +7,7 @@
 
 pub mod differential;
 pub mod kinds;
+pub mod peer;
 pub mod process;
 pub mod redisson;
 pub mod wire;

@@ -133,8 +133,10 @@ macro_rules! what {
     }};
 }
 
+/// Requests are about locks as the server knows them.
 impl Backend for Memory {
-    fn acquire(&self, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&self, mut step: Acquire) -> Reply<Acquired> {
+        step.id = step.id.on_server();
         let what = what!(Acquire, step.id, step.lease.get(), step.clone());
         let retention = self.retention;
         self.step(what, move |store, client| {
@@ -143,7 +145,8 @@ impl Backend for Memory {
         })
     }
 
-    fn release(&self, step: Release) -> Reply<ReleaseReply> {
+    fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
+        step.id = step.id.on_server();
         let what = what!(Release, step.id, step.lease.get(), step.clone());
         let retention = self.retention;
         self.step(what, move |store, client| {
@@ -154,7 +157,10 @@ impl Backend for Memory {
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let batch: Vec<_> = batch
             .iter()
-            .map(|renew| (renew.id.clone(), renew.access, renew.lease, renew.lease_ms))
+            .map(|renew| {
+                let id = renew.id.clone().on_server();
+                (id, renew.access, renew.lease, renew.lease_ms)
+            })
             .collect();
         #[cfg(feature = "sim")]
         let what: What = {
@@ -179,7 +185,8 @@ impl Backend for Memory {
         })
     }
 
-    fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&self, mut step: Extend) -> Reply<Option<Duration>> {
+        step.id = step.id.on_server();
         let what = what!(
             Extend,
             step.id,
@@ -189,7 +196,8 @@ impl Backend for Memory {
         self.step(what, move |store, client| Ok(store.extend(client, &step)))
     }
 
-    fn count(&self, step: Count) -> Reply<Counted> {
+    fn count(&self, mut step: Count) -> Reply<Counted> {
+        step.id = step.id.on_server();
         let what = what!(
             Count,
             step.id,
@@ -200,6 +208,7 @@ impl Backend for Memory {
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
+        let id = id.on_server();
         let what = what!(Inspect, id, 0, "");
         self.step(what, move |store, _| {
             store.check_kind(&id)?;
@@ -208,6 +217,7 @@ impl Backend for Memory {
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
+        let id = id.on_server();
         let what = what!(ForceUnlock, id, 0, "");
         let retention = self.retention;
         self.step(what, move |store, _| {

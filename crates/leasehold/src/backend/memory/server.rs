@@ -274,6 +274,14 @@ impl MemoryServer {
         }
     }
 
+    /// A client of another library takes a plain mutex for so long, if it is free; `None`: it gives it back.
+    #[doc(hidden)]
+    pub fn visit(&self, name: &str, lease: Option<Duration>) -> bool {
+        let kind = LockKind::PlainMutex;
+        let id = Name::new(name).map(|name| LockId { kind, name });
+        id.is_ok_and(|id| self.0.store.lock().visit(&id, lease))
+    }
+
     /// The client's connection for wake-ups is gone.
     #[doc(hidden)]
     pub fn disconnect(&self, client: &str) {

@@ -197,6 +197,7 @@ impl Store {
         let ends = rules(id.kind).ends(self.held_by(id));
         Acquired::Held {
             ttl: ends.map(|ends| ends.saturating_sub(now)),
+            silent: self.held_by(id).iter().any(StoredHold::is_foreign),
         }
     }
 
@@ -306,7 +307,9 @@ impl Store {
         let Some(held) = self.ours(client, &step.id, step.lease) else {
             return Counted::NotOurs;
         };
-        held.holds = step.holds;
+        if rules(step.id.kind).counts() {
+            held.holds = step.holds;
+        }
         if self.gives_way(&step.id, step.access) {
             Counted::OthersWait
         } else {

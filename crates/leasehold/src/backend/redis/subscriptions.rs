@@ -1,6 +1,6 @@
 //! The lane for wake-ups: one connection that only subscribes, made when the first waiter comes.
 //!
-//! For each name it hears Redisson's channel, on which releases say that the name is free, and an inbox of its own,
+//! For each name it hears a channel (Redisson's, if it has one), on which releases say that the name is free, and an inbox of its own,
 //! on which the server says that the name is this client's.
 //!
 //! It runs at home, so that a wake-up is heard even if the waiter's runtime is blocked.
@@ -32,7 +32,7 @@ use crate::{
     config::Config,
     error::Cause,
     home::Home,
-    name::{LockId, OURS},
+    name::{FREE, LockId, OURS},
 };
 
 pub(super) struct Subscriptions {
@@ -455,7 +455,7 @@ impl SubscriptionLane {
             return; // sent before the server had carried out the unsubscription
         };
         for id in ids {
-            let wake_up = if channel.starts_with(OURS) {
+            let wake_up = if channel.starts_with(OURS) && !channel.ends_with(FREE) {
                 match wire(id.kind).grant(payload) {
                     Some(grant) => WakeUp::Granted(grant),
                     None => continue,

@@ -1,9 +1,11 @@
 //! Asks for the name on behalf of all its waiters in this process.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+mod wait;
+
+use std::{sync::Arc, time::Duration};
 
 use super::{
-    Life, Locked, Phase, Queue, Subscription,
+    Life, Locked, Queue,
     enter::TooLate,
     ticket::{Debt, Pauses, abandon, place},
 };
@@ -60,7 +62,8 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
         driver.next = match driver.next {
             Step::Ask => driver.ask().await,
             Step::Listen => driver.listen().await,
-            Step::Wait(ttl) => driver.wait(ttl).await,
+            Step::Wait(left) => driver.wait(driver.until_told(left)).await,
+            Step::Look(pause) => driver.wait(pause).await,
             Step::GiveWay => {
                 core.sleep(step_back()).await;
                 Step::Ask
@@ -83,6 +86,8 @@ struct Driver<'a> {
     number: u32,
     next: Step,
     pauses: Pauses,
+    /// How often in a row it has looked by itself.
+    looks: u32,
     /// Grants that came too late, for the lease that is asked for now.
     late: Option<TooLate>,
 }
@@ -93,6 +98,8 @@ enum Step {
     Listen,
     /// Wait for a wake-up, at most until the holder's lease ends.
     Wait(Option<Duration>),
+    /// No holder tells when the name is free: look after this pause.
+    Look(Duration),
     GiveWay,
     /// The server gave no usable answer: ask again in a moment.
     Recover,
@@ -119,6 +126,7 @@ impl<'a> Driver<'a> {
                 Start::GiveWay => Step::GiveWay,
             },
             pauses: Pauses::default(),
+            looks: 0,
             late: None,
         }
     }
@@ -205,13 +213,13 @@ impl<'a> Driver<'a> {
                 // The first waiter now, if there is one, may ask for something else.
                 Step::Ask
             }
-            Ok(Acquired::Held { ttl }) => {
+            Ok(Acquired::Held { ttl, silent }) => {
                 if !queued {
                     ticket.refused();
                 }
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
-                self.held_by_another(&mut state, access, left)
+                self.held_by_another(&mut state, access, left, silent)
             }
             Ok(Acquired::GivenUp) => {
                 // The server says so only of a lease id that was given up. Another id is as good.
@@ -229,12 +237,13 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The server says that another owner holds the name; `left` of its lease remains.
+    /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains.
     fn held_by_another(
         &mut self,
         state: &mut Locked<'_>,
         asked: Access,
         left: Option<Duration>,
+        silent: bool,
     ) -> Step {
         let listening = state.is_listening();
         if listening {
@@ -248,69 +257,13 @@ impl<'a> Driver<'a> {
         // It may have been given to us after that answer (B5); or the first waiter wants less.
         if granted || state.first_asks_once() {
             Step::Ask
+        } else if let Some(pause) = self.look_after(state, silent && listening, left) {
+            Step::Look(pause)
         } else if listening {
             Step::Wait(left)
         } else {
             Step::Listen
         }
-    }
-
-    /// Learns to hear wake-ups; after that the server must be asked once more.
-    async fn listen(&mut self) -> Step {
-        {
-            let mut state = self.queue.lock();
-            let remote = state.remote();
-            if remote.subscription == Subscription::Open {
-                return Step::Ask;
-            }
-            remote.subscription = Subscription::Opening;
-        }
-        let answer = self.core.backend.listen(self.queue.id.clone()).await;
-        let mut state = self.queue.lock();
-        let remote = state.remote();
-        match answer {
-            // If the last waiter has left meanwhile, it was closed again.
-            Ok(()) if remote.subscription == Subscription::Opening => {
-                remote.subscription = Subscription::Open;
-                Step::Ask
-            }
-            Ok(()) => Step::Ask,
-            Err(failure) => self.failed(&mut state, &failure),
-        }
-    }
-
-    /// Waits for a wake-up, the end of the holder's lease, or the poll interval.
-    async fn wait(&mut self, ttl: Option<Duration>) -> Step {
-        let mut wake = pin!(self.queue.driver_wake.notified());
-        {
-            let mut state = self.queue.lock();
-            if state.remote().granted {
-                return Step::Ask;
-            }
-            // A holder is there. Readers that ask only once may share the lock with it.
-            state.refuse_try_once(Access::Exclusive);
-            if state.first_asks_once() {
-                return Step::Ask;
-            }
-            // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
-            wake.as_mut().enable();
-            state.phase = Phase::WaitingRemote;
-        }
-        // The cap is stretched, never cut, so that an idle waiter stays within one command per interval.
-        let poll = self.core.config.poll_every;
-        let poll = poll + poll.mul_f64(fastrand::f64() / 5.0);
-        let pause = ttl.map_or(poll, |ttl| poll.min(ttl + Duration::from_millis(2)));
-        tokio::select! {
-            biased;
-            () = wake => {}
-            () = self.core.sleep(pause) => {}
-        }
-        let mut state = self.queue.lock();
-        if state.driver != self.number {
-            return Step::Exit;
-        }
-        state.phase = Phase::InFlight(None);
-        Step::Ask
     }
 
     /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, by each waiter up to its

@@ -45,7 +45,7 @@ use parking_lot::Mutex;
 pub(crate) use release::{ReleaseStep, begin_release};
 use remote::{Remote, Subscription};
 use shared::SharedHolds;
-pub(crate) use spec::{Patience, Spec};
+pub(crate) use spec::{Patience, Spec, Waits};
 pub(crate) use ticket::{Debt, abandon};
 use tokio::sync::Notify;
 use waiters::Waiter;

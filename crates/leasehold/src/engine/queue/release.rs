@@ -125,6 +125,10 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     let held_until = state.since;
     let remote = state.remote();
     remote.known.ends(held_until);
+    if !waiter.waits.listens() {
+        // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever.
+        return None;
+    }
     // A holder's queue has no ticket (B5), so there is none with other terms.
     let ticket = remote.ticket_for(core, waiter.terms())?;
     Some((ticket.lease(), keep))

@@ -63,6 +63,12 @@ impl Queue {
                 until: sent.after(lease),
             },
             ReleaseReply::Freed { others } if others > 0 => Start::GiveWay,
+            // Others that do not listen either cannot be seen.
+            ReleaseReply::Freed { .. }
+                if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
+            {
+                Start::GiveWay
+            }
             _ => Start::Ask,
         };
         self.after_release(core, state, hold.lease, start);

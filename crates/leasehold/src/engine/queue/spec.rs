@@ -4,7 +4,7 @@ use std::{panic::Location, time::Duration};
 
 use crate::{
     clock::{Span, Tick},
-    config::{Handoff, VERIFY_EVERY_MOST, millis},
+    config::{Backoff, Handoff, VERIFY_EVERY_MOST, millis},
     kind::Access,
     owner::OwnerId,
 };
@@ -21,6 +21,7 @@ pub(crate) struct Spec {
     pub(crate) handoff: Handoff,
     pub(crate) owner: Option<OwnerId>,
     pub(crate) reentrant: bool,
+    pub(crate) waits: Waits,
     /// Where in the user's code.
     pub(crate) place: &'static Location<'static>,
 }
@@ -88,6 +89,41 @@ impl Spec {
 pub(super) struct Terms {
     pub(super) access: Access,
     pub(super) lease_ms: u64,
+}
+
+/// How a waiter learns that the lock may be free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// It is told.
+    Told,
+    /// It is told; but while a holder has it that tells no waiter, it looks by itself after these pauses.
+    ToldOrLooks(Backoff),
+    /// It looks by itself after these pauses, and listens to nothing: so no client can tell that it waits.
+    Looks(Backoff),
+}
+
+impl Waits {
+    /// The same with other pauses, if there are any.
+    pub(crate) fn with(self, backoff: Backoff) -> Waits {
+        match self {
+            Waits::Told => Waits::Told,
+            Waits::ToldOrLooks(_) => Waits::ToldOrLooks(backoff),
+            Waits::Looks(_) => Waits::Looks(backoff),
+        }
+    }
+
+    pub(super) fn listens(self) -> bool {
+        !matches!(self, Waits::Looks(_))
+    }
+
+    /// The pauses after which it looks by itself, beside a holder that is `silent` or not.
+    pub(super) fn backoff(self, silent: bool) -> Option<Backoff> {
+        match self {
+            Waits::Looks(backoff) => Some(backoff),
+            Waits::ToldOrLooks(backoff) if silent => Some(backoff),
+            Waits::Told | Waits::ToldOrLooks(_) => None,
+        }
+    }
 }
 
 /// How long a caller is willing to wait.

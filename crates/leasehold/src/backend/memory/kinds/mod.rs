@@ -4,6 +4,7 @@
 mod fenced_mutex;
 pub(super) mod leased_semaphore;
 mod mutex;
+mod plain_mutex;
 mod rw_lock;
 
 use std::{sync::Arc, time::Duration};
@@ -22,13 +23,21 @@ pub(in crate::backend::memory) struct StoredHold {
     pub(in crate::backend::memory) ends: Duration,
 }
 
+impl StoredHold {
+    /// Whether a client of another library has it, which tells no waiter when it leaves. Only a simulation makes such.
+    pub(in crate::backend::memory) fn is_foreign(&self) -> bool {
+        self.client.is_empty()
+    }
+}
+
 /// The kinds that this backend knows: one line for each.
 pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
     match kind {
-        LockKind::Mutex => &mutex::MutexRules,
+        LockKind::Mutex | LockKind::SpinMutex => &mutex::MutexRules,
         LockKind::FencedMutex => &fenced_mutex::FencedMutexRules,
         LockKind::RwLock => &rw_lock::RwLockRules,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreRules,
+        LockKind::PlainMutex => &plain_mutex::PlainMutexRules,
     }
 }
 
@@ -55,6 +64,11 @@ pub(super) trait Rules: Sync {
     /// Whether each grant has fencing tokens.
     fn has_tokens(&self) -> bool {
         false
+    }
+
+    /// Whether the server keeps how often the holder has entered.
+    fn counts(&self) -> bool {
+        true
     }
 
     /// When another attempt is of use, if no wake-up comes: the time left of the lease that ends last.

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Listener, Store};
-use crate::{backend::WakeUp, kind::Access, name::LockId, sim::Hint};
+use super::{Listener, Store, StoredHold};
+use crate::{backend::WakeUp, kind::Access, name::LockId, owner::LeaseId, sim::Hint};
 
 /// A hold on a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,8 @@ impl Store {
     }
 
     pub(crate) fn held(&self, id: &LockId) -> Vec<Held> {
-        let held = self.held_by(id).iter().map(|held| Held {
+        let ours = self.held_by(id).iter().filter(|held| !held.is_foreign());
+        let held = ours.map(|held| Held {
             name: id.name.shared(),
             client: Arc::clone(&held.client),
             lease: held.lease.get(),
@@ -79,6 +80,31 @@ impl Store {
             ends: held.ends,
         });
         held.collect()
+    }
+
+    /// A client of another library takes a plain mutex for so long, if it is free; `None`: it gives it back, and tells no
+    /// client. Whether it has it then, or had it.
+    pub(crate) fn visit(&mut self, id: &LockId, lease: Option<Duration>) -> bool {
+        let there = self.held_by(id);
+        let Some(lease) = lease else {
+            let had = there.iter().any(StoredHold::is_foreign);
+            if had {
+                self.held.remove(id);
+            }
+            return had;
+        };
+        let is_free = there.is_empty();
+        if is_free {
+            let foreign = StoredHold {
+                client: "".into(),
+                lease: LeaseId::from(0),
+                access: Access::Exclusive,
+                holds: 1,
+                ends: self.clock + lease,
+            };
+            self.held.insert(id.clone(), vec![foreign]);
+        }
+        is_free
     }
 
     /// The client's connection for wake-ups is gone.

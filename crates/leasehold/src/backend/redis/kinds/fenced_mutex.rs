@@ -22,7 +22,7 @@ use crate::{
     name::{Key, LockId, Name},
 };
 
-static ACQUIRE: Lazy = script!("fenced_mutex/tokens", "fenced_mutex/acquire");
+static ACQUIRE: Lazy = script!("refuse", "fenced_mutex/tokens", "fenced_mutex/acquire");
 static RELEASE: Lazy = script!(
     "waiting",
     "fenced_mutex/tokens",
@@ -30,12 +30,13 @@ static RELEASE: Lazy = script!(
     "fenced_mutex/release"
 );
 static FORCE_UNLOCK: Lazy = script!(
+    "refuse",
     "waiting",
     "fenced_mutex/tokens",
     "mutex/hand_over",
     "fenced_mutex/force_unlock"
 );
-static INSPECT: Lazy = script!("fenced_mutex/inspect");
+static INSPECT: Lazy = script!("refuse", "fenced_mutex/inspect");
 
 pub(super) struct FencedMutexWire;
 

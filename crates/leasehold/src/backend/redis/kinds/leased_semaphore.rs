@@ -19,17 +19,34 @@ use crate::{
     owner::LeaseId,
 };
 
-static ACQUIRE: Lazy = script!("leased_semaphore/pool", "leased_semaphore/acquire");
+static ACQUIRE: Lazy = script!(
+    "refuse",
+    "leased_semaphore/pool",
+    "leased_semaphore/acquire"
+);
 static RELEASE: Lazy = script!(
+    "refuse",
     "waiting",
     "leased_semaphore/pool",
     "leased_semaphore/release"
 );
-static RENEW: Lazy = script!("leased_semaphore/pool", "leased_semaphore/renew");
-static EXTEND: Lazy = script!("leased_semaphore/pool", "leased_semaphore/extend");
-static INSPECT: Lazy = script!("leased_semaphore/pool", "leased_semaphore/inspect");
-static FORCE_UNLOCK: Lazy = script!("leased_semaphore/pool", "leased_semaphore/force_unlock");
-static PERMITS: Lazy = script!("leased_semaphore/pool", "leased_semaphore/permits");
+static RENEW: Lazy = script!("refuse", "leased_semaphore/pool", "leased_semaphore/renew");
+static EXTEND: Lazy = script!("refuse", "leased_semaphore/pool", "leased_semaphore/extend");
+static INSPECT: Lazy = script!(
+    "refuse",
+    "leased_semaphore/pool",
+    "leased_semaphore/inspect"
+);
+static FORCE_UNLOCK: Lazy = script!(
+    "refuse",
+    "leased_semaphore/pool",
+    "leased_semaphore/force_unlock"
+);
+static PERMITS: Lazy = script!(
+    "refuse",
+    "leased_semaphore/pool",
+    "leased_semaphore/permits"
+);
 
 /// How many holders are listed. A semaphore may have a hundred thousand.
 const HOLDERS_MOST: usize = 1000;

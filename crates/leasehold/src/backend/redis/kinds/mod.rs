@@ -14,6 +14,7 @@ macro_rules! script {
 mod fenced_mutex;
 mod leased_semaphore;
 mod mutex;
+mod plain_mutex;
 mod rw_lock;
 
 use std::{fmt, time::Duration};
@@ -34,16 +35,17 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
-        LockKind::Mutex => &mutex::MutexWire,
+        LockKind::Mutex | LockKind::SpinMutex => &mutex::MutexWire,
         LockKind::FencedMutex => &fenced_mutex::FencedMutexWire,
         LockKind::RwLock => &rw_lock::RwLockWire,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
+        LockKind::PlainMutex => &plain_mutex::PlainMutexWire,
     }
 }
 
 /// The steps of one kind as script calls. The order of keys and arguments is that of each script's header.
 pub(super) trait Wire: Sync {
-    /// The channel on which Redisson says that the lock may be free.
+    /// The channel on which holders say that the lock may be free: Redisson's, if the kind is one of Redisson's.
     fn channel(&self, name: &Name) -> String;
 
     /// Reads a message on the client's inbox; `None` if it is no grant. A kind without a queue has no grants.
@@ -157,7 +159,10 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
             remaining: left_of(left, lease_ms),
             tokens: Tokens::NONE,
         }),
-        (0, ttl) => Some(Acquired::Held { ttl: millis(ttl) }),
+        (held @ (0 | 3), ttl) => Some(Acquired::Held {
+            ttl: millis(ttl),
+            silent: held == 3,
+        }),
         (2, _) => Some(Acquired::GivenUp),
         _ => None,
     }

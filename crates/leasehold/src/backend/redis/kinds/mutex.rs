@@ -22,13 +22,13 @@ use crate::{
     name::{LockId, Name},
 };
 
-static ACQUIRE: Lazy = script!("mutex/acquire");
+static ACQUIRE: Lazy = script!("refuse", "mutex/acquire");
 static RELEASE: Lazy = script!("waiting", "mutex/hand_over", "mutex/release");
 static RENEW: Lazy = script!("mutex/renew");
 static EXTEND: Lazy = script!("mutex/extend");
 static COUNT: Lazy = script!("mutex/count");
-static FORCE_UNLOCK: Lazy = script!("waiting", "mutex/hand_over", "mutex/force_unlock");
-static INSPECT: Lazy = script!("mutex/inspect");
+static FORCE_UNLOCK: Lazy = script!("refuse", "waiting", "mutex/hand_over", "mutex/force_unlock");
+static INSPECT: Lazy = script!("refuse", "mutex/inspect");
 
 pub(super) struct MutexWire;
 

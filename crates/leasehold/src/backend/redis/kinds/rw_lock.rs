@@ -24,8 +24,14 @@ use crate::{
     owner::LeaseId,
 };
 
-static ACQUIRE: Lazy = script!("rw_lock/holders", "rw_lock/take", "rw_lock/acquire");
+static ACQUIRE: Lazy = script!(
+    "refuse",
+    "rw_lock/holders",
+    "rw_lock/take",
+    "rw_lock/acquire"
+);
 static RELEASE: Lazy = script!(
+    "refuse",
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
@@ -33,16 +39,22 @@ static RELEASE: Lazy = script!(
     "rw_lock/release"
 );
 static RENEW: Lazy = script!("rw_lock/renew");
-static EXTEND: Lazy = script!("rw_lock/holders", "rw_lock/take", "rw_lock/extend");
+static EXTEND: Lazy = script!(
+    "refuse",
+    "rw_lock/holders",
+    "rw_lock/take",
+    "rw_lock/extend"
+);
 static COUNT: Lazy = script!("rw_lock/count");
 static FORCE_UNLOCK: Lazy = script!(
+    "refuse",
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/hand_over",
     "rw_lock/force_unlock"
 );
-static INSPECT: Lazy = script!("rw_lock/holders", "rw_lock/inspect");
+static INSPECT: Lazy = script!("refuse", "rw_lock/holders", "rw_lock/inspect");
 
 /// The suffix of a writer's field.
 const WRITE: &str = ":write";

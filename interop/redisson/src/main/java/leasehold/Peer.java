@@ -37,6 +37,8 @@ import org.redisson.config.Config;
  * write count NAME FILE THREADS TIMES
  *     as above, and beside each thread another reads, so often, that the number stays as it is
  * </pre>
+ *
+ * With {@code spin} before it, an order is for the spin lock of the name.
  */
 public final class Peer {
   /** Arguments: address, and the watchdog's lease in milliseconds. */
@@ -71,6 +73,9 @@ public final class Peer {
     if (words[0].equals("read") || words[0].equals("write")) {
       both = redisson.getReadWriteLock(words[2]);
       lock = words[0].equals("read") ? both.readLock() : both.writeLock();
+      words = Arrays.copyOfRange(words, 1, words.length);
+    } else if (words[0].equals("spin")) {
+      lock = redisson.getSpinLock(words[2]);
       words = Arrays.copyOfRange(words, 1, words.length);
     } else {
       lock = redisson.getLock(words[1]);

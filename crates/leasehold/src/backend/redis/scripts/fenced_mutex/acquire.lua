@@ -31,7 +31,11 @@ end
 -- In this order (B3, B4): it holds; it was given up; the name is free; its place.
 local known = call('EXISTS', KEYS[1], KEYS[3] .. owner)
 if known > 0 then
-  if call('HEXISTS', KEYS[1], owner) == 1 then
+  local ours = pcall('HEXISTS', KEYS[1], owner)
+  if type(ours) ~= 'number' then
+    return refuse('fenced_mutex', ours)
+  end
+  if ours == 1 then
     local first, count = reserve(ARGV[5])
     if not first then
       return count

@@ -11,7 +11,10 @@
 -- Returns the owners that held it; none: it was free
 -- Error   the name is as it was: commands that may be refused (rights, a channel) come before those that delete.
 -- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
-local owners = call('HKEYS', KEYS[1])
+local owners = pcall('HKEYS', KEYS[1])
+if owners.err then
+  return refuse('fenced_mutex', owners)
+end
 for _, owner in ipairs(owners) do
   if owner == 'mode' then
     return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a fenced_mutex')

@@ -14,7 +14,7 @@ if refused then
 end
 local over = pcall('ZCOUNT', KEYS[2], 0, now)
 if is_error(over) then
-  return refuse(over)
+  return refuse('leased_semaphore', over)
 end
 local after = '(' .. string.format('%d', now)
 local found = call('ZRANGEBYSCORE', KEYS[2], after, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])

@@ -59,26 +59,15 @@ local function tell(channel, number)
   return pcall('PUBLISH', channel, string.format('%d', number))
 end
 
--- What is not a semaphore says so, in the words of both kinds.
-local function refuse(reply)
-  if reply and not string.find(reply.err, 'WRONGTYPE', 1, true) then
-    return reply
-  end
-  local found = pcall('TYPE', KEYS[1])
-  found = found.ok or 'value of another type'
-  local what = found == 'string' and 'its keys hold something else' or 'it is a ' .. found
-  return redis.error_reply('WRONGTYPE the name is not a leased_semaphore: ' .. what)
-end
-
 -- How many permits are free, as the server has it; nil and an error if the name is no semaphore.
 local function count_free()
   local free = pcall('GET', KEYS[1])
   if is_error(free) then
-    return nil, refuse(free)
+    return nil, refuse('leased_semaphore', free)
   end
   free = tonumber(free or '0')
   if not free then
-    return nil, refuse()
+    return nil, refuse('leased_semaphore')
   end
   return free
 end
@@ -92,7 +81,7 @@ local function reclaim(channel)
   end
   local over = pcall('ZCOUNT', KEYS[2], 0, now)
   if is_error(over) then
-    return nil, refuse(over)
+    return nil, refuse('leased_semaphore', over)
   end
   if over == 0 then
     return free

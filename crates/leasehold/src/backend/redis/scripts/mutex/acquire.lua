@@ -27,7 +27,11 @@ end
 -- In this order (B3, B4): it holds; it was given up; the name is free; its place.
 local known = call('EXISTS', KEYS[1], KEYS[2])
 if known > 0 then
-  if call('HEXISTS', KEYS[1], owner) == 1 then
+  local ours = pcall('HEXISTS', KEYS[1], owner)
+  if type(ours) ~= 'number' then
+    return refuse('mutex', ours)
+  end
+  if ours == 1 then
     local left = call('PTTL', KEYS[1])
     if left < tonumber(ARGV[2]) then
       call('PEXPIRE', KEYS[1], ARGV[2])

@@ -6,7 +6,10 @@
 -- Returns {ttl_ms, subscribers, {owner, holds, ...}}; ttl_ms -1: without an end, -2: free;
 --         subscribers -1: not known (PUBSUB is not permitted; Valkey 9.1 miscounts some numbers)
 -- Retry   safe: it only reads.
-local held = redis.call('HGETALL', KEYS[1])
+local held = redis.pcall('HGETALL', KEYS[1])
+if held.err then
+  return refuse('mutex', held)
+end
 for i = 1, #held, 2 do
   if held[i] == 'mode' then
     return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')

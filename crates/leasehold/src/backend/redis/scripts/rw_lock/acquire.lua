@@ -59,7 +59,7 @@ if call('EXISTS', KEYS[4]) == 1 then
   return { 2, 0 }
 end
 if found.other then
-  return another_kind()
+  return refuse('rw_lock')
 end
 -- Readers that died. Without them the name may be free.
 if found.mode ~= 'write' then

@@ -15,7 +15,7 @@ if not all then
   return refused
 end
 if all.other then
-  return another_kind()
+  return refuse('rw_lock')
 end
 local fields = {}
 for i, holder in ipairs(all.live) do

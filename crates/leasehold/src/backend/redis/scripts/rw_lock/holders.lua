@@ -14,11 +14,6 @@ local function timeout_key(reader, i)
   return KEYS[2] .. reader .. ':rwlock_timeout:' .. i
 end
 
--- The answer about a name that another kind of lock holds.
-local function another_kind()
-  return redis.error_reply('WRONGTYPE the name is held as a mutex, and not as a rw_lock')
-end
-
 -- What is left of a reader's hold: the longest of its leases. Redisson has one for each time it has entered, we have the
 -- first only. -1: without an end; nil: it is over.
 local function left_of_reader(reader, count)
@@ -46,10 +41,7 @@ end
 local function look()
   local fields = pcall('HGETALL', KEYS[1])
   if fields.err then
-    if string.find(fields.err, 'WRONGTYPE', 1, true) then
-      return nil, redis.error_reply('WRONGTYPE the name is of another type, and not a rw_lock')
-    end
-    return nil, fields
+    return nil, refuse('rw_lock', fields)
   end
   local found, mode = { live = {}, by = {}, dead = {}, left = -2 }, nil
   for i = 1, #fields, 2 do

@@ -12,7 +12,7 @@ if not found then
   return refused
 end
 if found.other then
-  return another_kind()
+  return refuse('rw_lock')
 end
 local holders = {}
 for _, holder in ipairs(found.live) do

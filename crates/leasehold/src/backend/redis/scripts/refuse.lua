@@ -1,0 +1,29 @@
+-- refuse.lua: the answer about a name that is no lock of the kind that was asked for; written in front of the scripts that give it.
+
+-- Whether a string is the number of a semaphore's permits. The token of another library's lock may be a number, too, but such
+-- a lock has an end.
+local function is_permits(value)
+  return #value < 12 and string.find(value, '^%-?%d+$') ~= nil and redis.call('PTTL', KEYS[1]) == -1
+end
+
+-- Names the kind that was asked for, and what stands under the name, as far as that may be looked at. A `refusal` of another
+-- sort, such as of a right, is passed on.
+local function refuse(asked, refusal)
+  if refusal and not string.find(refusal.err, 'WRONGTYPE', 1, true) then
+    return refusal
+  end
+  local found, is = redis.pcall('TYPE', KEYS[1]).ok, nil
+  local value = found == 'string' and redis.pcall('GET', KEYS[1])
+  if type(value) == 'string' then
+    is = is_permits(value) and 'leased_semaphore' or 'plain_mutex'
+  elseif found == 'hash' then
+    is = redis.pcall('HEXISTS', KEYS[1], 'mode') == 1 and 'rw_lock' or 'mutex'
+  end
+  local words = 'holds a ' .. (found or 'value of another type') .. ', and not a '
+  if is == asked then
+    words = 'has another type under one of its keys, and cannot be used as a '
+  elseif is then
+    words = 'is held as a ' .. is .. ', and not as a '
+  end
+  return redis.error_reply('WRONGTYPE the name ' .. words .. asked)
+end
