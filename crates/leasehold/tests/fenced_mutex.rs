@@ -293,6 +293,16 @@ async fn the_token_is_kept_for_the_longest_retention_that_was_asked_for() {
 }
 
 #[tokio::test]
+async fn a_retention_that_cannot_be_is_refused() {
+    for bad in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+        let builder = Client::builder().url("memory:").token_retention(Some(bad));
+        let error = builder.connect().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("token_retention"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_that_cannot_be_is_refused_and_the_name_stays_free() {
     for server in servers() {
         let client = Client::connect(&server.url()).await.unwrap();

@@ -8,7 +8,7 @@ use crate::{
     world::World,
 };
 
-/// The largest token of a valid guard until now, and its hold: client, lease id.
+/// The largest token of a valid guard until now, and its holder: client, and the number of the holder there.
 pub type Largest = (u64, (u8, u64));
 
 /// Looks at the guards that have come since the last time, once each. While two holders of a name are no breach (the server
@@ -26,27 +26,30 @@ pub fn check(world: &mut World) {
             continue; // it comes too late, and its user is told so
         }
         let name = usize::from(guard.name);
-        let now: Largest = (guard.probe.token(), (guard.client, guard.probe.lease()));
+        let now: Largest = (guard.probe.token(), (guard.client, guard.holder));
         let largest = &mut world.watch.tokens[name];
         let forgiven = world.watch.forgiven[name] > world.now;
-        // A hold that is entered again keeps its token.
+        // A holder that enters again keeps its token.
         if now.0 <= largest.0 && now != *largest && !forgiven {
-            found = Some((NAMES[name], now, *largest));
+            found = Some((guard.clone(), now.0, largest.0));
         }
         if now.0 > largest.0 {
             *largest = now;
         }
     }
-    if let Some((name, (token, now), (before, last))) = found {
-        let tell =
-            |(client, lease): (u8, u64)| format!("{} (#{lease})", LETTERS[usize::from(client)]);
-        let (now, last) = (tell(now), tell(last));
+    if let Some((guard, token, before)) = found {
+        let (client, name) = (usize::from(guard.client), usize::from(guard.name));
         let kind = if token == before {
             "shared by two holders"
         } else {
             "went back"
         };
-        let what = format!("{now} holds {name} with token {token}, after {last} with {before}");
+        let what = format!(
+            "{} (#{}) holds {} with token {token}, after a holder with {before}",
+            LETTERS[client],
+            guard.probe.lease(),
+            NAMES[name]
+        );
         shared.breach("Tokens", kind, what);
     }
 }

@@ -6,7 +6,7 @@ use crate::name::Name;
 
 /// The fencing tokens of one grant: the holder's own, and how many its client may give on to the next holders in memory.
 ///
-/// In one number, since there is one in every hold: the token in the upper 56 bits, the count in the others.
+/// In one number, since there is one in every hold, and there may be very many holds: the token in the upper 56 bits, the count in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tokens(u64);
 

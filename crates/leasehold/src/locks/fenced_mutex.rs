@@ -30,7 +30,8 @@ use crate::{
 /// # Tokens
 /// Each grant has a token larger than those of all grants before, also if the key of the last token has ended, was deleted or
 /// flushed, or got lost in a failover: a token is the larger of the last one plus 1 and the time on the server's clock in
-/// microseconds. Only a server's clock that jumps back *and* a lost key let them go back. With a grant the client reserves 65
+/// microseconds. Only a lost key *and* a clock that is behind the last token (it jumped back, or is that of a replica; tokens run
+/// ahead of it by a millisecond at most) let them go back. With a grant the client reserves 65
 /// tokens, so that a lease that passes from task to task in memory has a new token each time without a request: after 64
 /// hand-offs in a row the server is asked, even if [`handoff`](FencedMutex::handoff) allows more. Re-entry keeps the token.
 ///
