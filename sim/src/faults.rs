@@ -276,7 +276,7 @@ impl World {
         if self.healed_at.is_some() || lease.is_zero() || !self.server.visit(called, Some(lease)) {
             return;
         }
-        if time % 2 == 0 {
+        if time.is_multiple_of(2) {
             self.at(self.now + time / 2, Event::Leave(name));
         }
         self.note(0, "another library holds", || {

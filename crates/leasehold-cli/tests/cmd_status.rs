@@ -155,3 +155,35 @@ async fn every_kind_is_looked_at_and_taken_away() {
     }
     assert_eq!(semaphore.available_permits().await.unwrap(), 5);
 }
+
+#[tokio::test]
+async fn a_lock_of_another_library_is_found_and_taken_away() {
+    let server = Server::start(Flavor::Redis);
+    // As redis-py and others do; a token may be a number.
+    for token in ["f3Q=/+token", "1"] {
+        server.cli(&["SET", "job", token, "NX", "PX", "60000"]);
+        let status = json(&server, &["status", "job"]);
+        assert_eq!(
+            (&status["kind"], &status["holder"]["owner"]),
+            (&"plain_mutex".into(), &token.into())
+        );
+        let output = leasehold(&server.url())
+            .args(["status", "job"])
+            .output()
+            .unwrap();
+        let said = stdout(&output);
+        assert!(said.contains("another library, token"), "{said}");
+        let answer = json(&server, &["unlock", "--force", "job"]);
+        assert_eq!(answer["unlocked"], true, "{answer}");
+        assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
+        let answer = json(&server, &["unlock", "--force", "--kind", "plain", "job"]);
+        assert_eq!(answer["unlocked"], false, "{answer}");
+    }
+    // Ours is shown with its process, as every kind.
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let guard = client.plain_mutex("job").lock().await.unwrap();
+    let status = json(&server, &["status", "job"]);
+    assert_eq!(status["holder"]["client"], client.id());
+    assert!(status["holder"]["label"].is_string(), "{status}");
+    drop(guard);
+}

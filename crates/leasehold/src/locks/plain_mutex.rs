@@ -18,7 +18,7 @@ use crate::{
 /// A mutual exclusion lock on a name that other libraries share: a string with the holder's token, set by
 /// `SET name token NX PX` and deleted by the holder that finds its own token there.
 ///
-/// So do redis-py's `Lock`, redsync, node-redlock, bsm/redislock, rslock and ShedLock; any of them and this library exclude
+/// So do redis-py's `Lock`, redsync, node-redlock, bsm/redislock, rslock and `ShedLock`; any of them and this library exclude
 /// each other on one name. Between processes of this library alone, [`Mutex`](crate::Mutex) does the same, and shares its
 /// names with Redisson.
 ///
