@@ -19,6 +19,7 @@ const NEVER: &str = "922337203685477";
 macro_rules! script {
     ($file:literal) => {
         concat!(
+            include_str!("../src/backend/redis/scripts/refuse.lua"),
             include_str!("../src/backend/redis/scripts/waiting.lua"),
             include_str!("../src/backend/redis/scripts/leased_semaphore/pool.lua"),
             include_str!(concat!(
@@ -297,7 +298,7 @@ fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
         server.cli(&["HSET", "name", "owner", "1"]);
         let refused = |what: &str, error: RedisError| {
             let error = error.to_string();
-            let both = error.contains("hash") && error.contains("leased_semaphore");
+            let both = error.contains("a mutex") && error.contains("leased_semaphore");
             assert!(both, "{what}: {error}");
         };
         refused("acquire", caller.acquire(1, 1000).unwrap_err());
@@ -312,7 +313,8 @@ fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
         // A text is no number.
         server.cli(&["SET", "name", "text"]);
         let error = caller.acquire(1, 1000).unwrap_err().to_string();
-        assert!(error.contains("leased_semaphore"), "{error}");
+        let both = error.contains("a plain_mutex") && error.contains("a leased_semaphore");
+        assert!(both, "{error}");
     }
 }
 

@@ -129,7 +129,9 @@ async fn a_waiter_asks_after_its_pauses_beside_another_library_and_not_at_all_be
         let asked = asked_within(&server, SECOND).await;
         assert_eq!(asked, 0, "beside a holder of ours");
         other.abort();
-        waiting.for_each(|task| task.abort());
+        for task in waiting {
+            task.abort();
+        }
         release(guard).await;
         for client in [&waiter, &ours] {
             wait_until_idle(client).await;

@@ -553,7 +553,7 @@ async fn a_name_of_another_kind_is_refused_and_left_as_it_is() {
         let lock = client.rw_lock("name");
         refused(
             lock.write().await.unwrap_err(),
-            ["another type", "a rw_lock"],
+            ["a plain_mutex", "a rw_lock"],
         );
         assert_eq!(keys(&server), ["name"]);
     }

@@ -73,7 +73,9 @@ async fn a_waiting_process_asks_after_its_pauses_however_many_wait_in_it() {
             tokio::time::sleep(2 * SECOND).await; // the time itself is what is tested
             let asked = script_calls(&server) - before;
             assert!((least..=most).contains(&asked), "{lock:?}: {asked}");
-            waiting.iter().for_each(|task| task.abort());
+            for task in waiting {
+                task.abort();
+            }
             wait_until_idle(&waiter).await;
         }
         release(guard).await;
@@ -167,8 +169,8 @@ async fn a_lease_that_ends_is_looked_at_when_it_ends_however_long_the_pauses_are
         let begun = Instant::now();
         let lock = waiter.spin_mutex("name").backoff(20 * SECOND, 60 * SECOND);
         let guard = soon("the end of the lease", lock.lock()).await.unwrap();
-        let waited = begun.elapsed();
-        assert!(waited < lease + 400 * MS, "{}: {waited:?}", world.name());
+        let took = begun.elapsed();
+        assert!(took < lease + 400 * MS, "{}: {took:?}", world.name());
         release(guard).await;
         wait_until_idle(&waiter).await;
     }
