@@ -481,7 +481,7 @@ impl Drop for WaitTicket {
             .as_ref()
             .and_then(|remote| remote.ticket.as_ref());
         if next.is_none() || at == 0 && asked.map(Ticket::terms) != next {
-            self.queue.driver_wake.notify_one();
+            self.queue.driver_wake().notify_one();
         }
     }
 }

@@ -187,7 +187,7 @@ impl Queues {
             (WakeUp::TryAgain, Some(queue)) => {
                 let state = queue.lock();
                 if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
-                    queue.driver_wake.notify_one();
+                    queue.driver_wake().notify_one();
                 }
             }
             (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
@@ -225,7 +225,7 @@ impl Queues {
                 state.life = Life::Closing;
             }
             state.answer_all(&Error::Closed);
-            queue.driver_wake.notify_one();
+            queue.driver_wake().notify_one();
             let mut works = state.shared.works();
             works.extend(state.work());
             drop(state);

@@ -33,7 +33,7 @@ mod waiters;
 use std::{
     collections::VecDeque,
     ops::Range,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
 
 use driver::{Start, drive};
@@ -68,7 +68,8 @@ use crate::{
 pub(crate) struct Queue {
     pub(crate) id: LockId,
     state: Mutex<QueueState>,
-    driver_wake: Notify,
+    /// Made when it is first wanted, since most names are never contended.
+    driver_wake: OnceLock<Box<Notify>>,
 }
 
 #[derive(Debug)]
@@ -134,8 +135,13 @@ impl Queue {
                 shared: SharedHolds::default(),
                 remote: None,
             }),
-            driver_wake: Notify::new(),
+            driver_wake: OnceLock::new(),
         }
+    }
+
+    /// Wakes the driver that waits for another holder.
+    fn driver_wake(&self) -> &Notify {
+        self.driver_wake.get_or_init(Box::default)
     }
 
     /// All holds of this queue.
@@ -235,7 +241,7 @@ impl Queue {
             drop(state);
             self.seated(core, &hold, granted.sent);
         }
-        self.driver_wake.notify_one();
+        self.driver_wake().notify_one();
         true
     }
 
@@ -248,7 +254,7 @@ impl Queue {
         match remote.subscription {
             Subscription::Open => {
                 remote.subscription = Subscription::Closed;
-                self.driver_wake.notify_one();
+                self.driver_wake().notify_one();
             }
             // Its driver waits for the answer, or has it and has not read it yet.
             Subscription::Opening => remote.subscription = Subscription::Doubtful,
@@ -268,7 +274,7 @@ impl Queue {
             if matches!(state.phase, Phase::Idle) {
                 self.close(core, &mut state);
             } else {
-                self.driver_wake.notify_one();
+                self.driver_wake().notify_one();
             }
         }
     }

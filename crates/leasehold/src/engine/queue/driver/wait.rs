@@ -70,7 +70,7 @@ impl Driver<'_> {
 
     /// Waits for a wake-up, at most this long.
     pub(super) async fn wait(&mut self, pause: Duration) -> Step {
-        let mut wake = pin!(self.queue.driver_wake.notified());
+        let mut wake = pin!(self.queue.driver_wake().notified());
         {
             let mut state = self.queue.lock();
             if state.remote().granted {
