@@ -303,15 +303,15 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
                 there.prepare(&one, &name).await;
                 let guard = there.lock(&one, &name).lock().await.unwrap();
                 for error in refusals(&asked.lock(&other, &name)).await {
-                    let case = format!("{name} on {}: {error}", world.name());
-                    assert_eq!(error.kind(), ErrorKind::Rejected, "{case}");
+                    let what = format!("{name} on {}: {error}", world.name());
+                    assert_eq!(error.kind(), ErrorKind::Rejected, "{what}");
                     let cause = std::error::Error::source(&error).unwrap().to_string();
                     let expected = format!(
                         "the name is held as a {}, and not as a {}",
                         kind(there),
                         kind(asked)
                     );
-                    assert!(cause.contains(&expected), "{case}: {cause}");
+                    assert!(cause.contains(&expected), "{what}: {cause}");
                 }
                 assert!(guard.verify().await.is_ok(), "{name}: as it was");
                 drop(guard);
