@@ -312,8 +312,8 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
                 there.prepare(&one, &name).await;
                 let guard = there.lock(&one, &name).lock().await.unwrap();
                 for error in refusals(&asked.lock(&other, &name)).await {
-                    let case = format!("{name} on {}: {error}", world.name());
-                    assert_eq!(error.kind(), ErrorKind::Rejected, "{case}");
+                    let what = format!("{name} on {}: {error}", world.name());
+                    assert_eq!(error.kind(), ErrorKind::Rejected, "{what}");
                     let cause = std::error::Error::source(&error).unwrap().to_string();
                     // A server cannot tell a fenced mutex from a mutex.
                     let held_as = match world {
@@ -324,7 +324,7 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
                         "the name is held as a {held_as}, and not as a {}",
                         asked_as(asked)
                     );
-                    assert!(cause.contains(&expected), "{case}: {cause}");
+                    assert!(cause.contains(&expected), "{what}: {cause}");
                 }
                 assert!(guard.verify().await.is_ok(), "{name}: as it was");
                 drop(guard);
