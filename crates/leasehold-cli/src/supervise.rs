@@ -17,12 +17,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{Event, EventKind, Guard, LostReason};
+use leasehold::{Event, EventKind, EventListener, Guard, LostReason};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::{
-    sync::broadcast::{Receiver, error::RecvError},
-    time::Instant,
-};
+use tokio::{sync::broadcast::error::RecvError, time::Instant};
 
 pub(crate) use self::terminal::stop_ourselves;
 use self::{link::Link, orphans::Orphans, remarks::Remarks, signals::Signals, terminal::Terminal};
@@ -89,7 +86,7 @@ impl Hold<'_> {
 pub(crate) async fn supervise(
     hold: Hold<'_>,
     mut link: Link,
-    mut events: Receiver<Event>,
+    mut events: EventListener,
     signals: &mut Signals,
     remarks: &Remarks,
 ) -> Result<Outcome, Failure> {

@@ -2,11 +2,9 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::sync::broadcast;
-
 use crate::{
-    Error, Event, FencedMutex, FencedStore, LeasedSemaphore, Mutex, PlainMutex, RwLock, SpinMutex,
-    Status, engine::core::Core,
+    Error, EventListener, FencedMutex, FencedStore, LeasedSemaphore, Mutex, PlainMutex, RwLock,
+    SpinMutex, Status, engine::core::Core,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -130,7 +128,7 @@ impl Client {
     /// The events of this client's leases from now on.
     ///
     /// A listener that lags more than 4096 events behind misses some (and is told how many).
-    pub fn events(&self) -> broadcast::Receiver<Event> {
+    pub fn events(&self) -> EventListener {
         self.core.events.listen()
     }
 

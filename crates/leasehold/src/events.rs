@@ -1,6 +1,7 @@
 //! The events of a client's leases, for users who watch them.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -8,7 +9,10 @@ use std::{
     time::Instant,
 };
 
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{
+    self,
+    error::{RecvError, TryRecvError},
+};
 
 use crate::{LostReason, callout, name::Name, owner::LeaseId};
 
@@ -44,6 +48,34 @@ pub enum EventKind {
     Lost(LostReason),
 }
 
+/// Hears the events of a client: [`Client::events`](crate::Client::events) makes it.
+#[derive(Debug)]
+pub struct EventListener(broadcast::Receiver<Event>);
+
+impl EventListener {
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// [`Lagged`](RecvError::Lagged): so many were missed, since this listener was more than 4096 behind; it goes on with the
+    /// oldest that is left. [`Closed`](RecvError::Closed): the client is gone, and all its events were heard.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: an event that was not returned is returned by the next call.
+    pub async fn recv(&mut self) -> Result<Event, RecvError> {
+        let event = pin!(self.0.recv());
+        // Other listeners wait for it, too: a waker that panics must not keep it from them.
+        callout::shielded(event).await
+    }
+
+    /// The next event, if there is one already.
+    ///
+    /// # Errors
+    /// [`Empty`](TryRecvError::Empty): there is none yet. Else as [`recv`](EventListener::recv).
+    pub fn try_recv(&mut self) -> Result<Event, TryRecvError> {
+        self.0.try_recv()
+    }
+}
+
 /// How far a slow listener may lag before it misses events.
 const BACKLOG: usize = 4096;
 
@@ -62,9 +94,9 @@ impl Events {
         }
     }
 
-    pub(crate) fn listen(&self) -> broadcast::Receiver<Event> {
+    pub(crate) fn listen(&self) -> EventListener {
         self.watched.store(true, Ordering::Relaxed);
-        self.sender.subscribe()
+        EventListener(self.sender.subscribe())
     }
 
     pub(crate) fn tell(&self, name: &Name, lease: LeaseId, kind: EventKind) {

@@ -84,7 +84,7 @@ pub use config::{
     TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
-pub use events::{Event, EventKind};
+pub use events::{Event, EventKind, EventListener};
 pub use kind::{Access, LockKind};
 pub use locks::{
     Detached, Exclusive, Fenced, FencedMutex, FencedMutexGuard, FencedStore, Guard,

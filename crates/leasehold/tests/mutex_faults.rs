@@ -119,10 +119,7 @@ async fn a_network_that_comes_back_in_time_costs_no_lease() {
     }
 }
 
-async fn until_event(
-    events: &mut tokio::sync::broadcast::Receiver<leasehold::Event>,
-    kind: EventKind,
-) {
+async fn until_event(events: &mut leasehold::EventListener, kind: EventKind) {
     loop {
         let event = tokio::time::timeout(SOON, events.recv()).await;
         let event = event.unwrap_or_else(|_| panic!("no {kind:?}")).unwrap();

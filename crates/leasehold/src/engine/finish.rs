@@ -87,8 +87,10 @@ impl<T: Send + 'static> Future for Finish<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        // A waker is the user's code: it is cloned before the work is taken out, and dropped after the work is back.
+        let mut caller = Some(cx.waker().clone());
         let mut progress = self.shared.progress.lock();
-        match std::mem::replace(&mut *progress, Progress::InPoll) {
+        let poll = match std::mem::replace(&mut *progress, Progress::InPoll) {
             Progress::WithCaller(mut polled) => {
                 // Not under the lock: the work calls wakers, and may call code that takes it home.
                 drop(progress);
@@ -96,10 +98,7 @@ impl<T: Send + 'static> Future for Finish<T> {
                 let after = match &output {
                     Poll::Ready(_) => Progress::Over,
                     Poll::Pending => {
-                        match &mut polled.caller {
-                            Some(caller) => caller.clone_from(cx.waker()),
-                            none => *none = Some(cx.waker().clone()),
-                        }
+                        std::mem::swap(&mut polled.caller, &mut caller);
                         Progress::WithCaller(polled)
                     }
                 };
@@ -107,21 +106,24 @@ impl<T: Send + 'static> Future for Finish<T> {
                 output
             }
             Progress::AtHome(old) => {
-                *progress = Progress::AtHome(Some(cx.waker().clone()));
+                *progress = Progress::AtHome(std::mem::replace(&mut caller, old));
                 drop(progress);
-                drop(old); // a waker is the user's code
                 Poll::Pending
             }
             Progress::Done(output) => {
                 *progress = Progress::Over;
+                drop(progress);
                 Poll::Ready(output)
             }
             // Polled again after its end, or after it panicked.
             Progress::InPoll | Progress::Over => {
                 *progress = Progress::Over;
+                drop(progress);
                 Poll::Pending
             }
-        }
+        };
+        callout::quietly(|| drop(caller));
+        poll
     }
 }
 

@@ -28,6 +28,15 @@ enum AnswerSlot {
     Over,
 }
 
+/// The state of a waiter that leaves.
+pub(super) enum Closed {
+    /// It waited until now.
+    Waiting,
+    /// The answer is there; to be dropped without a lock (Q5).
+    Answered(#[allow(dead_code, reason = "its drop gives back what is in it")] WaitResult),
+    Over,
+}
+
 pub(super) fn slot() -> (Answerer, AnswerFuture) {
     let slot = Arc::new(Mutex::new(AnswerSlot::Waiting(None)));
     (Answerer(Arc::clone(&slot)), AnswerFuture(slot))
@@ -96,12 +105,16 @@ impl Future for AnswerFuture {
 }
 
 impl AnswerFuture {
-    /// The waiter leaves. Returns the answer, if it is there; to be dropped without a lock (Q5).
-    pub(super) fn close(&self) -> Option<WaitResult> {
+    /// The waiter leaves. To be called without a lock (Q5).
+    pub(super) fn close(&self) -> Closed {
         let slot = std::mem::replace(&mut *self.0.lock(), AnswerSlot::Over);
         match slot {
-            AnswerSlot::Answered(answer) => Some(answer),
-            _ => None,
+            AnswerSlot::Answered(answer) => Closed::Answered(answer),
+            AnswerSlot::Waiting(waker) => {
+                callout::quietly(|| drop(waker));
+                Closed::Waiting
+            }
+            AnswerSlot::Over => Closed::Over,
         }
     }
 }

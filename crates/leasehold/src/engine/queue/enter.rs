@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     Life, Locked, Patience, Phase, Queue, Spec, WaitResult,
-    answer::AnswerFuture,
+    answer::{AnswerFuture, Closed},
     driver::Start,
     shared::ask_to_join,
     ticket::{Pauses, Ticket},
@@ -464,25 +464,24 @@ async fn sleep_until(core: &Core, alarm: Option<Instant>) {
 impl Drop for WaitTicket {
     fn drop(&mut self) {
         // Q5: an answer may be there, with a guard in it. It goes last.
-        let _answer = self.answered.close();
+        let closed = self.answered.close();
         let mut state = self.queue.lock();
         let at = state
             .waiters
             .binary_search_by_key(&self.number, |w| w.number);
-        let Ok(at) = at else { return };
-        let waiter = state.waiters.remove(at);
-        if waiter.as_ref().is_some_and(|w| w.once) {
-            state.try_once -= 1;
-        }
-        // The driver has no waiter left to ask for, or one that wants something else.
-        let next = state.first_live_waiter().map(|next| next.terms());
-        let asked = state
-            .remote
-            .as_ref()
-            .and_then(|remote| remote.ticket.as_ref());
-        if next.is_none() || at == 0 && asked.map(Ticket::terms) != next {
-            self.queue.driver_wake().notify_one();
-        }
+        let at = match at {
+            Ok(at) => {
+                let waiter = state.waiters.remove(at);
+                if waiter.as_ref().is_some_and(|w| w.once) {
+                    state.try_once -= 1;
+                }
+                at
+            }
+            // Between these two locks another caller has found it gone, at the front.
+            Err(_) if matches!(closed, Closed::Waiting) => 0,
+            Err(_) => return,
+        };
+        self.queue.waiter_left(&mut state, at == 0);
     }
 }
 

@@ -303,6 +303,23 @@ impl Queue {
         }
     }
 
+    /// A waiter has left, or was given a lease in memory; the `first` of them or another.
+    fn waiter_left(&self, state: &mut Locked<'_>, first: bool) {
+        let next = state.first_live_waiter().map(|next| next.terms());
+        match &state.phase {
+            Phase::Held(hold) => {
+                let core = Arc::clone(&hold.core);
+                drop(self.stop_listening(&core, state));
+            }
+            // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
+            Phase::WaitingRemote if next.is_none() || first && state.asked() != next => {
+                self.driver_wake().notify_one();
+            }
+            // A driver that does not sleep looks before it does.
+            _ => {}
+        }
+    }
+
     /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
     fn stop_listening(&self, core: &Arc<Core>, state: &mut QueueState) -> Option<Reply<()>> {
         let remote = state.remote.as_mut()?;

@@ -58,6 +58,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         && enough_left(&hold, &spec, now);
     if may_pass && state.hand_over(&hold, &spec, now) {
         state.handoffs += 1;
+        queue.waiter_left(&mut state, true);
         drop(state);
         core.events
             .tell(&queue.id.name, hold.lease, EventKind::HandedOver);

@@ -10,6 +10,8 @@ use super::{
     answer::{self, Answerer},
     enter::{WaitTicket, reenter_on_server},
     remote::{Remote, Subscription},
+    spec::Terms,
+    ticket::Ticket,
 };
 use crate::{
     Error, clock::Tick, engine::finish::Work, engine::held::Held, engine::hold::Hold, kind::Access,
@@ -90,6 +92,12 @@ impl QueueState {
         self.remote
             .as_ref()
             .is_some_and(|remote| remote.subscription == Subscription::Open)
+    }
+
+    /// What the server is asked for, or was.
+    pub(super) fn asked(&self) -> Option<Terms> {
+        let remote = self.remote.as_ref()?;
+        remote.ticket.as_ref().map(Ticket::terms)
     }
 
     pub(super) fn remote(&mut self) -> &mut Remote {

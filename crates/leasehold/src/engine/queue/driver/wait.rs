@@ -78,7 +78,9 @@ impl Driver<'_> {
             }
             // A holder is there. Readers that ask only once may share the lock with it.
             state.refuse_try_once(Access::Exclusive);
-            if state.first_asks_once() {
+            // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
+            let first = state.first_live_waiter().map(|first| first.terms());
+            if state.first_asks_once() || first.is_none() || first != state.asked() {
                 return Step::Ask;
             }
             // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
