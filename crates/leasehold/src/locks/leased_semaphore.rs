@@ -236,7 +236,7 @@ impl LeasedSemaphore {
 
     /// Takes all permits that are out from their holders. `false` if none was.
     ///
-    /// Holders of ours learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later at worst; until
+    /// Holders of ours learn it at their next renewal or [`verify`](crate::Guard::verify), a third of their lease later at worst; until
     /// then they believe that they hold them. Make sure that they are dead first.
     ///
     /// # Errors
@@ -259,17 +259,13 @@ impl LeasedSemaphore {
         permits: u32,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
-        match u16::try_from(permits) {
-            Ok(count @ 1..=PERMITS_MOST) => {
-                let access = Access::Permits(count);
-                self.handle.ask(access, patience).left_future()
-            }
-            _ => {
-                let invalid = Invalid::new("permits", permits.to_string(), "1 to 1024")
-                    .remedy("take as many as the work needs; several guards, if it needs more");
-                ready(Err(invalid.into())).right_future()
-            }
+        if let Ok(count @ 1..=PERMITS_MOST) = u16::try_from(permits) {
+            let access = Access::Permits(count);
+            return self.handle.ask(access, patience).left_future();
         }
+        let invalid = Invalid::new("permits", permits.to_string(), "1 to 1024")
+            .remedy("take as many as the work needs; several guards, if it needs more");
+        ready(Err(invalid.into())).right_future()
     }
 }
 

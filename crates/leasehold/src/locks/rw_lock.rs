@@ -37,7 +37,7 @@ use crate::{
 /// # Reading twice
 ///
 /// A task that reads and asks to read again may wait for a writer that waits for this task. Pass the guard on, take a second
-/// one with [`reenter`](Guard::reenter), or lock through an [`Owner`](crate::Owner), which may always enter again. A task
+/// one with [`reenter`](crate::Guard::reenter), or lock through an [`Owner`](crate::Owner), which may always enter again. A task
 /// that asks to write while it reads waits for itself; so does one that asks to read while it writes.
 ///
 /// # Examples
@@ -172,7 +172,7 @@ impl RwLock {
 
     /// Frees the lock: takes it from its readers or its writer. `false` if it was free.
     ///
-    /// Holders that use this library learn it at their next renewal or [`verify`](Guard::verify), a third of their lease later
+    /// Holders that use this library learn it at their next renewal or [`verify`](crate::Guard::verify), a third of their lease later
     /// at worst; until then they believe that they hold it. Make sure that they are dead first.
     ///
     /// # Errors
