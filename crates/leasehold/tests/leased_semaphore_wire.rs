@@ -326,7 +326,7 @@ async fn the_name_of_a_mutex_is_refused_and_left_alone() {
             cause = deeper.source();
         }
         assert!(
-            text.contains("leased_semaphore") && text.contains("hash"),
+            text.contains("held as a mutex, and not as a leased_semaphore"),
             "{text}"
         );
         guard.verify().await.unwrap();
