@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_testkit::Flavor;
 
-use crate::{nemesis::schedule::Fault, worker::Job};
+use crate::{kind::Kinds, nemesis::schedule::Fault, worker::Job};
 
 /// Real processes on real servers, and everything that can happen to them.
 ///
@@ -38,11 +38,14 @@ pub(crate) struct NemesisArgs {
     #[arg(long, default_value_t = 5)]
     pub(crate) processes: usize,
     /// How many tasks in each process.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 4)]
     pub(crate) tasks: u64,
     /// How many names they fight for.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 7)]
     pub(crate) names: usize,
+    /// The kinds of the names in turn: `all`, or a list such as `mutex,rw`.
+    #[arg(long, default_value = "all", value_parser = Kinds::parse)]
+    pub(crate) kinds: Kinds,
     /// The lease of each client.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     pub(crate) lease: Duration,
@@ -65,8 +68,11 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value_t = 32)]
     pub(crate) tasks: usize,
     /// How many names they fight for.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 74)]
     pub(crate) names: usize,
+    /// The kinds of the names in turn: `all`, or a list such as `mutex,rw`.
+    #[arg(long, default_value = "mutex", value_parser = Kinds::parse)]
+    pub(crate) kinds: Kinds,
     /// The lease of each client.
     #[arg(long, default_value = "300ms", value_parser = humantime::parse_duration)]
     pub(crate) lease: Duration,

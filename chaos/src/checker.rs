@@ -79,6 +79,7 @@ impl Checker {
                 guard,
                 holder,
                 name,
+                shared,
                 owner,
                 at,
             } => {
@@ -87,6 +88,7 @@ impl Checker {
                     id,
                     holder,
                     name,
+                    shared,
                     owner,
                     from: at,
                     to: at,
@@ -240,6 +242,7 @@ mod tests {
             guard,
             holder: guard,
             name: 0,
+            shared: false,
             owner: String::new(),
             at,
         }

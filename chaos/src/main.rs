@@ -7,6 +7,7 @@ mod clock;
 mod counter;
 mod invariants;
 mod journal;
+mod kind;
 mod nemesis;
 mod ops;
 mod record;

@@ -36,6 +36,8 @@ pub(crate) enum Record {
         holder: u64,
         /// Which name.
         name: usize,
+        /// Guards that are shared do not exclude each other.
+        shared: bool,
         /// The owner field on the server.
         owner: String,
         /// The end of the look.

@@ -27,6 +27,7 @@ use crate::{
         patience::Patience,
     },
     journal::Journal,
+    kind,
     nemesis::{
         FAULTS_SHOWN,
         inject::begin_on_network,
@@ -72,6 +73,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         args.operations
     );
     let server = Server::start(flavor);
+    kind::prepare(&server, &args.kinds.names(args.names));
     let proxies: Vec<Proxy> = (0..args.clients)
         .map(|_| Proxy::start(server.addr()))
         .collect();
@@ -95,7 +97,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     let world = Arc::new(World {
         journal: Journal::in_memory(),
         counter: Counter::open(&dir.path().join("counter")).expect("a counter"),
-        names: worker::names(args.names),
+        names: args.kinds.names(args.names),
         lease,
         brisk: true,
         process: 0,
@@ -121,17 +123,18 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         },
         report: Report {
             what: format!(
-                "soak: {} clients of {} tasks on {} names, lease {lease:?}",
-                args.clients, args.tasks, args.names
+                "soak: {} clients of {} tasks on {} names of kinds {}, lease {lease:?}",
+                args.clients, args.tasks, args.names, args.kinds
             ),
             server: flavor.to_string(),
             seed,
             again: format!(
-                "chaos soak --server {flavor} --seed {seed} --operations {} --clients {} --tasks {} --names {} --lease {}",
+                "chaos soak --server {flavor} --seed {seed} --operations {} --clients {} --tasks {} --names {} --kinds {} --lease {}",
                 args.operations,
                 args.clients,
                 args.tasks,
                 args.names,
+                args.kinds,
                 humantime::format_duration(lease)
                     .to_string()
                     .replace(' ', ""),

@@ -29,29 +29,33 @@ pub(crate) struct Witness<'a> {
     guard: u64,
     holder: u64,
     name: usize,
-    /// The first look was true and is written.
-    begun: bool,
+    shared: bool,
     /// The beginning of the last true look.
     last: u64,
-    /// The beginning of the last true look that is written.
-    written: u64,
+    /// The beginning of the last true look that is written; of the first one, its end.
+    written: Option<u64>,
     lost: bool,
     ended: bool,
 }
 
 impl<'a> Witness<'a> {
     /// The witness of a guard on name number `name`. A guard that re-entered has the holder of the
-    /// guard that it re-entered.
-    pub(crate) fn new(journal: &'a Journal, name: usize, holder: Option<u64>) -> Witness<'a> {
+    /// guard that it re-entered; one that is `shared` excludes only those that are not.
+    pub(crate) fn new(
+        journal: &'a Journal,
+        name: usize,
+        shared: bool,
+        holder: Option<u64>,
+    ) -> Witness<'a> {
         let guard = journal.number();
         Witness {
             journal,
             guard,
             holder: holder.unwrap_or(guard),
             name,
-            begun: false,
+            shared,
             last: 0,
-            written: 0,
+            written: None,
             lost: false,
             ended: false,
         }
@@ -61,12 +65,16 @@ impl<'a> Witness<'a> {
         self.guard
     }
 
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     pub(crate) fn holder(&self) -> u64 {
         self.holder
     }
 
     /// Looks once.
-    pub(crate) fn look(&mut self, guard: &Guard) -> bool {
+    pub(crate) fn look<K>(&mut self, guard: &Guard<K>) -> bool {
         let before = now();
         let valid = guard.is_valid();
         let after = now();
@@ -75,15 +83,15 @@ impl<'a> Witness<'a> {
                 guard: self.guard,
                 at: before,
             }),
-            (true, false) if self.begun => self.still(before),
+            (true, false) if self.written.is_some() => self.still(before),
             (true, false) => {
-                self.begun = true;
                 self.last = after;
-                self.written = after;
+                self.written = Some(after);
                 self.journal.write(Record::First {
                     guard: self.guard,
                     holder: self.holder,
                     name: self.name,
+                    shared: self.shared,
                     owner: guard.owner(),
                     at: after,
                 });
@@ -104,14 +112,18 @@ impl<'a> Witness<'a> {
     fn still(&mut self, at: u64) {
         let after_a_pause = at.saturating_sub(self.last) > nanos(WRITE_EVERY);
         self.last = at;
-        if after_a_pause || at.saturating_sub(self.written) > nanos(WRITE_EVERY) {
+        if after_a_pause
+            || self
+                .written
+                .is_none_or(|written| at.saturating_sub(written) > nanos(WRITE_EVERY))
+        {
             self.write_last();
         }
     }
 
     fn write_last(&mut self) {
-        if self.last > self.written {
-            self.written = self.last;
+        if self.written.is_some_and(|written| self.last > written) {
+            self.written = Some(self.last);
             self.journal.write(Record::Still {
                 guard: self.guard,
                 at: self.last,
@@ -150,9 +162,9 @@ mod tests {
         let client = Client::connect("memory:").await.unwrap();
         let mutex = client.mutex("stock:1");
         let lease = Duration::from_millis(60);
-        let guard = api::fixed(&mutex, lease).lock().await.unwrap();
+        let guard = mutex.fixed_lease(lease).lock().await.unwrap();
         let journal = Journal::in_memory();
-        let mut witness = Witness::new(&journal, 0, None);
+        let mut witness = Witness::new(&journal, 0, false, None);
         let begun = now();
         let mut last = 0;
         loop {

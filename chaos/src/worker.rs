@@ -20,6 +20,7 @@ use crate::{
     api,
     counter::Counter,
     journal::Journal,
+    kind::Kinds,
     ops::{self, Phase, World},
     record::Record,
 };
@@ -42,6 +43,9 @@ pub(crate) struct Job {
     /// How many names there are.
     #[arg(long)]
     pub(crate) names: usize,
+    /// Their kinds in turn.
+    #[arg(long, value_parser = Kinds::parse)]
+    pub(crate) kinds: Kinds,
     /// How many tasks it runs.
     #[arg(long)]
     pub(crate) tasks: u64,
@@ -57,13 +61,6 @@ pub(crate) struct Job {
     /// The nemesis; the worker does not outlive it.
     #[arg(long)]
     pub(crate) parent: u32,
-}
-
-/// The names that are fought for.
-pub(crate) fn names(count: usize) -> Vec<String> {
-    (1..=count)
-        .map(|number| format!("stock:{number}"))
-        .collect()
 }
 
 /// Works until told to end.
@@ -100,7 +97,7 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
     let world = Arc::new(World {
         journal,
         counter: Counter::open(&job.counter).expect("the counter can be opened"),
-        names: names(job.names),
+        names: job.kinds.names(job.names),
         lease,
         brisk: false,
         process: job.process,

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::{
     config::MS,
     dice::Point,
-    invariants::{release, s2},
+    invariants::{latch, release, s2},
     process::{Lane, Life, Process},
     shared::{LETTERS, NAMES, number_of},
     wire::{Asked, Freight, Message, in_words},
@@ -47,7 +47,8 @@ impl World {
         drop(shared);
         self.watch
             .sent(client, now, &mut self.processes, &self.shared);
-        if !self.watch.granted.is_empty() {
+        // That its place is kept says nothing about a grant.
+        if !self.watch.granted.is_empty() && kind != Kind::Keep {
             let leases = about
                 .iter()
                 .map(|(_, lease)| *lease)
@@ -247,6 +248,7 @@ impl World {
     fn execute(&mut self, asked: &Arc<Asked>, stray: bool) {
         let (client, number) = (asked.client, asked.number);
         let before = s2::look(self, asked);
+        let count = latch::before(self, asked);
         let (answer, hints) = asked.request.lock().execute(&self.server);
         let mut seen = mem::take(&mut self.seen);
         seen.transition(self, asked, &answer);
@@ -280,6 +282,7 @@ impl World {
             self.watch.brings_back(asked, &before);
         }
         release::came_late(self, asked, stray);
+        latch::executed(self, asked, count);
         s2::check(self, asked, before);
         for hint in hints {
             self.send_hint(hint);
@@ -427,6 +430,7 @@ fn label(kind: Kind) -> &'static str {
         Kind::Release => "sent: release",
         Kind::Extend => "sent: extend",
         Kind::Renew => "sent: renew",
+        Kind::Keep => "sent: keep",
         Kind::Count => "sent: count",
         Kind::Inspect => "sent: inspect",
         Kind::ForceUnlock => "sent: force_unlock",
@@ -434,5 +438,6 @@ fn label(kind: Kind) -> &'static str {
         Kind::Unlisten => "sent: unlisten",
         Kind::Permits => "sent: permits",
         Kind::Write | Kind::Read => "sent: data under a fence",
+        Kind::Downgrade => "sent: downgrade",
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::LockKind;
+use leasehold::{LockKind, RwPolicy};
 
 use crate::{dice::mix, styles};
 
@@ -83,6 +83,8 @@ pub struct Config {
     /// Which kind of lock this world is about, and how many permits it has.
     pub kind: LockKind,
     pub permits: u32,
+    /// The order in which those that wait for a read-write lock are let in.
+    pub policy: RwPolicy,
     pub clients: u8,
     pub names: u8,
     pub tasks: u8,
@@ -111,6 +113,8 @@ pub struct Config {
     pub polls: u32,
     /// How long a holder holds, in parts of a lease.
     pub hold: f64,
+    /// How often a task takes several names at once.
+    pub several: f64,
 }
 
 impl Config {
@@ -129,6 +133,7 @@ impl Config {
             seed,
             kind: LockKind::Mutex,
             permits: 1,
+            policy: RwPolicy::Phase,
             clients: u8::try_from(clients).unwrap_or(2),
             names: if r.f64() < 0.8 { 1 } else { r.u8(2..=3) },
             tasks: r.u8(1..=3),
@@ -149,6 +154,7 @@ impl Config {
             chaos: 0,
             polls: u32::try_from(pick(r, &[1, 2, 5, 100])).unwrap_or(1),
             hold: pick_f(r, &[0.05, 0.3, 1.0, 2.0]),
+            several: 0.0,
         };
         config.faults = faults(r);
         if r.f64() < 0.4 {
@@ -172,6 +178,11 @@ impl Config {
             _ => LockKind::LeasedSemaphore,
         };
         config.permits = r.u32(1..=4);
+        config.policy = match r.u32(0..6) {
+            0 => RwPolicy::PreferReaders,
+            1 => RwPolicy::PreferWriters,
+            _ => RwPolicy::Phase,
+        };
         if config.kind == LockKind::Mutex {
             // Of their own randomness as well.
             config.kind = match Rng::with_seed(mix(seed, 0x0050_1A14)).u32(0..12) {
@@ -179,6 +190,28 @@ impl Config {
                 1..=2 => LockKind::SpinMutex,
                 _ => LockKind::Mutex,
             };
+        }
+        if config.kind == LockKind::LeasedSemaphore {
+            config.kind = match Rng::with_seed(mix(seed, 0x0C00_7ED0)).u32(0..10) {
+                0..=3 => LockKind::Semaphore,
+                4..=5 => LockKind::Latch,
+                _ => LockKind::LeasedSemaphore,
+            };
+        }
+        if config.kind == LockKind::Semaphore {
+            // What a copy takes when its tombstone is over never comes back.
+            config.faults.old = 0.0;
+        }
+        // Of their own randomness as well.
+        let mut several = Rng::with_seed(mix(seed, 0x0031_7A71));
+        let has_parts = !matches!(config.kind, LockKind::Semaphore | LockKind::Latch);
+        if has_parts && several.f64() < 0.15 {
+            config.several = pick_f(&mut several, &[0.3, 0.7, 1.0]);
+            config.names = several.u8(2..=3);
+        }
+        // Of their own randomness, of whatever kind they were.
+        if Rng::with_seed(mix(seed, 0x00FA_1200)).u32(0..8) == 0 {
+            config.kind = LockKind::FairMutex;
         }
         // Else no answer is ever in time.
         config.operation_timeout = config.operation_timeout.max(config.latency * 8);

@@ -251,7 +251,9 @@ impl World {
         let mut shared = self.shared.lock();
         shared.doing.retain(|(who, _), _| *who != client);
         shared.waits.retain(|_, wait| wait.client != client);
+        shared.latch_waits.retain(|(who, _), _| *who != client);
         shared.stalled.retain(|(who, _), _| *who != client);
+        shared.taking.retain(|(who, _), _| *who != client);
     }
 
     pub fn pause(&mut self, time: u64) {

@@ -3,7 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use leasehold::{
-    Error, Guard, Released,
+    Access, Error, Guard, Released,
     sim::{Look, Probe},
 };
 
@@ -35,9 +35,11 @@ impl Held {
         });
         shared.guarded.insert((client, probe.lease()));
         let since = shared.now;
+        let writes = probe.access() == Access::Exclusive;
         shared.guards.push(Visible {
             id,
             since,
+            writes,
             name,
             client,
             holder,
@@ -73,6 +75,21 @@ impl Held {
         });
         drop(shared);
         Some(guard)
+    }
+
+    /// The guard itself, for a change after which it is looked at again. Until then its hold stays in sight: a future has it.
+    pub fn into_guard(mut self) -> Option<(Guard, Changing)> {
+        let visible = {
+            let shared = self.world.lock();
+            shared
+                .guards
+                .iter()
+                .find(|there| there.id == self.id)?
+                .clone()
+        };
+        let guard = self.take("changes")?;
+        self.world.lock().guards.push(visible);
+        Some((guard, Changing(self.id, World::clone(&self.world))))
     }
 
     /// Gives the name back, and has the answer judged.
@@ -112,6 +129,16 @@ impl Held {
     }
 }
 
+/// A hold whose guard is in a future that changes it.
+pub struct Changing(u64, World);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let mut shared = self.1.lock();
+        shared.guards.retain(|visible| visible.id != self.0);
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         drop(self.take("drops"));
@@ -119,6 +146,6 @@ impl Drop for Held {
 }
 
 /// Not one that ends at this very moment: the engine's clock is a few nanoseconds ahead.
-fn is_valid(probe: &Probe) -> bool {
+pub fn is_valid(probe: &Probe) -> bool {
     matches!(probe.look(), Look::Valid(left) if left > Duration::from_micros(10))
 }

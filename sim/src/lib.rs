@@ -3,16 +3,19 @@
 #![allow(missing_docs, reason = "no code outside this repository uses it")]
 
 pub mod carry;
+pub mod changes;
 pub mod config;
 pub mod dice;
 pub mod faults;
 pub mod held;
 pub mod invariants;
+pub mod latch;
 pub mod lock;
 pub mod panics;
 pub mod process;
 pub mod report;
 pub mod runner;
+pub mod several;
 pub mod shared;
 pub mod shrink;
 pub mod states;

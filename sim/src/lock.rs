@@ -3,8 +3,8 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Error, FencedMutex, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner,
-    PlainMutex, RwLock, SpinMutex, Status,
+    Client, Error, FairMutex, FencedMutex, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner,
+    Part, PlainMutex, RwLock, RwPolicy, Semaphore, SpinMutex, Status,
 };
 
 /// A lock, and the operation on it.
@@ -14,9 +14,12 @@ pub enum Lock {
     Fenced(FencedMutex),
     Read(RwLock),
     Write(RwLock),
+    Upgradeable(RwLock),
     Permits(LeasedSemaphore, u32),
     Plain(PlainMutex),
     Spin(SpinMutex),
+    Count(Semaphore, u32),
+    Fair(FairMutex),
 }
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -28,19 +31,36 @@ macro_rules! each {
             Lock::Fenced($inner) => Lock::Fenced($changed),
             Lock::Read($inner) => Lock::Read($changed),
             Lock::Write($inner) => Lock::Write($changed),
+            Lock::Upgradeable($inner) => Lock::Upgradeable($changed),
             Lock::Permits($inner, count) => Lock::Permits($changed, count),
             Lock::Plain($inner) => Lock::Plain($changed),
             Lock::Spin($inner) => Lock::Spin($changed),
+            // It has no lease to set.
+            Lock::Count(lock, count) => Lock::Count(lock, count),
+            Lock::Fair($inner) => Lock::Fair($changed),
         }
     };
 }
 
 impl Lock {
     /// `want` chooses: to read or to write, or how many of so many permits.
-    pub fn of(client: &Client, kind: LockKind, name: &str, want: u32, permits: u32) -> Lock {
+    pub fn of(
+        client: &Client,
+        kind: LockKind,
+        name: &str,
+        want: u32,
+        permits: u32,
+        policy: RwPolicy,
+    ) -> Lock {
         match kind {
-            LockKind::RwLock if want.is_multiple_of(3) => Lock::Write(client.rw_lock(name)),
-            LockKind::RwLock => Lock::Read(client.rw_lock(name)),
+            LockKind::RwLock => {
+                let lock = client.rw_lock(name).policy(policy);
+                match want {
+                    0 | 3 | 6 => Lock::Write(lock),
+                    1 | 4 => Lock::Upgradeable(lock),
+                    _ => Lock::Read(lock),
+                }
+            }
             LockKind::LeasedSemaphore => {
                 Lock::Permits(client.leased_semaphore(name), 1 + want % permits)
             }
@@ -48,16 +68,21 @@ impl Lock {
             LockKind::FencedMutex => Lock::Fenced(client.fenced_mutex(name)),
             LockKind::PlainMutex => Lock::Plain(client.plain_mutex(name)),
             LockKind::SpinMutex => Lock::Spin(client.spin_mutex(name)),
+            LockKind::Semaphore => Lock::Count(client.semaphore(name), 1 + want % permits),
+            LockKind::FairMutex => Lock::Fair(client.fair_mutex(name)),
             other => unreachable!("no world is about a {other}"),
         }
     }
 
     pub fn in_words(&self) -> String {
         match self {
-            Lock::Mutex(_) | Lock::Fenced(_) | Lock::Plain(_) | Lock::Spin(_) => String::new(),
+            Lock::Mutex(_) | Lock::Fenced(_) | Lock::Plain(_) | Lock::Spin(_) | Lock::Fair(_) => {
+                String::new()
+            }
             Lock::Read(_) => ", to read".to_owned(),
             Lock::Write(_) => ", to write".to_owned(),
-            Lock::Permits(_, count) => format!(", {count} permits"),
+            Lock::Upgradeable(_) => ", to read and upgrade".to_owned(),
+            Lock::Permits(_, count) | Lock::Count(_, count) => format!(", {count} permits"),
         }
     }
 
@@ -78,7 +103,26 @@ impl Lock {
 
     #[must_use]
     pub fn handoff(self, handoff: Handoff) -> Lock {
-        each!(self, lock => lock.handoff(handoff))
+        match self {
+            Lock::Count(lock, count) => Lock::Count(lock.handoff(handoff), count),
+            lock => each!(lock, lock => lock.handoff(handoff)),
+        }
+    }
+
+    /// As one of several.
+    pub fn part(&self) -> Part {
+        match self {
+            Lock::Mutex(lock) => lock.into(),
+            Lock::Fenced(lock) => lock.into(),
+            Lock::Read(lock) => lock.read_part(),
+            // Parts do not upgrade.
+            Lock::Write(lock) | Lock::Upgradeable(lock) => lock.write_part(),
+            Lock::Permits(lock, count) => lock.part(*count),
+            Lock::Count(..) => unreachable!("no part is a semaphore without leases"),
+            Lock::Plain(lock) => lock.into(),
+            Lock::Spin(lock) => lock.into(),
+            Lock::Fair(lock) => lock.into(),
+        }
     }
 
     /// Permits have no owner.
@@ -88,9 +132,11 @@ impl Lock {
             Lock::Fenced(lock) => Some(Lock::Fenced(lock.owned_by(owner))),
             Lock::Read(lock) => Some(Lock::Read(lock.owned_by(owner))),
             Lock::Write(lock) => Some(Lock::Write(lock.owned_by(owner))),
+            Lock::Upgradeable(lock) => Some(Lock::Upgradeable(lock.owned_by(owner))),
             Lock::Plain(lock) => Some(Lock::Plain(lock.owned_by(owner))),
             Lock::Spin(lock) => Some(Lock::Spin(lock.owned_by(owner))),
-            Lock::Permits(..) => None,
+            Lock::Fair(lock) => Some(Lock::Fair(lock.owned_by(owner))),
+            Lock::Permits(..) | Lock::Count(..) => None,
         }
     }
 
@@ -100,11 +146,18 @@ impl Lock {
             Lock::Fenced(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
             Lock::Read(lock) => Box::pin(async move { lock.read().await.map(Guard::erased) }),
             Lock::Write(lock) => Box::pin(async move { lock.write().await.map(Guard::erased) }),
+            Lock::Upgradeable(lock) => {
+                Box::pin(async move { lock.upgradeable_read().await.map(Guard::erased) })
+            }
             Lock::Permits(lock, count) => {
                 Box::pin(async move { lock.acquire_many(count).await.map(Guard::erased) })
             }
             Lock::Plain(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
             Lock::Spin(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
+            Lock::Count(lock, count) => {
+                Box::pin(async move { lock.acquire_many(count).await.map(Guard::erased) })
+            }
+            Lock::Fair(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
         }
     }
 
@@ -114,11 +167,18 @@ impl Lock {
             Lock::Fenced(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
             Lock::Read(lock) => Box::pin(async move { erased(lock.try_read().await) }),
             Lock::Write(lock) => Box::pin(async move { erased(lock.try_write().await) }),
+            Lock::Upgradeable(lock) => {
+                Box::pin(async move { erased(lock.try_upgradeable_read().await) })
+            }
             Lock::Permits(lock, count) => {
                 Box::pin(async move { erased(lock.try_acquire_many(count).await) })
             }
             Lock::Plain(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
             Lock::Spin(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
+            Lock::Count(lock, count) => {
+                Box::pin(async move { erased(lock.try_acquire_many(count).await) })
+            }
+            Lock::Fair(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
         }
     }
 
@@ -128,11 +188,18 @@ impl Lock {
             Lock::Fenced(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
             Lock::Read(lock) => Box::pin(async move { erased(lock.try_read_for(wait).await) }),
             Lock::Write(lock) => Box::pin(async move { erased(lock.try_write_for(wait).await) }),
+            Lock::Upgradeable(lock) => {
+                Box::pin(async move { erased(lock.try_upgradeable_read_for(wait).await) })
+            }
             Lock::Permits(lock, count) => {
                 Box::pin(async move { erased(lock.try_acquire_many_for(count, wait).await) })
             }
             Lock::Plain(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
             Lock::Spin(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
+            Lock::Count(lock, count) => {
+                Box::pin(async move { erased(lock.try_acquire_many_for(count, wait).await) })
+            }
+            Lock::Fair(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
         }
     }
 
@@ -140,10 +207,12 @@ impl Lock {
         match self {
             Lock::Mutex(lock) => lock.status().await,
             Lock::Fenced(lock) => lock.status().await,
-            Lock::Read(lock) | Lock::Write(lock) => lock.status().await,
+            Lock::Read(lock) | Lock::Write(lock) | Lock::Upgradeable(lock) => lock.status().await,
             Lock::Permits(lock, _) => lock.status().await,
             Lock::Plain(lock) => lock.status().await,
             Lock::Spin(lock) => lock.status().await,
+            Lock::Count(lock, _) => lock.status().await,
+            Lock::Fair(lock) => lock.status().await,
         }
     }
 
@@ -151,10 +220,14 @@ impl Lock {
         match self {
             Lock::Mutex(lock) => lock.force_unlock().await,
             Lock::Fenced(lock) => lock.force_unlock().await,
-            Lock::Read(lock) | Lock::Write(lock) => lock.force_unlock().await,
+            Lock::Read(lock) | Lock::Write(lock) | Lock::Upgradeable(lock) => {
+                lock.force_unlock().await
+            }
             Lock::Permits(lock, _) => lock.force_unlock().await,
             Lock::Plain(lock) => lock.force_unlock().await,
             Lock::Spin(lock) => lock.force_unlock().await,
+            Lock::Count(lock, _) => lock.force_unlock().await,
+            Lock::Fair(lock) => lock.force_unlock().await,
         }
     }
 }

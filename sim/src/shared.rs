@@ -14,7 +14,9 @@ use crate::{config::Config, dice::Dice};
 #[derive(Clone, Debug)]
 pub struct Visible {
     pub id: u64,
+    /// Since when: it came then, or was upgraded or downgraded.
     pub since: u64,
+    pub writes: bool,
     pub name: u8,
     pub client: u8,
     /// Guards of one holder do not exclude each other.
@@ -66,6 +68,13 @@ pub struct GivenBack {
     pub answer: Result<Released, String>,
 }
 
+/// A task that waits for a latch.
+#[derive(Clone, Copy, Debug)]
+pub struct LatchWait {
+    pub name: u8,
+    pub since: u64,
+}
+
 #[derive(Debug)]
 pub struct Shared {
     pub config: Config,
@@ -79,6 +88,8 @@ pub struct Shared {
     pub doing: BTreeMap<(u8, u8), String>,
     /// Tasks whose future is neither polled nor dropped, and for which name.
     pub stalled: BTreeMap<(u8, u8), u8>,
+    /// Tasks that take several names, and may have some of them already.
+    pub taking: BTreeMap<(u8, u8), Vec<u8>>,
     /// Since when those that were stalled at the end go on.
     pub resumed_at: Option<u64>,
     /// Those that go on before: they hold names that others wait for.
@@ -97,6 +108,10 @@ pub struct Shared {
     pub last_stop: BTreeMap<u8, u64>,
     /// When a client last could not send.
     pub last_refusal: BTreeMap<u8, u64>,
+    /// The tasks that wait for a latch, by client and number.
+    pub latch_waits: BTreeMap<(u8, u8), LatchWait>,
+    /// When the count of a latch was last zero, by name.
+    pub zero_at: Vec<u64>,
     pub breaches: Vec<Breach>,
     pub trace: Option<Vec<String>>,
     pub coverage: BTreeMap<&'static str, u64>,
@@ -119,6 +134,7 @@ impl Shared {
             waits: BTreeMap::new(),
             doing: BTreeMap::new(),
             stalled: BTreeMap::new(),
+            taking: BTreeMap::new(),
             resumed_at: None,
             resumed: BTreeSet::new(),
             given_back: Vec::new(),
@@ -128,6 +144,8 @@ impl Shared {
             closed: BTreeSet::new(),
             last_stop: BTreeMap::new(),
             last_refusal: BTreeMap::new(),
+            latch_waits: BTreeMap::new(),
+            zero_at: vec![0; usize::from(config.names)],
             breaches: Vec::new(),
             trace: traced.then(Vec::new),
             coverage: BTreeMap::new(),
@@ -153,6 +171,12 @@ impl Shared {
     pub fn stalls(&self, client: u8, name: u8) -> bool {
         let mut stalled = self.stalled.iter();
         stalled.any(|((who, _), about)| (*who, *about) == (client, name))
+    }
+
+    /// Whether a task, of this client if there is one, takes several names, this among them.
+    pub fn takes(&self, client: Option<u8>, name: u8) -> bool {
+        let mut taking = self.taking.iter();
+        taking.any(|((who, _), names)| client.is_none_or(|c| c == *who) && names.contains(&name))
     }
 
     /// A number that was not given before.

@@ -38,12 +38,14 @@ pub struct Task {
 
 /// The guards of a task while it waits for a future.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum With {
+pub(crate) enum With {
     Nothing,
     Guard,
+    /// Some of several names, maybe: others wait for a future that is not polled.
+    Several,
 }
 
-enum Asked {
+pub(crate) enum Asked {
     Lock,
     Try,
     TryFor(Duration),
@@ -54,7 +56,7 @@ impl Task {
         self.me * 4 + self.number
     }
 
-    fn say(&self, line: impl FnOnce() -> String) {
+    pub(crate) fn say(&self, line: impl FnOnce() -> String) {
         let me = LETTERS[usize::from(self.me)];
         let task = self.number;
         self.world
@@ -62,7 +64,7 @@ impl Task {
             .say(|| format!("client {me}.{task}  {}", line()));
     }
 
-    fn doing(&self, what: impl FnOnce() -> String) {
+    pub(crate) fn doing(&self, what: impl FnOnce() -> String) {
         let what = what();
         self.say(|| what.clone());
         let key = (self.me, self.number);
@@ -86,7 +88,7 @@ impl Task {
     }
 
     /// Rests, unless faults end before.
-    async fn rest(&self, nanos: u64) {
+    pub(crate) async fn rest(&self, nanos: u64) {
         let mut healed = pin!(self.healed.notified());
         healed.as_mut().enable();
         if self.world.lock().healed {
@@ -102,10 +104,23 @@ impl Task {
     async fn operation(&self, r: &mut Rng) {
         let mix = &self.config.mix;
         let name = r.u8(0..self.config.names);
-        match choose(
+        if self.config.kind == LockKind::Latch {
+            return self.latch(r, name).await;
+        }
+        let what = choose(
             r,
             &[mix.lock, mix.try_lock, mix.try_for, mix.force, mix.status],
-        ) {
+        );
+        if what < 3 && self.config.several > 0.0 && r.f64() < self.config.several {
+            let wait = Duration::from_nanos(fraction(self.config.lease, r.f64() * 2.0));
+            let asked = match what {
+                0 => Asked::Lock,
+                1 => Asked::Try,
+                _ => Asked::TryFor(wait),
+            };
+            return self.several(r, asked).await;
+        }
+        match what {
             0 => self.lock(r, name, Asked::Lock).await,
             1 => self.lock(r, name, Asked::Try).await,
             2 => {
@@ -131,11 +146,13 @@ impl Task {
     /// The lock, to be looked at.
     fn any(&self, name: u8) -> Lock {
         let name = NAMES[usize::from(name)];
-        Lock::of(&self.client, self.config.kind, name, 0, self.config.permits)
+        let config = &self.config;
+        let (permits, policy) = (config.permits, config.policy);
+        Lock::of(&self.client, config.kind, name, 0, permits, policy)
     }
 
     /// The lock with this task's terms, and in words.
-    fn terms(&self, r: &mut Rng, name: u8) -> (Lock, u64, bool, String) {
+    pub(crate) fn terms(&self, r: &mut Rng, name: u8) -> (Lock, u64, bool, String) {
         let config = &self.config;
         let mut lease = config.lease;
         if !config.same_terms {
@@ -149,11 +166,13 @@ impl Task {
             LockKind::Mutex
             | LockKind::FencedMutex
             | LockKind::PlainMutex
-            | LockKind::SpinMutex => 0,
+            | LockKind::SpinMutex
+            | LockKind::FairMutex => 0,
             _ => r.u32(0..12),
         };
         let called = NAMES[usize::from(name)];
-        let mut lock = Lock::of(&self.client, config.kind, called, want, config.permits);
+        let (permits, policy) = (config.permits, config.policy);
+        let mut lock = Lock::of(&self.client, config.kind, called, want, permits, policy);
         let mut terms = format!("{lease_of:?}{}", lock.in_words());
         lock = if fixed {
             terms += " fixed";
@@ -225,15 +244,20 @@ impl Task {
             }
             Some(Ok(Some(guard))) => {
                 // All guards of one owner are one holder.
-                let holder = owned.then_some(u64::MAX - u64::from(self.me));
+                let holder = owned.then(|| self.as_owner());
                 let held = Held::new(&self.world, guard, self.me, name, holder);
                 self.hold(r, held, &lock, owned).await;
             }
         }
     }
 
+    /// The number of its owner, as a holder.
+    pub(crate) fn as_owner(&self) -> u64 {
+        u64::MAX - u64::from(self.me)
+    }
+
     /// From here on this task asks for a name: since when, and under which number.
-    fn waits(&self, how: Waits, name: u8) -> (u64, u64) {
+    pub fn waits(&self, how: Waits, name: u8) -> (u64, u64) {
         let mut shared = self.world.lock();
         let (since, number) = (shared.now, shared.number());
         let wait = Wait {
@@ -310,7 +334,14 @@ impl Task {
                 _ => {}
             }
         }
-        self.give_back(until_lost, guarded).await;
+        let guarded = match lock {
+            Lock::Upgradeable(_) => self.change(r, guarded, true).await,
+            Lock::Write(_) => self.change(r, guarded, false).await,
+            _ => Some(guarded),
+        };
+        if let Some(guarded) = guarded {
+            self.give_back(until_lost, guarded).await;
+        }
     }
 
     /// Locks what it holds as the same owner, and lets go of the inner guard.
@@ -353,13 +384,18 @@ impl Task {
         }
     }
 
-    fn some_lease(&self, r: &mut Rng) -> Duration {
+    pub(crate) fn some_lease(&self, r: &mut Rng) -> Duration {
         let part = [0.1, 0.3, 1.0, 2.0, 5.0][r.usize(..5)];
         Duration::from_nanos(fraction(self.config.lease, part).clamp(10 * MS, 60_000 * MS))
     }
 
     /// Carries a future to its end, or drops it on the way: at one of its first polls, or after a while.
-    async fn maybe<F: Future>(&self, name: u8, with: With, work: F) -> Option<F::Output> {
+    pub(crate) async fn maybe<F: Future>(
+        &self,
+        name: u8,
+        with: With,
+        work: F,
+    ) -> Option<F::Output> {
         let probability = self.config.faults.cancel;
         let cancel = {
             let mut shared = self.world.lock();
@@ -394,6 +430,9 @@ impl Task {
 impl Task {
     /// Carries a future to its end, or polls it a few times and then neither polls nor drops it for a while.
     async fn stall<F: Future>(&self, name: u8, with: With, work: F) -> Option<F::Output> {
+        if with == With::Several {
+            return Some(work.await);
+        }
         let probability = self.config.faults.stall;
         let stall = {
             let mut shared = self.world.lock();
@@ -489,7 +528,7 @@ pub fn is_transport(error: &Error) -> bool {
 }
 
 /// The place of a choice, by weight.
-fn choose(r: &mut Rng, weights: &[u32]) -> usize {
+pub(crate) fn choose(r: &mut Rng, weights: &[u32]) -> usize {
     let mut left = r.u32(0..weights.iter().sum::<u32>().max(1));
     for (at, weight) in weights.iter().enumerate() {
         if left < *weight {

@@ -104,9 +104,9 @@ impl World {
         panics::forget();
         let outbox = Arc::new(Outbox::default());
         let server = MemoryServer::simulated(Arc::clone(&outbox) as Arc<dyn sim::Network>);
-        if config.kind == LockKind::LeasedSemaphore {
+        if matches!(config.kind, LockKind::LeasedSemaphore | LockKind::Semaphore) {
             for name in NAMES {
-                server.set_permits(name, config.permits.into());
+                server.set_permits(config.kind, name, config.permits.into());
             }
         }
         let dice = Dice::new(config.seed, calm);

@@ -26,6 +26,16 @@ fn a_seed_gives_the_same_trace_each_time() {
     assert!(busy > 20, "something happens in most worlds: {busy}");
 }
 
+/// Seeds that have broken a promise once, beyond those that CI plays (docs/bugs.md).
+#[test]
+fn seeds_that_have_broken_a_promise_keep_it() {
+    panics::keep();
+    for seed in [2_005_962, 3_001_181, 3_002_862, 4_013_045] {
+        let outcome = run(seed, &BTreeSet::new(), false, &Asked::default());
+        assert!(outcome.breach.is_none(), "{seed}: {:?}", outcome.breach);
+    }
+}
+
 #[test]
 fn a_seed_gives_the_same_trace_in_another_process() {
     for seed in ["7", "44", "523"] {

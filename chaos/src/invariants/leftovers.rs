@@ -6,6 +6,8 @@ use leasehold_testkit::Server;
 use redis::Connection;
 use serde::Serialize;
 
+use crate::kind::Kind;
+
 /// A key, and when it ends.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Key {
@@ -38,22 +40,71 @@ pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
             // -2: it has ended since.
             (ttl_ms != -2).then(|| judge(key, ttl_ms, names, ends))
         })
+        .chain(wrong_permits(server, names))
         .collect()
+}
+
+/// The semaphores of which a permit was lost or made: there is one, free or out.
+fn wrong_permits(server: &Server, names: &[String]) -> Vec<Key> {
+    let mut connection = server.connection();
+    let mut wrong = Vec::new();
+    for name in names.iter().filter(|name| Kind::of(name) == Kind::Permit) {
+        let free: i64 = ask(&mut connection, &["GET", name]);
+        let out: i64 = ask(&mut connection, &["ZCARD", &format!("{{{name}}}:timeout")]);
+        if free + out != 1 {
+            wrong.push(Key {
+                path: format!("{name}: {free} free, {out} out"),
+                kind: "permits",
+                ttl_ms: -1,
+                allowed: false,
+            });
+        }
+    }
+    wrong
+}
+
+/// The last token of a fenced mutex is kept for so long: a client's default.
+const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The queue of a fair mutex in which none of Redisson's waits is kept for so long after the last visit.
+const FAIR_QUEUE: Duration = Duration::from_secs(3600);
+
+/// Where Redisson keeps the queue of a fair lock.
+const FAIR_LIST: &str = "redisson_lock_queue:";
+
+fn is_of_fair(path: &str) -> bool {
+    let redissons = [FAIR_LIST, "redisson_lock_timeout:"];
+    redissons.iter().any(|prefix| path.starts_with(prefix))
+        || path.starts_with("leasehold:") && path.ends_with(":fair:places")
 }
 
 fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
     let tombstone = ends.lease.max(Duration::from_secs(30));
-    let (kind, most) = if names.contains(&path) {
+    let is_permit = |name: &String| Kind::of(name) == Kind::Permit;
+    let permits = names.iter().filter(|name| is_permit(name));
+    // Neither has an end: the semaphore stays, and a permit's time is in the sorted set.
+    let stays = permits.flat_map(|name| [name.clone(), format!("{{{name}}}:timeout")]);
+    let stays = stays.into_iter().any(|key| key == path);
+    let (kind, most) = if stays {
+        ("of a semaphore", None)
+    } else if names.contains(&path) {
         ("hold", Some(ends.lease))
     } else if path.starts_with("leasehold:") && path.contains(":gone:") {
         ("tombstone", Some(tombstone))
+    } else if path.starts_with("redisson_lock_token:") {
+        ("last token", Some(RETENTION))
     } else if path.starts_with("leasehold:") && path.ends_with(":queue") {
         ("queue", Some(ends.poll * 3))
+    } else if is_of_fair(&path) {
+        ("fair queue", Some(FAIR_QUEUE))
     } else {
         ("unknown", None)
     };
     let ttl = u64::try_from(ttl_ms).map(Duration::from_millis);
-    let allowed = most.is_some_and(|most| ttl.is_ok_and(|ttl| ttl <= most));
+    let allowed = match most {
+        Some(most) => ttl.is_ok_and(|ttl| ttl <= most),
+        None => stays,
+    };
     Key {
         path,
         kind,
@@ -69,13 +120,24 @@ pub(crate) fn held(server: &Server, names: &[String]) -> Vec<String> {
     let mut seen = Vec::new();
     for _ in 0..2 {
         for name in names {
-            let holders: Vec<String> = ask(&mut connection, &["HGETALL", name]);
-            let queue = format!("leasehold:{{{name}}}:queue");
-            let queue: Vec<String> = ask(&mut connection, &["LRANGE", &queue, "0", "-1"]);
-            if !holders.is_empty() || !queue.is_empty() {
+            let kind: String = ask(&mut connection, &["TYPE", name]);
+            let holders: Vec<String> = match kind.as_str() {
+                "hash" => ask(&mut connection, &["HGETALL", name]),
+                "string" => ask(&mut connection, &["MGET", name]),
+                _ => Vec::new(),
+            };
+            let queues = format!("leasehold:{{{name}}}:*queue");
+            let mut queues: Vec<String> = ask(&mut connection, &["KEYS", &queues]);
+            queues.push(format!("{FAIR_LIST}{{{name}}}"));
+            let mut waiting = Vec::new();
+            for queue in queues {
+                let places: Vec<String> = ask(&mut connection, &["LRANGE", &queue, "0", "-1"]);
+                waiting.extend(places);
+            }
+            if !holders.is_empty() || !waiting.is_empty() {
                 let ttl_ms: i64 = ask(&mut connection, &["PTTL", name]);
                 seen.push(format!(
-                    "on the server {name} is held by {holders:?} for {ttl_ms} ms more, in its queue {queue:?}"
+                    "on the server {name} is held by {holders:?} for {ttl_ms} ms more, in its queue {waiting:?}"
                 ));
             }
         }
@@ -118,20 +180,25 @@ mod tests {
 
     #[test]
     fn a_key_needs_a_name_and_an_end() {
-        let names = ["stock:1".to_owned()];
+        let names = ["mutex:1".to_owned(), "permit:2".to_owned()];
         let ends = Ends {
             lease: Duration::from_secs(2),
             poll: Duration::from_secs(10),
         };
         for (key, ttl, allowed) in [
-            ("stock:1", 1_500, true),
-            ("stock:1", -1, false),
-            ("stock:1", 2_001, false),
-            ("leasehold:{stock:1}:queue", 30_000, true),
-            ("leasehold:{stock:1}:queue", -1, false),
-            ("leasehold:{stock:1}:gone:12", 30_000, true),
-            ("leasehold:{stock:1}:gone:12", 30_001, false),
-            ("redisson_unlock_latch:{stock:1}", 10, false),
+            ("mutex:1", 1_500, true),
+            ("mutex:1", -1, false),
+            ("mutex:1", 2_001, false),
+            ("leasehold:{mutex:1}:queue", 30_000, true),
+            ("leasehold:{mutex:1}:queue", -1, false),
+            ("leasehold:{mutex:1}:gone:12", 30_000, true),
+            ("leasehold:{mutex:1}:gone:12", 30_001, false),
+            ("permit:2", -1, true),
+            ("{permit:2}:timeout", -1, true),
+            ("redisson_unlock_latch:{mutex:1}", 10, false),
+            ("redisson_lock_queue:{mutex:1}", 3_600_000, true),
+            ("redisson_lock_timeout:{mutex:1}", -1, false),
+            ("leasehold:{mutex:1}:fair:places", 3_600_001, false),
         ] {
             let judged = judge(key.to_owned(), ttl, &names, ends);
             assert_eq!(judged.allowed, allowed, "{judged:?}");

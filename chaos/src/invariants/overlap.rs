@@ -18,6 +18,8 @@ pub(crate) struct Span {
     /// Guards of one holder do not exclude each other.
     pub(crate) holder: u64,
     pub(crate) name: usize,
+    /// Guards that are shared do not exclude each other.
+    pub(crate) shared: bool,
     pub(crate) owner: String,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -28,6 +30,7 @@ pub(crate) struct Span {
 impl Span {
     fn excludes(&self, other: &Span) -> bool {
         self.name == other.name
+            && !(self.shared && other.shared)
             && (self.id.process, self.holder) != (other.id.process, other.holder)
     }
 
@@ -64,6 +67,7 @@ mod tests {
             id: GuardId { process, guard },
             holder: guard,
             name: 0,
+            shared: false,
             owner: String::new(),
             from,
             to,
@@ -101,6 +105,12 @@ mod tests {
         let mut nested = span(1, 2, 5, 15);
         nested.holder = 1;
         assert_eq!(found(&[span(1, 1, 0, 10), nested.clone()]), []);
+        let mut reader = span(1, 1, 0, 10);
+        reader.shared = true;
+        let mut another = span(2, 1, 5, 15);
+        assert_eq!(found(&[reader.clone(), another.clone()]), [(0, 1)]);
+        another.shared = true;
+        assert_eq!(found(&[reader, another]), []);
         // The same holder number in another process is another holder.
         nested.id.process = 2;
         assert_eq!(found(&[span(1, 1, 0, 10), nested]), [(0, 1)]);

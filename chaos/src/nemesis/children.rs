@@ -29,6 +29,7 @@ impl Worker {
             .arg("--counter")
             .arg(&job.counter)
             .args(["--names", &job.names.to_string()])
+            .args(["--kinds", &job.kinds.to_string()])
             .args(["--tasks", &job.tasks.to_string()])
             .args(["--lease-ms", &job.lease_ms.to_string()])
             .args(["--seed", &job.seed.to_string()])

@@ -22,6 +22,7 @@ use crate::{
     checker::Checker,
     clock::{millis, now},
     invariants::patience::{OpenAsk, Patience},
+    kind,
     report::Report,
     worker::Job,
 };
@@ -68,6 +69,7 @@ impl<'a> Run<'a> {
                 "yes",
             ],
         );
+        kind::prepare(&server, &args.kinds.names(args.names));
         let debug = say(server.addr(), "DEBUG SLEEP 0").unwrap_or_default();
         let refused = (!debug.starts_with('+')).then_some(Fault::DebugSleep);
         let proxies = (0..args.processes)
@@ -119,6 +121,7 @@ impl<'a> Run<'a> {
             journal: file(&format!("{process}.journal")),
             counter: file("counter"),
             names: self.args.names,
+            kinds: self.args.kinds.clone(),
             tasks: self.args.tasks,
             lease_ms: u64::try_from(lease).unwrap_or(u64::MAX),
             seed: self.rng.u64(..),

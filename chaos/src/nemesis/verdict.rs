@@ -12,7 +12,6 @@ use crate::{
     },
     ops::LONGEST_LEASE,
     report::{OverlapFound, Report},
-    worker,
 };
 
 /// How long the server may take to hear the last unsubscriptions.
@@ -34,7 +33,7 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         }
     }
     if !quiet {
-        let names = worker::names(run.args.names);
+        let names = run.args.kinds.names(run.args.names);
         let seen = leftovers::held(&run.field.server, &names);
         report.hangs.extend(seen);
         for worker in run.field.workers.iter().flatten() {
@@ -65,19 +64,20 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
 pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     let args = run.args;
     report.what = format!(
-        "{} processes of {} tasks on {} names, lease {:?}",
-        args.processes, args.tasks, args.names, args.lease
+        "{} processes of {} tasks on {} names of kinds {}, lease {:?}",
+        args.processes, args.tasks, args.names, args.kinds, args.lease
     );
     report.server = run.flavor.to_string();
     report.seed = run.seed;
     report.again = format!(
-        "chaos --server {} --seed {} --seconds {} --processes {} --tasks {} --names {} --lease {} --faults {}",
+        "chaos --server {} --seed {} --seconds {} --processes {} --tasks {} --names {} --kinds {} --lease {} --faults {}",
         run.flavor,
         run.seed,
         args.seconds,
         args.processes,
         args.tasks,
         args.names,
+        args.kinds,
         humantime::format_duration(args.lease)
             .to_string()
             .replace(' ', ""),
@@ -117,7 +117,7 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
         lease: run.args.lease * LONGEST_LEASE,
         poll: Duration::from_secs(10),
     };
-    let names = worker::names(run.args.names);
+    let names = run.args.kinds.names(run.args.names);
     report.keys(&leftovers::keys(server, &names, ends));
 }
 

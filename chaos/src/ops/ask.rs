@@ -8,18 +8,22 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Error, Guard, Handoff, Mutex};
+use leasehold::{Error, Guard, Handoff};
 
-use super::{LONGEST_LEASE, World, hold};
+use super::{
+    LONGEST_LEASE, World,
+    hold::{self, Terms},
+};
 use crate::{
     api,
     clock::{nanos, now},
+    kind::Kind,
     record::Record,
 };
 
 /// How an ask ended.
-enum Answer {
-    Guard(Guard),
+enum Answer<K> {
+    Guard(Guard<K>),
     Busy,
     Dropped,
     Failed(Error),
@@ -34,48 +38,229 @@ enum Patience {
     Polls(u32),
 }
 
+/// An ask, as it was drawn.
+struct Plan {
+    name: usize,
+    handoff: Option<Handoff>,
+    lease: Lease,
+    /// How long it waits; `None`: without end.
+    wait: Option<Duration>,
+    patience: Patience,
+}
+
+/// The terms of its lease.
+#[derive(Clone, Copy)]
+enum Lease {
+    Fixed(Duration),
+    Renewed(Duration),
+    MaxHold(Duration),
+    OfTheClient,
+}
+
+impl Plan {
+    fn draw(world: &World, name: usize, rng: &mut Rng) -> Plan {
+        let wait = match rng.u32(0..10) {
+            0..=4 => None,
+            5..=6 => Some(Duration::ZERO),
+            _ => Some(world.lease.mul_f64(rng.f64() * 2.0)),
+        };
+        let patience = match rng.u32(0..10) {
+            0 => Patience::For(world.lease.mul_f64(rng.f64())),
+            1 => Patience::Polls(rng.u32(0..12)),
+            _ => Patience::Endless,
+        };
+        let handoff = match rng.u32(0..4) {
+            0 => Some(Handoff::off()),
+            1 => Some(Handoff::new(4, Duration::from_millis(5))),
+            _ => None,
+        };
+        let leases = [
+            world.lease / 2,
+            world.lease,
+            world.lease,
+            world.lease * LONGEST_LEASE,
+        ];
+        let lease = leases[rng.usize(..leases.len())];
+        let lease = match rng.u32(0..10) {
+            0..=3 => Lease::Fixed(lease),
+            4..=5 => Lease::Renewed(lease),
+            6 => Lease::MaxHold(lease),
+            _ => Lease::OfTheClient,
+        };
+        Plan {
+            name,
+            handoff,
+            lease,
+            wait,
+            patience,
+        }
+    }
+
+    fn is_fixed(&self) -> bool {
+        matches!(self.lease, Lease::Fixed(_))
+    }
+
+    fn how(&self) -> &'static str {
+        match (self.wait, self.is_fixed()) {
+            (None, true) => "lock fixed",
+            (None, false) => "lock",
+            (Some(Duration::ZERO), _) => "try_lock",
+            _ => "try_lock_for",
+        }
+    }
+}
+
+/// Asks through a handle of any kind, by its three verbs, as planned.
+macro_rules! ask {
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, $wait:ident, $try:ident, $try_for:ident) => {{
+        let plan = $plan;
+        let lock = $lock;
+        let lock = match plan.handoff {
+            Some(handoff) => lock.handoff(handoff),
+            None => lock,
+        };
+        let lock = match plan.lease {
+            Lease::Fixed(lease) => lock.fixed_lease(lease),
+            Lease::Renewed(lease) => lock.lease(lease),
+            Lease::MaxHold(most) => lock.max_hold(most),
+            Lease::OfTheClient => lock,
+        };
+        let wait = plan.wait;
+        let asked = async {
+            match wait {
+                None => lock.$wait().await.map(Some),
+                Some(Duration::ZERO) => lock.$try().await,
+                Some(wait) => lock.$try_for(wait).await,
+            }
+        };
+        let terms = Terms {
+            shared: stringify!($wait) == "read",
+            fixed: plan.is_fixed(),
+        };
+        carry_out($world, plan, asked, terms, $rng).await;
+    }};
+}
+
 /// One ask, and the hold if it brings one.
 pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
-    let name = rng.usize(..world.names.len());
-    let (mutex, fixed) = terms(world, client, name, rng);
+    let number = rng.usize(..world.names.len());
+    let plan = Plan::draw(world, number, rng);
+    let (client, name) = (world.client(client), &world.names[number]);
+    match Kind::of(name) {
+        Kind::Mutex => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            );
+        }
+        Kind::Fenced => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.fenced_mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            );
+        }
+        Kind::Plain => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.plain_mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            );
+        }
+        Kind::Spin => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.spin_mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            );
+        }
+        Kind::Permit => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.leased_semaphore(name),
+                acquire,
+                try_acquire,
+                try_acquire_for
+            );
+        }
+        Kind::Fair => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.fair_mutex(name),
+                lock,
+                try_lock,
+                try_lock_for
+            );
+        }
+        Kind::Rw if rng.u32(0..3) == 0 => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.rw_lock(name),
+                write,
+                try_write,
+                try_write_for
+            );
+        }
+        Kind::Rw => {
+            ask!(
+                world,
+                plan,
+                rng,
+                client.rw_lock(name),
+                read,
+                try_read,
+                try_read_for
+            );
+        }
+    }
+}
+
+async fn carry_out<K>(
+    world: &World,
+    plan: Plan,
+    asked: impl Future<Output = Result<Option<Guard<K>>, Error>>,
+    terms: Terms,
+    rng: &mut Rng,
+) {
     let ask = world.journal.number();
-    let method = rng.u32(0..10);
-    let wait = match method {
-        0..=4 => None,
-        5..=6 => Some(Duration::ZERO),
-        _ => Some(world.lease.mul_f64(rng.f64() * 2.0)),
-    };
-    let patience = match rng.u32(0..10) {
-        0 => Patience::For(world.lease.mul_f64(rng.f64())),
-        1 => Patience::Polls(rng.u32(0..12)),
-        _ => Patience::Endless,
-    };
-    let how = match (method, fixed) {
-        (0..=4, true) => "lock fixed",
-        (0..=4, false) => "lock",
-        (5..=6, _) => "try_lock",
-        _ => "try_lock_for",
-    };
     world.journal.write(Record::Ask {
         ask,
-        name,
-        how: how.to_owned(),
-        wait: wait.map(nanos),
+        name: plan.name,
+        how: plan.how().to_owned(),
+        wait: plan.wait.map(nanos),
         at: now(),
     });
     let asked = async {
-        let guard = match (method, wait) {
-            (5..=6, _) => mutex.try_lock().await,
-            (_, Some(wait)) => mutex.try_lock_for(wait).await,
-            (_, None) => mutex.lock().await.map(Some),
-        };
-        match guard {
+        match asked.await {
             Ok(Some(guard)) => Answer::Guard(guard),
             Ok(None) => Answer::Busy,
             Err(error) => Answer::Failed(error),
         }
     };
-    let answer = impatiently(asked, patience).await;
+    let answer = impatiently(asked, plan.patience).await;
     let at = now();
     let what = match &answer {
         Answer::Guard(_) => "guard".to_owned(),
@@ -85,37 +270,14 @@ pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
     };
     world.journal.write(Record::Answer { ask, what, at });
     match answer {
-        Answer::Guard(guard) => hold::hold(world, name, guard, fixed, rng).await,
+        Answer::Guard(guard) => hold::hold(world, plan.name, guard, terms, rng).await,
         // A refusal comes at once; no need to ask for it at full speed.
         Answer::Failed(_) => tokio::time::sleep(Duration::from_millis(rng.u64(1..20))).await,
         Answer::Busy | Answer::Dropped => {}
     }
 }
 
-/// A handle with terms drawn at random, and whether its lease is fixed.
-fn terms(world: &World, client: usize, name: usize, rng: &mut Rng) -> (Mutex, bool) {
-    let mutex = world.client(client).mutex(&world.names[name]);
-    let mutex = match rng.u32(0..4) {
-        0 => mutex.handoff(Handoff::off()),
-        1 => mutex.handoff(Handoff::new(4, Duration::from_millis(5))),
-        _ => mutex,
-    };
-    let leases = [
-        world.lease / 2,
-        world.lease,
-        world.lease,
-        world.lease * LONGEST_LEASE,
-    ];
-    let lease = leases[rng.usize(..leases.len())];
-    match rng.u32(0..10) {
-        0..=3 => (api::fixed(&mutex, lease), true),
-        4..=5 => (api::renewed(&mutex, lease), false),
-        6 => (mutex.max_hold(lease), false),
-        _ => (mutex, false),
-    }
-}
-
-async fn impatiently(asked: impl Future<Output = Answer>, patience: Patience) -> Answer {
+async fn impatiently<K>(asked: impl Future<Output = Answer<K>>, patience: Patience) -> Answer<K> {
     match patience {
         Patience::Endless => asked.await,
         Patience::For(wait) => tokio::time::timeout(wait, asked)
@@ -139,8 +301,25 @@ async fn impatiently(asked: impl Future<Output = Answer>, patience: Patience) ->
     }
 }
 
-/// In the calm: takes a name and lets it go. How long it took, in nanoseconds.
-pub(crate) async fn calm_lock(world: &World, client: usize, name: usize) -> Result<u64, Error> {
+/// In the calm: takes a name, alone, and lets it go. How long it took, in nanoseconds.
+pub(crate) async fn calm_lock(world: &World, client: usize, number: usize) -> Result<u64, Error> {
+    let (client, name) = (world.client(client), &world.names[number]);
+    match Kind::of(name) {
+        Kind::Mutex => calm(world, number, client.mutex(name).lock()).await,
+        Kind::Fenced => calm(world, number, client.fenced_mutex(name).lock()).await,
+        Kind::Plain => calm(world, number, client.plain_mutex(name).lock()).await,
+        Kind::Spin => calm(world, number, client.spin_mutex(name).lock()).await,
+        Kind::Permit => calm(world, number, client.leased_semaphore(name).acquire()).await,
+        Kind::Fair => calm(world, number, client.fair_mutex(name).lock()).await,
+        Kind::Rw => calm(world, number, client.rw_lock(name).write()).await,
+    }
+}
+
+async fn calm<K>(
+    world: &World,
+    name: usize,
+    lock: impl Future<Output = Result<Guard<K>, Error>>,
+) -> Result<u64, Error> {
     let ask = world.journal.number();
     let asked = now();
     world.journal.write(Record::Ask {
@@ -150,7 +329,7 @@ pub(crate) async fn calm_lock(world: &World, client: usize, name: usize) -> Resu
         wait: None,
         at: asked,
     });
-    let guard = world.client(client).mutex(&world.names[name]).lock().await;
+    let guard = lock.await;
     let at = now();
     let what = match &guard {
         Ok(_) => "guard".to_owned(),

@@ -13,9 +13,24 @@ use crate::{
     witness::Witness,
 };
 
+/// What a hold is like.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    /// Guards that are shared do not exclude each other.
+    pub(super) shared: bool,
+    pub(super) fixed: bool,
+}
+
 /// Holds for a while drawn at random, and lets go.
-pub(super) async fn hold(world: &World, name: usize, guard: Guard, fixed: bool, rng: &mut Rng) {
-    let mut witness = Witness::new(&world.journal, name, None);
+pub(super) async fn hold<K>(
+    world: &World,
+    name: usize,
+    guard: Guard<K>,
+    terms: Terms,
+    rng: &mut Rng,
+) {
+    let Terms { shared, fixed } = terms;
+    let mut witness = Witness::new(&world.journal, name, shared, None);
     // The first look comes at once: nothing else stands between the answer and its use.
     witness.look(&guard);
     let until = now() + nanos(duration(world, rng));
@@ -28,7 +43,7 @@ pub(super) async fn hold(world: &World, name: usize, guard: Guard, fixed: bool, 
     if rng.u32(0..12) == 0 {
         world.counted();
         if let Ok(inner) = guard.reenter() {
-            let mut within = Witness::new(&world.journal, name, Some(witness.holder()));
+            let mut within = Witness::new(&world.journal, name, shared, Some(witness.holder()));
             within.look(&inner);
             if rng.bool() {
                 // The outer guard goes first; the name stays with the inner one.
@@ -46,8 +61,8 @@ pub(super) async fn hold(world: &World, name: usize, guard: Guard, fixed: bool, 
 }
 
 /// In the calm.
-pub(super) async fn look_and_let_go(world: &World, name: usize, guard: Guard) {
-    let mut witness = Witness::new(&world.journal, name, None);
+pub(super) async fn look_and_let_go<K>(world: &World, name: usize, guard: Guard<K>) {
+    let mut witness = Witness::new(&world.journal, name, false, None);
     witness.look(&guard);
     witness.look(&guard);
     witness.end("release");
@@ -72,10 +87,10 @@ fn duration(world: &World, rng: &mut Rng) -> Duration {
 }
 
 /// Looks until `until`; counts at random. Goes on for a while after a loss, which must be final.
-async fn look_and_count(
+async fn look_and_count<K>(
     world: &World,
     name: usize,
-    guard: &Guard,
+    guard: &Guard<K>,
     witness: &mut Witness<'_>,
     until: u64,
     rng: &mut Rng,
@@ -85,7 +100,8 @@ async fn look_and_count(
     loop {
         if witness.look(guard) {
             // A holder with a stale lease has little time, so most count at once.
-            if rng.u32(0..4) == 0 || std::mem::take(&mut first) && rng.u32(0..4) > 0 {
+            let counts = rng.u32(0..4) == 0 || std::mem::take(&mut first) && rng.u32(0..4) > 0;
+            if counts && !witness.is_shared() {
                 count(world, name, guard, witness, rng).await;
             }
         } else if looks_after_loss == 0 {
@@ -110,10 +126,10 @@ async fn pause(rng: &mut Rng) {
 }
 
 /// One read-modify-write. [`counter`](crate::counter) explains its use.
-async fn count(
+async fn count<K>(
     world: &World,
     name: usize,
-    guard: &Guard,
+    guard: &Guard<K>,
     witness: &mut Witness<'_>,
     rng: &mut Rng,
 ) {
@@ -142,7 +158,7 @@ async fn count(
 
 /// Now and then extends a fixed lease (longer, shorter, twice at once, dropped on the way), or asks
 /// the server about a renewed one.
-async fn extensions(world: &World, guard: &Guard, fixed: bool, mut rng: Rng) {
+async fn extensions<K>(world: &World, guard: &Guard<K>, fixed: bool, mut rng: Rng) {
     loop {
         let wait = world.lease.mul_f64(rng.f64() / 3.0);
         tokio::time::sleep(wait).await;
@@ -173,7 +189,7 @@ fn length(world: &World, rng: &mut Rng) -> Duration {
     most.mul_f64(0.1 + 0.9 * rng.f64())
 }
 
-async fn let_go(world: &World, witness: &mut Witness<'_>, guard: Guard, rng: &mut Rng) {
+async fn let_go<K>(world: &World, witness: &mut Witness<'_>, guard: Guard<K>, rng: &mut Rng) {
     world.counted();
     witness.look(&guard);
     // Rare, since no task can have the name for the rest of the lease.

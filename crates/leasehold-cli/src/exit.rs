@@ -2,31 +2,39 @@
 
 use std::process::ExitCode;
 
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, Invalid};
 
-/// The codes as `--help` prints them; a test keeps it and [`Exit`] together.
+/// The codes as `--help` prints them; a test keeps it and [`Exit`] together. No line is longer than 70 columns, as `man` wraps
+/// them.
 pub(crate) const TABLE: &str = "\
 Exit status:
-  0    done; for run --skip-if-held also: held by another owner, CMD was not run
-  1    demo: the check at the end failed
+  0    done; for run --skip-if-held also: held by another owner, and
+       CMD was not run
+  1    status --quiet: NAME is free
+       demo: the check at the end failed
   64   usage: invalid input; nothing was sent
   69   the server cannot be reached or does not answer
   70   something failed on this side
-  75   busy: the name did not become free within --wait
+  75   busy: the name was held, for as long as run was to wait
   76   lost: the lease ended or was taken away, and CMD was stopped
-  77   the server refused: wrong password, missing permission, a key of another type
+  77   the server refused: wrong password, missing permission, a key
+       of another type, a semaphore without permits; or TLS failed:
+       its certificate, or yours
   126  CMD cannot be executed
   127  CMD was not found
-  else run passes on the status of CMD: its own code, or 128+n if signal n ended it
+  else run passes on the status of CMD: its own code, or 128+n if
+       signal n ended it
 
-CMD may use these numbers too. Where that matters, give CMD codes of its own, or use
---json, which reports the outcome on stderr.";
+CMD may use these numbers too. Where that matters, give CMD codes of
+its own, or use --json, which reports the outcome on stderr.";
 
 /// How the command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Done,
     CheckFailed,
+    /// The name that `status --quiet` was asked about is free.
+    Free,
     Usage,
     Unreachable,
     Internal,
@@ -43,7 +51,7 @@ impl Exit {
     pub(crate) const fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
-            Exit::CheckFailed => 1,
+            Exit::CheckFailed | Exit::Free => 1,
             Exit::Usage => 64,
             Exit::Unreachable => 69,
             Exit::Internal => 70,
@@ -54,6 +62,11 @@ impl Exit {
             Exit::NotFound => 127,
             Exit::Of(code) => code,
         }
+    }
+
+    /// Whether it says that CMD could not be started.
+    pub(crate) const fn is_of_no_run(self) -> bool {
+        matches!(self, Exit::CannotExecute | Exit::NotFound)
     }
 
     /// Ended by this signal, as a shell puts it.
@@ -105,8 +118,45 @@ impl From<Error> for Failure {
             ErrorKind::Lost | ErrorKind::TooShort | ErrorKind::Stale => Exit::Lost,
             _ => Exit::Internal,
         };
-        Failure::new(exit, error.to_string())
+        let message = match &error {
+            Error::Invalid(invalid) => in_words_of_the_command_line(invalid),
+            _ => error.to_string(),
+        };
+        Failure::new(exit, message)
     }
+}
+
+/// The library speaks of its methods; a user of the command line has options.
+fn in_words_of_the_command_line(invalid: &Invalid) -> String {
+    let Invalid {
+        what,
+        value,
+        limit,
+        remedy,
+        ..
+    } = invalid;
+    // The command line has no use for a lock in memory.
+    let limit = limit.trim_end_matches(" or memory");
+    let own_remedy = remedy.trim_end_matches(", or memory:");
+    let (subject, remedy) = match *what {
+        "url" => (
+            "the server's URL (--url, else LEASEHOLD_URL, else REDIS_URL)",
+            own_remedy,
+        ),
+        "port" => ("the port in the server's URL", own_remedy),
+        "name" => ("NAME", own_remedy),
+        "permits" => ("--permits", "say how many may hold the semaphore at once"),
+        "lease" => (
+            "the lease (--lease, or --at-least)",
+            "leave --lease out for 30s, renewed while CMD runs",
+        ),
+        _ => return invalid.to_string(),
+    };
+    let message = format!("{subject} is {value}, but must be {limit}");
+    if remedy.is_empty() {
+        return message;
+    }
+    format!("{message}; {remedy}")
 }
 
 #[cfg(test)]
@@ -118,6 +168,7 @@ mod tests {
         for exit in [
             Exit::Done,
             Exit::CheckFailed,
+            Exit::Free,
             Exit::Usage,
             Exit::Unreachable,
             Exit::Internal,

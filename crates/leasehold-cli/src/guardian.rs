@@ -87,7 +87,7 @@ fn guard(name: OsString, command: Vec<OsString>, blocked: SigSet) -> io::Result<
     let mut supervisor = Supervisor::on_stdin()?;
     let Some(Job {
         terms,
-        valid_until_ms,
+        facts,
         stdin,
     }) = supervisor.job()?
     else {
@@ -98,7 +98,7 @@ fn guard(name: OsString, command: Vec<OsString>, blocked: SigSet) -> io::Result<
         name,
         command,
         stdin,
-        valid_until_ms,
+        facts,
         not_after: keeper.terminate_at(),
         blocked,
     })?;

@@ -1,6 +1,7 @@
 //! The `leasehold` command: runs a command under a distributed lock, shows the holders of a name.
 //!
-//! Reading order: [`args`] is the command line, [`cmd`] has one file per command, [`exit`] the exit codes.
+//! Reading order: [`args`] is the command line, [`cmd`] has one file per command, [`server`] the server and its certificates,
+//! [`kinds`] the kinds of locks, [`exit`] the exit codes.
 //! `leasehold run` is [`supervise`] (holds the lock, forwards signals) and [`guardian`], a second process
 //! that starts the command and ends it in time, even if the first one dies.
 
@@ -10,8 +11,13 @@ mod clock;
 mod cmd;
 mod exit;
 mod guardian;
+mod held;
+mod kinds;
 mod output;
+mod server;
 mod supervise;
+mod terms;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -34,7 +40,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
-    match run(&args.command) {
+    match run(&args) {
         Ok(exit) => exit.into(),
         Err(failure) => {
             output::say(&output::failure(&failure, args.command.json()));
@@ -43,17 +49,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<Exit, Failure> {
+fn run(args: &Args) -> Result<Exit, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::internal("start", &error))?;
+    let verbose = args.verbose;
+    if !matches!(args.command, Command::Run(_)) {
+        trace::start(verbose, anstream::stderr);
+    }
     runtime.block_on(async {
-        match command {
+        match &args.command {
             Command::Demo(args) => cmd::demo::run(args).await,
-            Command::Run(args) => cmd::run::run(args).await,
+            Command::Run(args) => cmd::run::run(args, verbose).await,
             Command::Status(args) => cmd::status::run(args).await,
             Command::Unlock(args) => cmd::unlock::run(args).await,
+            Command::Completions(args) => cmd::pages::completions(args),
+            Command::Man(args) => cmd::pages::man(args),
         }
     })
 }

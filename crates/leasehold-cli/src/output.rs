@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, io::Write, time::Duration};
 
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::exit::Failure;
@@ -21,6 +20,7 @@ pub(crate) fn remark(message: &str) -> String {
 pub(crate) fn failure(failure: &Failure, json: bool) -> String {
     if json {
         json_line(&serde_json::json!({
+            "outcome": "failed",
             "error": redact(&failure.message),
             "exit": failure.exit.code(),
         }))
@@ -29,19 +29,16 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> String {
     }
 }
 
-/// A document as one line of JSON.
+/// A document as one line of JSON, as it may be printed: JSON itself escapes only some of what a terminal obeys.
 pub(crate) fn json_line(document: &Value) -> String {
-    visible_json(&document.to_string())
+    escape(&document.to_string(), is_obeyed, |c| {
+        format!("\\u{:04x}", u32::from(c))
+    })
 }
 
-/// The answer of a command as JSON, on stdout.
-pub(crate) fn answer(document: &impl Serialize) {
-    match serde_json::to_string_pretty(document) {
-        Ok(text) => anstream::println!("{}", visible_json(&text)),
-        Err(error) => say(&remark(&format!(
-            "could not write the answer as JSON: {error}"
-        ))),
-    }
+/// The answer of a command as one line of JSON, on stdout.
+pub(crate) fn answer(document: &Value) {
+    anstream::println!("{}", json_line(document));
 }
 
 /// Text that others wrote, as it may be printed: a terminal obeys control characters, so they are shown as in
@@ -50,16 +47,6 @@ pub(crate) fn answer(document: &impl Serialize) {
 /// Names and owners come from the server as any client has written them.
 pub(crate) fn visible(text: &str) -> String {
     escape(text, is_obeyed, |c| c.escape_unicode().to_string())
-}
-
-/// The same for JSON, which escapes only some of them. They occur only inside its strings; what it puts between
-/// them are line ends.
-fn visible_json(text: &str) -> String {
-    escape(
-        text,
-        |c| c != '\n' && is_obeyed(c),
-        |c| format!("\\u{:04x}", u32::from(c)),
-    )
 }
 
 fn escape(text: &str, which: impl Fn(char) -> bool, how: impl Fn(char) -> String) -> String {
@@ -126,6 +113,15 @@ pub(crate) fn human(duration: Duration) -> String {
         60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
         3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// ` and 2 others`, behind the first of several.
+pub(crate) fn others(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => " and another".to_owned(),
+        _ => format!(" and {count} others"),
     }
 }
 

@@ -8,6 +8,7 @@
 pub(crate) mod link;
 mod orphans;
 pub(crate) mod remarks;
+pub(crate) mod renewal;
 pub(crate) mod signals;
 mod terminal;
 
@@ -17,9 +18,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use leasehold::{Event, EventKind, EventListener, Guard, LostReason};
+use leasehold::{Event, EventKind, EventListener, LostReason};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{sync::broadcast::error::RecvError, time::Instant};
+use tracing::debug;
 
 pub(crate) use self::terminal::stop_ourselves;
 use self::{link::Link, orphans::Orphans, remarks::Remarks, signals::Signals, terminal::Terminal};
@@ -27,10 +29,12 @@ use crate::{
     clock,
     exit::{Exit, Failure},
     guardian::{
-        keeper::{Terms, Why},
-        wire::{Ended, Order, Report},
+        keeper::{self, Why},
+        wire::{Ended, Facts, Order, Report},
     },
+    held::Held,
     output::{self, human},
+    terms::Terms,
 };
 
 /// How long before the end of the lease CMD is killed: a twentieth of it, but enough for the kernel to do it
@@ -52,11 +56,10 @@ pub(crate) struct Outcome {
 }
 
 /// The state of the hold.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Hold<'a> {
-    pub(crate) guard: &'a Guard,
-    pub(crate) lease: Duration,
-    pub(crate) grace: Duration,
+    pub(crate) guard: &'a Held,
+    pub(crate) terms: &'a Terms,
     pub(crate) program: &'a OsStr,
 }
 
@@ -72,12 +75,15 @@ impl Hold<'_> {
         let valid_until = SystemTime::now() + self.guard.remaining();
         let since_1970 = valid_until.duration_since(SystemTime::UNIX_EPOCH);
         Order::Start {
-            terms: Terms {
+            terms: keeper::Terms {
                 until: self.until(),
-                grace: self.grace,
-                margin: (self.lease / 20).clamp(MARGIN_MIN, MARGIN_MAX),
+                grace: self.terms.grace,
+                margin: (self.terms.shortest() / 20).clamp(MARGIN_MIN, MARGIN_MAX),
             },
-            valid_until_ms: output::millis(since_1970.unwrap_or_default()),
+            facts: Facts {
+                valid_until_ms: output::millis(since_1970.unwrap_or_default()),
+                token: self.guard.token,
+            },
         }
     }
 }
@@ -110,6 +116,7 @@ pub(crate) async fn supervise(
             report = link.report() => match report {
                 Ok(Some(Report::Ended { how, why })) => {
                     job.over(how);
+                    debug!(?how, "the command has ended");
                     let lease = matches!(why, Some(Why::LeaseEnds | Why::LeaseGone));
                     return Ok(Outcome { how, lost: lease || lost.is_some(), renewals });
                 }
@@ -151,7 +158,7 @@ pub(crate) async fn supervise(
     }
 }
 
-fn without_guardian(lost: Option<LostReason>, guard: &Guard) -> Failure {
+fn without_guardian(lost: Option<LostReason>, guard: &Held) -> Failure {
     match lost {
         Some(reason) => Failure::new(
             Exit::Lost,
@@ -165,7 +172,7 @@ fn without_guardian(lost: Option<LostReason>, guard: &Guard) -> Failure {
     }
 }
 
-fn is_renewal(event: &Result<Event, RecvError>, guard: &Guard) -> bool {
+fn is_renewal(event: &Result<Event, RecvError>, guard: &Held) -> bool {
     match event {
         Ok(event) => event.kind == EventKind::Renewed && *event.name == *guard.name(),
         // Some were missed; looking at the guard is never wrong.
@@ -195,7 +202,10 @@ impl Job {
 
     fn hear(&mut self, report: Report, hold: &Hold<'_>, remarks: &Remarks) -> Result<(), Failure> {
         match report {
-            Report::Started(pid) => self.started(pid),
+            Report::Started(pid) => {
+                debug!(pid, "the command runs");
+                self.started(pid);
+            }
             Report::CannotStart(code) => {
                 let error = io::Error::from_raw_os_error(code);
                 let message = format!("cannot run {}: {error}", hold.program.display());
@@ -205,7 +215,7 @@ impl Job {
                 return Err(Failure::new(
                     Exit::Lost,
                     "the lease was about to end before the command could be started; \
-                     was this process stopped?",
+                     was this process stopped, or is --lease too short?",
                 ));
             }
             Report::Stopped(signal) => self.stopped(signal),
@@ -241,6 +251,10 @@ impl Job {
             self.early.push(signal);
             return;
         };
+        debug!(
+            signal = signal.as_raw(),
+            "passed a signal on to the command"
+        );
         if let (Signal::CONT, Some(terminal)) = (signal, &self.terminal) {
             terminal.lend(group);
         }
@@ -290,10 +304,10 @@ fn send(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
 }
 
-fn name(guard: &Guard) -> String {
+fn name(guard: &Held) -> String {
     format!("the lease on {:?}", guard.name())
 }
 
-fn loss(reason: LostReason, guard: &Guard) -> String {
+fn loss(reason: LostReason, guard: &Held) -> String {
     format!("{} is lost, {reason}", name(guard))
 }

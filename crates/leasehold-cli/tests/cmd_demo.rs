@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{code, leasehold, stderr, stdout};
-use leasehold_testkit::{Flavor, Server};
+use common::{Process, SOON, code, leasehold, stderr, stdout};
+use leasehold_testkit::{Flavor, Server, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// The demo needs no server; this one would refuse.
@@ -15,6 +16,7 @@ fn demo(flags: &[&str]) -> (i32, Value) {
         .args(flags)
         .output()
         .unwrap();
+    assert_eq!(stdout(&output).lines().count(), 1);
     let document = serde_json::from_slice(&output.stdout);
     (
         code(output.status),
@@ -37,6 +39,22 @@ fn it_passes_in_memory_and_its_counts_agree_with_its_events() {
     assert_eq!(counts["lost"], 1);
     assert!(counts["hand_overs"].as_u64().unwrap() > 0);
     assert!(counts["renewals"].as_u64().unwrap() >= 10);
+
+    // The check of the crash is about the first waiter that had the name after it.
+    let crash: Vec<&Value> = events.iter().filter(|event| event["act"] == 3).collect();
+    let killed = crash.iter().position(|event| event["what"] == "killed");
+    let mut after = crash[killed.unwrap()..].iter();
+    let heir = after.find(|event| event["what"] == "entered").unwrap();
+    let checks = verdict["checks"].as_array().unwrap();
+    let check = checks
+        .iter()
+        .find(|it| it["what"] == "the crash freed the name");
+    let detail = check.unwrap()["detail"].as_str().unwrap();
+    let heir = heir["worker"].as_str().unwrap();
+    assert!(
+        detail.starts_with(&format!("{heir} had it after")),
+        "{detail}"
+    );
 }
 
 #[test]
@@ -52,14 +70,33 @@ fn it_passes_on_a_server_with_processes_that_are_really_killed() {
     );
 }
 
+/// A semaphore has no end by itself.
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind_either() {
+    let server = Server::start(Flavor::Redis);
+    let mut command = leasehold(NOWHERE);
+    let mut demo = Process::start(command.args(["demo", "--json", "--url", &server.url()]));
+    let there = |keys: &str| server.cli(&["KEYS", keys]) != redis::Value::Array(Vec::new());
+    wait_until(SOON, "permits are out", || there("*encoders*:timeout"));
+    demo.signal(Signal::INT);
+    assert_eq!(demo.code(), 130);
+    assert!(!there("*encoders*"));
+    wait_until(SOON, "the leases have ended", || !there("*"));
+}
+
 /// The control: workers that skip the lock must fail the check, or passing it means nothing.
 #[test]
 fn without_the_lock_the_check_fails() {
     let (code, document) = demo(&["--broken"]);
     let verdict = &document["verdict"];
     assert_eq!((code, &verdict["ok"]), (1, &false.into()));
-    for check in ["nothing overlapped", "nothing oversold"] {
-        let checks = verdict["checks"].as_array().unwrap();
+    let checks = verdict["checks"].as_array().unwrap();
+    for check in [
+        "nothing overlapped",
+        "nothing oversold",
+        "readers shared, by turns",
+        "the permits were shared",
+    ] {
         let check = checks.iter().find(|it| it["what"] == check).unwrap();
         assert_eq!(check["ok"], false, "{check}");
     }
@@ -74,7 +111,7 @@ fn without_a_terminal_the_picture_is_plain_text_of_eighty_columns() {
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    for sign in ["▇", "┃", "✗", "░", "passed"] {
+    for sign in ["▇", "▃", "┃", "✗", "░", "passed"] {
         assert!(text.contains(sign), "no {sign} in\n{text}");
     }
 }

@@ -49,7 +49,7 @@ fn heir(server: &Server, notes: &Notes, victim: Pid) -> Process {
             .args(["status", "--json", "job"])
             .output()
             .unwrap();
-        String::from_utf8_lossy(&output.stdout).contains("\"waiting_clients\": 1")
+        String::from_utf8_lossy(&output.stdout).contains("\"waiting_clients\":1")
     });
     heir
 }

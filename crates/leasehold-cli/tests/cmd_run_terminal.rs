@@ -146,7 +146,7 @@ fn what_another_client_wrote_is_shown_and_not_obeyed() {
     let title = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nroot:1";
     server.cli(&["HSET", "job", title, "1"]);
     let script = "export TERM=xterm; $leasehold status job; $leasehold run --wait 0 job -- true; \
-        $leasehold status --json job; $leasehold unlock --force job; echo the end";
+        $leasehold status --json job; $leasehold unlock --force --kind mutex job; echo the end";
     let terminal = Terminal::run(&server, script);
     terminal.shows("the end");
     let shown = terminal.shown.lock().unwrap().clone();

@@ -36,6 +36,93 @@ fn a_free_name_has_no_holder() {
 }
 
 #[test]
+fn quiet_answers_with_the_exit_status_and_nothing_else() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let look = |flags: &[&str]| {
+        let mut command = leasehold(&server.url());
+        let output = command.arg("status").args(flags).output().unwrap();
+        (code(output.status), stdout(&output), stderr(&output))
+    };
+    let says = |code| (code, String::new(), String::new());
+    assert_eq!(look(&["--quiet", "job"]), says(1));
+    assert_eq!(
+        look(&["job"]).0,
+        0,
+        "without --quiet a free name is no failure"
+    );
+    let script = format!("echo >{}; sleep 100", notes.sh("up"));
+    let _holder = Process::start(&mut run(&server.url(), &[], &script));
+    notes.wait("up");
+    assert_eq!(look(&["-q", "job"]), says(0));
+    assert_eq!(look(&["-q", "--kind", "mutex", "job"]), says(0));
+    // What is no answer is told all the same.
+    server.cli(&["RPUSH", "list", "a"]);
+    let (code, out, err) = look(&["-q", "list"]);
+    assert_eq!((code, out.as_str()), (77, ""));
+    assert!(err.contains("list"), "{err}");
+    assert_eq!(look(&["-q", "--json", "job"]).0, 64);
+}
+
+/// On stdout for those that answer, on stderr for `run`, whose stdout is its command's.
+#[test]
+fn every_document_is_one_line_and_calls_the_kinds_by_the_same_words() {
+    let server = Server::start(Flavor::Redis);
+    let line = |text: String| -> Value {
+        assert_eq!(text.lines().count(), 1, "{text}");
+        serde_json::from_str(&text).unwrap()
+    };
+    let said = |words: &[&str]| leasehold(&server.url()).args(words).output().unwrap();
+    for (kind, lock, access) in [
+        ("mutex", "mutex", serde_json::json!("exclusive")),
+        ("fenced", "fenced_mutex", serde_json::json!("exclusive")),
+        ("read", "rw_lock", serde_json::json!("shared")),
+        ("write", "rw_lock", serde_json::json!("exclusive")),
+        (
+            "leased",
+            "leased_semaphore",
+            serde_json::json!({ "permits": 1 }),
+        ),
+        ("plain", "plain_mutex", serde_json::json!("exclusive")),
+    ] {
+        let permits = ["--permits", "2"];
+        let permits: &[&str] = if kind == "leased" { &permits } else { &[] };
+        let inside = [
+            &["run", "--json", "--kind", kind][..],
+            permits,
+            &[
+                kind,
+                env!("CARGO_BIN_EXE_leasehold"),
+                "status",
+                "--json",
+                "--kind",
+                kind,
+                kind,
+            ],
+        ]
+        .concat();
+        let output = said(&inside);
+        let (status, report) = (line(stdout(&output)), line(stderr(&output)));
+        for document in [&status, &report] {
+            assert_eq!(document["kind"], lock, "{document}");
+        }
+        assert_eq!(report["access"], access, "{report}");
+        assert_eq!(status["holder"]["access"], access, "{status}");
+        // It can be said back.
+        let again = said(&["status", "--json", "--kind", lock, kind]);
+        assert_eq!(line(stdout(&again))["kind"], lock);
+        line(stdout(&said(&["unlock", "--json", "--force", kind])));
+    }
+    let failed = line(stderr(&said(&[
+        "run",
+        "--json",
+        "job",
+        "/nonexistent/program",
+    ])));
+    assert_eq!(failed["outcome"], "failed");
+    assert_eq!(failed["exit"], 127);
+}
+
+#[test]
 fn the_holder_is_named_with_its_process_and_what_is_left_of_its_lease() {
     let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
     let script = format!("echo >{}; sleep 100", notes.sh("up"));
@@ -102,6 +189,15 @@ async fn every_kind_is_looked_at_and_taken_away() {
     let semaphore = one.leased_semaphore("reports");
     semaphore.try_set_permits(5).await.unwrap();
     let permits = semaphore.acquire_many(2).await.unwrap();
+    let counted = one.semaphore("downloads");
+    counted.try_set_permits(4).await.unwrap();
+    let three = counted.acquire_many(3).await.unwrap();
+    let latch = one.latch("import");
+    latch.try_set_count(7).await.unwrap();
+    let waiting = tokio::spawn({
+        let latch = other.latch("import");
+        async move { latch.wait().await }
+    });
     let fenced = one.fenced_mutex("ledger").lock().await.unwrap();
     let plain = one.mutex("job").lock().await.unwrap();
 
@@ -109,7 +205,14 @@ async fn every_kind_is_looked_at_and_taken_away() {
     assert_eq!(status["kind"], "rw_lock");
     assert_eq!(status["holders"].as_array().unwrap().len(), 2, "{status}");
     assert_eq!(status["holders"][0]["access"], "shared");
-    let status = json(&server, &["status", "--kind", "semaphore", "reports"]);
+    let may = one.rw_lock("index").upgradeable_read().await.unwrap();
+    let status = json(&server, &["status", "index"]);
+    assert_eq!(status["holders"][0]["access"], "upgradeable");
+    let mut look = leasehold(&server.url());
+    let shown = stdout(&look.args(["status", "index"]).output().unwrap());
+    assert!(shown.contains("become the writer"), "{shown}");
+    drop(may);
+    let status = json(&server, &["status", "--kind", "leased", "reports"]);
     assert_eq!(
         (
             &status["available"],
@@ -127,6 +230,22 @@ async fn every_kind_is_looked_at_and_taken_away() {
         stdout(&output)
     );
 
+    let status = json(&server, &["status", "downloads"]);
+    assert_eq!(status["kind"], "semaphore");
+    assert_eq!(
+        (
+            &status["available"],
+            &status["holder"]["access"]["permits"],
+            &status["holder"]["client"]
+        ),
+        (&1.into(), &3.into(), &one.id().into())
+    );
+    let status = json(&server, &["status", "import"]);
+    assert_eq!(
+        (&status["kind"], &status["count"]),
+        (&"latch".into(), &7.into())
+    );
+
     let status = json(&server, &["status", "ledger"]);
     assert_eq!(status["kind"], "fenced_mutex");
     assert_eq!(status["token"], fenced.token() + 64, "with those reserved");
@@ -138,7 +257,9 @@ async fn every_kind_is_looked_at_and_taken_away() {
 
     for (kind, name) in [
         ("rw", "catalogue"),
-        ("semaphore", "reports"),
+        ("leased", "reports"),
+        ("semaphore", "downloads"),
+        ("latch", "import"),
         ("fenced", "ledger"),
         ("mutex", "job"),
     ] {
@@ -148,12 +269,150 @@ async fn every_kind_is_looked_at_and_taken_away() {
         assert_eq!(answer["unlocked"], false, "{answer}");
     }
     assert!(permits.verify().await.is_err());
+    assert!(three.verify().await.is_err());
+    assert_eq!(counted.available_permits().await.unwrap(), 4);
+    waiting.await.unwrap().unwrap();
     assert!(fenced.verify().await.is_err());
     assert!(plain.verify().await.is_err());
     for reader in readers {
         assert!(reader.verify().await.is_err());
     }
     assert_eq!(semaphore.available_permits().await.unwrap(), 5);
+}
+
+/// It is at the key of a mutex, and told apart by the queue beside it.
+#[tokio::test]
+async fn a_fair_mutex_is_found_while_clients_wait_for_it() {
+    let server = Server::start(Flavor::Redis);
+    let client = || async { leasehold::Client::connect(&server.url()).await.unwrap() };
+    let (one, other) = (client().await, client().await);
+    let turnstile = one.fair_mutex("turnstile");
+    let fair = turnstile.lock().await.unwrap();
+    let status = json(&server, &["status", "--kind", "fair", "turnstile"]);
+    assert_eq!(
+        (&status["kind"], &status["waiting_clients"]),
+        (&"fair_mutex".into(), &0.into())
+    );
+    let next = tokio::spawn(other.fair_mutex("turnstile").lock());
+    while turnstile.status().await.unwrap().waiting_clients == 0 {
+        tokio::task::yield_now().await;
+    }
+    let status = json(&server, &["status", "turnstile"]);
+    assert_eq!(
+        (&status["kind"], &status["waiting_clients"]),
+        (&"fair_mutex".into(), &1.into())
+    );
+    let answer = json(&server, &["unlock", "--force", "turnstile"]);
+    assert_eq!(answer["unlocked"], true, "{answer}");
+    assert!(fair.verify().await.is_err());
+    // It is the next one's.
+    let next = next.await.unwrap().unwrap();
+    let answer = json(
+        &server,
+        &["unlock", "--force", "--kind", "fair", "turnstile"],
+    );
+    assert_eq!(answer["unlocked"], true, "{answer}");
+    assert!(next.verify().await.is_err());
+    let answer = json(
+        &server,
+        &["unlock", "--force", "--kind", "fair", "turnstile"],
+    );
+    assert_eq!(answer["unlocked"], false, "{answer}");
+}
+
+/// `unlock` deletes the key: what may be data needs a user that says what it is.
+#[test]
+fn what_may_be_data_is_not_unlocked_without_its_kind_and_not_shown() {
+    let server = Server::start(Flavor::Redis);
+    server.cli(&["SET", "session", "{\"secret\":1}"]);
+    server.cli(&["HSET", "user", "secret", "1"]);
+    for name in ["session", "user"] {
+        let output = leasehold(&server.url())
+            .args(["unlock", "--force", name])
+            .output()
+            .unwrap();
+        assert_eq!(code(output.status), 64, "{name}: {}", stderr(&output));
+        has(&stderr(&output), "--kind");
+        assert_eq!(server.cli(&["EXISTS", name]), redis::Value::Int(1));
+    }
+    let output = leasehold(&server.url())
+        .args(["status", "session"])
+        .output()
+        .unwrap();
+    has(&stdout(&output), "may be data");
+    assert!(!stdout(&output).contains("secret"), "{}", stdout(&output));
+    let kind = ["unlock", "--force", "--kind", "plain", "session"];
+    assert_eq!(json(&server, &kind)["unlocked"], true);
+}
+
+#[track_caller]
+fn has(said: &str, words: &str) {
+    assert!(said.contains(words), "no {words:?} in\n{said}");
+}
+
+/// The words for people, for what is particular to a kind.
+#[tokio::test]
+async fn each_kind_is_described_in_its_own_words() {
+    let server = Server::start(Flavor::Redis);
+    let said = |words: &[&str]| {
+        let output = leasehold(&server.url()).args(words).output().unwrap();
+        assert_eq!(code(output.status), 0, "{}", stderr(&output));
+        stdout(&output)
+    };
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let label = format!(":{}", std::process::id());
+
+    let spin = client.spin_mutex("sequence").lock().await.unwrap();
+    let shown = said(&["status", "--kind", "spin", "sequence"]);
+    has(&shown, &label);
+    has(&shown, "are not seen");
+    let plain = client.plain_mutex("ours").lock().await.unwrap();
+    has(
+        &said(&["status", "ours"]),
+        "those of other libraries are not seen",
+    );
+
+    // Whether it is read or written, it is looked at as one lock.
+    let reader = client.rw_lock("catalogue").read().await.unwrap();
+    for kind in ["rw", "read", "write", "rw_lock"] {
+        has(&said(&["status", "--kind", kind, "catalogue"]), "read by");
+    }
+    let beside = leasehold::Client::connect(&server.url()).await.unwrap();
+    let other = beside.rw_lock("catalogue").read().await.unwrap();
+    has(
+        &said(&["unlock", "--force", "catalogue"]),
+        "and another, and is free",
+    );
+
+    let semaphore = ["status", "--kind", "leased", "reports"];
+    let shown = said(&semaphore);
+    has(&shown, "there are none");
+    assert!(!shown.contains("nobody holds it"), "{shown}");
+    let permits = client.leased_semaphore("reports");
+    permits.set_permits(2).await.unwrap();
+    has(&said(&semaphore), "2 are free");
+    let permit = permits.acquire().await.unwrap();
+    let shown = said(&semaphore);
+    has(&shown, "1 is free");
+    has(&shown, &format!("permit {}", permit.owner()));
+    let last = permits.acquire().await.unwrap();
+    has(&said(&semaphore), "none is free");
+    permits.set_permits(1).await.unwrap();
+    has(&said(&semaphore), "1 too many are out");
+    has(
+        &said(&["unlock", "--force", "reports"]),
+        "away from permit ",
+    );
+    drop((spin, plain, reader, other, permit, last));
+
+    // No kind of lock.
+    server.cli(&["RPUSH", "list", "a"]);
+    let output = leasehold(&server.url())
+        .args(["status", "list"])
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 77);
+    has(&stderr(&output), "holds a list");
 }
 
 #[tokio::test]
@@ -186,4 +445,30 @@ async fn a_lock_of_another_library_is_found_and_taken_away() {
     assert_eq!(status["holder"]["client"], client.id());
     assert!(status["holder"]["label"].is_string(), "{status}");
     drop(guard);
+}
+
+#[test]
+fn memory_is_said_to_be_empty_and_the_demo_takes_it_without_a_word() {
+    for words in [&["status", "job"][..], &["unlock", "--force", "job"]] {
+        let output = leasehold("memory:").args(words).output().unwrap();
+        assert_eq!(code(output.status), 0, "{}", stderr(&output));
+        let said = stderr(&output);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(
+            said.contains("memory: is empty") && said.contains("--url"),
+            "{said}"
+        );
+    }
+    let demo = ["demo", "--json", "--url", "memory:"];
+    let output = leasehold("redis://127.0.0.1:1/")
+        .args(demo)
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    assert!(
+        stdout(&output).contains("\"memory\""),
+        "{}",
+        stdout(&output)
+    );
 }

@@ -1,6 +1,7 @@
 //! Real servers, a fault proxy and a history checker for testing distributed locks.
 //!
-//! - [`Server`]: a `redis-server` or `valkey-server` of the test's own, on a free loopback port.
+//! - [`Server`]: a `redis-server` or `valkey-server` of the test's own, on a free loopback port; with TLS, by certificates of an
+//!   [`Authority`] of the test's own.
 //! - [`Proxy`]: stands in front of a server and cuts, delays, stalls or loses what passes.
 //! - [`Recorder`], [`History`]: the holds of a test, and whether two holders ever held a lock at once.
 //! - [`wait_until`], [`wait_until_async`]: wait for an event, and say which one never came.
@@ -35,5 +36,5 @@ mod wait;
 
 pub use history::{Claim, Event, History, Hold, Kind, Recorder, Summary, Violation, now};
 pub use proxy::{Lane, Proxy, Way};
-pub use server::{Flavor, Server};
+pub use server::{Authority, Certificate, Flavor, Server, TlsFiles};
 pub use wait::{wait_until, wait_until_async};

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, Error};
+use leasehold::{Client, ClientBuilder, Error, MemoryServer};
 use tokio::task::JoinSet;
 
 const STOCK: u32 = 50;
@@ -38,10 +38,17 @@ impl Shop {
     }
 }
 
+/// Needs no server, and locks no other process out.
+fn in_memory() -> ClientBuilder {
+    Client::builder().memory(&MemoryServer::new())
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or("memory:".to_owned());
-    let client = Client::connect(&url).await?;
+    let client = match std::env::args().nth(1) {
+        Some(url) => Client::connect(&url).await?,
+        None => in_memory().connect().await?,
+    };
     let shop = Arc::new(Shop {
         stock: AtomicU32::new(STOCK),
         ..Shop::default()

@@ -25,7 +25,7 @@
 
 use std::{error::Error, time::Duration};
 
-use leasehold::Client;
+use leasehold::{Client, ClientBuilder, MemoryServer};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 const SCHEMA: &str = "
@@ -77,10 +77,17 @@ fn left(db: &Connection) -> rusqlite::Result<u32> {
     db.query_row(left, (), |row| row.get(0))
 }
 
+/// Needs no server, and locks no other process out.
+fn in_memory() -> ClientBuilder {
+    Client::builder().memory(&MemoryServer::new())
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).unwrap_or("memory:".to_owned());
-    let client = Client::connect(&url).await?;
+    let client = match std::env::args().nth(1) {
+        Some(url) => Client::connect(&url).await?,
+        None => in_memory().connect().await?,
+    };
     let mut db = Connection::open_in_memory()?;
     db.execute_batch(SCHEMA)?;
 

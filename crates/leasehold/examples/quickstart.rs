@@ -1,4 +1,4 @@
-//! The twelve lines of the README.
+//! The lines of the README, and what they print.
 //!
 //! ```sh
 //! cargo run --example quickstart                            # in memory, needs nothing
@@ -7,12 +7,19 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, Released};
+use leasehold::{Client, ClientBuilder, Error, MemoryServer, Released};
+
+/// Needs no server, and locks no other process out.
+fn in_memory() -> ClientBuilder {
+    Client::builder().memory(&MemoryServer::new())
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let url = std::env::args().nth(1).unwrap_or("memory:".to_owned());
-    let client = Client::connect(&url).await?;
+    let client = match std::env::args().nth(1) {
+        Some(url) => Client::connect(&url).await?,
+        None => in_memory().connect().await?,
+    };
 
     let mutex = client.mutex("order:42"); // a handle; no I/O
     let guard = mutex.lock().await?; // waits its turn; renewed while the guard lives

@@ -2,6 +2,8 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 use crate::{
     Client, Error,
     backend::{Backend, memory, memory::MemoryServer, redis},
@@ -10,6 +12,7 @@ use crate::{
     engine::{core::Core, wakeup::WakeUps},
     error::Invalid,
     home::Home,
+    loudly,
     owner::client_uuid,
 };
 
@@ -19,14 +22,19 @@ impl Client {
     /// | URL | |
     /// |---|---|
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
+    /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
-    /// | `memory:` | a store of its own in this process, for tests and demos |
+    /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
+    ///
+    /// A URL that chooses memory is warned about, once per process: by `tracing`, or on standard error if the program has no subscriber.
+    /// [`ClientBuilder::memory`] chooses it without a warning.
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the URL is not valid; nothing was sent.
     /// - [`Error::NotSent`]: the server cannot be reached within the connect timeout (5 s).
-    /// - [`Error::Rejected`]: it can be reached, but refuses the client, or is not Redis or Valkey.
+    /// - [`Error::Rejected`]: it can be reached, but refuses the client, is not Redis or Valkey, or its certificate is not to be
+    ///   trusted.
     ///
     /// # Cancel safety
     /// Cancel safe: the connection is closed.
@@ -34,29 +42,76 @@ impl Client {
         Client::builder().url(url).connect().await
     }
 
-    /// Settings first.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-    /// use std::time::Duration;
-    /// use leasehold::{Client, Handoff};
-    ///
-    /// let client = Client::builder()
-    ///     .url("memory:")
-    ///     .lease(Duration::from_secs(15))
-    ///     .renew_every(Duration::from_secs(5))
-    ///     .handoff(Handoff::off())
-    ///     .connect()
-    ///     .await?;
-    /// # drop(client); Ok(()) }
-    /// ```
+    /// Settings first: [`ClientBuilder`] shows all of them.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 }
 
 /// Settings of a [`Client`]. Everything is checked at once in [`connect`](ClientBuilder::connect).
+///
+/// # Examples
+/// ```no_run
+/// # async fn example() -> Result<(), leasehold::Error> {
+/// use std::time::Duration;
+/// use leasehold::{Client, Handoff};
+///
+/// let client = Client::builder()
+///     .url("redis://cache.internal/")
+///     .username("orders")
+///     .password(std::env::var("REDIS_PASSWORD").unwrap_or_default())
+///     .database(3)
+///     .label("orders-7") // in `leasehold status`
+///     .lease(Duration::from_secs(15))
+///     .renew_every(Duration::from_secs(4))
+///     .connect_timeout(Duration::from_secs(2))
+///     .operation_timeout(Duration::from_secs(1))
+///     .poll_every(Duration::from_secs(20)) // should a wake-up be lost
+///     .handoff(Handoff::off())
+///     .fair_wait_timeout(Duration::from_secs(3))
+///     .token_retention(None) // beside Redisson's fenced locks
+///     .may_duplicate(true) // behind a proxy that repeats requests
+///     .connect()
+///     .await?;
+/// # drop(client); Ok(()) }
+/// ```
+///
+/// In memory, for tests:
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, MemoryServer};
+///
+/// let server = MemoryServer::new();
+/// let client = Client::builder().memory(&server).connect().await?;
+/// assert!(client.mutex("order:42").try_lock().await?.is_some());
+/// # Ok(()) }
+/// ```
+///
+/// # From a configuration file
+/// With the feature `serde` it can be read, by itself or in settings of yours. The fields are named as the methods, and all of them
+/// may be left out. Durations are texts: `"10s"`, `"500ms"`, `"1m 30s"`. A field with another name is refused.
+///
+#[cfg_attr(feature = "serde", doc = "```")]
+#[cfg_attr(not(feature = "serde"), doc = "```ignore")]
+/// use leasehold::ClientBuilder;
+///
+/// let settings: ClientBuilder = toml::from_str(
+///     r#"
+///     url = "redis://cache.internal/"
+///     password = "open sesame"
+///     lease = "15s"
+///     renew_every = "5s"
+///     handoff = { max_in_row = 64, max_time = "20ms" }
+///     token_retention = "forever"                     # or a duration
+///     "#,
+/// )?;
+/// assert!(!format!("{settings:?}").contains("sesame"));
+/// // settings.connect().await?
+/// # Ok::<(), toml::de::Error>(())
+/// ```
+///
+/// With the feature `tls` also `tls = { root_file = "…", client_cert_file = "…", client_key_file = "…", server_name = "…" }`, whose fields
+/// are those of `Tls`.
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until connect()"]
 pub struct ClientBuilder {
@@ -74,7 +129,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Keep the leases in this store instead of on a server.
+    /// Keep the leases in this store instead of on a server. Unlike a URL that says `memory:`, this is not warned about.
     pub fn memory(mut self, server: &MemoryServer) -> Self {
         self.memory = Some(server.clone());
         self
@@ -95,6 +150,23 @@ impl ClientBuilder {
     /// The database to select; wins over the URL's.
     pub fn database(mut self, database: u32) -> Self {
         self.login.database = Some(database);
+        self
+    }
+
+    /// The certificates for TLS. The URL must be one that speaks it, such as `rediss://`. Feature `tls`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Tls};
+    ///
+    /// let tls = Tls::new().root_file("/etc/ssl/our-authority.pem");
+    /// let client = Client::builder().url("rediss://cache.internal/").tls(tls).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.login.tls = Some(tls);
         self
     }
 
@@ -128,6 +200,15 @@ impl ClientBuilder {
         self
     }
 
+    /// For how long at most waiters of a fair mutex that have died keep the others waiting. Default: 5 s.
+    ///
+    /// One that the server knows to be gone costs nothing; this is for Redisson's, and for clients that were cut off. Each waiter
+    /// writes it into its deadline on the server, as Redisson's `fairLockWaitTimeout`.
+    pub fn fair_wait_timeout(mut self, timeout: Duration) -> Self {
+        self.config.fair_wait_timeout = timeout;
+        self
+    }
+
     /// How leases are passed on within this process. Default: 64 in a row or for 20 ms, whichever ends first.
     pub fn handoff(mut self, handoff: Handoff) -> Self {
         self.config.handoff = handoff;
@@ -137,8 +218,10 @@ impl ClientBuilder {
     /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
     /// requests. Default: `false`.
     ///
-    /// Each release then leaves a tombstone on the server for half a minute (`docs/keys.md`), so that a second copy of a
-    /// request of before cannot take the name again.
+    /// Each release then leaves a tombstone on the server for half a minute ([keys](crate::docs::keys)), so that a second copy of a
+    /// request of before cannot take the name again. Without it such a copy costs others a lease of waiting; of a
+    /// [`Semaphore`](crate::Semaphore), which has no lease, it takes permits that no guard holds, until
+    /// [`force_unlock`](crate::Semaphore::force_unlock) or [`add_permits`](crate::Semaphore::add_permits) gives them back.
     pub fn may_duplicate(mut self, may: bool) -> Self {
         self.config.may_duplicate = may;
         self
@@ -175,11 +258,56 @@ impl ClientBuilder {
         self.connect_at(Home::thread).await
     }
 
+    /// A client that connects when it is first used: a service may start before its server does. No I/O.
+    ///
+    /// The settings are checked now, the server's answers when there are some:
+    ///
+    /// | the server | `try_lock()` | `try_lock_for(d)` | `lock()` |
+    /// |---|---|---|---|
+    /// | is not there, or not ready | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent), or [`Ambiguous`](Error::Ambiguous) if `d` is shorter than the operation timeout | waits for it |
+    /// | refuses this client: wrong password, a node of a cluster, no certificate that it trusts, … | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) |
+    ///
+    /// So do the verbs of the other kinds, and all other requests. After a refusal the next call tries to connect again. Once
+    /// it has been connected, a client is as one of [`connect`](ClientBuilder::connect), and waits also for a server that refuses it.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::Client;
+    ///
+    /// // No server is there yet.
+    /// let client = Client::builder()
+    ///     .url("redis://127.0.0.1:1/")
+    ///     .operation_timeout(Duration::from_millis(100))
+    ///     .connect_lazily()?;
+    /// let refused = client.mutex("order:42").try_lock().await;
+    /// assert!(refused.unwrap_err().is_unreachable());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: a setting or the URL is not valid. [`Error::NotSent`]: the thread of this library cannot be started.
+    ///
+    /// # Panics
+    /// For `memory:`, outside a tokio runtime.
+    pub fn connect_lazily(self) -> Result<Client, Error> {
+        Ok(self.prepare(Home::thread)?.client())
+    }
+
     /// Connects, with a home of this making for a client of a real server.
     pub(crate) async fn connect_at(
         self,
         home: impl FnOnce() -> io::Result<Home>,
     ) -> Result<Client, Error> {
+        let prepared = self.prepare(home)?;
+        if let Backing::Server(redis, _) = &prepared.backing {
+            redis.connect().await?;
+        }
+        Ok(prepared.client())
+    }
+
+    fn prepare(self, home: impl FnOnce() -> io::Result<Home>) -> Result<Prepared, Error> {
         let mut config = self.config;
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
@@ -188,15 +316,15 @@ impl ClientBuilder {
         let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
         let memory = match self.memory {
             Some(server) => Some(server),
-            None => MemoryServer::from_url(url),
+            None => MemoryServer::from_url(url).inspect(|_| loudly::memory_was_chosen()),
         };
-        let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = if let Some(server) = memory {
+        let label = self.label.unwrap_or_else(default_label);
+        let sink = Arc::clone(&wake_ups);
+        let backing = if let Some(server) = memory {
             let clock = server.clock();
-            let label = self.label.unwrap_or_else(default_label);
-            let backend = memory::Memory::new(server, &uuid, label, &config, wake_ups.clone());
-            (Box::new(backend), clock, Home::here())
+            let backend = memory::Memory::new(server, &uuid, label, &config, sink);
+            Backing::Memory(backend, clock)
         } else {
-            let label = self.label.unwrap_or_else(default_label);
             if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(Invalid::new(
                     "label",
@@ -211,13 +339,40 @@ impl ClientBuilder {
                 doing: "start the thread of this client".into(),
                 source: Arc::new(error),
             })?;
-            let wake_ups = Arc::clone(&wake_ups);
-            let backend =
-                redis::Redis::connect(target, &uuid, &label, &config, wake_ups, &home).await?;
-            (Box::new(backend), Clock::Boot, home)
+            let backend = redis::Redis::new(target, &uuid, &label, &config, sink, &home);
+            Backing::Server(Box::new(backend), home)
         };
-        let core = Core::start(uuid, clock, config, backend, &wake_ups, home);
-        Ok(Client::new(core))
+        Ok(Prepared {
+            uuid,
+            config,
+            wake_ups,
+            backing,
+        })
+    }
+}
+
+/// A client that lacks at most its connection.
+struct Prepared {
+    uuid: Arc<str>,
+    config: Config,
+    wake_ups: Arc<WakeUps>,
+    backing: Backing,
+}
+
+/// Where the leases of a client live.
+enum Backing {
+    Memory(memory::Memory, Clock),
+    Server(Box<redis::Redis>, Home),
+}
+
+impl Prepared {
+    fn client(self) -> Client {
+        let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = match self.backing {
+            Backing::Memory(backend, clock) => (Box::new(backend), clock, Home::here()),
+            Backing::Server(backend, home) => (backend, Clock::Boot, home),
+        };
+        let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);
+        Client::new(core)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    Error, EventListener, FencedMutex, FencedStore, LeasedSemaphore, Mutex, PlainMutex, RwLock,
-    SpinMutex, Status, engine::core::Core,
+    Error, EventListener, FairMutex, FencedMutex, FencedStore, Latch, LeasedSemaphore, MultiLock,
+    Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status, engine::core::Core,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -31,6 +31,27 @@ use crate::{
 /// let guard = client.mutex("order:42").lock().await?;
 /// // … only one process in the world is here …
 /// guard.release().await?;
+/// # Ok(()) }
+/// ```
+///
+/// One client for all locks of a program, of all kinds:
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// # let client = leasehold::Client::connect("memory:").await?;
+/// let orders = client.mutex("order:42");
+/// let ledger = client.fenced_mutex("ledger");
+/// let balance = client.fenced_store("ledger"); // data that refuses writers whose token is old
+/// let prices = client.rw_lock("prices");
+/// let encoders = client.leased_semaphore("encoders");
+/// let tickets = client.semaphore("tickets");
+/// let turnstile = client.fair_mutex("turnstile");
+/// let counter = client.spin_mutex("counter");
+/// let legacy = client.plain_mutex("legacy"); // beside redis-py, redsync, ShedLock, …
+/// let accounts = client.multi_lock(["account:3", "account:7"]);
+/// let shards = client.latch("shards");
+///
+/// assert!(!client.id().is_empty()); // the first half of each owner on the server
+/// # let _ = (orders, ledger, balance, prices, encoders, tickets, turnstile, counter, legacy, accounts, shards);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -97,6 +118,27 @@ impl Client {
         SpinMutex::new(Arc::clone(&self.core), name.as_ref())
     }
 
+    /// Several names at once, all or nothing, with one guard: mutexes of this client, or [`Part`]s of several kinds and clients. No I/O;
+    /// the first use refuses a bad name, or a name twice.
+    pub fn multi_lock<P: Into<Part>>(&self, parts: impl IntoIterator<Item = P>) -> MultiLock {
+        MultiLock::new(&self.core, parts.into_iter().map(Into::into))
+    }
+
+    /// Permits without a lease: a crash loses those of its process. No I/O; the first use refuses a bad name.
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// A count that tasks wait for until it is zero. No I/O; the first use refuses a bad name.
+    pub fn latch(&self, name: impl AsRef<str>) -> Latch {
+        Latch::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// A mutex whose waiters are served in the order in which they asked. No I/O; the first use refuses a bad name.
+    pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
+        FairMutex::new(Arc::clone(&self.core), name.as_ref())
+    }
+
     /// The holders of a mutex, and how many wait for it. The other kinds have a `status` of their own.
     ///
     /// # Errors
@@ -104,6 +146,17 @@ impl Client {
     ///
     /// # Cancel safety
     /// Cancel safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// let status = client.status("order:42").await?;
+    /// assert_eq!(status.holders.len(), 1);
+    /// assert_eq!(status.holders[0].owner, guard.owner());
+    /// # Ok(()) }
+    /// ```
     pub async fn status(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         self.mutex(name).status().await
     }
@@ -119,17 +172,47 @@ impl Client {
     /// # Cancel safety
     /// Dropping it does not take the request back.
     ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, LostReason, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let connect = || Client::builder().memory(&server).connect();
+    /// let (holder, operator) = (connect().await?, connect().await?);
+    /// let guard = holder.mutex("order:42").lock().await?;
+    /// assert!(operator.force_unlock("order:42").await?);
+    /// assert!(guard.verify().await.is_err());
+    /// assert_eq!(guard.lost().await, LostReason::Replaced);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Source
     /// Redisson `RLock#forceUnlock`.
     pub async fn force_unlock(&self, name: impl AsRef<str>) -> Result<bool, Error> {
         self.mutex(name).force_unlock().await
     }
 
-    /// The events of this client's leases from now on.
+    /// The events of this client's leases from now on. [`Event`](crate::Event) says which of them start a hold, and which end it.
     ///
     /// A listener that lags more than 4096 events behind misses some (and is told how many).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::EventKind;
+    ///
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let mut events = client.events();
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// let event = events.recv().await.unwrap();
+    /// assert!(matches!(event.kind, EventKind::Acquired { .. }));
+    /// assert_eq!(&*event.name, "order:42");
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn events(&self) -> EventListener {
-        self.core.events.listen()
+        self.core.events.listen(&self.core.clock)
     }
 
     /// Shuts the client down: waiters get [`Error::Closed`], and nothing new is begun.
@@ -141,6 +224,21 @@ impl Client {
     ///
     /// # Cancel safety
     /// Dropping it leaves the client closed; leases that are still held expire.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::{Client, ErrorKind, Shutdown};
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// client.shutdown(Shutdown::ReleaseAll { grace: Duration::from_millis(10) }).await;
+    /// assert!(!guard.is_valid()); // it was still held after the grace
+    /// let error = client.mutex("order:42").lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Closed);
+    /// # Ok(()) }
+    /// ```
     pub async fn shutdown(&self, how: Shutdown) {
         let grace = match how {
             Shutdown::ReleaseAll { grace } => Some(grace),
@@ -153,10 +251,10 @@ impl Client {
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
         Footprint {
-            queues: self.core.queues.len(),
+            queues: self.core.queues.len() + self.core.gates.len(),
             watched: self.core.watchdog.len(),
             tasks: self.core.tasks(),
-            waiting: self.core.queues.waiting_drivers(),
+            waiting: self.core.queues.waiting_drivers() + self.core.gates.waiting_drivers(),
         }
     }
 
@@ -175,7 +273,7 @@ pub struct Footprint {
     pub queues: usize,
     pub watched: usize,
     pub tasks: usize,
-    /// How many of the tasks are drivers that wait for a wake-up.
+    /// How many of the tasks are drivers that wait for a wake-up, or keepers of their places.
     pub waiting: usize,
 }
 

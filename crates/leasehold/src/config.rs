@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Invalid};
+use crate::{
+    durations::humane,
+    error::{Error, Invalid},
+    kind::Access,
+};
 
 /// How long a name outlives a holder that stops renewing it, unless the client or the mutex says otherwise.
 ///
@@ -23,6 +27,12 @@ pub const OPERATION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 /// Longer than any holder that paused will sleep; when it is over, the server's clock goes on where the tokens were.
 pub const TOKEN_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// For how long at most a dead waiter of a fair mutex keeps the others waiting.
+///
+/// Longer than a waiter of Redisson's may be deaf between taking its place and subscribing, or while it connects again.
+/// Redisson's `fairLockWaitTimeout`, which is five minutes.
+pub const FAIR_WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+
 /// Below this a lease cannot be written: Redis counts in milliseconds, and `PEXPIRE 0` deletes the key.
 pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
 
@@ -38,6 +48,10 @@ pub(crate) const RENEWALS_PER_LEASE: u32 = 3;
 /// A fixed lease is looked at on the server at a third of its length, and at least this often.
 pub(crate) const VERIFY_EVERY_MOST: Duration = Duration::from_secs(10);
 
+/// How long the server remembers a hold, or a latch, of a kind that has no leases, after it heard of it last. Nothing is given
+/// back at its end: only copies of requests, and looks, depend on it.
+pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+
 /// Local waiters are warned about after this long behind a hold of their own process.
 pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);
 
@@ -45,7 +59,8 @@ pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);
 ///
 /// The budget bounds how long other processes may have to wait for this one: after `max_in_row` hand-offs or
 /// `max_time`, whichever comes first, the name goes back to the server, which gives it to the next process in
-/// line, or lets this one go on if no other waits.
+/// line, or lets this one go on if no other waits. While others are known to wait, it does so too as soon as each task of
+/// this process that waited when the process got the name was served once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handoff {
     pub(crate) max_in_row: u32,
@@ -88,6 +103,48 @@ impl Default for Handoff {
     /// make no other process wait longer than one of them and 20 ms.
     fn default() -> Self {
         Handoff::new(64, Duration::from_millis(20))
+    }
+}
+
+/// The order in which those that wait for an [`RwLock`](crate::RwLock) are let in. A setting of the handle: it says how the requests
+/// made through this handle line up, in this process and among the processes of ours.
+///
+/// Redisson's readers and writers look at no queue: they race as they do among themselves, and no setting of ours changes that.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, RwPolicy};
+///
+/// let client = Client::connect("memory:").await?;
+/// let lock = client.rw_lock("catalogue").policy(RwPolicy::PreferReaders);
+/// let one = lock.read().await?;
+/// let writer = tokio::spawn(lock.write()); // waits for the reader
+/// let two = lock.read().await?; // does not wait for the writer
+/// drop((one, two));
+/// writer.await.unwrap()?.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RwPolicy {
+    /// By turns, in the order in which they came: a writer alone, then all readers that came before the next writer. Neither starves.
+    #[default]
+    Phase,
+    /// A reader waits for no writer that waits, only for one that writes. Readers that never end keep writers out for good.
+    PreferReaders,
+    /// A writer waits in front of all readers that wait. Writers that never end keep readers out for good.
+    PreferWriters,
+}
+
+impl RwPolicy {
+    /// Whether a request goes ahead of those that wait for the other access.
+    pub(crate) fn prefers(self, access: Access) -> bool {
+        match access {
+            Access::Shared | Access::Upgradeable => self == RwPolicy::PreferReaders,
+            Access::Exclusive => self == RwPolicy::PreferWriters,
+            _ => false,
+        }
     }
 }
 
@@ -135,11 +192,13 @@ pub(crate) fn check_backoff(first: Duration, most: Duration) -> Result<Backoff, 
     } else {
         "no pause of more than 60s"
     };
-    Err(
-        Invalid::new("backoff", format!("{first:?} to {most:?}"), limit)
-            .remedy("give the shortest pause first, or leave it out for the default")
-            .into(),
+    Err(Invalid::new(
+        "backoff",
+        format!("{} to {}", humane(first), humane(most)),
+        limit,
     )
+    .remedy("give the shortest pause first, or leave it out for the default")
+    .into())
 }
 
 /// The settings of a client, checked.
@@ -155,6 +214,8 @@ pub(crate) struct Config {
     pub(crate) may_duplicate: bool,
     /// How long fencing tokens are kept after their last use; `None`: for ever.
     pub(crate) token_retention: Option<Duration>,
+    /// How long a dead waiter of a fair mutex may keep the others waiting.
+    pub(crate) fair_wait_timeout: Duration,
 }
 
 impl Default for Config {
@@ -168,6 +229,7 @@ impl Default for Config {
             handoff: Handoff::default(),
             may_duplicate: false,
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
+            fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
         }
     }
 }
@@ -182,16 +244,17 @@ impl Config {
         for (what, value) in [
             ("token_retention", retention),
             ("poll_every", self.poll_every),
+            ("fair_wait_timeout", self.fair_wait_timeout),
             ("connect_timeout", self.connect_timeout),
             ("operation_timeout", self.operation_timeout),
         ] {
             if value < LEASE_MIN {
-                return Err(Invalid::new(what, format!("{value:?}"), "at least 1ms")
+                return Err(Invalid::new(what, humane(value), "at least 1ms")
                     .remedy("leave it out for the default")
                     .into());
             }
             if value > LEASE_MAX {
-                return Err(Invalid::new(what, format!("{value:?}"), "at most 366 days")
+                return Err(Invalid::new(what, humane(value), "at most 366 days")
                     .remedy("leave it out for the default")
                     .into());
             }
@@ -216,12 +279,12 @@ pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duratio
     } else if lease > LEASE_MAX {
         (
             "at most 366 days",
-            "take a renewed lease, which lasts as long as the guard lives",
+            "take a shorter one, which is renewed while the guard lives",
         )
     } else {
         return Ok(Duration::from_millis(millis(lease)));
     };
-    let invalid = Invalid::new(what, format!("{lease:?}"), limit);
+    let invalid = Invalid::new(what, humane(lease), limit);
     Err(invalid.remedy(remedy).into())
 }
 
@@ -231,7 +294,7 @@ pub(crate) fn check_max_hold(most: Duration, fixed: bool) -> Result<Duration, Er
     let least = if fixed { LEASE_MIN } else { MAX_HOLD_MIN };
     let (limit, remedy) = if most < least {
         (
-            format!("at least {least:?}"),
+            format!("at least {}", humane(least)),
             "give the holder time to do its work, or leave max_hold out for no limit",
         )
     } else if most > LEASE_MAX {
@@ -242,7 +305,7 @@ pub(crate) fn check_max_hold(most: Duration, fixed: bool) -> Result<Duration, Er
     } else {
         return Ok(Duration::from_millis(millis(most)));
     };
-    let invalid = Invalid::new("max_hold", format!("{most:?}"), limit);
+    let invalid = Invalid::new("max_hold", humane(most), limit);
     Err(invalid.remedy(remedy).into())
 }
 
@@ -250,10 +313,11 @@ fn check_renewal(every: Duration, lease: Duration) -> Result<(), Error> {
     if every < LEASE_MIN || every > lease / RENEWALS_PER_LEASE {
         return Err(Invalid::new(
             "renew_every",
-            format!("{every:?}"),
+            humane(every),
             format!(
-                "between 1ms and a third of the lease, {:?} for a lease of {lease:?}",
-                lease / RENEWALS_PER_LEASE
+                "between 1ms and a third of the lease, {} for a lease of {}",
+                humane(lease / RENEWALS_PER_LEASE),
+                humane(lease)
             ),
         )
         .remedy("renew more often, or take a longer lease, so that two lost renewals cost nothing")
@@ -309,7 +373,7 @@ mod tests {
             (ms(7), ms(60_001), "more than 60s"),
         ] {
             let error = check_backoff(first, most).unwrap_err().to_string();
-            let both = format!("{first:?} to {most:?}");
+            let both = format!("{} to {}", humane(first), humane(most));
             assert!(error.contains(limit) && error.contains(&both), "{error}");
         }
     }
@@ -323,7 +387,7 @@ mod tests {
         ] {
             let error = check_lease("lease", lease).unwrap_err().to_string();
             assert!(
-                error.contains(limit) && error.contains(&format!("{lease:?}")),
+                error.contains(limit) && error.contains(&humane(lease)),
                 "{error}"
             );
         }

@@ -2,10 +2,13 @@
 
 use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Duration};
 
+use crate::durations::{about, at_most, humane};
+
 /// Why something could not be done.
 ///
 /// "Held by another owner" is no error: `try_lock` and `try_lock_for` answer `None`.
-/// The message says what was refused or failed and what to do; [`source`](StdError::source) is the cause.
+/// The message says what was refused or failed, why, and what to do. So [`source`](StdError::source) is what is behind the cause, and a
+/// report that prints the chain, as `anyhow` does, says nothing twice.
 ///
 /// | variant | the server holds | next |
 /// |---|---|---|
@@ -18,13 +21,14 @@ use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Durat
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
 /// | [`Stale`](Error::Stale) | the data as a newer holder left it | stop: the lock was lost long ago |
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
+/// | [`Several`](Error::Several) | as each of them says | as each of them says |
 /// | [`ThreadGone`](Error::ThreadGone) | what it held before; our leases end, unless this is a fork | connect a new client |
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// Invalid input; nothing was sent.
     Invalid(Invalid),
-    /// The request did not leave this process. The server is as it was.
+    /// The request did not leave this process, or it only reads and has no answer. The server is as it was.
     NotSent {
         /// The step that was to be sent, and its name.
         doing: Box<str>,
@@ -81,6 +85,11 @@ pub enum Error {
         /// The newest token that was seen.
         newest: u64,
     },
+    /// Several parts of a multi-lock failed.
+    Several {
+        /// Their errors, in the order of the names.
+        errors: Arc<[Error]>,
+    },
     /// The client was shut down.
     Closed,
     /// The thread that does this client's background work is not there: this process was forked from the one
@@ -101,6 +110,7 @@ pub enum ErrorKind {
     Lost,
     TooShort,
     Stale,
+    Several,
     Closed,
     ThreadGone,
 }
@@ -159,7 +169,7 @@ impl Invalid {
 }
 
 impl Error {
-    /// Which of its variants it is.
+    /// Which of its variants it is; of several errors of one kind, that kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Invalid(_) => ErrorKind::Invalid,
@@ -170,12 +180,48 @@ impl Error {
             Error::Lost { .. } => ErrorKind::Lost,
             Error::TooShort { .. } => ErrorKind::TooShort,
             Error::Stale { .. } => ErrorKind::Stale,
+            Error::Several { errors } => match &errors[..] {
+                [first, rest @ ..] if rest.iter().all(|error| error.kind() == first.kind()) => {
+                    first.kind()
+                }
+                _ => ErrorKind::Several,
+            },
             Error::Closed => ErrorKind::Closed,
             Error::ThreadGone => ErrorKind::ThreadGone,
         }
     }
 
+    /// All results; or the error, or the errors, of those that failed.
+    pub(crate) fn all<T>(results: Vec<Result<T, Error>>) -> Result<Vec<T>, Error> {
+        let (mut all, mut errors) = (Vec::with_capacity(results.len()), Vec::new());
+        for result in results {
+            match result {
+                Ok(one) => all.push(one),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.len() > 1 {
+            let errors = errors.into();
+            return Err(Error::Several { errors });
+        }
+        errors.pop().map_or(Ok(all), Err)
+    }
+
     /// Whether the server could not be reached or did not answer: trying again later may help.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, ErrorKind, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().memory(&server).connect().await?;
+    /// server.fail(1);
+    /// let error = client.mutex("order:42").status().await.unwrap_err();
+    /// assert!(error.is_unreachable());
+    /// assert_eq!(error.kind(), ErrorKind::NotSent); // nothing was changed
+    /// # Ok(()) }
+    /// ```
     pub fn is_unreachable(&self) -> bool {
         matches!(self.kind(), ErrorKind::NotSent | ErrorKind::Ambiguous)
     }
@@ -188,7 +234,7 @@ impl fmt::Display for Error {
             Error::NotSent { doing, source } => {
                 write!(
                     f,
-                    "could not {doing}: {source}; nothing was sent, try again when the server is reachable"
+                    "could not {doing}: {source}; nothing was changed, try again when the server can be reached"
                 )
             }
             Error::Rejected { doing, source } => {
@@ -198,18 +244,24 @@ impl fmt::Display for Error {
                 doing,
                 free_within,
                 source,
-            } => write!(
-                f,
-                "no answer to: {doing}: {source}; it may have been carried out. What it may hold ends within {free_within:?} of that"
-            ),
+            } => {
+                write!(f, "could not {doing}: {source}; it may have taken effect")?;
+                if !free_within.is_zero() {
+                    let within = at_most(*free_within);
+                    write!(f, ", and then its lease ends within {within}")?;
+                }
+                Ok(())
+            }
             Error::Reentered { name, held_at } => write!(
                 f,
-                "{name:?} is held by this owner already, since {held_at}; pass that guard on, or allow re-entry with reentrant(true)"
+                "{name:?} is held by this owner already, taken at {held_at}; pass that guard on, or allow re-entry with reentrant(true); or, to write what a read lock reads, take upgradeable_read()"
             ),
             Error::Lost { name, reason } => write!(f, "the lease on {name:?} is lost: {reason}"),
             Error::TooShort { name, left, wanted } => write!(
                 f,
-                "the lease on {name:?} lasts {left:?} more, {wanted:?} were asked for"
+                "the lease on {name:?} lasts {} more, which is less than the {} asked for; do less under it, or take a longer one",
+                about(*left),
+                humane(*wanted)
             ),
             Error::Stale {
                 fence,
@@ -219,6 +271,14 @@ impl fmt::Display for Error {
                 f,
                 "nothing was written: token {token} of {fence:?} is stale, since token {newest} was seen; the lock was lost before, stop this work"
             ),
+            Error::Several { errors } => {
+                write!(f, "{} names failed", errors.len())?;
+                for (at, error) in errors.iter().enumerate() {
+                    let before = if at == 0 { ": " } else { "; " };
+                    write!(f, "{before}{error}")?;
+                }
+                Ok(())
+            }
             Error::Closed => f.write_str("the client was shut down; connect a new one"),
             Error::ThreadGone => f.write_str(
                 "the thread of this client is gone: this process was forked from the one that connected, or the thread panicked; connect a new client",
@@ -232,7 +292,7 @@ impl StdError for Error {
         match self {
             Error::NotSent { source, .. }
             | Error::Rejected { source, .. }
-            | Error::Ambiguous { source, .. } => Some(&**source),
+            | Error::Ambiguous { source, .. } => source.source(),
             _ => None,
         }
     }
@@ -265,16 +325,32 @@ impl StdError for Invalid {}
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LostReason::Expired => "its time ran out before a renewal got through",
-            LostReason::Replaced => "the server says it is not ours any more",
-            LostReason::MaxHold => "it was held as long as max_hold allows",
+            LostReason::Expired => "its time ran out before it was renewed or released",
+            LostReason::Replaced => "the server says that it is not ours any more",
+            LostReason::MaxHold => "it was held for as long as max_hold allows",
             LostReason::ClientShutdown => "the client was shut down",
-            LostReason::Unconfirmed => "its release was sent and never confirmed",
+            LostReason::Unconfirmed => "its release was sent, and the server never confirmed that",
         })
     }
 }
 
 /// The result of a release. In each case the work was alone until then.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Released};
+///
+/// let client = Client::connect("memory:").await?;
+/// let guard = client.mutex("order:42").lock().await?;
+/// match guard.release().await? {
+///     Released::Freed => println!("the next one has it"),
+///     Released::StillHeld { holds } => println!("{holds} guards of this owner are left"),
+///     Released::Unconfirmed { free_within } => println!("free within {free_within:?} at the latest"),
+///     _ => {}
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Released {

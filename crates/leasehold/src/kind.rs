@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::owner::LeaseId;
+
 /// A kind of lock.
 ///
 /// Locks of different kinds do not exclude each other: all clients that contend for one name must use one kind.
@@ -20,20 +22,34 @@ pub enum LockKind {
     PlainMutex,
     /// [`SpinMutex`](crate::SpinMutex), Redisson's `RSpinLock`. To the server it is a mutex.
     SpinMutex,
+    /// [`Semaphore`](crate::Semaphore), Redisson's `RSemaphore`.
+    Semaphore,
+    /// [`Latch`](crate::Latch), Redisson's `RCountDownLatch`. It is waited for, and held by no client.
+    Latch,
+    /// [`FairMutex`](crate::FairMutex), Redisson's `RFairLock`.
+    FairMutex,
 }
 
 impl LockKind {
     /// All of them.
-    pub const ALL: [LockKind; 6] = [
+    pub const ALL: [LockKind; 9] = [
         LockKind::Mutex,
         LockKind::FencedMutex,
         LockKind::RwLock,
         LockKind::LeasedSemaphore,
         LockKind::PlainMutex,
         LockKind::SpinMutex,
+        LockKind::Semaphore,
+        LockKind::Latch,
+        LockKind::FairMutex,
     ];
 
     /// As it is called in code: `client.rw_lock(name)`.
+    ///
+    /// # Examples
+    /// ```
+    /// assert_eq!(leasehold::LockKind::RwLock.as_str(), "rw_lock");
+    /// ```
     pub const fn as_str(self) -> &'static str {
         match self {
             LockKind::Mutex => "mutex",
@@ -42,7 +58,15 @@ impl LockKind {
             LockKind::LeasedSemaphore => "leased_semaphore",
             LockKind::PlainMutex => "plain_mutex",
             LockKind::SpinMutex => "spin_mutex",
+            LockKind::Semaphore => "semaphore",
+            LockKind::Latch => "latch",
+            LockKind::FairMutex => "fair_mutex",
         }
+    }
+
+    /// Whether nothing frees a hold of a client that has died: the server knows a number and no end.
+    pub(crate) const fn never_ends(self) -> bool {
+        matches!(self, LockKind::Semaphore)
     }
 
     /// As the server knows it: a spin mutex is a mutex whose waiters do not listen.
@@ -51,6 +75,11 @@ impl LockKind {
             LockKind::SpinMutex => LockKind::Mutex,
             other => other,
         }
+    }
+
+    /// Whether several locks of this kind on one server are taken, and given back, by one request.
+    pub(crate) const fn goes_together(self) -> bool {
+        matches!(self.on_server(), LockKind::Mutex)
     }
 }
 
@@ -70,6 +99,11 @@ pub enum Access {
     Shared,
     /// This many permits.
     Permits(u16),
+    /// Together with others that share it, and with no second one of this sort: it may become exclusive.
+    Upgradeable,
+    /// The access of no hold: a request to make the upgradeable hold of this lease id exclusive.
+    #[doc(hidden)]
+    Upgrade(u64),
 }
 
 impl Access {
@@ -77,12 +111,30 @@ impl Access {
     pub(crate) fn wants_no_less_than(self, asked: Access) -> bool {
         match (self, asked) {
             (Access::Permits(count), Access::Permits(asked)) => count >= asked,
-            (Access::Exclusive, _) | (Access::Shared, Access::Shared) => true,
+            (Access::Upgrade(_), asked) => matches!(asked, Access::Upgrade(_)),
+            (Access::Exclusive, _) => true,
+            (Access::Shared, asked) => asked == Access::Shared,
+            (Access::Upgradeable, asked) => {
+                matches!(asked, Access::Shared | Access::Upgradeable)
+            }
             _ => false,
         }
     }
 
     pub(crate) fn is_exclusive(self) -> bool {
         self == Access::Exclusive
+    }
+
+    /// Whether its waiter keeps out readers that come later.
+    pub(crate) fn keeps_readers_out(self) -> bool {
+        matches!(self, Access::Exclusive | Access::Upgrade(_))
+    }
+
+    /// The hold that it is to upgrade, if it is a request to do so.
+    pub(crate) fn upgrades(self) -> Option<LeaseId> {
+        match self {
+            Access::Upgrade(lease) => Some(lease.into()),
+            _ => None,
+        }
     }
 }

@@ -8,10 +8,13 @@
 //! let client = Client::connect("memory:").await?; // or redis://127.0.0.1/
 //! let mutex = client.mutex("order:42"); // a handle; no I/O
 //!
-//! let guard = mutex.lock().await?; // waits its turn; renewed while the guard lives
-//! let charged = guard.run(charge()).await?; // cancels the work if the lease is lost
+//! // Waits its turn, runs the work under a lease that is renewed meanwhile, and gives the lock back.
+//! let charged = mutex.run(charge()).await?; // cancels the work if the lease is lost
 //! assert_eq!(charged, 42);
-//! assert_eq!(guard.release().await.unwrap(), Released::Freed); // or just drop it
+//!
+//! let guard = mutex.lock().await?; // or hold it for as long as the guard lives
+//! assert!(guard.is_valid());
+//! assert_eq!(guard.release().await?, Released::Freed); // or just drop it
 //! # Ok(()) }
 //! ```
 //!
@@ -23,18 +26,25 @@
 //!
 //! | to stop in time | |
 //! |---|---|
+//! | [`mutex.run(future)`](Mutex::run), [`run_for(d, future)`](Mutex::run_for) | locks, runs the future, drops it when the lease is lost, releases |
 //! | [`guard.run(future)`](Guard::run) | drops the future when the lease is lost |
 //! | [`guard.lost()`](Guard::lost) | a future for `select!` |
 //! | [`guard.at_risk(d)`](Guard::at_risk) | completes when no more than `d` of the lease remains |
 //! | [`guard.is_valid()`](Guard::is_valid), [`ensure(d)`](Guard::ensure) | a check before a step that counts |
 //!
-//! `docs/guarantees.md` states the guarantees, failure by failure; `docs/keys.md` lists every key on the server.
+//! [`docs::guarantees`] states the guarantees, failure by failure; [`docs::choosing`] says which lock to take, [`docs::servers`] on
+//! which servers, and [`docs::keys`] lists every key on the server.
 //!
 //! # Dropping futures
 //!
 //! Every future of this crate may be dropped at any time; each says under *Cancel safety* what that does.
 //! None leaves a lock, a place in the queue or a subscription behind; at most a tombstone that refuses late copies of
-//! a request that may or may not have been carried out, and that ends by itself (`docs/keys.md`).
+//! a request that may or may not have been carried out, and that ends by itself ([`docs::keys`]).
+//!
+//! # Events and logs
+//!
+//! [`Client::events`] tells of each hold one start and one end, for counters. `leasehold=debug` tells the story of each lock to
+//! `tracing`, with a span around each wait and each hold; [`docs::observing`] shows it.
 //!
 //! # Trade-offs
 //!
@@ -43,6 +53,15 @@
 //! - Hand-off in memory lets a process hold a contended name for up to 64 turns or 20 ms, whichever ends first, before the next
 //!   process gets it; [`Handoff`] changes that.
 //! - A release that is not awaited is carried out in the background, and reports no result.
+//!
+//! # Features
+//!
+//! None is on by default: a program that speaks no TLS compiles no TLS library.
+//!
+//! | feature | |
+//! |---|---|
+//! | `tls` | `rediss://` and `valkeys://`, with rustls and ring; `Tls` and `ClientBuilder::tls` for certificates |
+//! | `serde` | [`ClientBuilder`] can be read from a configuration file |
 //!
 //! # Runtime
 //!
@@ -54,8 +73,11 @@
 //! unless [`max_hold`](Mutex::max_hold) ends them. A client of `memory:` lives on the runtime that connected it.
 //!
 //! After a `fork` the child connects a new client; the old one answers [`Error::ThreadGone`]
-//! (`docs/guarantees.md`). On a runtime that never ends and is never polled again, the connection that it
+//! ([`docs::guarantees`]). On a runtime that never ends and is never polled again, the connection that it
 //! used stays open.
+
+// docs.rs says of each item which feature it needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
 mod builder;
@@ -63,38 +85,56 @@ mod callout;
 mod client;
 mod clock;
 mod config;
+pub mod docs;
+mod durations;
 mod engine;
 mod error;
 mod events;
 mod home;
 mod kind;
 mod locks;
+mod loudly;
 mod name;
 mod owner;
+#[cfg(feature = "serde")]
+mod settings;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod sim;
 mod status;
+mod story;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
 pub use config::{
-    CONNECT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT,
-    TOKEN_RETENTION_DEFAULT,
+    CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT,
+    OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, RwPolicy, TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener};
 pub use kind::{Access, LockKind};
 pub use locks::{
-    Detached, Exclusive, Fenced, FencedMutex, FencedMutexGuard, FencedStore, Guard,
-    LeasedSemaphore, Mutex, MutexGuard, Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard,
-    Read, ReadGuard, RwLock, Spin, SpinMutex, SpinMutexGuard, Write, WriteGuard,
+    Detached, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex, FencedMutexGuard,
+    FencedStore, Guard, Latch, LeasedSemaphore, MultiGuard, MultiLock, Mutex, MutexGuard, Part,
+    Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard, PlainPermit, Read, ReadGuard, RwLock,
+    Semaphore, SemaphoreGuard, Spin, SpinMutex, SpinMutexGuard, Upgradeable, UpgradeableGuard,
+    Write, WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, Status};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
 
-/// The README's example compiles.
+#[cfg(not(unix))]
+compile_error!(
+    "leasehold runs on Unix systems (Linux, macOS, the BSDs) and not on Windows: leases are measured on a clock that this library \
+     reads on Unix only, and nothing is tested elsewhere; build for Linux, for instance in WSL or a container"
+);
+
+/// The README's example compiles. (That of the repository is the same: tests/links.rs.)
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -40,7 +40,7 @@ impl Name {
             return Err(Invalid::new(
                 "name",
                 format!("{name:?}"),
-                format!("without {OURS_BEGIN:?} at its beginning: so begin the keys of this library itself"),
+                format!("without {OURS_BEGIN:?} at its beginning, with which this library's own keys begin"),
             )
             .remedy("begin it otherwise, such as \"my-leasehold:42\"")
             .into());
@@ -49,7 +49,7 @@ impl Name {
             return Err(Invalid::new(
                 "name",
                 format!("{name:?}"),
-                "braces only as one hash tag with something inside, such as \"order:{42}\"",
+                "without braces, or with one hash tag that is not empty, such as \"order:{42}\"",
             )
             .remedy("close the brace or leave it out; else the keys of the lock fall into different cluster slots")
             .into());
@@ -95,9 +95,36 @@ impl Name {
 pub(crate) struct LockId {
     pub(crate) kind: LockKind,
     pub(crate) name: Name,
+    /// Of a kind whose waiting tasks have a place each: the number of one of them. Zero: of no task, as of all other kinds.
+    /// The server knows no such number. In the seven bytes that are left beside the kind: there is one of these for each name.
+    task: [u8; 7],
 }
 
 impl LockId {
+    pub(crate) fn new(kind: LockKind, name: Name) -> LockId {
+        LockId {
+            kind,
+            name,
+            task: [0; 7],
+        }
+    }
+
+    /// The part that one task has in it, by a number of at most 56 bits.
+    pub(crate) fn of_task(&self, task: u64) -> LockId {
+        let [high, task @ ..] = task.to_be_bytes();
+        debug_assert_eq!(high, 0, "lease ids and owners have fewer bits");
+        LockId {
+            task,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn task(&self) -> u64 {
+        let mut number = [0; 8];
+        number[1..].copy_from_slice(&self.task);
+        u64::from_be_bytes(number)
+    }
+
     /// Our clients that wait for it, in order.
     pub(crate) fn queue_key(&self) -> Key<'_> {
         self.ours(Suffix::Queue)
@@ -118,6 +145,21 @@ impl LockId {
         self.ours(Suffix::Grant(client))
     }
 
+    /// The holds of our clients, of a kind of which Redisson's keys tell no holders.
+    pub(crate) fn out_key(&self) -> Key<'_> {
+        self.ours(Suffix::Out)
+    }
+
+    /// Says that the number at the name is a latch's.
+    pub(crate) fn set_key(&self) -> Key<'_> {
+        self.ours(Suffix::Set)
+    }
+
+    /// The terms under which our tasks wait, of a kind whose queue is Redisson's.
+    pub(crate) fn places_key(&self) -> Key<'_> {
+        self.ours(Suffix::Places)
+    }
+
     /// Where our clients say that the lock is free, if it has no channel of Redisson's.
     pub(crate) fn free_channel(&self) -> Key<'_> {
         self.ours(Suffix::Free)
@@ -126,6 +168,7 @@ impl LockId {
     /// The lock as the server knows it.
     pub(crate) fn on_server(mut self) -> LockId {
         self.kind = self.kind.on_server();
+        self.task = [0; 7];
         self
     }
 
@@ -149,6 +192,10 @@ impl fmt::Display for LockId {
 pub(crate) const OURS: &str = "leasehold";
 pub(crate) const OURS_BEGIN: &str = "leasehold:";
 
+/// The prefix of Redisson's keys of the last fencing tokens.
+pub(crate) const TOKENS: &str = "redisson_lock_token";
+pub(crate) const TOKENS_BEGIN: &str = "redisson_lock_token:";
+
 /// The end of the channels on which our clients say that a lock is free.
 pub(crate) const FREE: &str = ":free";
 
@@ -167,10 +214,13 @@ enum Suffix<'a> {
     Redissons(&'a str),
     Fence,
     Queue,
+    Places,
     Gone(&'a str, LeaseId),
     GonePrefix,
     Grant(&'a str),
     Free,
+    Out,
+    Set,
 }
 
 impl fmt::Display for Key<'_> {
@@ -197,12 +247,16 @@ impl fmt::Display for Key<'_> {
             LockKind::RwLock => ":rw",
             LockKind::LeasedSemaphore => ":permits",
             LockKind::PlainMutex => ":plain",
+            LockKind::Semaphore => ":semaphore",
+            LockKind::Latch => ":latch",
+            LockKind::FairMutex => ":fair",
         })?;
         match self.suffix {
             Suffix::None => Ok(()),
             Suffix::Redissons(suffix) => write!(f, ":{suffix}"),
             Suffix::Fence => f.write_str(":fence"),
             Suffix::Queue => f.write_str(":queue"),
+            Suffix::Places => f.write_str(":places"),
             Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),
             Suffix::GonePrefix => f.write_str(":gone:"),
             Suffix::Grant(client) => {
@@ -210,6 +264,8 @@ impl fmt::Display for Key<'_> {
                 f.write_str(client)
             }
             Suffix::Free => f.write_str(FREE),
+            Suffix::Out => f.write_str(":out"),
+            Suffix::Set => f.write_str(":set"),
         }
     }
 }
@@ -247,10 +303,7 @@ mod tests {
     }
 
     fn mutex(of: &str) -> LockId {
-        LockId {
-            kind: LockKind::Mutex,
-            name: name(of),
-        }
+        LockId::new(LockKind::Mutex, name(of))
     }
 
     #[test]

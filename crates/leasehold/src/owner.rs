@@ -131,6 +131,12 @@ pub struct Owner(OwnerId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerId(NonZeroU64);
 
+impl OwnerId {
+    pub(crate) fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
 tokio::task_local! {
     static SCOPE: OwnerId;
 }
@@ -150,6 +156,27 @@ impl Owner {
     ///
     /// # Cancel safety
     /// As cancel safe as `future`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Error, Owner};
+    ///
+    /// async fn post(client: &Client) -> Result<(), Error> {
+    ///     let _guard = client.mutex("ledger").lock().await?; // enters again, if its caller is inside
+    ///     Ok(())
+    /// }
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let posted: Result<(), Error> = Owner::new()
+    ///     .scope(async {
+    ///         let _guard = client.mutex("ledger").lock().await?;
+    ///         post(&client).await
+    ///     })
+    ///     .await;
+    /// posted
+    /// # }
+    /// ```
     pub async fn scope<F: Future>(&self, future: F) -> F::Output {
         SCOPE.scope(self.0, future).await
     }

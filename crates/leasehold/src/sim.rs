@@ -120,8 +120,10 @@ pub enum Kind {
     Acquire,
     Release,
     Renew,
+    Keep,
     Extend,
     Count,
+    Downgrade,
     Inspect,
     ForceUnlock,
     Permits,
@@ -363,6 +365,11 @@ impl Probe {
 impl<K> Guard<K> {
     /// The same guard, without its kind.
     pub fn erased(self) -> Guard {
+        Guard::new(self.into_held())
+    }
+
+    /// The same guard, of the kind that it was before it was [`erased`](Guard::erased).
+    pub fn retyped<J>(self) -> Guard<J> {
         Guard::new(self.into_held())
     }
 

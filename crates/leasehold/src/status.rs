@@ -10,6 +10,22 @@ use crate::{
 };
 
 /// The holders of a lock, and how many clients and tasks wait for it.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// let prices = client.rw_lock("prices");
+/// let guard = prices.read().await?;
+/// let status = prices.status().await?;
+/// println!("{} ({}), {} wait", status.name, status.kind, status.waiting_clients);
+/// for holder in &status.holders {
+///     println!("{} {:?}: {:?} left", holder.owner, holder.access, holder.remaining);
+/// }
+/// assert_eq!(status.holders.len(), 1);
+/// assert!(status.holder().is_some()); // the only one, or the first
+/// # drop(guard); Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
@@ -18,10 +34,13 @@ pub struct Status {
     /// The kind of lock that was looked at.
     pub kind: LockKind,
     /// The holders; none if it is free. The readers of one process are one holder. Of a leased semaphore at most 1000: those
-    /// whose leases end first.
+    /// whose leases end first. Of a semaphore without leases those of this library, for a day after they were heard of last: the
+    /// server does not know Redisson's. A latch has none.
     pub holders: Vec<Holder>,
     /// How many permits are free; `None` for a kind that has none.
     pub available: Option<i64>,
+    /// The count of a latch; `None` for any other kind.
+    pub count: Option<u64>,
     /// The last fencing token that was given or reserved; `None` for a kind that has none, or if it is not there (any more).
     pub token: Option<u64>,
     /// How many clients listen for it to become free, Redisson's included.
@@ -30,7 +49,7 @@ pub struct Status {
     pub waiting_here: usize,
 }
 
-/// A holder of a lock, as the server knows it.
+/// A holder of a lock, as the server knows it. [`Status`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -55,11 +74,16 @@ pub struct Holder {
 impl Status {
     /// The server's answer about a lock for which `waiting_here` tasks of this client wait.
     pub(crate) fn new(id: &LockId, found: Inspection, waiting_here: usize) -> Status {
+        let is_latch = id.kind == LockKind::Latch;
         Status {
             name: id.name.as_str().to_owned(),
             kind: id.kind,
             holders: found.owners.into_iter().map(Holder::new).collect(),
-            available: found.available,
+            available: found.available.filter(|_| !is_latch),
+            count: found
+                .available
+                .filter(|_| is_latch)
+                .and_then(|count| u64::try_from(count).ok()),
             token: found.token,
             waiting_clients: found.listeners,
             waiting_here,

@@ -92,6 +92,8 @@ struct OfMutex;
 struct OfFenced;
 struct OfPlain;
 struct OfSpin;
+struct OfMulti;
+struct OfFair;
 
 impl OneHolder for OfMutex {
     const ROW: Row = Row::Mutex;
@@ -107,6 +109,14 @@ impl OneHolder for OfPlain {
 
 impl OneHolder for OfSpin {
     const ROW: Row = Row::Spin;
+}
+
+impl OneHolder for OfMulti {
+    const ROW: Row = Row::Multi;
+}
+
+impl OneHolder for OfFair {
+    const ROW: Row = Row::Fair;
 }
 
 /// What is going on in one world.
@@ -125,6 +135,12 @@ impl<K: OneHolder> Game<K> {
         const LONG: Duration = Duration::from_secs(60);
         match K::ROW.lock(&self.clients[client], &self.names[name]) {
             AnyLock::Spin(lock) => AnyLock::Spin(lock.backoff(LONG, LONG)),
+            // Of each name and one that both need, and that comes last.
+            AnyLock::Multi(_, first) => {
+                let both = self.names[0].replace("/0", "/both");
+                let parts = [both.as_str(), &self.names[name]];
+                AnyLock::Multi(self.clients[client].multi_lock(parts), first)
+            }
             other => other,
         }
     }
@@ -234,6 +250,9 @@ impl<K: OneHolder> Play for Game<K> {
             },
             // With waiters it is a race, which either may win.
             Step::ForceUnlock { name, .. } if self.is_wanted(name) => String::new(),
+            Step::ForceUnlock { .. } if K::ROW == Row::Multi && !self.waiters.is_empty() => {
+                String::new()
+            }
             Step::ForceUnlock { client, name } => {
                 told(self.lock(client, name).force_unlock().await)
             }
@@ -324,6 +343,16 @@ fn memory_and_a_real_server_answer_the_same_about_plain_mutexes() {
 }
 
 #[test]
+fn memory_and_a_real_server_answer_the_same_about_multi_locks() {
+    differential::compare::<Game<OfMulti>, _>(32, settings, steps);
+}
+
+#[test]
 fn memory_and_a_real_server_answer_the_same_about_spin_mutexes() {
     differential::compare::<Game<OfSpin>, _>(32, settings, steps);
+}
+
+#[test]
+fn memory_and_a_real_server_answer_the_same_about_fair_mutexes() {
+    differential::compare::<Game<OfFair>, _>(48, settings, steps);
 }

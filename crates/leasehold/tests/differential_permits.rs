@@ -59,6 +59,9 @@ enum Step {
         client: usize,
         permits: i32,
     },
+    Drain {
+        client: usize,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -78,7 +81,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(client, permits)| Step::TrySet { client, permits }),
         1 => (client.clone(), 0..8_u32)
             .prop_map(|(client, permits)| Step::Set { client, permits }),
-        1 => (client, -3..4_i32).prop_map(|(client, permits)| Step::Add { client, permits }),
+        1 => (client.clone(), -3..4_i32).prop_map(|(client, permits)| Step::Add { client, permits }),
+        1 => client.prop_map(|client| Step::Drain { client }),
     ];
     proptest::collection::vec(step, 1..30)
 }
@@ -215,6 +219,7 @@ impl Play for Game {
             Step::Add { client, permits } if self.waiters.is_empty() => {
                 told(self.semaphore(client).add_permits(permits).await)
             }
+            Step::Drain { client } => told(self.semaphore(client).drain_permits().await),
             // How many are left depends on whether the waiter was first.
             Step::Add { client, permits } => {
                 told(self.semaphore(client).add_permits(permits).await.map(drop))

@@ -6,22 +6,47 @@ mod common;
 use std::time::Duration;
 
 use common::differential::{self, CLIENTS, Play, rounded, told};
-use leasehold::{Client, ClientBuilder, Error, Handoff, ReadGuard, Released, RwLock, WriteGuard};
+use leasehold::{
+    Client, ClientBuilder, Error, Handoff, ReadGuard, Released, RwLock, RwPolicy, UpgradeableGuard,
+    WriteGuard,
+};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    Read,
+    Write,
+    Upgradeable,
+}
 
 /// What can be done. Numbers pick among what there is at that moment.
 #[derive(Clone, Debug)]
 enum Step {
     Try {
         client: usize,
-        write: bool,
+        want: Want,
+        policy: RwPolicy,
         fixed: bool,
     },
     /// In the background.
     Wait {
         client: usize,
-        write: bool,
+        want: Want,
+        policy: RwPolicy,
+    },
+    /// In the background, if it is a guard that may.
+    Upgrade {
+        guard: usize,
+        wait: bool,
+    },
+    Downgrade {
+        guard: usize,
+    },
+    /// Under a guard that writes or may upgrade.
+    Read {
+        guard: usize,
     },
     Abort {
         waiter: usize,
@@ -48,11 +73,25 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let (client, write, some) = (0..CLIENTS, prop::bool::weighted(0.4), 0..8_usize);
+    let (client, some) = (0..CLIENTS, 0..8_usize);
+    let want = prop_oneof![
+        4 => Just(Want::Read),
+        4 => Just(Want::Write),
+        3 => Just(Want::Upgradeable)
+    ];
+    let policy = prop_oneof![
+        6 => Just(RwPolicy::Phase),
+        1 => Just(RwPolicy::PreferReaders),
+        1 => Just(RwPolicy::PreferWriters)
+    ];
+    let asked = (client.clone(), want, policy);
     let step = prop_oneof![
-        4 => (client.clone(), write, any::<bool>())
-            .prop_map(|(client, write, fixed)| Step::Try { client, write, fixed }),
-        8 => (client.clone(), write).prop_map(|(client, write)| Step::Wait { client, write }),
+        4 => (asked.clone(), any::<bool>())
+            .prop_map(|((client, want, policy), fixed)| Step::Try { client, want, policy, fixed }),
+        8 => asked.prop_map(|(client, want, policy)| Step::Wait { client, want, policy }),
+        4 => (some.clone(), any::<bool>()).prop_map(|(guard, wait)| Step::Upgrade { guard, wait }),
+        2 => some.clone().prop_map(|guard| Step::Downgrade { guard }),
+        2 => some.clone().prop_map(|guard| Step::Read { guard }),
         2 => some.clone().prop_map(|waiter| Step::Abort { waiter }),
         6 => some.clone().prop_map(|guard| Step::Release { guard }),
         3 => some.clone().prop_map(|guard| Step::Drop { guard }),
@@ -69,6 +108,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 enum Held {
     Read(ReadGuard),
     Write(WriteGuard),
+    Upgradeable(UpgradeableGuard),
 }
 
 macro_rules! either {
@@ -76,6 +116,7 @@ macro_rules! either {
         match $held {
             Held::Read($guard) => $done,
             Held::Write($guard) => $done,
+            Held::Upgradeable($guard) => $done,
         }
     };
 }
@@ -99,23 +140,27 @@ impl Held {
 
     fn seen(&self) -> String {
         let (valid, left) = either!(self, guard => (guard.is_valid(), guard.remaining()));
-        let writes = matches!(self, Held::Write(_));
-        format!("write: {writes}, valid: {valid}, {}", rounded(left))
+        let does = match self {
+            Held::Read(_) => "reads",
+            Held::Write(_) => "writes",
+            Held::Upgradeable(_) => "may upgrade",
+        };
+        format!("{does}, valid: {valid}, {}", rounded(left))
     }
 
-    async fn wait(lock: RwLock, write: bool) -> Result<Held, Error> {
-        Ok(if write {
-            Held::Write(lock.write().await?)
-        } else {
-            Held::Read(lock.read().await?)
+    async fn wait(lock: RwLock, want: Want) -> Result<Held, Error> {
+        Ok(match want {
+            Want::Read => Held::Read(lock.read().await?),
+            Want::Write => Held::Write(lock.write().await?),
+            Want::Upgradeable => Held::Upgradeable(lock.upgradeable_read().await?),
         })
     }
 
-    async fn attempt(lock: &RwLock, write: bool) -> Result<Option<Held>, Error> {
-        Ok(if write {
-            lock.try_write().await?.map(Held::Write)
-        } else {
-            lock.try_read().await?.map(Held::Read)
+    async fn attempt(lock: &RwLock, want: Want) -> Result<Option<Held>, Error> {
+        Ok(match want {
+            Want::Read => lock.try_read().await?.map(Held::Read),
+            Want::Write => lock.try_write().await?.map(Held::Write),
+            Want::Upgradeable => lock.try_upgradeable_read().await?.map(Held::Upgradeable),
         })
     }
 }
@@ -133,6 +178,48 @@ struct Game {
 impl Game {
     fn lock(&self, client: usize) -> RwLock {
         self.clients[client].rw_lock(&self.name)
+    }
+
+    async fn upgrade(&mut self, guard: usize, wait: bool) -> String {
+        let (client, held) = self.guards.remove(guard);
+        let Held::Upgradeable(may) = held else {
+            self.guards.insert(guard, (client, held));
+            return String::new();
+        };
+        if wait {
+            let upgrade = async move { may.upgrade().await.map(Held::Write) };
+            self.waiters.push((client, tokio::spawn(upgrade)));
+            return String::new();
+        }
+        let upgraded = may.try_upgrade().await;
+        let done = upgraded.as_ref().map(Result::is_ok);
+        let done = done.map_err(Clone::clone);
+        if let Ok(upgraded) = upgraded {
+            let held = upgraded.map_or_else(Held::Upgradeable, Held::Write);
+            self.guards.insert(guard, (client, held));
+        }
+        told(done)
+    }
+
+    async fn downgrade(&mut self, guard: usize) -> String {
+        let (client, held) = self.guards.remove(guard);
+        let reads = match held {
+            Held::Read(reads) => Ok(reads),
+            Held::Write(writes) => writes.downgrade().await,
+            Held::Upgradeable(may) => may.downgrade().await,
+        };
+        self.keep(client, reads.map(|reads| Some(Held::Read(reads))))
+    }
+
+    fn read(&mut self, guard: usize) -> String {
+        let (client, held) = &self.guards[guard];
+        let client = *client;
+        let reads = match held {
+            Held::Read(reads) => reads.reenter(),
+            Held::Write(writes) => writes.read(),
+            Held::Upgradeable(may) => may.read(),
+        };
+        self.keep(client, reads.map(|reads| Some(Held::Read(reads))))
     }
 
     fn keep(&mut self, client: usize, guard: Result<Option<Held>, Error>) -> String {
@@ -164,21 +251,38 @@ impl Play for Game {
         match *step {
             Step::Try {
                 client,
-                write,
+                want,
+                policy,
                 fixed,
             } => {
-                let mut lock = self.lock(client);
+                let mut lock = self.lock(client).policy(policy);
                 if fixed {
                     lock = lock.fixed_lease(Duration::from_secs(20));
                 }
-                let guard = Held::attempt(&lock, write).await;
+                let guard = Held::attempt(&lock, want).await;
                 self.keep(client, guard)
             }
-            Step::Wait { client, write } => {
-                let waits = Held::wait(self.lock(client), write);
+            Step::Wait {
+                client,
+                want,
+                policy,
+            } => {
+                let waits = Held::wait(self.lock(client).policy(policy), want);
                 self.waiters.push((client, tokio::spawn(waits)));
                 String::new()
             }
+            Step::Upgrade { guard, wait } => match self.pick(guard) {
+                Some(guard) => self.upgrade(guard, wait).await,
+                None => String::new(),
+            },
+            Step::Downgrade { guard } => match self.pick(guard) {
+                Some(guard) => self.downgrade(guard).await,
+                None => String::new(),
+            },
+            Step::Read { guard } => match self.pick(guard) {
+                Some(guard) => self.read(guard),
+                None => String::new(),
+            },
             Step::Abort { waiter } => {
                 let Some(waiter) = waiter.checked_rem(self.waiters.len()) else {
                     return String::new();
@@ -234,9 +338,9 @@ impl Play for Game {
             .map(|holder| {
                 let client = self.clients.iter().position(|c| c.id() == holder.client);
                 let left = holder.remaining.map(rounded);
-                let form = holder.owner.ends_with(":write");
+                let form = holder.owner.splitn(3, ':').nth(2);
                 format!(
-                    "{client:?} {:?} {form} {} {left:?}",
+                    "{client:?} {:?} {form:?} {} {left:?}",
                     holder.access, holder.holds
                 )
             })
@@ -273,5 +377,5 @@ fn settings(builder: ClientBuilder) -> ClientBuilder {
 
 #[test]
 fn memory_and_a_real_server_answer_readers_and_writers_the_same() {
-    differential::compare::<Game, _>(48, settings, steps);
+    differential::compare::<Game, _>(64, settings, steps);
 }

@@ -103,11 +103,38 @@ async fn data_of_another_type_is_left_alone() {
 async fn bad_input_is_refused_before_anything_is_sent() {
     for world in World::all() {
         let store = store(&world).await;
-        for key in ["", "leasehold:{name}:fence"] {
-            let error = store.set(key, "value", 1).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-            assert!(store.get(key).await.is_err());
+        let client = world.client().await;
+        let guard = client.fenced_mutex("name").lock().await.unwrap();
+        for key in [
+            "",
+            "name",
+            "redisson_lock_token:{name}",
+            "leasehold:{name}:fence",
+        ] {
+            for error in [
+                store.set(key, "value", guard.token()).await.unwrap_err(),
+                store
+                    .set_field(key, "f", "v", guard.token())
+                    .await
+                    .unwrap_err(),
+                store.delete(key, guard.token()).await.unwrap_err(),
+                store
+                    .delete_field(key, "f", guard.token())
+                    .await
+                    .unwrap_err(),
+                store.get(key).await.unwrap_err(),
+                store.get_field(key, "f").await.unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+                let text = error.to_string();
+                assert!(text.contains(&format!("{key:?}")), "{text}");
+                assert!(text.contains("order:42:state"), "a remedy: {text}");
+            }
         }
+        guard.verify().await.unwrap();
+        let other = world.client().await.fenced_mutex("name");
+        assert!(other.try_lock().await.unwrap().is_none());
+        guard.release().await.unwrap();
         for token in [0, 1 << 53, u64::MAX] {
             let error = store.set("key", "value", token).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
@@ -152,7 +179,7 @@ async fn a_late_write_of_a_paused_holder_is_refused_200_of_200() {
             async move {
                 let name = format!("name {round}");
                 let data = format!("data {round}");
-                let mutex = one.fenced_mutex(&name).fixed_lease(20 * MS);
+                let mutex = one.fenced_mutex(&name).fixed_lease(200 * MS);
                 let paused = mutex.lock().await.unwrap();
                 let store = one.fenced_store(&name);
                 store.set(&data, "begun", paused.token()).await.unwrap();

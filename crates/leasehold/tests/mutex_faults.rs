@@ -123,7 +123,7 @@ async fn until_event(events: &mut leasehold::EventListener, kind: EventKind) {
     loop {
         let event = tokio::time::timeout(SOON, events.recv()).await;
         let event = event.unwrap_or_else(|_| panic!("no {kind:?}")).unwrap();
-        assert!(!matches!(event.kind, EventKind::Lost(_)), "{event:?}");
+        assert!(!matches!(event.kind, EventKind::Lost { .. }), "{event:?}");
         if event.kind == kind {
             return;
         }

@@ -28,7 +28,11 @@ fn count_events(client: &Client) -> tokio::task::JoinHandle<HashMap<String, u64>
         let mut counts = HashMap::new();
         loop {
             match events.recv().await {
-                Ok(Event { kind, .. }) => *counts.entry(format!("{kind:?}")).or_default() += 1,
+                Ok(Event { kind, .. }) => {
+                    let kind = format!("{kind:?}"); // and its durations
+                    let word = kind.split(' ').next().unwrap_or_default();
+                    *counts.entry(word.to_owned()).or_default() += 1;
+                }
                 Err(RecvError::Lagged(missed)) => {
                     *counts.entry("missed".to_owned()).or_default() += missed;
                 }

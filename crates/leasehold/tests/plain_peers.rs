@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{SOON, assert_nothing_left, int, peer::Peer, release, servers, soon, wait_until_idle};
+use common::{
+    SOON, assert_nothing_left, attempts, int, peer::Peer, release, servers, soon, wait_until_idle,
+};
 use futures_util::future::join_all;
 use leasehold::{Client, LostReason, PlainMutex, Released};
 use leasehold_testkit::{Server, wait_until_async};
@@ -87,8 +89,9 @@ async fn each_is_refused_by_the_other_and_gets_the_name_when_it_is_free() {
 
             assert_eq!(peer.obey("try name 60000 0").await, "false", "{case}");
             assert_eq!(peer.obey("try name 60000 300").await, "false", "{case}");
+            let before = attempts(&server);
             peer.order("lock name 60000");
-            tokio::time::sleep(Duration::from_millis(300)).await; // nothing shows that it waits
+            wait_until_async(SOON, "it asks", || attempts(&server) >= before + 2).await;
             let freed = Instant::now();
             release(guard).await;
             assert_eq!(peer.answer().await, "locked", "{case}");

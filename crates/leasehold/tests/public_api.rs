@@ -3,9 +3,10 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Error, Event, FencedMutex, FencedMutexGuard, FencedStore,
-    Guard, Handoff, Invalid, MemoryServer, Mutex, Owner, PlainMutex, PlainMutexGuard, Released,
-    Shutdown, SpinMutex, SpinMutexGuard, Status,
+    Client, ClientBuilder, Detached, Error, Event, FairMutex, FairMutexGuard, FencedMutex,
+    FencedMutexGuard, FencedStore, Guard, Handoff, Invalid, Latch, MemoryServer, MultiGuard,
+    MultiLock, Mutex, Owner, Part, PlainMutex, PlainMutexGuard, Released, Semaphore,
+    SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard, Status,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -31,11 +32,19 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Handoff>();
     send_sync_static::<Invalid>();
     send_sync_static::<MemoryServer>();
+    send_sync_static::<MultiGuard>();
+    send_sync_static::<MultiLock>();
+    send_sync_static::<Part>();
+    send_sync_static::<Latch>();
+    send_sync_static::<Semaphore>();
+    send_sync_static::<SemaphoreGuard>();
     send_sync_static::<Mutex>();
     send_sync_static::<Owner>();
     send_sync_static::<PlainMutex>();
     send_sync_static::<PlainMutexGuard>();
     send_sync_static::<SpinMutex>();
+    send_sync_static::<FairMutex>();
+    send_sync_static::<FairMutexGuard>();
     send_sync_static::<SpinMutexGuard>();
     send_sync_static::<Released>();
     send_sync_static::<Shutdown>();
@@ -52,9 +61,16 @@ async fn every_future_can_be_spawned() {
     drop(send_static(client.plain_mutex("plain").lock()));
     drop(send_static(client.plain_mutex("plain").try_lock()));
     drop(send_static(client.spin_mutex("spin").lock()));
+    drop(send_static(client.fair_mutex("fair").lock()));
+    drop(send_static(client.fair_mutex("fair").try_lock()));
     drop(send_static(
         client.spin_mutex("spin").try_lock_for(Duration::ZERO),
     ));
+    drop(send_static(client.semaphore("semaphore").acquire_many(2)));
+    let latch = client.latch("latch");
+    drop(send(latch.wait()));
+    drop(send(latch.wait_for(Duration::ZERO)));
+    drop(send(latch.count_down()));
     drop(send(mutex.status()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
     drop(send(guard.lost()));
@@ -68,6 +84,16 @@ async fn every_future_can_be_spawned() {
     drop(send_static(fenced.lock()));
     drop(send_static(fenced.try_lock()));
     drop(send_static(fenced.try_lock_for(Duration::ZERO)));
+    let multi = client.multi_lock(["one", "other"]);
+    drop(send_static(multi.try_lock()));
+    drop(send_static(multi.try_lock_for(Duration::ZERO)));
+    let all = send_static(multi.lock()).await.unwrap();
+    drop(send(all.lost()));
+    drop(send(all.at_risk(Duration::ZERO)));
+    drop(send(all.run(pending::<()>())));
+    drop(send(all.verify()));
+    drop(send(all.extend(Duration::ZERO)));
+    assert_eq!(send_static(all.release()).await.unwrap(), Released::Freed);
     let store = client.fenced_store("fenced");
     drop(send(store.set("key", "value", 1)));
     drop(send(store.delete_field("key", "field", 1)));

@@ -147,7 +147,7 @@ async fn count(server: &Server, times: usize) -> i64 {
 async fn never_are_more_out_than_there_are_between_two_processes_of_each_kind() {
     const PERMITS: i64 = 10;
     const THREADS: usize = 3;
-    const TIMES: usize = 834; // of twelve: ten thousand
+    let times = common::of_the_whole(834); // of twelve: ten thousand
     for server in servers() {
         let (_, semaphore) = semaphore(&server).await;
         semaphore.try_set_permits(10).await.unwrap();
@@ -156,9 +156,9 @@ async fn never_are_more_out_than_there_are_between_two_processes_of_each_kind() 
             Redisson::start(&server, LEASE).await,
         ];
         // A client of its own for each: they are to contend on the server.
-        let ours = (0..2 * THREADS).map(|_| count(&server, TIMES));
+        let ours = (0..2 * THREADS).map(|_| count(&server, times));
         for jvm in &mut java {
-            jvm.order(&format!("permits name count out {THREADS} {TIMES}"));
+            jvm.order(&format!("permits name count out {THREADS} {times}"));
         }
         let mut most = join_all(ours).await;
         for jvm in &mut java {

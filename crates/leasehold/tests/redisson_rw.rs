@@ -12,7 +12,7 @@ use common::{
     assert_nothing_left, int, redisson::Redisson, release, servers, soon, wait_until_idle,
 };
 use futures_util::future::join_all;
-use leasehold::Client;
+use leasehold::{Client, Guard, Released};
 use leasehold_testkit::{Server, wait_until_async};
 
 /// Long enough that a waiter that is not woken is noticed.
@@ -209,6 +209,97 @@ async fn readers_of_both_renew_their_leases_beside_each_other() {
             wait_until_idle(client).await;
         }
     }
+}
+
+/// A reader of ours that may upgrade is a reader to Redisson, and its upgrade waits for Redisson's readers, which tell no one when
+/// they leave others behind.
+#[tokio::test]
+async fn a_reader_that_may_upgrade_shares_with_redissons_readers_and_waits_for_them() {
+    for server in servers() {
+        let client = client_of(&server).await;
+        let lock = client.rw_lock("name");
+        let mut java = [
+            Redisson::start(&server, LEASE).await,
+            Redisson::start(&server, LEASE).await,
+        ];
+        let may = lock.upgradeable_read().await.unwrap();
+        assert_eq!(java[0].obey("read try name 0").await, "true");
+        assert_eq!(java[1].obey("write try name 0").await, "false");
+        let may = may
+            .try_upgrade()
+            .await
+            .unwrap()
+            .expect_err("Redisson reads");
+        let upgrade = tokio::spawn(may.upgrade());
+        until_queued(&server, 1).await;
+        let freed = Instant::now();
+        assert_eq!(java[0].obey("read unlock name").await, "unlocked");
+        let writes = soon("the upgrade", upgrade).await.unwrap().unwrap();
+        assert_woken(freed);
+        for half in ["read", "write"] {
+            assert_eq!(java[0].obey(&format!("{half} try name 0")).await, "false");
+        }
+        // Redisson's readers that wait are woken by a downgrade, its writers by the last reader.
+        java[0].order("read lock name");
+        java[1].order("write lock name");
+        until_heard_by(&server, 2).await;
+        let freed = Instant::now();
+        let reads = writes.downgrade().await.unwrap();
+        assert_eq!(java[0].answer().await, "locked");
+        assert_woken(freed);
+        assert_eq!(int(&server, &["HLEN", "name"]), 3, "both read");
+        let freed = Instant::now();
+        reads.release().await.unwrap();
+        assert_eq!(java[0].obey("read unlock name").await, "unlocked");
+        assert_eq!(java[1].answer().await, "locked");
+        assert_woken(freed);
+        // Ours wait for it, and are woken.
+        let waiting = tokio::spawn(lock.upgradeable_read());
+        until_queued(&server, 1).await;
+        let freed = Instant::now();
+        assert_eq!(java[1].obey("write unlock name").await, "unlocked");
+        let may = soon("upgradeable", waiting).await.unwrap().unwrap();
+        assert_woken(freed);
+        release(may).await;
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "upgrades beside Redisson").await;
+    }
+}
+
+/// What Redisson's thread has under one lease, ours has in one hold: it reads under its write lock, and reads on.
+#[tokio::test]
+async fn a_downgraded_writer_of_either_side_lets_the_readers_of_the_other_in() {
+    for server in servers() {
+        let client = client_of(&server).await;
+        let lock = client.rw_lock("name");
+        let mut java = Redisson::start(&server, LEASE).await;
+        assert_eq!(java.obey("write lock name").await, "locked");
+        assert_eq!(java.obey("read lock name").await, "locked");
+        assert!(lock.try_read().await.unwrap().is_none());
+        assert_eq!(java.obey("write unlock name").await, "unlocked");
+        release_beside(lock.try_read().await.unwrap().expect("beside it")).await;
+        assert!(lock.try_write().await.unwrap().is_none());
+        assert_eq!(java.obey("read unlock name").await, "unlocked");
+
+        let writes = lock.write().await.unwrap();
+        let reads = writes.read().unwrap();
+        assert_eq!(java.obey("read try name 0").await, "false");
+        drop(writes);
+        wait_until_async(SOON, "it reads only", || {
+            int(&server, &["HEXISTS", "name", &reads.owner()]) == 1
+        })
+        .await;
+        assert_eq!(java.obey("read try name 0").await, "true");
+        assert_eq!(java.obey("write try name 0").await, "false");
+        assert_eq!(reads.release().await.unwrap(), Released::Freed);
+        assert_eq!(java.obey("read unlock name").await, "unlocked");
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "downgrades beside Redisson").await;
+    }
+}
+
+async fn release_beside<K>(guard: Guard<K>) {
+    guard.release().await.unwrap();
 }
 
 /// Adds one to the number in the file, as Redisson's threads do. Returns how long the longest wait was.

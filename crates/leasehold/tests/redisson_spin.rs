@@ -7,10 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{assert_nothing_left, channels, redisson::Redisson, servers, soon, wait_until_idle};
+use common::{
+    SOON, assert_nothing_left, attempts, channels, redisson::Redisson, servers, soon,
+    wait_until_idle,
+};
 use futures_util::future::join_all;
 use leasehold::{Client, LostReason, Released, SpinMutex};
-use leasehold_testkit::Server;
+use leasehold_testkit::{Server, wait_until_async};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// Both look after 128 ms at the latest.
@@ -38,8 +41,9 @@ async fn each_is_locked_out_by_the_other_and_finds_out_when_it_is_free() {
         assert_eq!(java.obey("spin try name 100").await, "false");
         // What it holds is an RLock to Redisson.
         assert_eq!(java.obey("try name 0").await, "false");
+        let before = attempts(&server);
         java.order("spin lock name");
-        tokio::time::sleep(Duration::from_millis(300)).await; // nothing shows that it waits
+        wait_until_async(SOON, "it asks", || attempts(&server) >= before + 2).await;
         let freed = Instant::now();
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
         assert_eq!(java.answer().await, "locked");
@@ -79,7 +83,7 @@ async fn count(lock: SpinMutex, file: PathBuf, times: usize) {
 #[tokio::test]
 async fn no_update_is_lost_between_two_processes_of_each_kind() {
     const THREADS: usize = 3;
-    const TIMES: usize = 500;
+    let times = common::of_the_whole(500);
     for server in servers() {
         let file = server.dir().join("number");
         let clients = [client_of(&server).await, client_of(&server).await];
@@ -89,11 +93,11 @@ async fn no_update_is_lost_between_two_processes_of_each_kind() {
         ];
         std::fs::write(&file, "0").unwrap();
         for jvm in &mut java {
-            let order = format!("spin count name {} {THREADS} {TIMES}", file.display());
+            let order = format!("spin count name {} {THREADS} {times}", file.display());
             jvm.order(&order);
         }
         let tasks = clients.iter().cycle().take(2 * THREADS);
-        let tasks = tasks.map(|client| count(client.spin_mutex("name"), file.clone(), TIMES));
+        let tasks = tasks.map(|client| count(client.spin_mutex("name"), file.clone(), times));
         join_all(tasks.map(tokio::spawn))
             .await
             .into_iter()
@@ -102,7 +106,7 @@ async fn no_update_is_lost_between_two_processes_of_each_kind() {
             assert_eq!(jvm.answer().await, "counted");
         }
         let counted = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(counted, (4 * THREADS * TIMES).to_string());
+        assert_eq!(counted, (4 * THREADS * times).to_string());
         for client in &clients {
             wait_until_idle(client).await;
         }

@@ -16,7 +16,7 @@ const QUEUE: &str = "leasehold:{name}:rw:queue";
 
 /// What a hand-over may be refused.
 const REFUSED: [&str; 8] = [
-    "-lindex", "-lpop", "-hdel", "-hset", "-set", "-pexpire", "-publish", "-del",
+    "-lindex", "-lrem", "-hdel", "-hset", "-set", "-pexpire", "-publish", "-del",
 ];
 
 /// The user of `restricted` loses the right to a command.
@@ -142,6 +142,69 @@ async fn one_of_two_readers_that_is_refused_a_command_leaves_the_other_as_it_was
             common::release(beside).await;
             wait_until_idle(&leaves).await;
             assert_nothing_left(&server, &case).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_downgrade_that_is_refused_a_command_keeps_the_hold_and_lets_readers_in_or_expires() {
+    for server in servers() {
+        for refused in REFUSED {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let holder = restricted(&server, &proxy, &["&*", "+@all"]).await;
+            let reader = Client::connect(&server.url()).await.unwrap();
+            let lock = holder.rw_lock("name").fixed_lease(SECOND);
+            let writes = lock.write().await.unwrap();
+            let waiting = tokio::spawn(reader.rw_lock("name").read());
+            until_queued(&server, 1).await;
+            refuse_from_now(&server, refused);
+            let reads = soon(&case, writes.downgrade()).await.unwrap();
+            reads.verify().await.expect(&case);
+            let beside = soon(&case, waiting).await.unwrap().unwrap();
+            assert!(beside.is_valid(), "{case}");
+            // Freed, or left to expire, or over.
+            let _ = reads.release().await;
+            beside.verify().await.expect(&case);
+            common::release(beside).await;
+            let writes = soon(&case, reader.rw_lock("name").write()).await;
+            common::release(writes.unwrap()).await;
+            for client in [&holder, &reader] {
+                wait_until_idle(client).await;
+            }
+            let what = format!("{case}: leases end by themselves");
+            wait_until_async(SOON, &what, || keys(&server).is_empty()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_that_is_refused_a_command_writes_or_gives_all_back() {
+    for server in servers() {
+        for refused in REFUSED {
+            let case = format!("{}, {refused}", server.flavor());
+            let proxy = Proxy::start(server.addr());
+            let holder = restricted(&server, &proxy, &["&*", "+@all"]).await;
+            let other = Client::connect(&server.url()).await.unwrap();
+            let lock = holder.rw_lock("name").fixed_lease(SECOND);
+            let may = lock.upgradeable_read().await.unwrap();
+            refuse_from_now(&server, refused);
+            match soon(&case, may.upgrade()).await {
+                Ok(writes) => {
+                    assert_holders(&server, &[&writes], "write", &case);
+                    assert!(other.rw_lock("name").try_read().await.unwrap().is_none());
+                    let _ = writes.release().await;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Rejected, "{case}"),
+            }
+            let writes = soon(&case, other.rw_lock("name").write()).await.unwrap();
+            assert_holders(&server, &[&writes], "write", &case);
+            common::release(writes).await;
+            for client in [&holder, &other] {
+                wait_until_idle(client).await;
+            }
+            let what = format!("{case}: leases end by themselves");
+            wait_until_async(SOON, &what, || keys(&server).is_empty()).await;
         }
     }
 }

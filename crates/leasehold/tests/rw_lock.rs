@@ -43,23 +43,33 @@ async fn readers_without_end_do_not_keep_a_writer_out() {
             }
         }
         let writer = world.client().await;
-        let mut waits = Vec::new();
-        for _ in 0..20 {
-            tokio::time::sleep(20 * MS).await; // the readers go on
-            let begun = Instant::now();
-            let guard = soon("a writer", writer.rw_lock("name").write()).await;
-            waits.push(begun.elapsed());
-            guard.unwrap().release().await.unwrap();
+        // The longest of twenty waits. What one stall of the machine can spoil is measured up to three times.
+        let mut measured = Vec::new();
+        for _ in 0..3 {
+            let mut longest = Duration::ZERO;
+            for _ in 0..20 {
+                tokio::time::sleep(20 * MS).await; // the readers go on
+                let begun = Instant::now();
+                let guard = soon("a writer", writer.rw_lock("name").write()).await;
+                longest = longest.max(begun.elapsed());
+                guard.unwrap().release().await.unwrap();
+            }
+            measured.push(longest);
+            if longest < 100 * MS {
+                break;
+            }
         }
         stop.store(true, Ordering::Relaxed);
         for reader in readers {
             soon("a reader", reader).await.unwrap();
         }
-        waits.sort();
-        let (median, longest) = (waits[waits.len() / 2], waits[waits.len() - 1]);
         let reads = reads.load(Ordering::Relaxed);
-        println!("{}: {median:?}, {longest:?}, {reads} reads", world.name());
-        assert!(median < 100 * MS, "{}: {waits:?}", world.name());
+        println!("{}: {measured:?}, {reads} reads", world.name());
+        assert!(
+            measured.last() < Some(&(100 * MS)),
+            "{}: {measured:?}",
+            world.name()
+        );
         assert!(reads > 100, "the readers read meanwhile: {reads}");
     }
 }

@@ -236,11 +236,7 @@ async fn a_waiter_behind_a_request_that_a_replica_refuses_is_told_what_the_serve
         server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
         let releasing = tokio::spawn(guard.release());
         tokio::time::sleep(100 * MS).await; // some refusals
-        assert_refused(
-            mutex.try_lock_for(300 * MS).await,
-            "read only replica",
-            &case,
-        );
+        assert_refused(mutex.try_lock_for(300 * MS).await, "is a replica", &case);
         server.cli(&["REPLICAOF", "NO", "ONE"]);
         releasing.await.unwrap().expect("it was valid to the end");
         wait_until_idle(&client).await;
@@ -248,11 +244,7 @@ async fn a_waiter_behind_a_request_that_a_replica_refuses_is_told_what_the_serve
         server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
         let trying = tokio::spawn(mutex.try_lock());
         tokio::time::sleep(100 * MS).await; // some refusals
-        assert_refused(
-            mutex.try_lock_for(300 * MS).await,
-            "read only replica",
-            &case,
-        );
+        assert_refused(mutex.try_lock_for(300 * MS).await, "is a replica", &case);
         server.cli(&["REPLICAOF", "NO", "ONE"]);
         drop(trying.await);
         wait_until_idle(&client).await;

@@ -178,7 +178,7 @@ impl Drop for SlowToGo {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_reader_behind_a_writer_that_is_slow_to_leave_does_not_sleep_beside_a_reader() {
     for server in servers() {
         let proxy = Proxy::start(server.addr());
@@ -192,10 +192,10 @@ async fn a_reader_behind_a_writer_that_is_slow_to_leave_does_not_sleep_beside_a_
         let polled = writer.as_mut().poll(&mut Context::from_waker(&slow));
         assert!(polled.is_pending());
         drop(slow);
-        let reader = tokio::spawn(client.rw_lock("name").read());
-        tokio::time::sleep(100 * MS).await; // on another thread: it is in line by then
+        let reader = in_line(client.rw_lock("name").read()).await;
         slow_ask(&server, &proxy, &client, "redisson_rwlock:{name}").await;
-        std::thread::spawn(move || drop(writer)).join().unwrap();
+        let leaving = tokio::task::spawn_blocking(move || drop(writer));
+        leaving.await.unwrap();
         let read = at_once("the reader", reader).await.unwrap();
         assert!(held.is_valid() && read.is_valid());
     }

@@ -269,7 +269,7 @@ const FULL: Refuses = Refuses {
 };
 
 const REPLICA: Refuses = Refuses {
-    what: "read only replica",
+    what: "is a replica",
     from: &[&["REPLICAOF", "127.0.0.1", "1"]],
     until: &[&["REPLICAOF", "NO", "ONE"]],
 };
@@ -346,7 +346,7 @@ async fn a_server_that_is_busy_is_told_of_and_waited_for() {
         let over = || {
             server.cli(&["SCRIPT", "KILL"]);
         };
-        refusals_are_told_as_such_and_waited_out(&server, "busy running a script", over).await;
+        refusals_are_told_as_such_and_waited_out(&server, "busy with a script", over).await;
         assert!(script.join().unwrap().is_err(), "it was killed");
     }
 }

@@ -281,8 +281,7 @@ async fn a_name_of_another_kind_is_refused_by_every_verb() {
         let client = world.client().await;
         let refused = |what: &str, error: leasehold::Error| {
             assert_eq!(error.kind(), ErrorKind::Rejected, "{what}: {error}");
-            let source = std::error::Error::source(&error).map(ToString::to_string);
-            let said = format!("{error}: {}", source.unwrap_or_default());
+            let said = error.to_string();
             assert!(
                 said.contains("WRONGTYPE"),
                 "{}: {what}: {said}",

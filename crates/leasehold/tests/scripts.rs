@@ -55,9 +55,12 @@ fn is_shared(path: &Path) -> bool {
         "hand_over.lua",
         "holders.lua",
         "take.lua",
+        "places.lua",
         "pool.lua",
+        "number.lua",
         "tokens.lua",
         "fence.lua",
+        "line.lua",
     ]
     .iter()
     .any(|shared| path.ends_with(shared))
@@ -71,11 +74,19 @@ fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
         if is_shared(&shared)
             && (shared.parent() == path.parent()
                 || of_all.iter().any(|of_all| shared.ends_with(of_all))
-                // A fenced mutex is passed on as a mutex is.
-                || shared.ends_with("mutex/hand_over.lua")
-                    && path.parent().is_some_and(|folder| folder.ends_with("fenced_mutex")))
+                // A fenced mutex is passed on as a mutex is, and so, in its own order, is a fair one.
+                || shared.ends_with("scripts/mutex/hand_over.lua")
+                    && path.parent().is_some_and(|folder| {
+                        folder.ends_with("fenced_mutex") || folder.ends_with("fair_mutex")
+                    }))
         {
             let (_, text) = split(&text);
+            if shared.ends_with("line.lua") {
+                // Its arguments are read once, in front of its functions.
+                let (begin, _) = text.split_once("local function ").expect("functions");
+                functions.push(format!("pass_on({begin}"));
+                functions.push(format!("next_in_line({begin}"));
+            }
             let parts = text.split("local function ").skip(1);
             functions.extend(parts.map(|part| part.split("\nend").next().unwrap().to_owned()));
         }
@@ -123,7 +134,7 @@ fn every_script_says_what_it_takes_returns_and_why_a_second_copy_does_no_harm() 
         );
         let (documented, mut used) = (arguments(&header), arguments(&code));
         used.extend(used_by_shared_parts(&file, &code));
-        if code.contains("#KEYS") {
+        if code.contains("#KEYS") || code.contains("#ARGV") {
             continue; // as many as the caller likes
         }
         assert_eq!(

@@ -21,12 +21,28 @@ static PANICS: AtomicU32 = AtomicU32::new(0);
 /// Panics at each event of the library.
 struct Panics;
 
+fn panic_on_purpose() {
+    PANICS.fetch_add(1, Ordering::SeqCst);
+    panic!("a subscriber that panics on purpose");
+}
+
 impl<S: tracing::Subscriber> Layer<S> for Panics {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         if event.metadata().target().starts_with("leasehold") {
-            PANICS.fetch_add(1, Ordering::SeqCst);
-            panic!("a subscriber that panics on purpose");
+            panic_on_purpose();
         }
+    }
+
+    fn on_enter(&self, _: &tracing::span::Id, _: Context<'_, S>) {
+        panic_on_purpose();
+    }
+
+    fn on_exit(&self, _: &tracing::span::Id, _: Context<'_, S>) {
+        panic_on_purpose();
+    }
+
+    fn on_close(&self, _: tracing::span::Id, _: Context<'_, S>) {
+        panic_on_purpose();
     }
 }
 
@@ -62,6 +78,8 @@ async fn a_subscriber_that_panics_costs_no_other_hold_and_no_reconnect() {
         .await;
         tokio::time::sleep(lease * 2).await; // the time in which it must be renewed
         assert!(stays.is_valid(), "{case}");
+        let worked = soon(&case, stays.run(async { 42 })).await;
+        assert_eq!(worked.unwrap(), 42);
         drop(goes);
         release(stays).await;
         release(soon(&case, client.mutex("goes").lock()).await.unwrap()).await;

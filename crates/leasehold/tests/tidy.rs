@@ -12,14 +12,28 @@ const FLOORS: [(&str, &[&str]); 4] = [
     (
         "the words",
         &[
-            "callout", "clock", "config", "error", "events", "home", "kind", "name", "owner",
+            "callout",
+            "clock",
+            "config",
+            "durations",
+            "error",
+            "events",
+            "home",
+            "kind",
+            "loudly",
+            "name",
+            "owner",
+            "story",
+            "tls",
         ],
     ),
     ("the backends", &["backend"]),
     ("the engine", &["engine"]),
     (
         "what users see",
-        &["builder", "client", "lib", "locks", "sim", "status"],
+        &[
+            "builder", "client", "docs", "lib", "locks", "settings", "sim", "status",
+        ],
     ),
 ];
 
@@ -35,24 +49,35 @@ const ROOT: &[(&str, &str)] = &[
     ("FencedMutexGuard", "locks::guard"),
     ("FencedStore", "locks::fenced_store"),
     ("EventKind", "events"),
+    ("FairMutex", "locks::fair_mutex"),
+    ("FairMutexGuard", "locks::guard"),
     ("Guard", "locks::guard"),
     ("Handoff", "config"),
+    ("Latch", "locks::latch"),
     ("LeasedSemaphore", "locks::leased_semaphore"),
     ("LostReason", "error"),
     ("MemoryServer", "backend::memory::server"),
+    ("MultiGuard", "locks::multi_guard"),
+    ("MultiLock", "locks::multi_lock"),
     ("Mutex", "locks::mutex"),
     ("MutexGuard", "locks::guard"),
     ("Owner", "owner"),
+    ("Part", "locks::part"),
     ("PermitGuard", "locks::guard"),
     ("PlainMutex", "locks::plain_mutex"),
     ("PlainMutexGuard", "locks::guard"),
     ("ReadGuard", "locks::guard"),
     ("RwLock", "locks::rw_lock"),
+    ("RwPolicy", "config"),
+    ("Semaphore", "locks::semaphore"),
+    ("SemaphoreGuard", "locks::guard"),
     ("SpinMutex", "locks::spin_mutex"),
     ("SpinMutexGuard", "locks::guard"),
+    ("UpgradeableGuard", "locks::rw_guard"),
     ("WriteGuard", "locks::guard"),
     ("Released", "error"),
     ("Status", "status"),
+    ("Tls", "tls"),
 ];
 
 /// The simulation's hooks, behind a feature of their own: every floor calls them, and they look at every floor.
@@ -344,4 +369,94 @@ fn comments_say_who_acts() {
         comments(&root.join(dir), &mut found);
     }
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The lines of the examples in a file's docs, without the fences.
+fn examples(text: &str) -> String {
+    let mut shown = String::new();
+    let (mut inside, mut runs) = (false, false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("/// ```") {
+            inside = !inside;
+            runs = inside && !line.starts_with("/// ```text"); // a picture is none
+        } else if runs && (line.starts_with("///") || line.starts_with("#[doc")) {
+            shown += line;
+            shown += "\n";
+        }
+    }
+    shown
+}
+
+/// The methods and types of a file that users see: name, and whether it has an example of its own.
+fn public(text: &str) -> Vec<(String, bool)> {
+    let (mut found, mut own, mut hidden) = (Vec::new(), false, false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("///") || line.starts_with('#') {
+            own |= line.starts_with("/// ```");
+            hidden |= line.contains("doc(hidden)");
+            continue;
+        }
+        let item = line.strip_prefix("pub ").map(|rest| {
+            rest.trim_start_matches("const ")
+                .trim_start_matches("async ")
+        });
+        let item = item.and_then(|item| item.strip_prefix("fn ").or(item.strip_prefix("struct ")));
+        let name = item.and_then(|item| {
+            item.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+        });
+        if let Some(name) = name.filter(|_| !hidden) {
+            found.push((name.to_owned(), own));
+        }
+        if !line.starts_with(')') {
+            (own, hidden) = (false, false);
+        }
+    }
+    found
+}
+
+/// Each is called in an example of its own, or in another of its file; doc tests run them. (The enums that stand for kinds, and the names
+/// of their guards, are said by the compiler, and not by users.)
+#[test]
+fn every_public_item_of_a_lock_is_shown_in_an_example() {
+    let mut found = Vec::new();
+    files(&src().join("locks"), &mut found);
+    for file in [
+        "builder",
+        "client",
+        "error",
+        "events",
+        "kind",
+        "owner",
+        "status",
+        "tls",
+        "backend/memory/server",
+    ] {
+        found.push(src().join(file).with_extension("rs"));
+    }
+    let elsewhere = ["Detached", "Invalid", "Holder", "recv", "EventListener"];
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for file in found {
+        let text = fs::read_to_string(&file).unwrap();
+        let text = text
+            .split("#[cfg(feature = \"sim\")]\nimpl ")
+            .next()
+            .unwrap();
+        let shown = examples(text);
+        for (name, own) in public(text) {
+            seen += 1;
+            let called = [
+                format!(".{name}("),
+                format!("::{name}("),
+                format!("{name} {{"),
+                format!("{name}::"),
+            ];
+            let is_shown = called.iter().any(|call| shown.contains(call));
+            if !own && !is_shown && !elsewhere.contains(&&*name) {
+                missing.push(format!("{}: {name}", module_of(&file)));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+    assert!(missing.is_empty(), "{missing:#?}");
 }

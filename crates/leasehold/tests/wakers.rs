@@ -125,6 +125,9 @@ async fn a_listener_of_events_whose_waker_panics_keeps_them_from_no_other() {
     tokio::task::yield_now().await; // it listens
     let guard = client.mutex("name").lock().await.unwrap();
     let event = soon("the second listener", told).await.unwrap().unwrap();
-    assert_eq!(event.kind, EventKind::Acquired);
+    assert!(
+        matches!(event.kind, EventKind::Acquired { .. }),
+        "{event:?}"
+    );
     drop(guard);
 }

@@ -40,6 +40,7 @@ pub fn check(world: &mut World) {
                 || shared.guarded.contains(&(client, lease))
                 || shared.detached.contains_key(&(client, lease))
                 || shared.stalls(client, *name)
+                || shared.takes(Some(client), *name)
                 || process.shut_down && process.left_to_expire;
             if !done {
                 found = Some((client, *name, lease));

@@ -1,6 +1,6 @@
 //! **L2** Every future ends; and `try_lock()` waits for no holder.
 
-use leasehold::{Access, sim::Look};
+use leasehold::{Access, LockKind, sim::Look};
 
 use crate::{
     config::{MS, SECOND},
@@ -13,6 +13,14 @@ use crate::{
 /// client has tried for some operation timeouts: its own attempt, or the release or the driver that it waits for.
 pub fn no_wait(world: &mut World) {
     let mut shared = world.shared.lock();
+    if world.config.kind == LockKind::RwLock {
+        for guard in &mut shared.guards {
+            let writes = guard.probe.access() == Access::Exclusive;
+            if writes != guard.writes {
+                (guard.writes, guard.since) = (writes, world.now);
+            }
+        }
+    }
     let once = |wait: &&Wait| wait.how == Waits::Once;
     if !shared.waits.values().any(|wait| once(&wait)) || !world.watch.asks("L2") {
         return;
@@ -22,7 +30,7 @@ pub fn no_wait(world: &mut World) {
     let next_to_a_guard = |wait: &&Wait, since: u64| {
         shared.guards.iter().any(|guard| {
             // Of the other kinds more than one may hold it, and the server is asked.
-            guard.probe.access() == Access::Exclusive
+            guard.writes
                 && (guard.client, guard.name) == (wait.client, wait.name)
                 && now.saturating_sub(guard.since.max(since)) > 500 * MS
                 && matches!(guard.probe.look(), Look::Valid(_))
@@ -61,9 +69,24 @@ pub fn check(world: &mut World, settled: u64) {
         .iter()
         .filter(|process| process.haunts)
         .count() as u64;
+    // For each name, where one is taken after the other.
+    let names = if world.config.several > 0.0 {
+        u64::from(world.config.names)
+    } else {
+        1
+    };
     // And one interval between renewals for each stalled future: it may hold the name, until that is seen.
     let stalls = shared.stalled.len() as u64 * (SECOND + world.watch.longest / 3);
-    let bound = world.watch.longest * (1 + heard) + 10 * SECOND + tasks * SECOND / 4 + stalls;
+    // Where nothing ends by itself, a lost message is made up for by a poll.
+    let polls = match world.config.kind {
+        LockKind::Latch | LockKind::Semaphore => world.config.poll_every,
+        _ => 0,
+    };
+    let bound = polls
+        + world.watch.longest * (1 + heard) * names
+        + 10 * SECOND
+        + tasks * SECOND / 4
+        + stalls;
     let since = shared.resumed_at.unwrap_or(settled).max(settled);
     if world.now <= since + bound {
         return;

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use leasehold::LockKind;
+
 use crate::{
     config::SECOND,
     process::Life,
@@ -23,7 +25,8 @@ fn is_excused(world: &World, shared: &Shared, client: u8, name: u8, lease: u64) 
         || world.watch.outlived.contains(&(client, lease))
         || world.watch.unheard.contains(&(client, lease)) && shared.wants(client, name)
         || shared.stalls(client, name)
-        || process.shut_down && process.left_to_expire
+        || shared.takes(Some(client), name)
+        || process.shut_down && process.left_to_expire && world.config.kind != LockKind::Semaphore
 }
 
 /// Holds without a guard. For a moment that is no breach: on the way to a guard, or from one.

@@ -8,6 +8,8 @@ pub mod l1;
 pub mod l2;
 pub mod l3;
 pub mod l4;
+pub mod latch;
+pub mod order;
 pub mod release;
 pub mod s1;
 pub mod s2;
@@ -15,13 +17,16 @@ pub mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold::sim::{Answer, Held, Hint, Kind};
+use leasehold::{
+    LockKind,
+    sim::{Answer, Held, Hint, Kind, Snapshot},
+};
 use parking_lot::Mutex;
 
 use crate::{
     config::{Config, MS, SECOND},
-    process::Process,
-    shared::{Breach, LETTERS, NAMES, Shared, number_of},
+    process::{Life, Process},
+    shared::{Breach, LETTERS, NAMES, Shared, Visible, number_of},
     wire::Asked as Request,
     world::{Event, World, settle},
 };
@@ -79,6 +84,10 @@ pub struct Watch {
     pub renewed: BTreeSet<(u8, u64)>,
     /// Leases that were left to expire, and until when the server had them: client, lease id.
     pub detached: BTreeMap<(u8, u64), u64>,
+    /// Requests that have changed the count of a latch, and when: client, number.
+    pub counted: BTreeMap<(u8, u64), u64>,
+    /// Since when the count of a latch is zero, by name.
+    pub zero_since: Vec<Option<u64>>,
     /// When the server lost its data last.
     pub forgot_at: u64,
     pub longest: u64,
@@ -87,6 +96,8 @@ pub struct Watch {
     pub tokens: Vec<tokens::Largest>,
     /// The last guard whose token was looked at.
     pub looked_at: u64,
+    /// The server before the last step, if the order counts: see [`order`].
+    pub before: Snapshot,
     heal_planned: bool,
 }
 
@@ -108,11 +119,14 @@ impl Watch {
             free: BTreeMap::new(),
             renewed: BTreeSet::new(),
             detached: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            zero_since: vec![None; names],
             forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
             tokens: vec![(0, (0, 0)); names],
             looked_at: 0,
+            before: Snapshot::default(),
             heal_planned: false,
         }
     }
@@ -228,12 +242,14 @@ pub fn nanos(held: &Held) -> u64 {
 pub fn after_step(world: &mut World) {
     s1::check(world);
     tokens::check(world);
+    order::check(world);
     b1::check(world);
     b3::check(world);
     b6::check(world);
     s2::told_in_error(world);
     s2::detached(world);
     release::check(world);
+    latch::check(world);
     l2::no_wait(world);
     if world.healed_at.is_none() && !world.watch.heal_planned {
         let idle = world.shared.lock().doing.is_empty();
@@ -255,6 +271,9 @@ impl World {
         let Some(healed) = self.healed_at else { return };
         let settled = healed + settle(&self.config);
         if self.now >= settled {
+            self.give_back_lost();
+            latch::open(self);
+            latch::waits(self, settled);
             l3::orphans(self);
             self.resume_holders();
             l1::check(self, settled);
@@ -278,6 +297,29 @@ impl World {
 }
 
 impl World {
+    /// An operator gives back the permits of holders that never will: those of the dead, and those left to no guard.
+    fn give_back_lost(&mut self) {
+        if self.config.kind != LockKind::Semaphore {
+            return;
+        }
+        for held in self.server.snapshot().held {
+            let id = (number_of(&LETTERS, &held.client), held.lease);
+            let is_dead = self.processes[usize::from(id.0)].life == Life::Dead;
+            let is_detached = self.shared.lock().detached.contains_key(&id);
+            if is_dead || is_detached || self.watch.outlived.contains(&id) {
+                self.watch.taken(&held);
+                // A dead process believes in nothing.
+                let mut shared = self.shared.lock();
+                let is_its = |guard: &Visible| (guard.client, guard.probe.lease()) == id;
+                shared.guards.retain(|guard| !is_its(guard));
+                drop(shared);
+                for hint in self.server.give_back(&held) {
+                    self.send_hint(hint);
+                }
+            }
+        }
+    }
+
     /// A `lock()` that was granted the name is a hold, and is renewed, whether or not it is polled. So it goes on.
     fn resume_holders(&mut self) {
         let mut shared = self.shared.lock();
@@ -290,7 +332,10 @@ impl World {
             let id = (client, held.lease);
             let mut guards = shared.guards.iter();
             let has_guard = guards.any(|guard| (guard.client, guard.probe.lease()) == id);
-            if has_guard || !self.watch.renewed.contains(&id) {
+            // Nothing renews permits without a lease.
+            let believed =
+                self.watch.renewed.contains(&id) || self.config.kind == LockKind::Semaphore;
+            if has_guard || !believed {
                 continue;
             }
             let here = shared.stalled.iter();

@@ -70,17 +70,20 @@ pub fn check(world: &mut World) {
     shared.breach("S1", kind, what);
 }
 
-/// Readers exclude no reader, and permits no other permits.
+/// Readers exclude no reader, but one that may upgrade another of that sort; and permits no other permits.
 fn excludes(one: &Visible, other: &Visible) -> bool {
     !matches!(
         (one.probe.access(), other.probe.access()),
-        (Access::Shared, Access::Shared) | (Access::Permits(_), Access::Permits(_))
+        (Access::Shared, Access::Shared | Access::Upgradeable)
+            | (Access::Upgradeable, Access::Shared)
+            | (Access::Permits(_), Access::Permits(_))
     )
 }
 
 /// Of a semaphore: valid guards hold no more permits than there are.
 fn too_many_permits(world: &World, shared: &mut Shared) {
-    if world.config.kind != LockKind::LeasedSemaphore {
+    let kinds = [LockKind::LeasedSemaphore, LockKind::Semaphore];
+    if !kinds.contains(&world.config.kind) {
         return;
     }
     let mut taken: BTreeMap<(u8, u8, u64), u32> = BTreeMap::new();

@@ -2,7 +2,7 @@
 //! force, nothing brings its end nearer (B2), and no holder is told that it is lost.
 
 use leasehold::{
-    LostReason,
+    LockKind, LostReason,
     sim::{Held, Kind, Look},
 };
 
@@ -25,8 +25,11 @@ pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
         let after = world.server.holders(NAMES[usize::from(*name)]);
         for after in &after {
             let (watch, name) = (&mut world.watch, usize::from(*name));
-            watch.granted_until[name] = watch.granted_until[name].max(nanos(after));
-            watch.longest = watch.longest.max(nanos(after).saturating_sub(world.now));
+            // Of a semaphore without leases nothing has to end.
+            if world.config.kind != LockKind::Semaphore {
+                watch.granted_until[name] = watch.granted_until[name].max(nanos(after));
+                watch.longest = watch.longest.max(nanos(after).saturating_sub(world.now));
+            }
             release::held(world, after);
         }
         for before in before {

@@ -13,7 +13,7 @@ mod worker;
 
 use std::{io, time::Duration};
 
-use leasehold::{Client, MemoryServer};
+use leasehold::MemoryServer;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -27,7 +27,7 @@ use self::{
     host::{Backend, Host, Job},
     record::{Happening, Record, What},
     screen::Screen,
-    story::Act,
+    story::{Act, Kind},
     verdict::Verdict,
     worker::Stock,
 };
@@ -36,6 +36,7 @@ use crate::{
     clock,
     exit::{Exit, Failure},
     output,
+    server::Address,
 };
 
 /// The first argument that makes a process of ours one of the demo's.
@@ -44,20 +45,48 @@ pub(crate) const HOST_WORD: &str = "__demo-host";
 const DRAW_EVERY: Duration = Duration::from_millis(60);
 /// Time to read the title of an act before it starts, on a terminal.
 const READ: Duration = Duration::from_millis(1_200);
+/// The shortest time for which a server keeps a key.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// An act that takes longer has got stuck.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(args: &Demo) -> Result<Exit, Failure> {
-    tokio::select! {
-        exit = play(args) => exit,
+    let (backend, prefix) = backend(args).await?;
+    let exit = tokio::select! {
+        exit = play(args, backend, &prefix) => exit,
         // Leaving this way, and not by the signal, takes the temporary file along.
         Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::by_signal(Signal::INT.as_raw())),
+    };
+    if let Some(server) = args.address()
+        && let Err(failure) = clean_up(&server, &prefix).await
+    {
+        let message = format!("could not clean up: {}", failure.message);
+        output::say(&output::remark(&message));
     }
+    exit
 }
 
-async fn play(args: &Demo) -> Result<Exit, Failure> {
+/// Deletes the semaphore: all other keys of the demo have an end.
+async fn clean_up(server: &Address, prefix: &str) -> Result<(), Failure> {
+    // A fence that ends at once is not left behind either.
+    let builder = server.builder()?.token_retention(Some(AT_ONCE));
+    let store = builder
+        .connect()
+        .await?
+        .fenced_store(format!("{prefix}clean-up"));
+    for act in story::acts() {
+        if let Kind::Semaphore(_) = act.kind {
+            let name = format!("{prefix}{}", act.lock);
+            store.delete(format!("{{{name}}}:timeout"), 1).await?;
+            store.delete(name, 1).await?;
+        }
+    }
+    tokio::time::sleep(AT_ONCE).await;
+    Ok(())
+}
+
+async fn play(args: &Demo, backend: Backend, prefix: &str) -> Result<Exit, Failure> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(1..10_000));
-    let (backend, prefix) = backend(args).await?;
     let stock_file = NamedTempFile::new().map_err(no_stock)?;
     let stock = Stock::open(stock_file.path()).map_err(no_stock)?;
     stock.write(story::STOCK).map_err(no_stock)?;
@@ -93,14 +122,14 @@ async fn play(args: &Demo) -> Result<Exit, Failure> {
 
 /// Where the leases live, and the prefix of the names.
 async fn backend(args: &Demo) -> Result<(Backend, String), Failure> {
-    let Some(url) = &args.url else {
+    let Some(server) = args.address() else {
         return Ok((Backend::Memory(MemoryServer::new()), String::new()));
     };
     // Before anything is drawn: a user that mistyped the URL should read that and nothing else.
-    let client = Client::connect(url).await?;
+    let client = server.builder()?.connect().await?;
     let prefix = format!("leasehold-demo:{:08x}:", fastrand::u32(..));
     client.status(&prefix).await?;
-    Ok((Backend::Server(url.clone()), prefix))
+    Ok((Backend::Server(server), prefix))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
@@ -111,7 +140,7 @@ fn no_stock(error: io::Error) -> Failure {
 /// The common setting of all acts.
 struct Stage<'a> {
     backend: Backend,
-    prefix: String,
+    prefix: &'a str,
     stock: &'a NamedTempFile,
     seed: u64,
     broken: bool,
@@ -133,6 +162,7 @@ impl Stage<'_> {
             let job = Job {
                 host: number,
                 lock: format!("{}{}", self.prefix, act.lock),
+                kind: act.kind,
                 parts: parts.clone(),
                 stock: self.stock.path().to_owned(),
                 seed: self

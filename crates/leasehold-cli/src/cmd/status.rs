@@ -2,65 +2,31 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Access, Client, Error, ErrorKind, Holder, LockKind, Status};
+use leasehold::{Access, Holder, LockKind, Status};
 use serde_json::{Value, json};
 
 use crate::{
-    args::{self, Kind},
+    args,
     exit::{Exit, Failure},
+    kinds::{self, has_no_permits},
     output::{self, human, millis, visible},
 };
 
 pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
-    let client = Client::connect(&args.server.url()).await?;
-    let status = of(&client, args.kind, &args.name).await?;
+    let client = args.server.address().connect().await?;
+    let (_, status) = kinds::look(&client, args.kind, &args.name).await?;
+    if args.quiet {
+        return Ok(match status.holder() {
+            Some(_) => Exit::Done,
+            None => Exit::Free,
+        });
+    }
     if args.json {
         output::answer(&document(&status));
     } else {
         anstream::print!("{}", picture(&status, SystemTime::now()));
     }
     Ok(Exit::Done)
-}
-
-/// The status of a lock of this kind, or of the kind that the server has under the name.
-pub(crate) async fn of(client: &Client, kind: Option<Kind>, name: &str) -> Result<Status, Error> {
-    let Some(kind) = kind else {
-        let mut answer = of_kind(client, Kind::Mutex, name).await;
-        if answer.is_ok() {
-            // Both kinds of mutex are at one key; only a fenced one has a token beside it.
-            let fenced = of_kind(client, Kind::Fenced, name).await;
-            return fenced
-                .or(answer.clone())
-                .and_then(|fenced| match fenced.token {
-                    Some(_) => Ok(fenced),
-                    None => answer,
-                });
-        }
-        // A semaphore last: the lock of another library may be a number, too, and the plain mutex tells them apart.
-        for other in [Kind::Fenced, Kind::Rw, Kind::Plain, Kind::Semaphore] {
-            if !answer.as_ref().is_err_and(is_of_another_kind) {
-                break;
-            }
-            answer = of_kind(client, other, name).await;
-        }
-        return answer;
-    };
-    of_kind(client, kind, name).await
-}
-
-fn is_of_another_kind(error: &Error) -> bool {
-    let cause = std::error::Error::source(error).map(ToString::to_string);
-    error.kind() == ErrorKind::Rejected && cause.is_some_and(|cause| cause.contains("WRONGTYPE"))
-}
-
-async fn of_kind(client: &Client, kind: Kind, name: &str) -> Result<Status, Error> {
-    match kind {
-        Kind::Mutex => client.mutex(name).status().await,
-        Kind::Fenced => client.fenced_mutex(name).status().await,
-        Kind::Rw => client.rw_lock(name).status().await,
-        Kind::Semaphore => client.leased_semaphore(name).status().await,
-        Kind::Plain => client.plain_mutex(name).status().await,
-    }
 }
 
 /// The status as `--json` prints it; durations in milliseconds, instants in milliseconds since 1970.
@@ -72,6 +38,7 @@ pub(crate) fn document(status: &Status) -> Value {
         "holder": status.holder().map(holder),
         "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
         "available": status.available,
+        "count": status.count,
         "token": status.token,
         "waiting_clients": status.waiting_clients,
     })
@@ -85,15 +52,21 @@ fn holder(holder: &Holder) -> Value {
         "owner": holder.owner,
         "client": holder.client,
         "label": holder.label,
-        "access": match holder.access {
-            Access::Shared => json!("shared"),
-            Access::Permits(count) => json!({ "permits": count }),
-            _ => json!("exclusive"),
-        },
+        "access": access(holder.access),
         "holds": holder.holds,
         "since_ms": since.map(millis),
         "remaining_ms": holder.remaining.map(millis),
     })
+}
+
+/// How a holder shares the lock, as every answer calls it.
+pub(crate) fn access(access: Access) -> Value {
+    match access {
+        Access::Shared => json!("shared"),
+        Access::Upgradeable => json!("upgradeable"),
+        Access::Permits(count) => json!({ "permits": count }),
+        _ => json!("exclusive"),
+    }
 }
 
 fn picture(status: &Status, now: SystemTime) -> String {
@@ -104,18 +77,29 @@ fn picture(status: &Status, now: SystemTime) -> String {
     let mut row = |key: &str, value: &str| {
         let _ = write!(text, "\n  {key:<11}{value}");
     };
-    if status.holders.is_empty() {
-        row("free", "nobody holds it");
+    if !status.holders.is_empty() || status.available.is_some() || status.count.is_some() {
+        row("kind", status.kind.as_str());
+    }
+    match status.count {
+        Some(0) => row("open", "the count is zero, or not set"),
+        Some(count) => row("count", &count.to_string()),
+        None if status.holders.is_empty() && !has_no_permits(status) => {
+            row("free", "nobody holds it");
+        }
+        None => {}
     }
     for holder in &status.holders {
         let client = match holder.client.as_str() {
+            "" if status.kind == LockKind::PlainMutex && kinds::may_be_data(status) => {
+                "a value that no lock has: it may be data".to_owned()
+            }
             "" if status.kind == LockKind::PlainMutex => {
                 format!("another library, token {}", visible(&holder.owner))
             }
             "" => format!("permit {}", visible(&holder.owner)),
             client => format!("client {}", visible(client)),
         };
-        let does = access(holder, status.kind == LockKind::RwLock);
+        let does = verb(holder, status.kind == LockKind::RwLock);
         match &holder.label {
             Some(label) => row(does, &format!("{}  ({client})", visible(label))),
             None => row(does, &client),
@@ -125,11 +109,18 @@ fn picture(status: &Status, now: SystemTime) -> String {
         {
             row("permits", &count.to_string());
         }
+        if holder.access == Access::Upgradeable {
+            row("may", "become the writer");
+        }
         if let Some(since) = holder.since {
             let ago = now.duration_since(since).unwrap_or_default();
             row("since", &format!("{} ago, {}", human(ago), at(since)));
         }
-        row("lease", &lease(holder.remaining));
+        if status.kind == LockKind::Semaphore {
+            row("lease", "has none: a holder that crashed keeps its permits");
+        } else {
+            row("lease", &lease(holder.remaining));
+        }
         if holder.holds > 1 {
             let times = match holder.access {
                 Access::Shared => format!("by {} readers of this process", holder.holds),
@@ -139,7 +130,7 @@ fn picture(status: &Status, now: SystemTime) -> String {
         }
     }
     if let Some(available) = status.available {
-        row("permits", &format!("{available} are free"));
+        row("permits", &permits(status, available));
     }
     if let Some(token) = status.token {
         row(
@@ -147,15 +138,15 @@ fn picture(status: &Status, now: SystemTime) -> String {
             &format!("{token} is the last that was given or reserved"),
         );
     }
-    row("waiting", &waiting(status.waiting_clients));
+    row("waiting", &waiting(status));
     text.push('\n');
     text
 }
 
 /// How a holder shares the lock; a mutex is always just held.
-fn access(holder: &Holder, exactly: bool) -> &'static str {
+fn verb(holder: &Holder, exactly: bool) -> &'static str {
     match holder.access {
-        Access::Shared => "read by",
+        Access::Shared | Access::Upgradeable => "read by",
         Access::Exclusive if exactly => "written by",
         _ => "held by",
     }
@@ -172,10 +163,27 @@ fn lease(remaining: Option<Duration>) -> String {
     }
 }
 
-fn waiting(clients: u64) -> String {
-    match clients {
+fn permits(status: &Status, free: i64) -> String {
+    match free {
+        _ if has_no_permits(status) => {
+            "there are none: no client has set how many, or one has set 0".to_owned()
+        }
+        ..0 => format!("none is free, and {} too many are out", free.unsigned_abs()),
+        0 => "none is free".to_owned(),
+        1 => "1 is free".to_owned(),
+        n => format!("{n} are free"),
+    }
+}
+
+fn waiting(status: &Status) -> String {
+    let clients = match status.waiting_clients {
         0 => "nobody".to_owned(),
         1 => "1 client".to_owned(),
         n => format!("{n} clients"),
+    };
+    match status.kind {
+        LockKind::SpinMutex => format!("{clients}; those of a spin mutex are not seen"),
+        LockKind::PlainMutex => format!("{clients}; those of other libraries are not seen"),
+        _ => clients,
     }
 }

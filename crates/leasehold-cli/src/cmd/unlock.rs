@@ -1,13 +1,14 @@
 //! `leasehold unlock --force`: take a name away from its holder.
 
-use leasehold::{Client, LockKind};
+use leasehold::{Access, Status};
 use serde_json::json;
 
-use super::status::{document, of};
+use super::status::document;
 use crate::{
     args::Unlock,
     exit::{Exit, Failure},
-    output::{self, visible},
+    kinds::{self, Kind},
+    output::{self, others, visible},
 };
 
 pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
@@ -21,15 +22,20 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let client = Client::connect(&args.server.url()).await?;
-    let before = of(&client, args.kind, &args.name).await?;
-    let unlocked = match before.kind {
-        LockKind::FencedMutex => client.fenced_mutex(&args.name).force_unlock().await?,
-        LockKind::RwLock => client.rw_lock(&args.name).force_unlock().await?,
-        LockKind::PlainMutex => client.plain_mutex(&args.name).force_unlock().await?,
-        LockKind::LeasedSemaphore => client.leased_semaphore(&args.name).force_unlock().await?,
-        _ => client.mutex(&args.name).force_unlock().await?,
-    };
+    let client = args.server.address().connect().await?;
+    let (kind, before) = kinds::look(&client, args.kind, &args.name).await?;
+    if args.kind.is_none() && kinds::may_be_data(&before) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "{name:?} may be data and no lock: its value names no holder that this program knows, and unlocking deletes it; \
+                 see it with `leasehold status`, and say --kind {kind} if it is a lock",
+                name = args.name,
+                kind = before.kind,
+            ),
+        ));
+    }
+    let unlocked = kind.force_unlock(&client, &args.name).await?;
     if args.json {
         output::answer(&json!({
             "name": args.name,
@@ -39,17 +45,35 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let name = visible(&args.name);
-    let whose = before
-        .holder()
-        .cloned()
-        .map(|holder| visible(&holder.label.unwrap_or(holder.owner)));
     anstream::println!(
         "{}",
-        match (unlocked, whose) {
-            (true, Some(whose)) => format!("{name} was taken away from {whose} and is free"),
-            (true, None) => format!("{name} was taken away and is free"),
-            (false, _) => format!("{name} was free already"),
+        if !unlocked {
+            format!("{name} was free already")
+        } else if kind == Kind::Latch {
+            format!("{name} was deleted, and all that wait for it go on")
+        } else {
+            let next = match before.waiting_clients {
+                0 => "is free",
+                _ => "goes to the next in line",
+            };
+            format!("{name} was taken away{}, and {next}", from(&before))
         }
     );
     Ok(Exit::Done)
+}
+
+/// ` from host:pid`, as far as it is known.
+fn from(before: &Status) -> String {
+    let Some(holder) = before.holder() else {
+        return String::new();
+    };
+    let whose = match (&holder.label, holder.access) {
+        (Some(label), _) => visible(label),
+        (None, Access::Permits(_)) if holder.client.is_empty() => {
+            format!("permit {}", visible(&holder.owner))
+        }
+        (None, _) => visible(&holder.owner),
+    };
+    let others = others(before.holders.len() - 1);
+    format!(" from {whose}{others}")
 }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     foreground,
-    wire::{self, Ended, Lines, Report},
+    wire::{self, Ended, Facts, Lines, Report},
 };
 use crate::{children::children, clock, supervise::link::own_binary};
 
@@ -33,7 +33,7 @@ pub(super) struct Start {
     pub(super) name: OsString,
     pub(super) command: Vec<OsString>,
     pub(super) stdin: OwnedFd,
-    pub(super) valid_until_ms: u64,
+    pub(super) facts: Facts,
     /// From then on it is too late.
     pub(super) not_after: Duration,
     /// The signals to be blocked in CMD.
@@ -124,7 +124,18 @@ fn spawn(start: Start) -> io::Result<Pid> {
     starter
         .args(arguments)
         .env("LEASEHOLD_NAME", start.name)
-        .env("LEASEHOLD_VALID_UNTIL", start.valid_until_ms.to_string())
+        .env(
+            "LEASEHOLD_VALID_UNTIL",
+            start.facts.valid_until_ms.to_string(),
+        )
+        // That of a `leasehold run` around this one is another lock's.
+        .env_remove("LEASEHOLD_TOKEN")
+        .envs(
+            start
+                .facts
+                .token
+                .map(|token| ("LEASEHOLD_TOKEN", token.to_string())),
+        )
         .stdin(Stdio::from(start.stdin))
         .process_group(0);
     // A child inherits what is blocked, so for as long as the start takes it is, in this thread, as it was before G2.

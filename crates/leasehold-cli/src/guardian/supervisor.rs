@@ -13,14 +13,14 @@ use rustix::event::{PollFd, PollFlags};
 use super::{
     keeper::Terms,
     outgoing::Outgoing,
-    wire::{self, Lines, Order, Report},
+    wire::{self, Facts, Lines, Order, Report},
 };
 use crate::clock::Alarm;
 
 /// The command that the supervisor wants started.
 pub(super) struct Job {
     pub(super) terms: Terms,
-    pub(super) valid_until_ms: u64,
+    pub(super) facts: Facts,
     pub(super) stdin: OwnedFd,
 }
 
@@ -49,15 +49,11 @@ impl Supervisor {
             return Ok(None);
         };
         while !self.gone {
-            if let Some(Order::Start {
-                terms,
-                valid_until_ms,
-            }) = self.order()
-            {
+            if let Some(Order::Start { terms, facts }) = self.order() {
                 self.stream.set_nonblocking(true)?;
                 return Ok(Some(Job {
                     terms,
-                    valid_until_ms,
+                    facts,
                     stdin,
                 }));
             }

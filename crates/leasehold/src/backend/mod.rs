@@ -31,6 +31,12 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Gives a lease id up for good: takes it out of the queue, and passes its hold on.
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
+    /// Takes several locks of a kind that [`goes_together`](LockKind::goes_together), in one atomic step: all of them or none.
+    fn acquire_all(&self, steps: Vec<Acquire>) -> Reply<AcquiredAll>;
+
+    /// Gives several such lease ids up for good, in one atomic step. One answer per entry, in order.
+    fn release_all(&self, steps: Vec<Release>) -> Reply<Vec<ReleaseReply>>;
+
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
@@ -39,6 +45,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Writes how often the owner has entered.
     fn count(&self, step: Count) -> Reply<Counted>;
+
+    /// Lets a lease id that writes, or that may upgrade, go on as a reader like any other. `false` if it is not ours.
+    fn downgrade(&self, step: Downgrade) -> Reply<bool>;
 
     /// Reads the holders of the lock.
     fn inspect(&self, id: LockId) -> Reply<Inspection>;
@@ -49,15 +58,22 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
 
-    /// Reads or changes how many permits a semaphore has. Returns how many are free afterwards; for [`Permits::TrySet`] 1
-    /// if they were set, else 0.
-    fn permits(&self, id: LockId, step: Permits) -> Reply<i64>;
+    /// Keeps the places of waiting tasks alive, of a kind that has one for each.
+    fn keep(&self, step: Keep) -> Reply<KeptPlaces>;
+
+    /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the
+    /// count; for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many
+    /// were taken.
+    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64>;
 
     /// Writes data, if no newer fencing token has been seen there.
     fn write(&self, step: FencedWrite) -> Reply<Written>;
 
     /// Reads data that is written so; `None` if there is none.
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>>;
+
+    /// The server as it is told apart from others: its address, as it was given.
+    fn server(&self) -> String;
 
     /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
     fn listen(&self, id: LockId) -> Reply<()>;
@@ -84,6 +100,8 @@ pub(crate) struct Acquire {
     pub(crate) lease_ms: u64,
     /// Take a place in the queue if the name is held; only for a client that listens.
     pub(crate) place: Option<Place>,
+    /// Those that wait for the other access of a read-write lock do not go first.
+    pub(crate) ahead: bool,
 }
 
 /// A place in the queue of waiting clients.
@@ -99,11 +117,21 @@ pub(crate) struct Place {
 pub(crate) enum Acquired {
     /// The lease id holds it; `remaining` of its lease is left (B1).
     Granted { remaining: Duration, tokens: Tokens },
-    /// Another owner holds it. `None`: its lease has no end (the TTL was removed). A `silent` one is no client of ours, and
-    /// tells no waiter when it gives the lock back.
+    /// Another owner holds it, or has its turn first. `None`: its lease has no end (the TTL was removed). A `silent` one is no
+    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next.
     Held { ttl: Option<Duration>, silent: bool },
-    /// The lease id was given up before this copy of the request arrived.
+    /// The lease id was given up before this copy of the request arrived; or the hold that it was to upgrade is over.
     GivenUp,
+}
+
+/// The answer about several locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AcquiredAll {
+    /// All are held by the lease ids that asked; how much of each lease is left (B1).
+    Granted(Vec<Duration>),
+    /// None was taken: another owner holds this one of them, or its lease id was given up before this copy of the request
+    /// arrived.
+    Held(usize),
 }
 
 /// Gives a lease id up for good.
@@ -130,6 +158,8 @@ pub(crate) struct Next {
     pub(crate) keep: bool,
     /// Take a place in the queue if other clients wait; only for a client that listens.
     pub(crate) place: Option<Place>,
+    /// As in [`Acquire`].
+    pub(crate) ahead: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +172,34 @@ pub(crate) enum ReleaseReply {
     Kept { remaining: Duration, tokens: Tokens },
     /// The lease id did not hold it.
     NotOurs,
+}
+
+/// Keeps the places of this client's tasks in the queue for one lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Keep {
+    pub(crate) id: LockId,
+    pub(crate) places: Vec<KeptPlace>,
+    /// How long the queue outlives its last visitor.
+    pub(crate) end_ms: u64,
+}
+
+/// The place of one task. This is an ask for it: a grant may name it (B3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptPlace {
+    pub(crate) lease: LeaseId,
+    pub(crate) lease_ms: u64,
+    pub(crate) ask: u32,
+}
+
+/// The result of keeping places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeptPlaces {
+    /// When another look is of use, if no wake-up comes; `None`: the holder's lease has no end.
+    pub(crate) ttl: Option<Duration>,
+    /// Clients of another library hold the lock, or wait for it. They tell only one waiter.
+    pub(crate) foreign: bool,
+    /// Those that do not wait (any more): they hold the lock, or their place is lost. In order.
+    pub(crate) missing: Vec<LeaseId>,
 }
 
 /// Extends one lease.
@@ -174,6 +232,15 @@ pub(crate) struct Count {
     pub(crate) listening: bool,
 }
 
+/// Lets a lease id go on as a reader like any other.
+#[derive(Clone, Debug)]
+pub(crate) struct Downgrade {
+    pub(crate) id: LockId,
+    pub(crate) lease: LeaseId,
+    /// How many readers share the hold.
+    pub(crate) holds: u32,
+}
+
 /// The result of writing a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
@@ -183,10 +250,10 @@ pub(crate) enum Counted {
     NotOurs,
 }
 
-/// A request about a semaphore's permits.
+/// A request about a semaphore's permits, or a latch's count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Permits {
-    /// How many are free.
+    /// How many are free; the count.
     Available,
     /// Makes this many, if it has never had any.
     TrySet(u32),
@@ -194,6 +261,20 @@ pub(crate) enum Permits {
     Set(u32),
     /// This many more; fewer, if it is negative.
     Add(i32),
+    /// None is free from now on.
+    Drain,
+    /// Of a latch: counts down by this many.
+    CountDown(u32),
+    /// Of a latch: ends it.
+    Delete,
+}
+
+/// The identity of a request about a number. Of a kind without leases its copies find the answer, and change nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Once {
+    pub(crate) number: LeaseId,
+    /// How long the answer is kept.
+    pub(crate) keep_ms: u64,
 }
 
 /// The result of one renewal.
@@ -280,6 +361,15 @@ impl Failure {
     /// Whether another try gets the same.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Failure::Rejected(_))
+    }
+
+    /// The public error of a step that only reads: without an answer, too, the server is as it was.
+    pub(crate) fn into_read_error(self, doing: impl Into<Box<str>>) -> Error {
+        match self {
+            Failure::Ambiguous(cause) => Failure::NotSent(cause),
+            other => other,
+        }
+        .into_error(doing, Duration::ZERO)
     }
 
     /// The public error, which names the step that failed.

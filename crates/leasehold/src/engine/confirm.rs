@@ -8,11 +8,14 @@ impl Hold {
     /// Whether the server still has it, and for how long.
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
         self.check()?;
-        let (id, owner) = (self.queue.id.clone(), self.owner());
+        let id = self.queue.id.clone();
         let found = self.core.backend.inspect(id).await.map_err(|failure| {
-            failure.into_error(format!("verify {:?}", self.queue.id.name), Duration::ZERO)
+            failure.into_read_error(format!("verify {:?}", self.queue.id.name))
         })?;
-        let ours = found.owners.into_iter().find(|held| held.owner == owner);
+        let ours = found
+            .owners
+            .into_iter()
+            .find(|held| self.is_owner(&held.owner));
         if ours.is_none() {
             self.lose(LostReason::Replaced);
         }

@@ -14,21 +14,23 @@ use tokio_util::task::TaskTracker;
 use crate::{
     Error, LostReason,
     backend::{
-        Backend, Failure, Inspection, Permits,
+        Backend, Failure, Inspection, Once, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
     clock::Clock,
     config::{Config, millis},
     engine::{
         finish::{Awaited, Finish},
+        gates::Gates,
         hold::SHUTDOWN_MARGIN,
-        queue::Queues,
+        queue::{Pauses, Queues},
         wakeup::WakeUps,
         watchdog::{self, Watchdog},
     },
     events::Events,
     home::{Home, Resident},
     name::LockId,
+    owner::LeaseId,
 };
 
 /// What all handles of a client share.
@@ -39,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) queues: Queues,
+    pub(crate) gates: Gates,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Events,
     /// Work of callers that others wait for.
@@ -65,6 +68,7 @@ impl Core {
             config,
             backend,
             queues: Queues::new(),
+            gates: Gates::default(),
             watchdog: Arc::default(),
             events: Events::new(),
             awaited: Awaited::default(),
@@ -145,20 +149,79 @@ impl Core {
     /// What the server says of a name.
     pub(crate) async fn inspect(&self, id: &LockId) -> Result<Inspection, Error> {
         let found = self.backend.inspect(id.clone()).await;
-        found
-            .map_err(|failure| failure.into_error(format!("look at {:?}", id.name), Duration::ZERO))
+        found.map_err(|failure| failure.into_read_error(format!("look at {:?}", id.name)))
     }
 
-    /// Reads or changes how many permits there are.
+    /// Reads or changes how many permits there are, or a count. It is sent once.
     pub(crate) async fn permits(
         &self,
         id: &LockId,
         step: Permits,
         doing: &str,
     ) -> Result<i64, Error> {
-        let answer = self.backend.permits(id.clone(), step).await;
-        answer
-            .map_err(|failure| failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO))
+        let answer = self.backend.permits(id.clone(), step, self.once()).await;
+        answer.map_err(|failure| {
+            let doing = format!("{doing} {:?}", id.name);
+            if matches!(step, Permits::Available) {
+                failure.into_read_error(doing)
+            } else {
+                failure.into_error(doing, Duration::ZERO)
+            }
+        })
+    }
+
+    /// The identity of a new request about a number.
+    pub(crate) fn once(&self) -> Once {
+        Once {
+            number: LeaseId::next(),
+            // Longer than it is repeated.
+            keep_ms: self
+                .tombstone_ms()
+                .max(millis(self.config.operation_timeout * 2 * REPEATED)),
+        }
+    }
+
+    /// The same for a kind whose requests may be repeated: until there is an answer, for a few operation timeouts, whether or
+    /// not the caller waits.
+    pub(crate) async fn permits_once(
+        self: &Arc<Self>,
+        id: &LockId,
+        step: Permits,
+        doing: &'static str,
+    ) -> Result<i64, Error> {
+        let (core, id) = (Arc::clone(self), id.clone());
+        let once = self.once();
+        let work = async move {
+            let patience = core.config.operation_timeout * REPEATED;
+            let began = core.clock.now();
+            let (mut silent, mut pauses) = (false, Pauses::default());
+            loop {
+                let answer = core.backend.permits(id.clone(), step, once).await;
+                let failure = match answer {
+                    Ok(number) => return Ok(number),
+                    Err(failure) => failure,
+                };
+                silent |= matches!(failure, Failure::Ambiguous(_));
+                let failure = match failure {
+                    // An earlier copy may have been carried out.
+                    Failure::NotSent(cause) | Failure::NotNow(cause) if silent => {
+                        Failure::Ambiguous(cause)
+                    }
+                    other => other,
+                };
+                if !failure.is_final() {
+                    pauses.pause(&core).await;
+                }
+                // After the pause: this future may not have been polled for longer than the server keeps its answer.
+                if failure.is_final() || core.clock.now().since(began) >= patience {
+                    return Err(
+                        failure.into_error(format!("{doing} {:?}", id.name), Duration::ZERO)
+                    );
+                }
+            }
+        };
+        self.check_home()?;
+        self.finish(work).await
     }
 
     /// Writes data under a fencing token. It is sent once: what an answer that is lost leaves open is the caller's to judge.
@@ -174,7 +237,7 @@ impl Core {
     pub(crate) async fn read(&self, step: FencedRead) -> Result<Option<Vec<u8>>, Error> {
         let doing = format!("read {:?} of {:?}", step.key, step.name);
         let answer = self.backend.read(step).await;
-        answer.map_err(|failure| failure.into_error(doing, Duration::ZERO))
+        answer.map_err(|failure| failure.into_read_error(doing))
     }
 
     pub(crate) async fn force_unlock(&self, id: &LockId) -> Result<bool, Error> {
@@ -194,7 +257,7 @@ impl Core {
         };
         // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
         for hold in self.queues.held(id) {
-            if owners.contains(&hold.owner()) {
+            if owners.iter().any(|owner| hold.is_owner(owner)) {
                 hold.lose(LostReason::Replaced);
             }
         }
@@ -207,6 +270,7 @@ impl Core {
         self.lets_expire.fetch_or(grace.is_none(), Ordering::AcqRel);
         self.closed.store(true, Ordering::SeqCst);
         self.queues.close(self);
+        self.gates.close(&Error::Closed);
         let ending = Ending(self);
         if let Some(grace) = grace {
             let _ = self.within(grace, self.all_released()).await;
@@ -247,7 +311,7 @@ impl Core {
 
     /// Waits until nothing is held.
     async fn all_released(&self) {
-        let mut events = self.events.listen();
+        let mut events = self.events.listen(&self.clock);
         while !self.queues.holds().is_empty() {
             tokio::select! {
                 _ = events.recv() => {}
@@ -260,8 +324,12 @@ impl Core {
 impl Resident for Core {
     fn thread_gone(&self) {
         self.queues.thread_gone();
+        self.gates.close(&Error::ThreadGone);
     }
 }
+
+/// A request that may be repeated is, for so many operation timeouts.
+const REPEATED: u32 = 3;
 
 /// The end of a shutdown, also of one whose future is dropped: what is held then is left to expire.
 struct Ending<'a>(&'a Arc<Core>);

@@ -6,44 +6,74 @@ use crate::engine::{
     hold::{Hold, Left},
     queue::{self, ReleaseStep},
 };
+use crate::story::Scope;
 
 #[derive(Debug)]
 pub(crate) struct Held {
     hold: Arc<Hold>,
     /// Its entry is counted on the server; one made by [`reenter`](Held::reenter) is counted in memory only.
     counted: bool,
+    /// It only reads, under a hold that writes or may upgrade.
+    reads: bool,
     /// Not given up yet.
     live: bool,
+    /// Around the time in which its guard lives, if `tracing` is to tell of it. In the padding.
+    pub(crate) scope: Scope,
 }
 
 impl Held {
     /// For a holder whose entry is counted on the server.
     pub(crate) fn new(hold: Arc<Hold>) -> Held {
+        Held::inside(hold, false)
+    }
+
+    /// As [`new`](Held::new), for an owner that has entered again, perhaps only to read.
+    pub(crate) fn inside(hold: Arc<Hold>, reads: bool) -> Held {
         Held {
             hold,
             counted: true,
+            reads,
             live: true,
+            scope: Scope::default(),
+        }
+    }
+
+    /// A part of the hold that has been entered, counted in memory.
+    fn of(hold: &Arc<Hold>) -> Held {
+        Held {
+            hold: Arc::clone(hold),
+            counted: false,
+            reads: false,
+            live: true,
+            scope: Scope::default(),
         }
     }
 
     /// A second entry, counted in memory. The first is there, so the count is not zero.
     pub(crate) fn reenter(&self) -> Held {
-        self.hold.enter();
-        Held {
-            hold: Arc::clone(&self.hold),
-            counted: false,
-            live: true,
-        }
+        self.hold.enter(self.reads);
+        let mut again = Held::of(&self.hold);
+        again.reads = self.reads;
+        again
+    }
+
+    /// A second entry that only reads.
+    pub(crate) fn read(&self) -> Held {
+        self.hold.enter(true);
+        let mut reads = Held::of(&self.hold);
+        reads.reads = true;
+        reads
     }
 
     /// Another holder's part of a hold that is shared, counted in memory. `None` when the last one is on its way out.
     pub(crate) fn join(hold: &Arc<Hold>) -> Option<Held> {
-        hold.enter()?;
-        Some(Held {
-            hold: Arc::clone(hold),
-            counted: false,
-            live: true,
-        })
+        hold.enter(false)?;
+        Some(Held::of(hold))
+    }
+
+    /// The part of the writer that an upgradeable hold becomes. `None` when its last holder is on its way out.
+    pub(crate) fn upgrade(hold: &Arc<Hold>) -> Option<Held> {
+        hold.turn_to_write().then(|| Held::of(hold))
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -57,17 +87,22 @@ impl Held {
     }
 
     pub(crate) fn release(self) -> ReleaseStep {
-        let counted = self.counted;
-        queue::begin_release(self.defuse(), counted)
+        let (counted, reads) = (self.counted, self.reads);
+        queue::begin_release(self.defuse(), counted, reads)
     }
 
     /// Leaves the name held on the server, unless others share the hold.
     pub(crate) fn detach(self) {
-        let counted = self.counted;
+        let (counted, reads) = (self.counted, self.reads);
         let hold = self.defuse();
-        match hold.leave(counted) {
+        match hold.leave(counted, reads) {
             Left::Nothing => hold.detach(),
             Left::Holds { count, .. } => queue::write_count_in_background(&hold, count),
+            Left::Readers { .. } => {
+                if let Some(downgrade) = queue::begin_downgrade(&hold) {
+                    downgrade.in_background();
+                }
+            }
         }
     }
 }
@@ -78,8 +113,13 @@ impl Drop for Held {
             return;
         }
         let hold = Arc::clone(&self.hold);
-        if let ReleaseStep::ToServer(release) = queue::begin_release(hold, self.counted) {
-            release.in_background();
+        match queue::begin_release(hold, self.counted, self.reads) {
+            ReleaseStep::Done(_) => {}
+            ReleaseStep::ToServer(release) => release.in_background(),
+            ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),
         }
     }
 }
+
+// There is one for each name that is held (docs/performance.md, P9).
+const _: () = assert!(size_of::<Held>() <= 16);

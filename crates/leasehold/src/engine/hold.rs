@@ -28,7 +28,7 @@ use crate::{
     engine::queue::{self, Debt, Queue, Spec},
     engine::watchdog::{WatchedAt, slot},
     events::EventKind,
-    kind::Access,
+    kind::{Access, LockKind},
     owner::LeaseId,
 };
 
@@ -55,6 +55,8 @@ struct HoldState {
     guards: u32,
     /// How many of them are counted on the server.
     counted: u32,
+    /// How many of them only read, although the hold writes or may upgrade.
+    readers: u32,
     /// When the present holder came in; `max_hold` counts from here.
     since: Tick,
     /// The longest lease that the server was asked for under this lease id.
@@ -80,6 +82,10 @@ pub(crate) enum Left {
         holds: u32,
         /// The count to write on the server, if it changed.
         count: Option<u32>,
+    },
+    /// Only guards that read are left of a hold that writes or may upgrade.
+    Readers {
+        holds: u32,
     },
     Nothing,
 }
@@ -110,6 +116,7 @@ impl Hold {
             spec,
             guards: 1,
             counted: 1,
+            readers: 0,
             since: now,
             longest: spec.lease,
             tokens: granted.tokens,
@@ -138,6 +145,7 @@ impl Hold {
         state.spec = spec;
         state.guards = 1;
         state.counted = 1;
+        state.readers = 0;
         state.since = now;
         true
     }
@@ -157,6 +165,14 @@ impl Hold {
                 self.core.watchdog.look_at(self, at.min(end));
             }
         }
+    }
+
+    /// A caller has it: it is watched from now on.
+    pub(crate) fn seated(self: &Arc<Self>, granted: &Granted) {
+        if self.lease == granted.lease {
+            self.watch(granted.sent);
+            self.core.events.tell();
+        } // else it was there before, and was upgraded
     }
 
     pub(crate) fn spec(&self) -> Spec {
@@ -185,6 +201,63 @@ impl Hold {
         state.longest = state.longest.get().max(lease).into();
     }
 
+    /// The present holder's request, and when it came in.
+    pub(crate) fn spec_and_since(&self) -> (Spec, Tick) {
+        let state = self.state.lock();
+        (state.spec, state.since)
+    }
+
+    /// Notes that the server gave it to a caller that has waited since `began`; before that one can see it.
+    pub(crate) fn note_start(&self, began: Tick) {
+        let events = &self.core.events;
+        if events.is_watched() {
+            let (_, since) = self.spec_and_since();
+            let wait = events.waited(began, since);
+            events.note(&self.queue.id, self.lease, [EventKind::Acquired { wait }]);
+        }
+    }
+
+    /// Notes that it passes to a caller that has waited since `began`, before that one can see it. The state's lock keeps this
+    /// in order with a loss: one that was told before was the old holder's end, and then the new one's time has no start.
+    pub(crate) fn note_hand_over(&self, held: Duration, began: Tick) {
+        let events = &self.core.events;
+        if events.is_watched() {
+            let state = self.state.lock();
+            if !self.is_over() {
+                let wait = events.waited(began, state.since);
+                let both = [
+                    EventKind::HandedOver { held },
+                    EventKind::TakenOver { wait },
+                ];
+                events.note(&self.queue.id, self.lease, both);
+            }
+        }
+    }
+
+    /// Notes the end of a hold that is over; by the caller that ended it.
+    fn note_end(&self, kind: impl FnOnce(Duration) -> EventKind) {
+        let events = &self.core.events;
+        if events.is_watched() {
+            let now = self.core.clock.now();
+            let state = self.state.lock();
+            let kind = kind(now.since(state.since));
+            events.note(&self.queue.id, self.lease, [kind]);
+        }
+    }
+
+    /// Tells what happens while it lasts.
+    fn note_between(&self, kind: EventKind) {
+        let events = &self.core.events;
+        if events.is_watched() {
+            let state = self.state.lock();
+            if !self.is_over() {
+                events.note(&self.queue.id, self.lease, [kind]);
+            }
+            drop(state);
+            events.tell();
+        }
+    }
+
     pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
         Error::Lost {
             name: self.queue.id.name.shared(),
@@ -208,42 +281,69 @@ impl Hold {
         self.spec().ask_every()
     }
 
-    /// One more guard for the present holder, counted in memory. `None` when the last one is on its way out.
-    pub(crate) fn enter(&self) -> Option<()> {
-        let mut state = self.state.lock();
-        if state.guards == 0 {
-            return None;
-        }
-        state.guards += 1;
-        Some(())
+    /// One more guard for the present holder, counted in memory; perhaps one that only reads. `None` when the last one is on its
+    /// way out.
+    pub(crate) fn enter(&self, reads: bool) -> Option<()> {
+        self.state.lock().enter(reads)
     }
 
     /// One more guard, counted on the server too; answers the count to write there.
-    pub(crate) fn enter_counted(&self) -> Option<u32> {
+    pub(crate) fn enter_counted(&self, reads: bool) -> Option<u32> {
         let mut state = self.state.lock();
-        if state.guards == 0 {
-            return None;
-        }
-        state.guards += 1;
+        state.enter(reads)?;
         state.counted += 1;
         Some(state.counted)
     }
 
     /// One guard less.
-    pub(crate) fn leave(&self, counted: bool) -> Left {
+    pub(crate) fn leave(&self, counted: bool, reads: bool) -> Left {
         let mut state = self.state.lock();
         state.guards = state.guards.saturating_sub(1);
         if counted {
             state.counted = state.counted.saturating_sub(1);
         }
+        if reads {
+            state.readers = state.readers.saturating_sub(1);
+        }
         match state.guards {
             0 => Left::Nothing,
+            holds if state.only_reads() => Left::Readers { holds },
             holds => Left::Holds {
                 holds,
                 // The server counts at least one as long as there is a guard.
                 count: (counted && state.counted > 0).then_some(state.counted),
             },
         }
+    }
+
+    /// From here on it is a reader's like any other, and never again more (B4). `false` if a guard is left, or came, that may write.
+    pub(crate) fn turn_to_read(&self) -> bool {
+        let mut state = self.state.lock();
+        let turns = state.only_reads();
+        if turns {
+            state.spec.access = Access::Shared;
+            state.readers = 0;
+        }
+        turns
+    }
+
+    /// The server has made the upgradeable hold the writer's: with one more guard, for the writer. `false` when the last one is on its
+    /// way out, or it does not have to become one.
+    pub(crate) fn turn_to_write(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.spec.access != Access::Upgradeable || state.enter(false).is_none() {
+            return false;
+        }
+        state.spec.access = Access::Exclusive;
+        true
+    }
+
+    /// Whether an owner field on the server is this hold's, in whichever of the forms that a hold of a read-write lock can have.
+    pub(crate) fn is_owner(&self, owner: &str) -> bool {
+        let kind = self.queue.id.kind;
+        let forms = [Access::Exclusive, Access::Shared, Access::Upgradeable];
+        let is = |access| self.core.backend.owner(kind, access, self.lease) == owner;
+        is(self.spec().access) || kind == LockKind::RwLock && forms.into_iter().any(is)
     }
 
     /// Whether the holder may rely on it now. The look that finds its end tells all tasks that wait for the loss.
@@ -275,6 +375,8 @@ impl Hold {
             let within = lease::free_within(self.longest());
             self.core.queues.detached(&self.core, self.lease, within);
             self.core.watchdog.forget(self);
+            self.note_end(|held| EventKind::Detached { held });
+            self.core.events.tell();
             self.queue.holder_left(&self.core, self);
         }
     }
@@ -302,15 +404,19 @@ impl Hold {
         let reason = self.reason(reason);
         self.core.watchdog.forget(self);
         callout::quietly(|| self.over.notify_waiters());
-        self.core
-            .events
-            .tell(&self.queue.id.name, self.lease, EventKind::Lost(reason));
-        callout::quietly(|| tracing::warn!(name = %self.queue.id.name, %reason, "lease lost"));
+        self.note_end(|held| EventKind::Lost { reason, held });
+        self.core.events.tell();
+        callout::quietly(
+            || tracing::warn!(target: "leasehold", name = %self.queue.id.name, %reason, "lease lost"),
+        );
         self.queue.holder_left(&self.core, self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
             LostReason::Replaced => self.copies,
-            LostReason::ClientShutdown => !self.core.lets_expire(),
+            // Permits without a lease would never be free again.
+            LostReason::ClientShutdown => {
+                !self.core.lets_expire() || self.queue.id.kind.never_ends()
+            }
             _ => true,
         };
         if leaves {
@@ -321,6 +427,8 @@ impl Hold {
                 let margin = lease::margin(hold.spec().lease());
                 let most = match reason {
                     LostReason::ClientShutdown => SHUTDOWN_MARGIN,
+                    // A lease that stands for none is very long.
+                    _ if hold.queue.id.kind.never_ends() => SHUTDOWN_MARGIN,
                     _ => margin,
                 };
                 hold.core.sleep(margin.min(most)).await;
@@ -419,9 +527,7 @@ impl Hold {
                 let now = self.core.clock.now();
                 let patience = patience(self.ask_every(), self.core.config.operation_timeout);
                 let again = now.after(patience / 8).max(sent.after(patience));
-                self.core
-                    .events
-                    .tell(&self.queue.id.name, self.lease, EventKind::RenewalFailed);
+                self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     self.core.watchdog.look_at(self, again.min(until));
                 }
@@ -442,9 +548,7 @@ impl Hold {
         match self.term.prolong(until, now) {
             Standing::Valid(until) => {
                 if !remaining.is_zero() {
-                    self.core
-                        .events
-                        .tell(&self.queue.id.name, self.lease, EventKind::Renewed);
+                    self.note_between(EventKind::Renewed);
                 }
                 match next {
                     NextStep::Renew(every) => return Some(every),
@@ -487,6 +591,22 @@ enum NextStep {
 }
 
 impl HoldState {
+    fn enter(&mut self, reads: bool) -> Option<()> {
+        if self.guards == 0 {
+            return None;
+        }
+        self.guards += 1;
+        if reads && self.spec.access != Access::Shared {
+            self.readers += 1;
+        }
+        Some(())
+    }
+
+    /// Whether no guard is left that may write, of a hold that does or could.
+    fn only_reads(&self) -> bool {
+        self.spec.access != Access::Shared && self.guards > 0 && self.readers == self.guards
+    }
+
     /// When `max_hold` ends the present holder's time.
     fn cap(&self) -> Option<Tick> {
         self.spec.max_hold().map(|most| self.since.after(most))

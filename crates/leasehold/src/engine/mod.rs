@@ -6,9 +6,11 @@
 pub(crate) mod confirm;
 pub(crate) mod core;
 pub(crate) mod finish;
+pub(crate) mod gates;
 pub(crate) mod held;
 pub(crate) mod hold;
 pub(crate) mod lease;
+pub(crate) mod multi;
 pub(crate) mod queue;
 pub(crate) mod wakeup;
 pub(crate) mod watchdog;

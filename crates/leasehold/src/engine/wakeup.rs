@@ -8,6 +8,7 @@ use std::sync::{OnceLock, Weak};
 use crate::{
     backend::{Sink, WakeUp},
     engine::core::Core,
+    kind::LockKind,
     name::LockId,
 };
 
@@ -25,7 +26,10 @@ impl WakeUps {
 impl Sink for WakeUps {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
         if let Some(core) = self.0.get().and_then(Weak::upgrade) {
-            core.queues.wake(&core, id, wake_up);
+            match id.kind {
+                LockKind::Latch => core.gates.wake(id, wake_up),
+                _ => core.queues.wake(&core, id, wake_up),
+            }
         }
     }
 }

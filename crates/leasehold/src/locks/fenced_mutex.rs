@@ -6,7 +6,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
+use super::{
+    handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    part::{Part, exclusive_part},
+    run::run_verbs,
+};
 use crate::{
     Error, FencedMutexGuard,
     engine::core::Core,
@@ -83,6 +87,7 @@ use crate::{
 /// assert_eq!(orders.get("order:42:state").await?.unwrap(), b"sent");
 /// # Ok(()) }
 /// ```
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct FencedMutex {
     handle: Handle,
@@ -90,6 +95,8 @@ pub struct FencedMutex {
 
 lease_settings!(FencedMutex, "The holders, and how many wait.");
 owner_settings!(FencedMutex);
+exclusive_part!(FencedMutex);
+run_verbs!(FencedMutex, "fenced_mutex(\"ledger\")");
 
 impl FencedMutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> FencedMutex {
@@ -158,6 +165,19 @@ impl FencedMutex {
     /// # Cancel safety
     /// As [`lock`](FencedMutex::lock).
     ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    ///
+    /// let mutex = client.fenced_mutex("ledger");
+    /// let guard = mutex.try_lock().await?;
+    /// assert!(guard.is_some());
+    /// assert!(mutex.try_lock_for(Duration::from_millis(10)).await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Source
     /// Redisson `RFencedLock#tryLockAndGetToken(long, TimeUnit)`.
     #[track_caller]
@@ -171,6 +191,17 @@ impl FencedMutex {
 
     /// Takes it from its holder: see [`Client::force_unlock`](crate::Client::force_unlock). The last token stays, so that the next
     /// holder's is larger.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let mutex = client.fenced_mutex("order:42");
+    /// let guard = mutex.lock().await?; // of a holder that is dead, say
+    /// assert!(mutex.force_unlock().await?);
+    /// assert!(!guard.is_valid()); // a holder of this client learns it at once
+    /// # Ok(()) }
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.handle.force_unlock().await
     }

@@ -10,7 +10,7 @@ use crate::{
     backend::fenced::{Change, FencedRead, FencedWrite, TOKENS_END, Written},
     engine::core::Core,
     error::Invalid,
-    name::{Name, OURS_BEGIN},
+    name::{Name, OURS_BEGIN, TOKENS_BEGIN},
 };
 
 /// Strings and hashes on the server that are written under the fencing tokens of a name, mostly that of the
@@ -18,7 +18,8 @@ use crate::{
 ///
 /// One newest token is kept for the name, and all keys that are written here count as one resource: a holder that has written
 /// any of them shuts all earlier holders out of all. Check and write are one step on the server. Only writes that come this way
-/// are checked: let no program write those keys otherwise.
+/// are checked: let no program write those keys otherwise. The lock's own keys are refused: the name itself, and what begins with
+/// `leasehold:` or `redisson_lock_token:`.
 ///
 /// The newest token is kept for seven days after the last write
 /// ([`ClientBuilder::token_retention`](crate::ClientBuilder::token_retention)): a holder that sleeps longer is not refused.
@@ -40,6 +41,7 @@ use crate::{
 /// assert_eq!(stock.get("stock:total").await?, None);
 /// # Ok(()) }
 /// ```
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct FencedStore {
     core: Arc<Core>,
@@ -129,6 +131,19 @@ impl FencedStore {
     /// # Cancel safety
     /// As [`set`](FencedStore::set).
     ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.fenced_mutex("order:42").lock().await?;
+    /// let store = client.fenced_store("order:42");
+    /// assert_eq!(store.name(), "order:42");
+    /// store.set_field("order:42:lines", "1", "a book", guard.token()).await?;
+    /// store.delete_field("order:42:lines", "1", guard.token()).await?;
+    /// assert!(store.get_field("order:42:lines", "1").await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Source
     /// Redis `HDEL`.
     pub async fn delete_field(
@@ -175,7 +190,7 @@ impl FencedStore {
 
     async fn write(&self, key: &str, token: u64, change: Change) -> Result<(), Error> {
         let name = self.name.clone()?;
-        let key = check_key(key)?;
+        let key = check_key(&name, key)?;
         if !(1..TOKENS_END).contains(&token) {
             let value = token.to_string();
             return Err(Invalid::new("token", value, "at least 1 and below 2^53")
@@ -200,24 +215,33 @@ impl FencedStore {
     }
 
     async fn read(&self, key: &str, field: Option<&str>) -> Result<Option<Vec<u8>>, Error> {
+        let name = self.name.clone()?;
+        let key = check_key(&name, key)?;
         let step = FencedRead {
-            name: self.name.clone()?,
-            key: check_key(key)?,
+            name,
+            key,
             field: field.map(Into::into),
         };
         self.core.read(step).await
     }
 }
 
-/// Any key but those of this library itself.
-fn check_key(key: &str) -> Result<Arc<str>, Error> {
-    if key.is_empty() || key.starts_with(OURS_BEGIN) {
-        let limit = format!("at least 1 byte, without {OURS_BEGIN:?} at its beginning");
-        return Err(Invalid::new("key", format!("{key:?}"), limit)
-            .remedy("name the data, such as \"order:42:state\"")
-            .into());
-    }
-    Ok(key.into())
+/// Any key but those of this library itself, and of the fenced mutex: a write would replace the lock, or its last token.
+fn check_key(name: &Name, key: &str) -> Result<Arc<str>, Error> {
+    let mut of_locks = [OURS_BEGIN, TOKENS_BEGIN].into_iter();
+    let limit = if key.is_empty() {
+        "at least 1 byte".to_owned()
+    } else if key == name.as_str() {
+        "other than the name, which is the lock's own key".to_owned()
+    } else if let Some(begin) = of_locks.find(|begin| key.starts_with(begin)) {
+        format!("without {begin:?} at its beginning, with which keys of locks begin")
+    } else {
+        return Ok(key.into());
+    };
+    let empty = if key.is_empty() { " (empty)" } else { "" };
+    Err(Invalid::new("key", format!("{key:?}{empty}"), limit)
+        .remedy("name the data, such as \"order:42:state\"")
+        .into())
 }
 
 impl fmt::Debug for FencedStore {

@@ -2,11 +2,10 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
     marker::PhantomData,
+    mem,
     pin::pin,
     sync::Arc,
-    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -15,6 +14,7 @@ use crate::{
     config::check_lease,
     engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
     error::Invalid,
+    story::Scope,
 };
 
 /// A hold on a name, for as long as it lasts.
@@ -42,6 +42,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[must_use = "the name is released as soon as the guard is dropped"]
+#[clippy::has_significant_drop]
 pub struct Guard<K = Exclusive> {
     held: Held,
     kind: PhantomData<fn() -> K>,
@@ -96,6 +97,13 @@ pub enum Plain {}
 #[derive(Debug)]
 pub enum Spin {}
 
+/// A hold on permits of a [`Semaphore`](crate::Semaphore).
+pub type SemaphoreGuard = Guard<PlainPermit>;
+
+/// Stands for permits without a lease in [`SemaphoreGuard`].
+#[derive(Debug)]
+pub enum PlainPermit {}
+
 /// The hold of a guard after [`Guard::detach`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -116,9 +124,24 @@ impl<K> Guard<K> {
         }
     }
 
-    #[cfg(feature = "sim")]
+    /// The guard of a caller that has waited for it.
+    pub(super) fn begin(mut held: Held) -> Guard<K> {
+        held.scope = Scope::of_hold(&held.hold().queue.id, held.hold().lease);
+        Guard::new(held)
+    }
+
+    /// Has the span of another guard, since the hold goes on.
+    pub(super) fn goes_on<L>(mut self, before: &mut Guard<L>) -> Guard<K> {
+        self.held.scope = mem::take(&mut before.held.scope);
+        self
+    }
+
     pub(crate) fn into_held(self) -> Held {
         self.held
+    }
+
+    pub(super) fn held(&self) -> &Held {
+        &self.held
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -139,7 +162,7 @@ impl<K> Guard<K> {
     /// Whether the hold can be relied on now. Once `false`, `false` for ever.
     ///
     /// One atomic load and a look at the clock; no I/O. True means that the server gives the name to no other
-    /// before [`valid_until`](Guard::valid_until), unless it forgets the key (see `docs/guarantees.md`).
+    /// before [`valid_until`](Guard::valid_until), unless it forgets the key (see [guarantees](crate::docs::guarantees)).
     pub fn is_valid(&self) -> bool {
         self.hold().standing().is_ok()
     }
@@ -161,6 +184,19 @@ impl<K> Guard<K> {
     ///
     /// # Errors
     /// [`Error::TooShort`] with the time left, [`Error::Lost`] if it is over.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// assert_eq!(guard.name(), "order:42");
+    /// guard.ensure(std::time::Duration::from_secs(5))?; // enough for what follows
+    /// assert!(guard.remaining() > guard.verify().await? / 2 && guard.valid_until() > std::time::Instant::now());
+    /// let inner = guard.reenter()?; // for nested code; the name is free when both are gone
+    /// assert_eq!(inner.owner(), guard.owner());
+    /// # Ok(()) }
+    /// ```
     pub fn ensure(&self, min: Duration) -> Result<(), Error> {
         let left = self.hold().check()?;
         if left < min {
@@ -221,49 +257,6 @@ impl<K> Guard<K> {
         }
     }
 
-    /// Runs `work`, and drops it the moment the hold is lost.
-    ///
-    /// If the hold is valid when `work` ends, its output is returned.
-    ///
-    /// # Errors
-    /// [`Error::Lost`]: the hold was over when `work` was last looked at. It was dropped at an `.await`, or, if it was in the
-    /// middle of a poll at that moment, it may have finished and its output is discarded: do not conclude that it did not
-    /// happen. What it had begun may still take effect elsewhere; only a fencing token stops that.
-    ///
-    /// # Cancel safety
-    /// As cancel safe as `work`.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-    /// use std::{future::pending, time::Duration};
-    /// use leasehold::{Client, ErrorKind};
-    ///
-    /// let client = Client::connect("memory:").await?;
-    /// let mutex = client.mutex("order:42").fixed_lease(Duration::from_millis(50)); // not renewed
-    /// let guard = mutex.lock().await?;
-    /// let error = guard.run(pending::<()>()).await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Lost);
-    /// # Ok(()) }
-    /// ```
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        self.hold().check()?;
-        let mut work = pin!(work);
-        // A timer does not notice that the machine slept; the clock does. So work is never polled after the end.
-        let work = poll_fn(|cx| match self.hold().standing() {
-            Ok(_) => work.as_mut().poll(cx),
-            Err(_) => Poll::Pending,
-        });
-        tokio::select! {
-            biased;
-            reason = self.lost() => Err(self.hold().lost_error(reason)),
-            output = work => {
-                self.hold().check()?;
-                Ok(output)
-            }
-        }
-    }
-
     /// Asks the server whether this hold still has the name, and for how long.
     ///
     /// With a healthy server [`is_valid`](Guard::is_valid) is enough. This finds losses that only the server
@@ -289,15 +282,32 @@ impl<K> Guard<K> {
     ///
     /// # Cancel safety
     /// Dropping it leaves the guard with the end it had; the server may hold the name for longer.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    ///
+    /// let mutex = client.fenced_mutex("report").fixed_lease(Duration::from_millis(100));
+    /// let guard = mutex.lock().await?;
+    /// guard.extend(Duration::from_millis(200)).await?; // from now
+    /// guard.at_risk(Duration::from_millis(50)).await; // completes 50 ms before the end,
+    /// println!("{} by token {}", guard.lost().await, guard.token()); // and this at the end
+    /// let guard = mutex.lock().await?;
+    /// let detached = guard.detach(); // held until its lease ends, by no guard
+    /// assert!(mutex.try_lock().await?.is_none() && &*detached.name == "report");
+    /// # Ok(()) }
+    /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let lease = check_lease("lease", lease)?;
         if !self.hold().spec().is_fixed() {
             return Err(Invalid::new(
-                "extend",
-                "asked of a renewed lease",
-                "asked of a fixed lease",
+                "the lease to extend",
+                "renewed while the guard lives",
+                "a fixed one",
             )
-            .remedy("the watchdog renews this one already; take mutex.fixed_lease(d) for one that is not")
+            .remedy("leave the call out, or take the lock with fixed_lease(d)")
             .into());
         }
         self.hold().extend(lease).await
@@ -311,15 +321,20 @@ impl<K> Guard<K> {
     /// # Errors
     /// [`Error::Lost`] if the hold is over; [`Error::Reentered`] if the mutex was told to refuse re-entry.
     pub fn reenter(&self) -> Result<Guard<K>, Error> {
+        self.check_reentry()?;
+        Ok(Guard::new(self.held.reenter()))
+    }
+
+    pub(super) fn check_reentry(&self) -> Result<(), Error> {
         self.hold().check()?;
         let spec = self.hold().spec();
-        if !spec.reentrant {
-            return Err(Error::Reentered {
-                name: self.hold().queue.id.name.shared(),
-                held_at: spec.place,
-            });
+        if spec.reentrant {
+            return Ok(());
         }
-        Ok(Guard::new(self.held.reenter()))
+        Err(Error::Reentered {
+            name: self.hold().queue.id.name.shared(),
+            held_at: spec.place,
+        })
     }
 
     /// Gives the name back. Fails exactly when the lease had ended before: then the work may not have been alone.
@@ -336,15 +351,19 @@ impl<K> Guard<K> {
     /// # Source
     /// Redisson `RedissonLock#unlockInnerAsync`. Where we differ: a release repeated after a lost reply says
     /// "freed" without a latch key, because a lease id is never used again.
-    pub async fn release(self) -> Result<Released, Error> {
+    pub async fn release(mut self) -> Result<Released, Error> {
+        let _until_then = mem::take(&mut self.held.scope);
         match self.held.release() {
             ReleaseStep::Done(released) => released,
             ReleaseStep::ToServer(release) => release.finish().await,
+            ReleaseStep::Downgrade(downgrade) => Ok(downgrade.finish().await),
         }
     }
 
     /// Leaves the name held on the server, by no guard: it is not renewed any more and frees itself when its
     /// lease ends. If other guards share the hold, they keep it, and this one only leaves.
+    ///
+    /// Permits of a [`Semaphore`](crate::Semaphore) have no lease, and stay taken.
     ///
     /// For work at most once per interval: take a [`fixed_lease`](crate::Mutex::fixed_lease) of the interval, which counts from the
     /// start of the work, and detach it. A renewed lease counts from its last renewal before that.

@@ -6,13 +6,15 @@ use futures_util::FutureExt;
 
 use crate::{
     Error, Guard, Status,
-    config::{Handoff, check_backoff, check_lease, check_max_hold},
+    config::{Handoff, RwPolicy, check_backoff, check_lease, check_max_hold},
+    durations::humane,
     engine::core::Core,
     engine::queue::{self, Patience, Spec, Waits},
     error::Invalid,
     kind::{Access, LockKind},
     name::{LockId, Name},
     owner::{self, OwnerId},
+    story::{self, Scope},
 };
 
 /// A lock of some kind, with its settings. No I/O; the first use refuses a bad name.
@@ -33,6 +35,7 @@ pub(super) struct Settings {
     pub(super) max_hold: Option<Duration>,
     pub(super) handoff: Handoff,
     pub(super) reentrant: bool,
+    pub(super) policy: RwPolicy,
     pub(super) owner: Option<OwnerId>,
     pub(super) waits: Waits,
     /// The first pause and the longest, if they are not those of `waits`.
@@ -41,7 +44,7 @@ pub(super) struct Settings {
 
 impl Handle {
     pub(super) fn new(core: Arc<Core>, kind: LockKind, name: &str) -> Handle {
-        let id = Name::new(name).map(|name| LockId { kind, name });
+        let id = Name::new(name).map(|name| LockId::new(kind, name));
         let given = match &id {
             Ok(id) => id.name.shared(),
             Err(_) => name.into(),
@@ -52,6 +55,7 @@ impl Handle {
             fixed: false,
             max_hold: None,
             reentrant: true,
+            policy: RwPolicy::Phase,
             owner: None,
             waits: Waits::Told,
             backoff: None,
@@ -108,12 +112,31 @@ impl Handle {
                 // Only now, since the scope is where the future runs, not where it was made.
                 spec.owner = spec.owner.or_else(owner::scoped);
             }
-            let held = queue::acquire(&core, &id?, spec, patience).await?;
-            Ok(held.map(Guard::new))
+            let mut id = id?;
+            if spec.waits == Waits::InTurn {
+                id = id.for_caller(&spec);
+            }
+            let scope = Scope::of_lock(&id, access);
+            scope.enter(|| story::asks(&id));
+            let held = if spec.waits == Waits::InTurn && patience == Patience::Once {
+                // Boxed: it would make the future of each task that waits larger.
+                let asked = Box::pin(queue::try_in_turn(&core, &id, spec));
+                Box::pin(scope.around(asked)).await?
+            } else if scope.is_wanted() {
+                let asked = Box::pin(queue::acquire(&core, &id, spec, patience));
+                Box::pin(scope.around(asked)).await?
+            } else {
+                queue::acquire(&core, &id, spec, patience).await?
+            };
+            Ok(held.map(Guard::begin))
         }
     }
 
-    fn spec(&self, access: Access, place: &'static Location<'static>) -> Result<Spec, Error> {
+    pub(super) fn spec(
+        &self,
+        access: Access,
+        place: &'static Location<'static>,
+    ) -> Result<Spec, Error> {
         let settings = &self.settings;
         let mut lease = check_lease("lease", settings.lease)?;
         if let Some(most) = settings.max_hold {
@@ -125,7 +148,7 @@ impl Handle {
             self.core.config.renew_every(lease)
         };
         if !settings.fixed && renew_every < Duration::from_millis(1) {
-            let value = format!("{lease:?}");
+            let value = humane(lease);
             return Err(Invalid::new("lease", value, "at least 3ms")
                 .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
                 .into());
@@ -139,9 +162,14 @@ impl Handle {
             lease: lease.into(),
             renew_every: renew_every.into(),
             max_hold: settings.max_hold.unwrap_or_default().into(),
-            handoff: settings.handoff,
+            handoff: if settings.waits == Waits::InTurn {
+                Handoff::off()
+            } else {
+                settings.handoff
+            },
             owner: settings.owner,
             reentrant: settings.reentrant,
+            ahead: settings.policy.prefers(access),
             waits,
             place,
         })
@@ -156,6 +184,19 @@ pub(super) fn never_busy<G>(
     asked: impl Future<Output = Result<Option<G>, Error>>,
 ) -> impl Future<Output = Result<G, Error>> {
     asked.map(|answer| answer?.ok_or(Error::Closed))
+}
+
+/// The most permits that one guard holds.
+const PERMITS_MOST: u16 = 1024;
+
+/// So many permits.
+pub(super) fn so_many(permits: u32) -> Result<Access, Error> {
+    if let Ok(count @ 1..=PERMITS_MOST) = u16::try_from(permits) {
+        return Ok(Access::Permits(count));
+    }
+    let invalid = Invalid::new("permits", permits.to_string(), "between 1 and 1024")
+        .remedy("take as many as the work needs; several guards, if it needs more");
+    Err(invalid.into())
 }
 
 /// The patience of a `…_for(wait)` call.
@@ -180,7 +221,28 @@ macro_rules! lease_settings {
             ///
             /// After a crash the lock stays taken for this long. 1 ms to 366 days, in whole milliseconds.
             /// Redisson's `lockWatchdogTimeout`.
-            #[must_use]
+            ///
+            /// # Examples
+            /// ```
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+            /// let client = leasehold::Client::connect("memory:").await?;
+            /// use std::time::Duration;
+            /// use leasehold::Handoff;
+            ///
+            /// let mutex = client.mutex("order:42");
+            /// assert_eq!(mutex.name(), "order:42");
+            /// // Renewed as long as the guard lives; after a crash taken for 10 s, and by no guard for longer than an hour.
+            /// let mutex = mutex.lease(Duration::from_secs(10)).max_hold(Duration::from_secs(3600));
+            /// let mutex = mutex.handoff(Handoff::off()); // each release goes to the server
+            /// let guard = mutex.lock().await?;
+            /// let status = mutex.status().await?;
+            /// assert_eq!(status.holder().map(|holder| &*holder.owner), Some(&*guard.owner()));
+            /// guard.release().await?;
+            /// // Not renewed: it ends after 5 s.
+            /// let guard = mutex.fixed_lease(Duration::from_secs(5)).lock().await?;
+            /// # drop(guard);
+            /// # Ok(()) }
+            /// ```
             pub fn lease(&self, lease: std::time::Duration) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| {
@@ -194,7 +256,6 @@ macro_rules! lease_settings {
             ///
             /// 1 ms to 366 days, in whole milliseconds. [`Guard::extend`](crate::Guard::extend) moves the end. Redisson's
             /// `leaseTime`.
-            #[must_use]
             pub fn fixed_lease(&self, lease: std::time::Duration) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| {
@@ -209,7 +270,6 @@ macro_rules! lease_settings {
             /// The guard is then lost with [`LostReason::MaxHold`](crate::LostReason::MaxHold), and its hold is released a
             /// margin later. Against stuck holders and forgotten guards. Turns hand-off off. 1 ms to 366 days, with a renewed lease
             /// at least 3 ms; the lease is no longer than that.
-            #[must_use]
             pub fn max_hold(&self, most: std::time::Duration) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| settings.max_hold = Some(most)),
@@ -217,7 +277,6 @@ macro_rules! lease_settings {
             }
 
             /// The same lock with another budget for passing a lease on in memory, or sharing it there.
-            #[must_use]
             pub fn handoff(&self, handoff: crate::Handoff) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| settings.handoff = handoff),
@@ -256,7 +315,6 @@ macro_rules! owner_settings {
             /// The same lock, which refuses re-entry with [`Error::Reentered`](crate::Error::Reentered) if `false`.
             ///
             /// Redisson's `RNonReentrantLock`. Default: `true`.
-            #[must_use]
             pub fn reentrant(&self, reentrant: bool) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| settings.reentrant = reentrant),
@@ -267,7 +325,19 @@ macro_rules! owner_settings {
             ///
             /// The nested guard shares the lease of the outer one, even if it asks for another, and the hold count is
             /// written to the server as Redisson does.
-            #[must_use]
+            ///
+            /// # Examples
+            /// ```
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+            /// let client = leasehold::Client::connect("memory:").await?;
+            /// let owner = leasehold::Owner::new();
+            /// let mutex = client.mutex("order:42").owned_by(&owner);
+            /// let outer = mutex.lock().await?;
+            /// let inner = mutex.lock().await?; // the same owner: it enters again
+            /// assert_eq!(inner.owner(), outer.owner());
+            /// assert!(mutex.reentrant(false).lock().await.is_err());
+            /// # Ok(()) }
+            /// ```
             pub fn owned_by(&self, owner: &crate::Owner) -> $kind {
                 $kind {
                     handle: self

@@ -8,13 +8,15 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::ready};
 
-use super::handle::{Handle, at_most, lease_settings, never_busy};
+use super::{
+    handle::{Handle, at_most, lease_settings, never_busy, so_many},
+    part::Part,
+};
 use crate::{
     Error, PermitGuard,
     backend::Permits,
     engine::core::Core,
     engine::queue::Patience,
-    error::Invalid,
     kind::{Access, LockKind},
 };
 
@@ -57,15 +59,13 @@ use crate::{
 /// # drop(two);
 /// # Ok(()) }
 /// ```
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct LeasedSemaphore {
     handle: Handle,
 }
 
 lease_settings!(LeasedSemaphore, "Who holds permits, and how many are free.");
-
-/// The most permits that one guard holds.
-const PERMITS_MOST: u16 = 1024;
 
 impl LeasedSemaphore {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> LeasedSemaphore {
@@ -74,7 +74,7 @@ impl LeasedSemaphore {
         }
     }
 
-    /// Waits for a permit, as long as it takes.
+    /// Waits for a permit, as long as it takes: for ever, if no client ever sets how many there are.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -196,6 +196,22 @@ impl LeasedSemaphore {
     /// # Cancel safety
     /// Dropping it does not take the request back.
     ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    ///
+    /// let semaphore = client.leased_semaphore("encoders");
+    /// semaphore.set_permits(5).await?;
+    /// let three = semaphore.acquire_many(3).await?;
+    /// assert_eq!(three.permits(), 3);
+    /// assert!(semaphore.try_acquire_many(3).await?.is_none());
+    /// assert!(semaphore.try_acquire_many_for(3, Duration::from_millis(10)).await?.is_none());
+    /// assert!(semaphore.try_acquire_for(Duration::from_secs(1)).await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Source
     /// Redisson `RPermitExpirableSemaphore#setPermits`.
     pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
@@ -217,6 +233,38 @@ impl LeasedSemaphore {
     /// Redisson `RPermitExpirableSemaphore#addPermits`.
     pub async fn add_permits(&self, permits: i32) -> Result<i64, Error> {
         self.permits(Permits::Add(permits), "add permits to").await
+    }
+
+    /// Takes away all permits that are free now, and says how many: there are so many fewer from then on. Those that are taken
+    /// stay with their holders, and come back.
+    ///
+    /// Sent once: repeated after an error it may take what has come back since.
+    ///
+    /// # Errors
+    /// As [`try_set_permits`](LeasedSemaphore::try_set_permits): they may be gone.
+    ///
+    /// # Cancel safety
+    /// Dropping it does not take the request back.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let semaphore = client.leased_semaphore("encoders");
+    /// semaphore.set_permits(5).await?;
+    /// assert_eq!(semaphore.add_permits(1).await?, 6);
+    /// let held = semaphore.acquire().await?;
+    /// assert_eq!(semaphore.drain_permits().await?, 5); // the rest
+    /// assert!(semaphore.force_unlock().await?); // and take back the one that is out
+    /// # drop(held);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `RSemaphore#drainPermits`, which `RPermitExpirableSemaphore` lacks.
+    pub async fn drain_permits(&self) -> Result<u32, Error> {
+        let drained = self.permits(Permits::Drain, "drain the permits of").await?;
+        Ok(u32::try_from(drained).unwrap_or(0))
     }
 
     /// How many permits are free now. Negative, if more were taken away than are free.
@@ -253,19 +301,32 @@ impl LeasedSemaphore {
         self.handle.core().permits(id, step, doing).await
     }
 
+    /// So many permits as a part of a [`MultiLock`](crate::MultiLock). 1 to 1024; the first use refuses another number.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let semaphore = client.leased_semaphore("encoders");
+    /// semaphore.set_permits(5).await?;
+    /// let both = client.multi_lock([semaphore.part(2), "film:7".into()]).lock().await?;
+    /// assert!(both.is_valid());
+    /// # Ok(()) }
+    /// ```
+    pub fn part(&self, permits: u32) -> Part {
+        Part::of(&self.handle, so_many(permits))
+    }
+
     #[track_caller]
     fn ask(
         &self,
         permits: u32,
         patience: Patience,
     ) -> impl Future<Output = Result<Option<PermitGuard>, Error>> + Send + 'static + use<> {
-        if let Ok(count @ 1..=PERMITS_MOST) = u16::try_from(permits) {
-            let access = Access::Permits(count);
-            return self.handle.ask(access, patience).left_future();
+        match so_many(permits) {
+            Ok(access) => self.handle.ask(access, patience).left_future(),
+            Err(invalid) => ready(Err(invalid)).right_future(),
         }
-        let invalid = Invalid::new("permits", permits.to_string(), "1 to 1024")
-            .remedy("take as many as the work needs; several guards, if it needs more");
-        ready(Err(invalid.into())).right_future()
     }
 }
 
@@ -274,7 +335,7 @@ impl PermitGuard {
     pub fn permits(&self) -> u32 {
         match self.hold().spec().access {
             Access::Permits(count) => count.into(),
-            Access::Exclusive | Access::Shared => 1,
+            _ => 1,
         }
     }
 }

@@ -5,7 +5,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
+use super::{
+    handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    part::{Part, exclusive_part},
+    run::run_verbs,
+};
 use crate::{
     Error, MutexGuard,
     engine::core::Core,
@@ -23,6 +27,7 @@ use crate::{
 /// | as long as it takes | [`lock`](Mutex::lock) |
 /// | not at all | [`try_lock`](Mutex::try_lock) |
 /// | up to `wait` | [`try_lock_for`](Mutex::try_lock_for) |
+/// | and do one thing | [`run`](Mutex::run), [`run_for`](Mutex::run_for) |
 ///
 /// Waiters of one process are served first come first served. So are processes that run this library; a
 /// newcomer may be faster than all when a holder has died, and Redisson's waiters race for the name as they do
@@ -43,6 +48,7 @@ use crate::{
 /// assert!(mutex.try_lock().await?.is_some());
 /// # Ok(()) }
 /// ```
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct Mutex {
     handle: Handle,
@@ -50,6 +56,8 @@ pub struct Mutex {
 
 lease_settings!(Mutex, "The holders, and how many wait.");
 owner_settings!(Mutex);
+exclusive_part!(Mutex);
+run_verbs!(Mutex, "mutex(\"order:42\")");
 
 impl Mutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Mutex {
@@ -125,6 +133,17 @@ impl Mutex {
     }
 
     /// Takes it from its holder: see [`Client::force_unlock`](crate::Client::force_unlock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let mutex = client.mutex("order:42");
+    /// let guard = mutex.lock().await?; // of a holder that is dead, say
+    /// assert!(mutex.force_unlock().await?);
+    /// assert!(!guard.is_valid()); // a holder of this client learns it at once
+    /// # Ok(()) }
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.handle.force_unlock().await
     }

@@ -6,7 +6,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
+use super::{
+    handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    part::{Part, exclusive_part},
+    run::run_verbs,
+};
 use crate::{
     Error, PlainMutexGuard,
     config::Backoff,
@@ -59,6 +63,7 @@ use crate::{
 /// # Source
 /// Redis documentation, "Distributed Locks with Redis": `SET resource token NX PX`, and compare-and-delete. Where we differ: a
 /// request that is repeated finds its own lease, and a lease id that was given up never holds again.
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct PlainMutex {
     handle: Handle,
@@ -69,6 +74,8 @@ lease_settings!(
     "The holder, and how many clients of this library wait."
 );
 owner_settings!(PlainMutex);
+exclusive_part!(PlainMutex);
+run_verbs!(PlainMutex, "plain_mutex(\"order:42\")");
 
 impl PlainMutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> PlainMutex {
@@ -83,7 +90,18 @@ impl PlainMutex {
     ///
     /// 1 ms to 60 s, in whole milliseconds. Default: 50 ms to 150 ms, about as often as other libraries ask. A lease that
     /// ends sooner is looked at when it ends.
-    #[must_use]
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    ///
+    /// let patient = client.plain_mutex("order:42").backoff(Duration::from_millis(100), Duration::from_secs(1));
+    /// let guard = patient.lock().await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn backoff(&self, first: Duration, most: Duration) -> PlainMutex {
         PlainMutex {
             handle: self
@@ -157,6 +175,17 @@ impl PlainMutex {
 
     /// Takes it from its holder, of whichever library: see [`Client::force_unlock`](crate::Client::force_unlock). Another library
     /// learns it when it releases or extends its lock, if at all.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let mutex = client.plain_mutex("order:42");
+    /// let guard = mutex.lock().await?; // of a holder that is dead, say
+    /// assert!(mutex.force_unlock().await?);
+    /// assert!(!guard.is_valid()); // a holder of this client learns it at once
+    /// # Ok(()) }
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.handle.force_unlock().await
     }

@@ -6,9 +6,12 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
+use super::{
+    handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    part::Part,
+};
 use crate::{
-    Error, ReadGuard, WriteGuard,
+    Error, ReadGuard, RwPolicy, UpgradeableGuard, WriteGuard,
     engine::core::Core,
     engine::queue::Patience,
     kind::{Access, LockKind},
@@ -26,6 +29,8 @@ use crate::{
 /// | not at all | [`try_read`](RwLock::try_read) | [`try_write`](RwLock::try_write) |
 /// | up to `wait` | [`try_read_for`](RwLock::try_read_for) | [`try_write_for`](RwLock::try_write_for) |
 ///
+/// To read first and perhaps write then: [`upgradeable_read`](RwLock::upgradeable_read), with the same two variants.
+///
 /// # Order
 ///
 /// Readers and writers are let in by turns, so that neither starves: a writer that waits, here or in another process,
@@ -34,11 +39,27 @@ use crate::{
 /// the server; after that the next one asks whether a writer waits. Redisson's readers and writers look at no queue: they race
 /// with ours as they do among themselves, so that readers of ours that never end may keep a writer of Redisson's out.
 ///
+/// [`policy`](RwLock::policy) changes that: [`RwPolicy::PreferReaders`] or [`RwPolicy::PreferWriters`].
+///
+/// # From one to the other
+///
+/// ```text
+/// read()             ─► ReadGuard ◄────────────────────────────┬── any number
+///                                                              │ downgrade()
+/// upgradeable_read() ─► UpgradeableGuard ── upgrade() ──┐      │ one, beside readers
+///                                                       ▼      │
+/// write()            ─────────────────────────────► WriteGuard ┘ one, alone
+/// ```
+///
+/// [`downgrade`](crate::Guard::downgrade) and [`upgrade`](crate::Guard::upgrade) are single steps on the server: no other
+/// writes in between. [`WriteGuard::read`](crate::Guard::read) reads under the own write lock.
+///
 /// # Reading twice
 ///
 /// A task that reads and asks to read again may wait for a writer that waits for this task. Pass the guard on, take a second
 /// one with [`reenter`](crate::Guard::reenter), or lock through an [`Owner`](crate::Owner), which may always enter again. A task
-/// that asks to write while it reads waits for itself; so does one that asks to read while it writes.
+/// that asks to write while it reads waits for itself: it takes an [`upgradeable_read`](RwLock::upgradeable_read). So does one that
+/// asks to read while it writes: it calls [`read`](crate::Guard::read) on its guard.
 ///
 /// # Examples
 /// ```
@@ -57,6 +78,7 @@ use crate::{
 /// # drop(writer);
 /// # Ok(()) }
 /// ```
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct RwLock {
     handle: Handle,
@@ -72,6 +94,31 @@ impl RwLock {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> RwLock {
         RwLock {
             handle: Handle::new(core, LockKind::RwLock, name),
+        }
+    }
+
+    /// The same lock with another order in which those that wait are let in. Default: [`RwPolicy::Phase`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    /// use leasehold::RwPolicy;
+    ///
+    /// let lock = client.rw_lock("catalogue").policy(RwPolicy::PreferWriters);
+    /// let writer = lock.try_write_for(Duration::from_secs(1)).await?;
+    /// assert!(lock.try_read_for(Duration::from_millis(10)).await?.is_none());
+    /// assert!(lock.try_upgradeable_read().await?.is_none());
+    /// assert!(lock.force_unlock().await?); // takes it from the writer
+    /// assert!(lock.try_upgradeable_read_for(Duration::from_secs(1)).await?.is_some());
+    /// let reads = lock.upgradeable_read().await?; // and may become the writer
+    /// # drop((writer, reads));
+    /// # Ok(()) }
+    /// ```
+    pub fn policy(&self, policy: RwPolicy) -> RwLock {
+        RwLock {
+            handle: self.handle.with(|settings| settings.policy = policy),
         }
     }
 
@@ -122,6 +169,60 @@ impl RwLock {
         self.reader(at_most(wait))
     }
 
+    /// Waits until this caller may read, and is the only one of the readers that may upgrade; as long as it takes.
+    ///
+    /// Readers come and go beside it, writers wait. A hold of its own on the server, to Redisson a reader like any other; it costs a
+    /// round trip each. While a task of this process waits for one, tasks that ask after it to read may have to wait, too, after the
+    /// hand-off budget.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    ///
+    /// # Source
+    /// `parking_lot::RwLock::upgradable_read`. Redisson has none.
+    #[track_caller]
+    pub fn upgradeable_read(
+        &self,
+    ) -> impl Future<Output = Result<UpgradeableGuard, Error>> + Send + 'static + use<> {
+        never_busy(self.upgrader(Patience::Forever))
+    }
+
+    /// Reads, and may upgrade, if that is possible now; `None` while a writer is inside, or waits, or another may upgrade.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    #[track_caller]
+    pub fn try_upgradeable_read(
+        &self,
+    ) -> impl Future<Output = Result<Option<UpgradeableGuard>, Error>> + Send + 'static + use<>
+    {
+        self.upgrader(Patience::Once)
+    }
+
+    /// Waits up to `wait` until this caller may read and upgrade later; `None` if that could not be had.
+    ///
+    /// `wait` counts from the first poll.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`read`](RwLock::read).
+    #[track_caller]
+    pub fn try_upgradeable_read_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<UpgradeableGuard>, Error>> + Send + 'static + use<>
+    {
+        self.upgrader(at_most(wait))
+    }
+
     /// Waits until this caller is alone and may write, as long as it takes.
     ///
     /// # Errors
@@ -170,6 +271,27 @@ impl RwLock {
         self.writer(at_most(wait))
     }
 
+    /// Its reader's side as a part of a [`MultiLock`](crate::MultiLock).
+    pub fn read_part(&self) -> Part {
+        Part::of(&self.handle, Ok(Access::Shared))
+    }
+
+    /// Its writer's side as a part of a [`MultiLock`](crate::MultiLock).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let (prices, stock) = (client.rw_lock("prices"), client.rw_lock("stock"));
+    /// let both = client.multi_lock([prices.read_part(), stock.write_part()]).lock().await?;
+    /// assert!(stock.try_read().await?.is_none());
+    /// # drop(both);
+    /// # Ok(()) }
+    /// ```
+    pub fn write_part(&self) -> Part {
+        Part::of(&self.handle, Ok(Access::Exclusive))
+    }
+
     /// Frees the lock: takes it from its readers or its writer. `false` if it was free.
     ///
     /// Holders that use this library learn it at their next renewal or [`verify`](crate::Guard::verify), a third of their lease later
@@ -193,6 +315,15 @@ impl RwLock {
         patience: Patience,
     ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
         self.handle.ask(Access::Shared, patience)
+    }
+
+    #[track_caller]
+    fn upgrader(
+        &self,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Option<UpgradeableGuard>, Error>> + Send + 'static + use<>
+    {
+        self.handle.ask(Access::Upgradeable, patience)
     }
 
     #[track_caller]

@@ -5,7 +5,11 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::handle::{Handle, at_most, lease_settings, never_busy, owner_settings};
+use super::{
+    handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    part::{Part, exclusive_part},
+    run::run_verbs,
+};
 use crate::{
     Error, SpinMutexGuard,
     config::Backoff,
@@ -54,6 +58,7 @@ use crate::{
 /// # Source
 /// Redisson `RSpinLock` with `ExponentialBackOff`. Where we differ: waiters of one process queue in memory and ask as one; a
 /// release tells Redisson's `RLock` waiters.
+#[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct SpinMutex {
     handle: Handle,
@@ -64,6 +69,8 @@ lease_settings!(
     "The holder, and how many wait for a mutex of this name: clients that wait for a spin mutex are not seen."
 );
 owner_settings!(SpinMutex);
+exclusive_part!(SpinMutex);
+run_verbs!(SpinMutex, "spin_mutex(\"sequence:invoice\")");
 
 impl SpinMutex {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> SpinMutex {
@@ -78,7 +85,18 @@ impl SpinMutex {
     ///
     /// 1 ms to 60 s, in whole milliseconds. Default: 1 ms to 128 ms, as Redisson's. A lease that ends sooner is looked at when
     /// it ends.
-    #[must_use]
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// use std::time::Duration;
+    ///
+    /// let patient = client.spin_mutex("order:42").backoff(Duration::from_millis(100), Duration::from_secs(1));
+    /// let guard = patient.lock().await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn backoff(&self, first: Duration, most: Duration) -> SpinMutex {
         SpinMutex {
             handle: self
@@ -149,6 +167,17 @@ impl SpinMutex {
     }
 
     /// Takes it from its holder, as [`Mutex::force_unlock`](crate::Mutex::force_unlock) of the same name does.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let mutex = client.spin_mutex("order:42");
+    /// let guard = mutex.lock().await?; // of a holder that is dead, say
+    /// assert!(mutex.force_unlock().await?);
+    /// assert!(!guard.is_valid()); // a holder of this client learns it at once
+    /// # Ok(()) }
+    /// ```
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.handle.force_unlock().await
     }

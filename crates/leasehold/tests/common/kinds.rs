@@ -3,9 +3,10 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Client, Detached, Error, FencedMutex, FencedMutexGuard, LeasedSemaphore, LostReason, Mutex,
-    MutexGuard, Owner, PermitGuard, PlainMutex, PlainMutexGuard, ReadGuard, Released, RwLock,
-    SpinMutex, SpinMutexGuard, Status, WriteGuard,
+    Client, Detached, Error, FairMutex, FairMutexGuard, FencedMutex, FencedMutexGuard,
+    LeasedSemaphore, LostReason, MultiGuard, MultiLock, Mutex, MutexGuard, Owner, PermitGuard,
+    PlainMutex, PlainMutexGuard, ReadGuard, Released, RwLock, Semaphore, SemaphoreGuard, SpinMutex,
+    SpinMutexGuard, Status, UpgradeableGuard, WriteGuard,
 };
 
 /// A row of the table.
@@ -15,20 +16,30 @@ pub enum Row {
     Fenced,
     Read,
     Write,
+    Upgradeable,
     Permit,
     Plain,
     Spin,
+    /// The name and another.
+    Multi,
+    /// A permit without a lease.
+    Count,
+    Fair,
 }
 
 /// Every kind is here, or it does not exist.
-pub const ROWS: [Row; 7] = [
+pub const ROWS: [Row; 11] = [
     Row::Mutex,
     Row::Fenced,
     Row::Read,
     Row::Write,
+    Row::Upgradeable,
     Row::Permit,
     Row::Plain,
     Row::Spin,
+    Row::Multi,
+    Row::Count,
+    Row::Fair,
 ];
 
 /// A lock of any kind, with the verbs of a mutex.
@@ -38,9 +49,14 @@ pub enum AnyLock {
     Fenced(FencedMutex),
     Read(RwLock),
     Write(RwLock),
+    Upgradeable(RwLock),
     Permit(LeasedSemaphore),
     Plain(PlainMutex),
     Spin(SpinMutex),
+    /// With its first part, which it waits for, and which is looked at.
+    Multi(MultiLock, Mutex),
+    Count(Semaphore),
+    Fair(FairMutex),
 }
 
 /// A guard of any kind.
@@ -50,9 +66,13 @@ pub enum AnyGuard {
     Fenced(FencedMutexGuard),
     Read(ReadGuard),
     Write(WriteGuard),
+    Upgradeable(UpgradeableGuard),
     Permit(PermitGuard),
     Plain(PlainMutexGuard),
     Spin(SpinMutexGuard),
+    Multi(MultiGuard),
+    Count(SemaphoreGuard),
+    Fair(FairMutexGuard),
 }
 
 type Asking<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -64,9 +84,16 @@ impl Row {
             Row::Fenced => AnyLock::Fenced(client.fenced_mutex(name)),
             Row::Read => AnyLock::Read(client.rw_lock(name)),
             Row::Write => AnyLock::Write(client.rw_lock(name)),
+            Row::Upgradeable => AnyLock::Upgradeable(client.rw_lock(name)),
             Row::Permit => AnyLock::Permit(client.leased_semaphore(name)),
             Row::Plain => AnyLock::Plain(client.plain_mutex(name)),
             Row::Spin => AnyLock::Spin(client.spin_mutex(name)),
+            Row::Multi => {
+                let first = client.mutex(name);
+                AnyLock::Multi(client.multi_lock([name, &format!("{name}, too")]), first)
+            }
+            Row::Count => AnyLock::Count(client.semaphore(name)),
+            Row::Fair => AnyLock::Fair(client.fair_mutex(name)),
         }
     }
 
@@ -75,9 +102,7 @@ impl Row {
         match self {
             Row::Read => Row::Write.lock(client, name),
             Row::Write => Row::Read.lock(client, name),
-            Row::Mutex | Row::Fenced | Row::Permit | Row::Plain | Row::Spin => {
-                self.lock(client, name)
-            }
+            _ => self.lock(client, name),
         }
     }
 
@@ -87,11 +112,25 @@ impl Row {
             let semaphore = client.leased_semaphore(name);
             semaphore.try_set_permits(1).await.unwrap();
         }
+        if self == Row::Count {
+            let semaphore = client.semaphore(name);
+            semaphore.try_set_permits(1).await.unwrap();
+        }
+    }
+
+    /// Whether a hold has a lease, which ends by itself.
+    pub fn has_lease(self) -> bool {
+        self != Row::Count
     }
 
     /// Whether its waiters listen. (If not, no other client knows that they wait.)
     pub fn listens(self) -> bool {
         self != Row::Spin
+    }
+
+    /// Whether each waiting task has a place of its own on the server.
+    pub fn has_place_per_task(self) -> bool {
+        self == Row::Fair
     }
 
     /// Whether the server keeps how often its holder has entered.
@@ -102,7 +141,7 @@ impl Row {
     /// Keys that stay when nothing is held.
     pub fn stays(self, key: &str, name: &str) -> bool {
         match self {
-            Row::Permit => key == name,
+            Row::Permit | Row::Count => key == name,
             Row::Fenced => key.starts_with("redisson_lock_token:"),
             _ => false,
         }
@@ -116,9 +155,14 @@ macro_rules! same {
             AnyLock::Fenced($inner) => AnyLock::Fenced($changed),
             AnyLock::Read($inner) => AnyLock::Read($changed),
             AnyLock::Write($inner) => AnyLock::Write($changed),
+            AnyLock::Upgradeable($inner) => AnyLock::Upgradeable($changed),
             AnyLock::Permit($inner) => AnyLock::Permit($changed),
             AnyLock::Plain($inner) => AnyLock::Plain($changed),
             AnyLock::Spin($inner) => AnyLock::Spin($changed),
+            AnyLock::Multi($inner, first) => AnyLock::Multi($changed, first),
+            // It has no lease to set.
+            AnyLock::Count(lock) => AnyLock::Count(lock),
+            AnyLock::Fair($inner) => AnyLock::Fair($changed),
         }
     };
 }
@@ -143,9 +187,12 @@ impl AnyLock {
             AnyLock::Fenced(lock) => Some(AnyLock::Fenced(lock.owned_by(owner))),
             AnyLock::Read(lock) => Some(AnyLock::Read(lock.owned_by(owner))),
             AnyLock::Write(lock) => Some(AnyLock::Write(lock.owned_by(owner))),
+            AnyLock::Upgradeable(lock) => Some(AnyLock::Upgradeable(lock.owned_by(owner))),
             AnyLock::Plain(lock) => Some(AnyLock::Plain(lock.owned_by(owner))),
             AnyLock::Spin(lock) => Some(AnyLock::Spin(lock.owned_by(owner))),
-            AnyLock::Permit(_) => None,
+            AnyLock::Multi(lock, first) => Some(AnyLock::Multi(lock.owned_by(owner), first)),
+            AnyLock::Fair(lock) => Some(AnyLock::Fair(lock.owned_by(owner))),
+            AnyLock::Permit(_) | AnyLock::Count(_) => None,
         }
     }
 
@@ -159,11 +206,21 @@ impl AnyLock {
             AnyLock::Write(lock) => {
                 Box::pin(async move { lock.write().await.map(AnyGuard::Write) })
             }
+            AnyLock::Upgradeable(lock) => {
+                Box::pin(async move { lock.upgradeable_read().await.map(AnyGuard::Upgradeable) })
+            }
             AnyLock::Permit(lock) => {
                 Box::pin(async move { lock.acquire().await.map(AnyGuard::Permit) })
             }
             AnyLock::Plain(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Plain) }),
             AnyLock::Spin(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Spin) }),
+            AnyLock::Multi(lock, _) => {
+                Box::pin(async move { lock.lock().await.map(AnyGuard::Multi) })
+            }
+            AnyLock::Count(lock) => {
+                Box::pin(async move { lock.acquire().await.map(AnyGuard::Count) })
+            }
+            AnyLock::Fair(lock) => Box::pin(async move { lock.lock().await.map(AnyGuard::Fair) }),
         }
     }
 
@@ -181,6 +238,10 @@ impl AnyLock {
             AnyLock::Write(lock) => {
                 Box::pin(async move { Ok(lock.try_write().await?.map(AnyGuard::Write)) })
             }
+            AnyLock::Upgradeable(lock) => Box::pin(async move {
+                let guard = lock.try_upgradeable_read().await?;
+                Ok(guard.map(AnyGuard::Upgradeable))
+            }),
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire().await?.map(AnyGuard::Permit)) })
             }
@@ -189,6 +250,15 @@ impl AnyLock {
             }
             AnyLock::Spin(lock) => {
                 Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Spin)) })
+            }
+            AnyLock::Multi(lock, _) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Multi)) })
+            }
+            AnyLock::Count(lock) => {
+                Box::pin(async move { Ok(lock.try_acquire().await?.map(AnyGuard::Count)) })
+            }
+            AnyLock::Fair(lock) => {
+                Box::pin(async move { Ok(lock.try_lock().await?.map(AnyGuard::Fair)) })
             }
         }
     }
@@ -207,6 +277,10 @@ impl AnyLock {
             AnyLock::Write(lock) => {
                 Box::pin(async move { Ok(lock.try_write_for(wait).await?.map(AnyGuard::Write)) })
             }
+            AnyLock::Upgradeable(lock) => Box::pin(async move {
+                let guard = lock.try_upgradeable_read_for(wait).await?;
+                Ok(guard.map(AnyGuard::Upgradeable))
+            }),
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire_for(wait).await?.map(AnyGuard::Permit)) })
             }
@@ -215,6 +289,15 @@ impl AnyLock {
             }
             AnyLock::Spin(lock) => {
                 Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Spin)) })
+            }
+            AnyLock::Multi(lock, _) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Multi)) })
+            }
+            AnyLock::Count(lock) => {
+                Box::pin(async move { Ok(lock.try_acquire_for(wait).await?.map(AnyGuard::Count)) })
+            }
+            AnyLock::Fair(lock) => {
+                Box::pin(async move { Ok(lock.try_lock_for(wait).await?.map(AnyGuard::Fair)) })
             }
         }
     }
@@ -227,10 +310,15 @@ impl AnyLock {
         match self {
             AnyLock::Mutex(lock) => lock.status().await,
             AnyLock::Fenced(lock) => lock.status().await,
-            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) | AnyLock::Upgradeable(lock) => {
+                lock.status().await
+            }
             AnyLock::Permit(lock) => lock.status().await,
             AnyLock::Plain(lock) => lock.status().await,
             AnyLock::Spin(lock) => lock.status().await,
+            AnyLock::Multi(_, first) => first.status().await,
+            AnyLock::Count(lock) => lock.status().await,
+            AnyLock::Fair(lock) => lock.status().await,
         }
     }
 
@@ -238,10 +326,15 @@ impl AnyLock {
         match self {
             AnyLock::Mutex(lock) => lock.force_unlock().await,
             AnyLock::Fenced(lock) => lock.force_unlock().await,
-            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await,
+            AnyLock::Read(lock) | AnyLock::Write(lock) | AnyLock::Upgradeable(lock) => {
+                lock.force_unlock().await
+            }
             AnyLock::Permit(lock) => lock.force_unlock().await,
             AnyLock::Plain(lock) => lock.force_unlock().await,
             AnyLock::Spin(lock) => lock.force_unlock().await,
+            AnyLock::Multi(lock, _) => lock.force_unlock().await,
+            AnyLock::Count(lock) => lock.force_unlock().await,
+            AnyLock::Fair(lock) => lock.force_unlock().await,
         }
     }
 }
@@ -253,9 +346,13 @@ macro_rules! each {
             AnyGuard::Fenced($inner) => $done,
             AnyGuard::Read($inner) => $done,
             AnyGuard::Write($inner) => $done,
+            AnyGuard::Upgradeable($inner) => $done,
             AnyGuard::Permit($inner) => $done,
             AnyGuard::Plain($inner) => $done,
             AnyGuard::Spin($inner) => $done,
+            AnyGuard::Multi($inner) => $done,
+            AnyGuard::Count($inner) => $done,
+            AnyGuard::Fair($inner) => $done,
         }
     };
 }
@@ -270,7 +367,19 @@ impl AnyGuard {
     }
 
     pub fn owner(&self) -> String {
-        each!(self, guard => guard.owner())
+        match self {
+            AnyGuard::Multi(guard) => guard.owners().remove(0),
+            AnyGuard::Mutex(guard) => guard.owner(),
+            AnyGuard::Fenced(guard) => guard.owner(),
+            AnyGuard::Read(guard) => guard.owner(),
+            AnyGuard::Write(guard) => guard.owner(),
+            AnyGuard::Upgradeable(guard) => guard.owner(),
+            AnyGuard::Count(guard) => guard.owner(),
+            AnyGuard::Permit(guard) => guard.owner(),
+            AnyGuard::Plain(guard) => guard.owner(),
+            AnyGuard::Spin(guard) => guard.owner(),
+            AnyGuard::Fair(guard) => guard.owner(),
+        }
     }
 
     pub async fn lost(&self) -> LostReason {
@@ -291,14 +400,30 @@ impl AnyGuard {
             AnyGuard::Fenced(guard) => AnyGuard::Fenced(guard.reenter()?),
             AnyGuard::Read(guard) => AnyGuard::Read(guard.reenter()?),
             AnyGuard::Write(guard) => AnyGuard::Write(guard.reenter()?),
+            AnyGuard::Upgradeable(guard) => AnyGuard::Upgradeable(guard.reenter()?),
             AnyGuard::Permit(guard) => AnyGuard::Permit(guard.reenter()?),
             AnyGuard::Plain(guard) => AnyGuard::Plain(guard.reenter()?),
             AnyGuard::Spin(guard) => AnyGuard::Spin(guard.reenter()?),
+            AnyGuard::Multi(guard) => AnyGuard::Multi(guard.reenter()?),
+            AnyGuard::Count(guard) => AnyGuard::Count(guard.reenter()?),
+            AnyGuard::Fair(guard) => AnyGuard::Fair(guard.reenter()?),
         })
     }
 
     pub fn detach(self) -> Detached {
-        each!(self, guard => guard.detach())
+        match self {
+            AnyGuard::Multi(guard) => guard.detach().remove(0),
+            AnyGuard::Mutex(guard) => guard.detach(),
+            AnyGuard::Fenced(guard) => guard.detach(),
+            AnyGuard::Read(guard) => guard.detach(),
+            AnyGuard::Write(guard) => guard.detach(),
+            AnyGuard::Upgradeable(guard) => guard.detach(),
+            AnyGuard::Count(guard) => guard.detach(),
+            AnyGuard::Permit(guard) => guard.detach(),
+            AnyGuard::Plain(guard) => guard.detach(),
+            AnyGuard::Spin(guard) => guard.detach(),
+            AnyGuard::Fair(guard) => guard.detach(),
+        }
     }
 
     /// Zero of a kind that has none.

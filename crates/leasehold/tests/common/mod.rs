@@ -10,6 +10,7 @@ pub mod kinds;
 pub mod peer;
 pub mod process;
 pub mod redisson;
+pub mod rw;
 pub mod wire;
 
 use std::{
@@ -88,6 +89,30 @@ pub fn servers() -> Vec<Server> {
     flavors.into_iter().map(Server::start).collect()
 }
 
+/// Sends a copy of a request, when the server is about to forget all answers: how many it keeps for long after it.
+pub fn answers_kept_anew(server: &Server, copy: &[String]) -> usize {
+    let answers = || {
+        keys(server)
+            .into_iter()
+            .filter(|key| key.contains(":gone:"))
+    };
+    for key in answers() {
+        server.cli(&["PEXPIRE", &key, "9000"]);
+    }
+    wire::send_copy(server, copy);
+    answers()
+        .filter(|key| int(server, &["PTTL", key]) > 9000)
+        .count()
+}
+
+/// How often a test counts beside a JVM: so often with `LEASEHOLD_FULL=1`, and else a quarter of it.
+pub fn of_the_whole(times: usize) -> usize {
+    match std::env::var_os("LEASEHOLD_FULL") {
+        Some(_) => times,
+        None => times.div_ceil(4),
+    }
+}
+
 /// A release that came too late, and says so.
 #[track_caller]
 pub fn assert_lost(released: Result<Released, Error>, reason: LostReason) {
@@ -128,6 +153,13 @@ pub async fn until_listening(client: &Client, clients: u64) {
             "{clients} never listened"
         );
     }
+}
+
+/// How often the server was asked for what a lock is taken with: an attempt of a peer that waits and listens to nothing shows here.
+pub fn attempts(server: &Server) -> u64 {
+    let calls = server.calls();
+    let of = |command: &str| calls.get(command).copied().unwrap_or_default();
+    of("set") + of("eval") + of("evalsha")
 }
 
 /// A number that the server answers with.
@@ -241,6 +273,13 @@ pub async fn wait_until_idle(client: &Client) {
         client.footprint() == leasehold::Footprint::default()
     })
     .await;
+}
+
+/// What the server has refused its users. A client that connects asks whether the server is a node of a cluster, and needs no right to.
+pub fn refused(server: &Server) -> Vec<redis::Value> {
+    let mut log: Vec<redis::Value> = redis::from_redis_value(server.cli(&["ACL", "LOG"])).unwrap();
+    log.retain(|entry| !format!("{entry:?}").contains("cluster|myid"));
+    log
 }
 
 /// A client of a user that may do what `rules` say, by a proxy that counts its connections.

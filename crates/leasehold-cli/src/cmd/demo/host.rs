@@ -24,10 +24,10 @@ use tokio::{
 use super::{
     HOST_WORD,
     record::{Happening, What},
-    story::{self, Part},
-    worker::{Failed, Stock, Worker},
+    story::{Kind, Part},
+    worker::{Failed, Lock, Stock, Worker},
 };
-use crate::{clock, exit::Exit, supervise::link::own_binary};
+use crate::{clock, exit::Exit, server::Address, supervise::link::own_binary};
 
 /// Three holders in a row, then the next process gets its turn: few enough to see both.
 const HANDOFF: Handoff = Handoff::new(2, Duration::from_secs(2));
@@ -37,6 +37,7 @@ const HANDOFF: Handoff = Handoff::new(2, Duration::from_secs(2));
 pub(super) struct Job {
     pub(super) host: usize,
     pub(super) lock: String,
+    pub(super) kind: Kind,
     pub(super) parts: Vec<Part>,
     pub(super) stock: PathBuf,
     pub(super) seed: u64,
@@ -47,7 +48,7 @@ pub(super) struct Job {
 #[derive(Clone, Debug)]
 pub(super) enum Backend {
     Memory(MemoryServer),
-    Server(String),
+    Server(Address),
 }
 
 /// A process that was started and waits for the word.
@@ -67,7 +68,7 @@ impl Host {
         let (kill, killed) = oneshot::channel();
         match backend {
             Backend::Memory(server) => in_a_thread(server.clone(), job, tell, when, killed)?,
-            Backend::Server(url) => in_a_process(url, &job, tell, when, killed)?,
+            Backend::Server(server) => in_a_process(server, &job, tell, when, killed)?,
         }
         Ok(Host {
             go: Some(go),
@@ -132,14 +133,19 @@ async fn play(
 ) -> Result<(), Failed> {
     let client = builder.handoff(HANDOFF).connect().await?;
     tokio::spawn(tell_of_leases(client.clone(), report.clone()));
+    if let Kind::Semaphore(permits) = job.kind {
+        // The first process sets them, the others find them set.
+        let semaphore = client.leased_semaphore(&job.lock);
+        semaphore.try_set_permits(permits).await?;
+    }
     report.tell(What::Ready);
     go.await;
 
     let mut workers = JoinSet::new();
     for (number, part) in job.parts.iter().enumerate() {
-        let mutex = client.mutex(job.lock.as_str()).lease(story::LEASE);
+        let lock = Lock::new(&client, job.kind, &job.lock, part.role);
         let worker = Worker {
-            mutex: (!job.broken).then_some(mutex),
+            lock: (!job.broken).then_some(lock),
             stock: Stock::open(&job.stock)?,
             random: fastrand::Rng::with_seed(job.seed.wrapping_add(number as u64)),
             report: report.of(number),
@@ -157,7 +163,7 @@ async fn tell_of_leases(client: Client, report: Reporter) {
     // The worker tells its own losses.
     while let Ok(event) = events.recv().await {
         let what = match event.kind {
-            EventKind::HandedOver => What::HandedOver,
+            EventKind::HandedOver { .. } => What::HandedOver,
             EventKind::Renewed => What::Renewed,
             EventKind::RenewalFailed => What::RenewalFailed,
             _ => continue,
@@ -214,7 +220,7 @@ fn in_a_thread(
 }
 
 fn in_a_process(
-    url: &str,
+    server: &Address,
     job: &Job,
     tell: UnboundedSender<Happening>,
     go: oneshot::Receiver<()>,
@@ -230,7 +236,7 @@ fn in_a_process(
         return Err(io::Error::other("a pipe is missing"));
     };
     // Not in the arguments, which every user of this machine can read.
-    let mut script = serde_json::to_string(&(url, job))?;
+    let mut script = serde_json::to_string(&(server, job))?;
     script.push('\n');
     let host = job.host;
     tokio::spawn(async move {
@@ -269,8 +275,11 @@ fn in_a_process(
 pub(crate) fn main() -> ExitCode {
     let mut script = String::new();
     let read = io::stdin().read_line(&mut script);
-    let Ok((url, job)) = read.and_then(|_| Ok(serde_json::from_str::<(String, Job)>(&script)?))
+    let Ok((server, job)) = read.and_then(|_| Ok(serde_json::from_str::<(Address, Job)>(&script)?))
     else {
+        return Exit::Usage.into();
+    };
+    let Ok(builder) = server.builder() else {
         return Exit::Usage.into();
     };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
@@ -296,7 +305,6 @@ pub(crate) fn main() -> ExitCode {
         // The process that directs the demo is gone.
         std::process::exit(0);
     });
-    let builder = Client::builder().url(&url);
     let go = async {
         let _ = when.await;
     };

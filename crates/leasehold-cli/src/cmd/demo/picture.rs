@@ -29,6 +29,8 @@ enum Cell {
     Away,
     Waits,
     Holds,
+    /// Holds it beside other readers.
+    Reads,
     Renewed,
     /// Got it from a worker of the same process above or below.
     HandedDown,
@@ -44,6 +46,7 @@ impl Cell {
             Cell::Away => ' ',
             Cell::Waits => '·',
             Cell::Holds => '▇',
+            Cell::Reads => '▃',
             Cell::Renewed => '┃',
             Cell::HandedDown => '↓',
             Cell::HandedUp => '↑',
@@ -57,7 +60,7 @@ impl Cell {
         match self {
             Cell::Away => Style::new(),
             Cell::Waits => DIM,
-            Cell::Holds => colour,
+            Cell::Holds | Cell::Reads => colour,
             Cell::Renewed | Cell::HandedDown | Cell::HandedUp => BOLD,
             Cell::Lost => BAD,
             Cell::RunsOut => BAD.dimmed(),
@@ -70,6 +73,7 @@ pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
     let sign = |cell: Cell, means: &str| format!("{} {means}", cell.glyph());
     let signs = [
         sign(Cell::Holds, "holds"),
+        sign(Cell::Reads, "reads"),
         sign(Cell::Waits, "waits"),
         sign(Cell::Renewed, "renewed"),
         format!("{} {}", "↓↑", "handed over"),
@@ -79,7 +83,7 @@ pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
     let mut lines = vec![
         String::new(),
         format!(" {BOLD}leasehold demo{BOLD:#}  {DIM}{on} · seed {seed}{DIM:#}"),
-        format!(" {DIM}{}{DIM:#}", signs.join("   ")),
+        format!(" {DIM}{}{DIM:#}", signs.join("  ")),
     ];
     if broken {
         lines.push(format!(" {BAD}--broken: nobody asks for the lock{BAD:#}"));
@@ -165,14 +169,18 @@ fn cells(record: &Record, holds: &[Hold], place: Place, now: Duration, scale: &S
             continue;
         }
         let columns = scale.columns(hold.from, hold.to.unwrap_or(now));
-        cells[columns.clone()].fill(Cell::Holds);
+        let sign = match record.part(place).role {
+            Role::Reader { .. } => Cell::Reads,
+            _ => Cell::Holds,
+        };
+        cells[columns.clone()].fill(sign);
         for renewal in &hold.renewals {
             set(&mut cells, scale.column(*renewal), Cell::Renewed);
         }
         if hold.handed_over {
-            let above = number
-                .checked_sub(1)
-                .is_none_or(|before| holds[before].place < place);
+            let mut before = holds[..number].iter().rev();
+            let before = before.find(|hold| hold.place.host == place.host);
+            let above = before.is_none_or(|before| before.place < place);
             let arrow = if above {
                 Cell::HandedDown
             } else {
@@ -334,8 +342,8 @@ mod tests {
             rows(&story(), 4_500),
             [
                 "  p1 slow   ▇▇▇▇▇▇┃▇▇▇▇▇┃▇✗░░░░░░░░░                               killed",
-                "  p2 next       ····················▇▇▇▇▇▇                         after 800 ms",
-                "  p3 last                                 ↓▇▇▇▇▇",
+                "  p2 gus        ····················▇▇▇▇▇▇                         after 800 ms",
+                "  p3 hal                                  ↓▇▇▇▇▇",
                 "            0 s         1 s         2 s         3 s         4 s",
             ]
         );
@@ -350,7 +358,7 @@ mod tests {
             panic!("rows")
         };
         assert_eq!(first, "  p1 slow   ▇▇▇▇▇▇");
-        assert_eq!(second, "  p2 next    ·····");
+        assert_eq!(second, "  p2 gus     ·····");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::story::{Act, Place};
+use super::story::{Act, Kind, Part, Place, Role};
 
 /// One thing that happened, as its process saw it. Instants are on [`crate::clock`], which all processes share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,6 +94,28 @@ impl Record {
     /// When a process was killed, and which.
     pub(super) fn killed(&self) -> Option<(Duration, usize)> {
         self.of(&What::Killed).next().map(|it| (it.at, it.host))
+    }
+
+    pub(super) fn part(&self, place: Place) -> &Part {
+        &self.act.cast[place.host][place.part]
+    }
+
+    fn reads(&self, hold: &Hold) -> bool {
+        matches!(self.part(hold.place).role, Role::Reader { .. })
+    }
+
+    /// Whether a lock of this kind lets these be there at the same time.
+    fn may_be_together(&self, holds: &[&Hold]) -> bool {
+        match self.act.kind {
+            Kind::Mutex => holds.len() == 1,
+            Kind::RwLock => holds.len() == 1 || holds.iter().all(|hold| self.reads(hold)),
+            Kind::Semaphore(permits) => holds.len() <= permits as usize,
+        }
+    }
+
+    /// The first hold that began beside others that should have kept it out, behind these.
+    pub(super) fn overlap<'a>(&self, holds: &'a [Hold]) -> Option<Vec<&'a Hold>> {
+        together(holds).find(|holds| !self.may_be_together(holds))
     }
 
     /// All holds by their beginning.
@@ -188,21 +210,13 @@ fn begin(it: &Happening, part: usize) -> Hold {
     }
 }
 
-/// The first two holds that were there at the same time.
-pub(super) fn overlap(holds: &[Hold]) -> Option<(&Hold, &Hold)> {
-    let mut last: Option<&Hold> = None;
-    for hold in holds {
-        if let Some(last) = last
-            && last.to.is_none_or(|to| hold.from < to)
-        {
-            return Some((last, hold));
-        }
-        let ends_later = |last: &Hold| hold.to.is_none_or(|to| last.to.is_some_and(|end| end < to));
-        if last.is_none_or(ends_later) {
-            last = Some(hold);
-        }
-    }
-    None
+/// The holds that had not ended when each hold began, itself the last.
+pub(super) fn together(holds: &[Hold]) -> impl Iterator<Item = Vec<&Hold>> {
+    holds.iter().enumerate().map(move |(number, hold)| {
+        let before = holds[..number].iter();
+        let beside = before.filter(|other| other.to.is_none_or(|to| hold.from < to));
+        beside.chain([hold]).collect()
+    })
 }
 
 #[cfg(test)]
@@ -216,7 +230,13 @@ pub(super) mod tests {
 
     /// A record of the second act (three processes of one worker each) that began at second 100.
     pub(in super::super) fn record(events: &[(u64, usize, What)]) -> Record {
-        let [_, act, _] = story::acts();
+        record_of(2, events)
+    }
+
+    /// A record of another act, of the first worker of each process.
+    pub(in super::super) fn record_of(number: usize, events: &[(u64, usize, What)]) -> Record {
+        let mut acts = story::acts().into_iter();
+        let act = acts.find(|act| act.number == number).unwrap();
         let mut record = Record::new(act, ms(100_000));
         for (at, host, what) in events {
             let of_worker = matches!(
@@ -250,7 +270,7 @@ pub(super) mod tests {
         );
         assert_eq!(holds[0].renewals, [ms(100_300)]);
         assert_eq!(holds[1].end, End::Lasts);
-        assert_eq!(overlap(&holds), None);
+        assert_eq!(record.overlap(&holds), None);
     }
 
     #[test]
@@ -273,7 +293,7 @@ pub(super) mod tests {
             (20, 0, What::Left),
             (30, 1, What::Left),
         ]);
-        assert!(overlap(&beside.holds()).is_some());
+        assert!(beside.overlap(&beside.holds()).is_some());
         // The long one is compared with all that follow, not only with the first.
         let within = record(&[
             (0, 0, What::Entered),
@@ -281,8 +301,46 @@ pub(super) mod tests {
             (20, 1, What::Left),
             (30, 2, What::Entered),
         ]);
-        assert!(overlap(&within.holds()[..1]).is_none());
-        assert!(overlap(&within.holds()).is_some());
+        let holds = within.holds();
+        assert!(within.overlap(&holds[..1]).is_none());
+        assert!(within.overlap(&holds[1..]).is_none());
+        let found = [&holds[0], &holds[2]];
+        let beside_the_long_one = [holds[0].clone(), holds[2].clone()];
+        assert_eq!(within.overlap(&beside_the_long_one).unwrap(), found);
+    }
+
+    #[test]
+    fn readers_may_be_together_and_a_writer_may_not() {
+        let play = |second| {
+            let record = record_of(
+                4,
+                &[
+                    (0, 0, What::Entered),
+                    (10, second, What::Entered),
+                    (20, 0, What::Left),
+                    (30, second, What::Left),
+                ],
+            );
+            record.overlap(&record.holds()).is_some()
+        };
+        assert!(!play(1), "two readers");
+        assert!(play(2), "a reader and the writer");
+    }
+
+    #[test]
+    fn two_permits_let_two_be_together_and_no_third() {
+        let mut events = vec![
+            (0, 0, What::Entered),
+            (10, 1, What::Entered),
+            (20, 0, What::Left),
+            (20, 2, What::Entered),
+        ];
+        let within = record_of(5, &events);
+        assert_eq!(within.overlap(&within.holds()), None);
+        events[2].0 = 21;
+        events.sort_by_key(|event| event.0);
+        let third = record_of(5, &events);
+        assert_eq!(third.overlap(&third.holds()).unwrap().len(), 3);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The three acts: the processes, their lock, and their work.
+//! The acts: the processes, their lock, and their work.
 
 use std::time::Duration;
 
@@ -18,12 +18,23 @@ pub(super) struct Act {
     pub(super) says: [&'static str; 2],
     /// The last part of the lock's name.
     pub(super) lock: &'static str,
+    pub(super) kind: Kind,
     /// The workers, by process.
     pub(super) cast: Vec<Vec<Part>>,
     /// Kill the first process this long after it got the lock.
     pub(super) kill_after: Option<Duration>,
     /// How long it takes, roughly: the length of the time axis.
     pub(super) about: Duration,
+}
+
+/// The kind of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    Mutex,
+    /// [`Role::Reader`]s read, all others write.
+    RwLock,
+    /// So many permits; each worker takes one.
+    Semaphore(u32),
 }
 
 /// One worker.
@@ -40,6 +51,8 @@ pub(super) enum Role {
     Buyer,
     /// Comes this late, then holds it this long, once.
     Holder { after: Duration, hold: Duration },
+    /// The same, beside others that read.
+    Reader { after: Duration, hold: Duration },
 }
 
 /// A worker's place: the process, and its number there.
@@ -59,7 +72,7 @@ impl Act {
     }
 }
 
-pub(super) fn acts() -> [Act; 3] {
+pub(super) fn acts() -> [Act; 5] {
     [
         Act {
             number: 1,
@@ -69,6 +82,7 @@ pub(super) fn acts() -> [Act; 3] {
                 "Nothing but the lock keeps two sales from reading the same number.",
             ],
             lock: "tickets",
+            kind: Kind::Mutex,
             cast: [["ada", "ben"], ["cyd", "dan"], ["eve", "fay"]]
                 .iter()
                 .map(|pair| pair.iter().map(|name| part(name, Role::Buyer)).collect())
@@ -84,10 +98,11 @@ pub(super) fn acts() -> [Act; 3] {
                 "a second while the job is at work; the others stay out until it is released.",
             ],
             lock: "report",
+            kind: Kind::Mutex,
             cast: vec![
                 vec![holder("slow", 0, 3_500)],
-                vec![holder("next", 300, 400)],
-                vec![holder("last", 600, 400)],
+                vec![holder("gus", 300, 400)],
+                vec![holder("hal", 600, 400)],
             ],
             kill_after: None,
             about: Duration::from_millis(4_500),
@@ -97,16 +112,51 @@ pub(super) fn acts() -> [Act; 3] {
             title: "A crash while holding",
             says: [
                 "The holder is killed: it releases nothing and renews no more. The name stays",
-                "taken until the lease runs out, then the next in line has it.",
+                "taken until its lease runs out (░). Then the first waiter to ask gets it.",
             ],
             lock: "payout",
+            kind: Kind::Mutex,
             cast: vec![
                 vec![holder("doomed", 0, 60_000)],
-                vec![holder("next", 200, 500)],
-                vec![holder("last", 400, 400)],
+                vec![holder("ian", 200, 500)],
+                vec![holder("joy", 400, 400)],
             ],
             kill_after: Some(Duration::from_millis(1_150)),
             about: Duration::from_millis(3_200),
+        },
+        Act {
+            number: 4,
+            title: "Readers and a writer",
+            says: [
+                "Readers share the lock; the writer has it alone. It waits for the readers",
+                "inside, and readers that come later wait for it: neither side starves.",
+            ],
+            lock: "catalogue",
+            kind: Kind::RwLock,
+            cast: vec![
+                vec![reader("ann", 0, 500), reader("cas", 450, 500)],
+                vec![reader("bob", 100, 550), reader("dot", 520, 430)],
+                vec![holder("edit", 250, 400)],
+            ],
+            kill_after: None,
+            about: Duration::from_millis(1_600),
+        },
+        Act {
+            number: 5,
+            title: "Two permits for five jobs",
+            says: [
+                "A semaphore lets two in at a time. Each permit is a lease of its own: it is",
+                "renewed like a lock, and is free again after the crash of its holder.",
+            ],
+            lock: "encoders",
+            kind: Kind::Semaphore(2),
+            cast: vec![
+                vec![holder("jo", 0, 500), holder("kim", 60, 400)],
+                vec![holder("lee", 30, 600), holder("max", 90, 400)],
+                vec![holder("nat", 120, 400)],
+            ],
+            kill_after: None,
+            about: Duration::from_millis(1_600),
         },
     ]
 }
@@ -119,11 +169,11 @@ fn part(name: &str, role: Role) -> Part {
 }
 
 fn holder(name: &str, after_ms: u64, hold_ms: u64) -> Part {
-    part(
-        name,
-        Role::Holder {
-            after: Duration::from_millis(after_ms),
-            hold: Duration::from_millis(hold_ms),
-        },
-    )
+    let [after, hold] = [after_ms, hold_ms].map(Duration::from_millis);
+    part(name, Role::Holder { after, hold })
+}
+
+fn reader(name: &str, after_ms: u64, hold_ms: u64) -> Part {
+    let [after, hold] = [after_ms, hold_ms].map(Duration::from_millis);
+    part(name, Role::Reader { after, hold })
 }

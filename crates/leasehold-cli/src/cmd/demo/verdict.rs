@@ -5,12 +5,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{
-    record::{End, Hold, Record, What, overlap},
-    story,
+    record::{End, Hold, Record, What, together},
+    story::{self, Kind, Place},
 };
 use crate::output::human;
 
-/// How much later than the lease says the next in line may have it: two busy cores, and a few round trips.
+/// How much later than the lease says a waiter may have it: two busy cores, and a few round trips.
 const SLACK: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -49,10 +49,12 @@ pub(super) fn judge(records: &[Record], stock_left: i64) -> Verdict {
     };
     let mut checks = vec![no_overlap(records), not_oversold(counts.sold, stock_left)];
     for record in records {
-        match (record.act.kill_after, record.act.number) {
-            (Some(_), _) => checks.push(survived(record)),
-            (None, 2) => checks.push(kept(record)),
-            _ => {}
+        match (record.act.kind, record.act.kill_after) {
+            (Kind::Mutex, Some(_)) => checks.push(survived(record)),
+            (Kind::Mutex, None) if record.act.number == 2 => checks.push(kept(record)),
+            (Kind::Mutex, None) => {}
+            (Kind::RwLock, _) => checks.push(took_turns(record)),
+            (Kind::Semaphore(permits), _) => checks.push(shared(record, permits)),
         }
     }
     checks.extend(records.iter().filter_map(trouble));
@@ -68,15 +70,17 @@ fn no_overlap(records: &[Record]) -> Check {
     let total: usize = holds.iter().map(|(_, holds)| holds.len()).sum();
     let found = holds
         .iter()
-        .find_map(|(record, holds)| Some((record, overlap(holds)?)));
+        .find_map(|(record, holds)| Some((record, record.overlap(holds)?)));
     let detail = match &found {
         None => format!("{total} holds of {} locks compared", records.len()),
-        Some((record, (one, other))) => format!(
-            "{} and {} both worked on {:?}",
-            name(record, one),
-            name(record, other),
-            record.act.lock
-        ),
+        Some((record, holds)) => {
+            let names: Vec<&str> = holds.iter().map(|hold| name(record, hold)).collect();
+            format!(
+                "{} worked on {:?} at once",
+                names.join(" and "),
+                record.act.lock
+            )
+        }
     };
     Check {
         what: "nothing overlapped",
@@ -86,7 +90,7 @@ fn no_overlap(records: &[Record]) -> Check {
 }
 
 fn name<'a>(record: &'a Record, hold: &Hold) -> &'a str {
-    &record.act.cast[hold.place.host][hold.place.part].name
+    &record.part(hold.place).name
 }
 
 fn not_oversold(sold: usize, left: i64) -> Check {
@@ -118,22 +122,67 @@ fn kept(record: &Record) -> Check {
     }
 }
 
-/// The third act: the next in line has the name within the lease.
+/// The third act: a waiter has the name when the lease has run out. Which one is no promise: the first that asks.
 fn survived(record: &Record) -> Check {
     let holds = record.holds();
     let was_held = holds.iter().any(|hold| hold.end == End::Killed);
-    let after = record.heir().map(|(_, after)| after);
+    let heir = record.heir();
     Check {
         what: "the crash freed the name",
-        ok: was_held && after.is_some_and(|after| after <= story::LEASE + SLACK),
-        detail: match after {
-            Some(after) => format!(
-                "next in line after {} of a lease of {}",
+        ok: was_held && heir.is_some_and(|(_, after)| after <= story::LEASE + SLACK),
+        detail: match heir {
+            Some((heir, after)) => format!(
+                "{} had it after {}; the lease lasts {}",
+                record.part(heir).name,
                 human(after),
                 human(story::LEASE)
             ),
             None => "nobody got it after the kill".to_owned(),
         },
+    }
+}
+
+/// The fourth act: readers were inside together, and those that asked after the writer came in after it.
+fn took_turns(record: &Record) -> Check {
+    let holds = record.holds();
+    let most = together(&holds).map(|holds| holds.len()).max().unwrap_or(0);
+    let writer = Place { host: 2, part: 0 };
+    let asked = |place| {
+        record
+            .waits(place, Duration::MAX)
+            .first()
+            .map(|wait| wait.0)
+    };
+    let hold_of = |place| holds.iter().find(|hold| hold.place == place);
+    let left = hold_of(writer).and_then(|hold| hold.to);
+    let asked_after = |place: &Place| *place != writer && asked(*place) > asked(writer);
+    let places = record.act.places().map(|(place, _)| place);
+    let late: Vec<Place> = places.filter(asked_after).collect();
+    let waited = |place: &Place| {
+        let from = hold_of(*place).map(|hold| hold.from);
+        left.is_some_and(|left| from.is_some_and(|from| from >= left))
+    };
+    let did = late.iter().filter(|place| waited(place)).count();
+    Check {
+        what: "readers shared, by turns",
+        ok: most > 1 && left.is_some() && did == late.len(),
+        detail: format!(
+            "{most} at once; {did} of {} behind the writer waited for it",
+            late.len()
+        ),
+    }
+}
+
+/// The fifth act: all permits were used, and all workers had one.
+fn shared(record: &Record, permits: u32) -> Check {
+    let holds = record.holds();
+    let most = together(&holds).map(|holds| holds.len()).max().unwrap_or(0);
+    let released = holds.iter().filter(|hold| hold.end == End::Released);
+    let (had, all) = (released.count(), record.act.places().count());
+    Check {
+        what: "the permits were shared",
+        ok: most == permits as usize && had == all,
+        detail: format!("{most} at once of {permits}, {had} of {all} had one"),
     }
 }
 
@@ -162,7 +211,10 @@ fn trouble(record: &Record) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::record::tests::record, *};
+    use super::{
+        super::record::tests::{record, record_of},
+        *,
+    };
 
     #[test]
     fn two_at_once_fail_the_check() {
@@ -174,7 +226,44 @@ mod tests {
         ]);
         let check = no_overlap(&[beside]);
         assert!(!check.ok);
-        assert!(check.detail.contains("slow and next"), "{}", check.detail);
+        assert!(check.detail.contains("slow and gus"), "{}", check.detail);
+    }
+
+    #[test]
+    fn readers_that_overtake_the_writer_or_never_meet_fail_the_check() {
+        let late = |asked, entered| {
+            let mut events = vec![
+                (0, 0, What::Asked),
+                (0, 0, What::Entered),
+                (100, 2, What::Asked),
+                (asked, 1, What::Asked),
+                (entered, 1, What::Entered),
+                (600, 0, What::Left),
+                (600, 2, What::Entered),
+                (900, 2, What::Left),
+            ];
+            events.sort_by_key(|event| event.0);
+            took_turns(&record_of(4, &events))
+        };
+        assert!(late(50, 50).ok, "it came before the writer");
+        assert!(!late(200, 200).ok, "it overtook the writer");
+        assert!(!late(200, 900).ok, "no two readers met");
+    }
+
+    #[test]
+    fn a_permit_that_was_not_used_or_not_had_fails_the_check() {
+        let play = |second| {
+            let mut events = Vec::new();
+            for (host, from) in [(0, 0), (1, second), (2, 1_000)] {
+                events.extend([(from, host, What::Entered), (from + 400, host, What::Left)]);
+            }
+            events.sort_by_key(|event| event.0);
+            shared(&record_of(5, &events), 2)
+        };
+        let check = play(200);
+        assert!(!check.ok, "two of the five had none");
+        assert_eq!(check.detail, "2 at once of 2, 3 of 5 had one");
+        assert!(play(500).detail.starts_with("1 at once"));
     }
 
     #[test]
@@ -211,6 +300,25 @@ mod tests {
         assert!(heir_at(1_990).ok);
         assert!(!heir_at(2_500).ok);
         assert!(!survived(&record(&[(0, 1, What::Entered), (1_000, 0, What::Killed)])).ok);
+    }
+
+    #[test]
+    fn the_check_names_the_waiter_that_has_the_name_after_the_crash_whichever_it_is() {
+        for (heir, name) in [(1, "ian"), (2, "joy")] {
+            let check = survived(&record_of(
+                3,
+                &[
+                    (0, 0, What::Entered),
+                    (200, 1, What::Asked),
+                    (400, 2, What::Asked),
+                    (1_000, 0, What::Killed),
+                    (1_850, heir, What::Entered),
+                ],
+            ));
+            assert!(check.ok);
+            let detail = format!("{name} had it after 850 ms; the lease lasts 1 s");
+            assert_eq!(check.detail, detail);
+        }
     }
 
     #[test]

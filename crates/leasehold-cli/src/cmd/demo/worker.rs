@@ -2,13 +2,13 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path, time::Duration};
 
-use leasehold::{Error, Mutex};
+use leasehold::{Client, Error, Guard, Handoff, LeasedSemaphore, Mutex, RwLock};
 use tokio::time::sleep;
 
 use super::{
     host::Reporter,
     record::What,
-    story::{Part, Role},
+    story::{self, Kind, Part, Role},
 };
 
 /// How long a sale takes, in ms: longer than two draws of the picture are apart.
@@ -16,10 +16,37 @@ const SALE: std::ops::Range<u64> = 90..160;
 /// How long a buyer thinks before the next ticket, in ms.
 const PAUSE: std::ops::Range<u64> = 20..260;
 
+/// A lock as one worker takes it.
+pub(super) enum Lock {
+    Mutex(Mutex),
+    Read(RwLock),
+    Write(RwLock),
+    Permit(LeasedSemaphore),
+}
+
+impl Lock {
+    pub(super) fn new(client: &Client, kind: Kind, name: &str, role: Role) -> Lock {
+        let lease = story::LEASE;
+        match kind {
+            Kind::Mutex => Lock::Mutex(client.mutex(name).lease(lease)),
+            Kind::RwLock => {
+                let lock = client.rw_lock(name).lease(lease);
+                // The budget of this demo would let readers of one process in for two seconds, past a writer.
+                let lock = lock.handoff(Handoff::default());
+                match role {
+                    Role::Reader { .. } => Lock::Read(lock),
+                    _ => Lock::Write(lock),
+                }
+            }
+            Kind::Semaphore(_) => Lock::Permit(client.leased_semaphore(name).lease(lease)),
+        }
+    }
+}
+
 /// One worker, ready to play.
 pub(super) struct Worker {
     /// `None` plays without the lock.
-    pub(super) mutex: Option<Mutex>,
+    pub(super) lock: Option<Lock>,
     pub(super) stock: Stock,
     pub(super) random: fastrand::Rng,
     pub(super) report: Reporter,
@@ -29,7 +56,7 @@ impl Worker {
     pub(super) async fn play(mut self, part: Part) -> Result<(), Failed> {
         match part.role {
             Role::Buyer => self.buy().await,
-            Role::Holder { after, hold } => {
+            Role::Holder { after, hold } | Role::Reader { after, hold } => {
                 sleep(after).await;
                 // The pause begins when it is first polled, which is after entering.
                 self.within(async { sleep(hold).await }).await?;
@@ -66,13 +93,25 @@ impl Worker {
     /// Does the work while holding the lock. `None` if the lock was lost meanwhile.
     async fn within<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, Failed> {
         self.report.tell(What::Asked);
-        let Some(mutex) = &self.mutex else {
-            self.report.tell(What::Entered);
-            let done = work.await;
-            self.report.tell(What::Left);
-            return Ok(Some(done));
-        };
-        let guard = mutex.lock().await?;
+        match &self.lock {
+            None => {
+                self.report.tell(What::Entered);
+                let done = work.await;
+                self.report.tell(What::Left);
+                Ok(Some(done))
+            }
+            Some(Lock::Mutex(mutex)) => self.under(mutex.lock().await?, work).await,
+            Some(Lock::Read(lock)) => self.under(lock.read().await?, work).await,
+            Some(Lock::Write(lock)) => self.under(lock.write().await?, work).await,
+            Some(Lock::Permit(semaphore)) => self.under(semaphore.acquire().await?, work).await,
+        }
+    }
+
+    async fn under<K, T>(
+        &self,
+        guard: Guard<K>,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, Failed> {
         self.report.tell(What::Entered);
         match guard.run(work).await {
             Ok(done) => {

@@ -18,8 +18,9 @@ pub use server::MemoryServer;
 use crate::sim;
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Extend, Failure, Inspection, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply, Sink,
+        Acquire, Acquired, AcquiredAll, Backend, Count, Counted, Downgrade, Extend, Failure,
+        Inspection, Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply,
+        Sink,
         fenced::{FencedRead, FencedWrite, Written},
     },
     config::Config,
@@ -37,6 +38,8 @@ pub(crate) struct Memory {
     timeout: Duration,
     /// How long fencing tokens are kept.
     retention: Option<Duration>,
+    /// After how long without being heard a waiter of a fair mutex is dead.
+    dead_after: Duration,
 }
 
 impl Memory {
@@ -55,6 +58,7 @@ impl Memory {
             subscriber,
             timeout: config.operation_timeout,
             retention: config.token_retention,
+            dead_after: config.fair_wait_timeout,
         }
     }
 
@@ -138,19 +142,61 @@ impl Backend for Memory {
     fn acquire(&self, mut step: Acquire) -> Reply<Acquired> {
         step.id = step.id.on_server();
         let what = what!(Acquire, step.id, step.lease.get(), step.clone());
-        let retention = self.retention;
+        let (retention, dead_after) = (self.retention, self.dead_after);
         self.step(what, move |store, client| {
             store.check_kind(&step.id)?;
-            Ok(store.keep_tokens(retention).acquire(client, &step))
+            let store = store.keep_tokens(retention).dead_after(dead_after);
+            Ok(store.acquire(client, &step))
         })
     }
 
     fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
         step.id = step.id.on_server();
         let what = what!(Release, step.id, step.lease.get(), step.clone());
-        let retention = self.retention;
+        let (retention, dead_after) = (self.retention, self.dead_after);
         self.step(what, move |store, client| {
-            Ok(store.keep_tokens(retention).release(client, &step))
+            let store = store.keep_tokens(retention).dead_after(dead_after);
+            Ok(store.release(client, &step))
+        })
+    }
+
+    fn acquire_all(&self, mut steps: Vec<Acquire>) -> Reply<AcquiredAll> {
+        for step in &mut steps {
+            step.id = step.id.clone().on_server();
+        }
+        #[cfg(feature = "sim")]
+        let what: What = {
+            let about = steps
+                .iter()
+                .map(|step| (step.id.name.shared(), step.lease.get()));
+            (sim::Kind::Acquire, about.collect(), Box::new(steps.clone()))
+        };
+        #[cfg(not(feature = "sim"))]
+        let what = What;
+        self.step(what, move |store, client| {
+            for step in &steps {
+                store.check_kind(&step.id)?;
+            }
+            Ok(store.acquire_all(client, &steps))
+        })
+    }
+
+    fn release_all(&self, mut steps: Vec<Release>) -> Reply<Vec<ReleaseReply>> {
+        for step in &mut steps {
+            step.id = step.id.clone().on_server();
+        }
+        #[cfg(feature = "sim")]
+        let what: What = {
+            let about = steps
+                .iter()
+                .map(|step| (step.id.name.shared(), step.lease.get()));
+            (sim::Kind::Release, about.collect(), Box::new(steps.clone()))
+        };
+        #[cfg(not(feature = "sim"))]
+        let what = What;
+        self.step(what, move |store, client| {
+            let answers = steps.iter().map(|step| store.release(client, step));
+            Ok(answers.collect())
         })
     }
 
@@ -207,6 +253,14 @@ impl Backend for Memory {
         self.step(what, move |store, client| Ok(store.count(client, &step)))
     }
 
+    fn downgrade(&self, step: Downgrade) -> Reply<bool> {
+        let what = what!(Downgrade, step.id, step.lease.get(), step.clone());
+        self.step(
+            what,
+            move |store, client| Ok(store.downgrade(client, &step)),
+        )
+    }
+
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         let id = id.on_server();
         let what = what!(Inspect, id, 0, "");
@@ -219,10 +273,27 @@ impl Backend for Memory {
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         let id = id.on_server();
         let what = what!(ForceUnlock, id, 0, "");
-        let retention = self.retention;
+        let (retention, dead_after) = (self.retention, self.dead_after);
         self.step(what, move |store, _| {
             store.check_kind(&id)?;
-            Ok(store.keep_tokens(retention).force_unlock(&id))
+            let store = store.keep_tokens(retention).dead_after(dead_after);
+            Ok(store.force_unlock(&id))
+        })
+    }
+
+    fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
+        #[cfg(feature = "sim")]
+        let what: What = {
+            let places = step.places.iter();
+            let about = places.map(|place| (step.id.name.shared(), place.lease.get()));
+            (sim::Kind::Keep, about.collect(), Box::new(step.clone()))
+        };
+        #[cfg(not(feature = "sim"))]
+        let what = What;
+        let dead_after = self.dead_after;
+        self.step(what, move |store, client| {
+            store.check_kind(&step.id)?;
+            Ok(store.dead_after(dead_after).keep(client, &step))
         })
     }
 
@@ -243,11 +314,15 @@ impl Backend for Memory {
         kinds::rules(kind).owner(&self.client, access, lease)
     }
 
-    fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {
-        let what = what!(Permits, id, 0, step);
-        self.step(what, move |store, _| {
+    fn server(&self) -> String {
+        self.server.called()
+    }
+
+    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+        let what = what!(Permits, id, once.number.get(), step);
+        self.step(what, move |store, client| {
             store.check_kind(&id)?;
-            Ok(store.permits(&id, step))
+            Ok(store.permits(client, &id, step, once))
         })
     }
 

@@ -40,6 +40,32 @@ use crate::{kind::LockKind, name::Name};
 /// assert_eq!(guard.lost().await, LostReason::Replaced);
 /// # Ok(()) }
 /// ```
+///
+/// Faults, and what a program then sees of them:
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), leasehold::Error> {
+/// use std::time::Duration;
+/// use leasehold::{Client, MemoryServer};
+///
+/// let server = MemoryServer::new();
+/// let client = Client::builder().memory(&server).connect().await?;
+/// let mutex = client.mutex("order:42");
+/// server.fail(1); // the next request is refused before it is carried out
+/// assert!(mutex.status().await.unwrap_err().is_unreachable());
+/// server.drop_replies(1); // it is carried out, and its answer is lost
+/// assert!(mutex.status().await.unwrap_err().is_unreachable());
+///
+/// server.delay(Duration::from_millis(5)); // a slow network
+/// let guard = mutex.lock().await?;
+/// server.cut(true); // and now none: renewals do not arrive
+/// guard.lost().await;
+/// server.cut(false);
+///
+/// let guard = mutex.lock().await?;
+/// server.step_clock(Duration::from_secs(40)); // past the end of each lease
+/// assert!(guard.verify().await.is_err());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct MemoryServer(Arc<Shared>);
 
@@ -100,6 +126,11 @@ impl MemoryServer {
             return clock;
         }
         Clock::Tokio(self.0.origin)
+    }
+
+    /// A name that no other server of this process has.
+    pub(crate) fn called(&self) -> String {
+        format!("memory:{:p}", Arc::as_ptr(&self.0))
     }
 
     /// The names that are held now.
@@ -266,10 +297,9 @@ impl MemoryServer {
 
     /// Sets how many permits a semaphore has.
     #[doc(hidden)]
-    pub fn set_permits(&self, name: &str, permits: i64) {
+    pub fn set_permits(&self, kind: LockKind, name: &str, permits: i64) {
         if let Ok(name) = Name::new(name) {
-            let kind = LockKind::LeasedSemaphore;
-            let id = LockId { kind, name };
+            let id = LockId::new(kind, name);
             self.0.store.lock().permits.insert(id, permits);
         }
     }
@@ -278,8 +308,34 @@ impl MemoryServer {
     #[doc(hidden)]
     pub fn visit(&self, name: &str, lease: Option<Duration>) -> bool {
         let kind = LockKind::PlainMutex;
-        let id = Name::new(name).map(|name| LockId { kind, name });
+        let id = Name::new(name).map(|name| LockId::new(kind, name));
         id.is_ok_and(|id| self.0.store.lock().visit(&id, lease))
+    }
+
+    /// The count of a latch.
+    #[doc(hidden)]
+    pub fn count(&self, name: &str) -> i64 {
+        let id = number_at(LockKind::Latch, name);
+        id.map_or(0, |id| self.0.store.lock().count_of(&id))
+    }
+
+    /// An operator deletes a latch; the wake-ups of that.
+    #[doc(hidden)]
+    pub fn open(&self, name: &str) -> Vec<crate::sim::Hint> {
+        let id = number_at(LockKind::Latch, name);
+        let open = |id| self.carry_out_simulated(|store| store.open(&id)).1;
+        id.map_or_else(Vec::new, open)
+    }
+
+    /// An operator gives back the permits of a holder that never will; the wake-ups of that.
+    #[doc(hidden)]
+    pub fn give_back(&self, held: &crate::sim::Held) -> Vec<crate::sim::Hint> {
+        let id = number_at(LockKind::Semaphore, &held.name);
+        let give_back = |id| {
+            self.carry_out_simulated(|store| store.give_back(&id, held))
+                .1
+        };
+        id.map_or_else(Vec::new, give_back)
     }
 
     /// The client's connection for wake-ups is gone.
@@ -321,4 +377,10 @@ impl fmt::Debug for MemoryServer {
             .field("names", &self.names())
             .finish_non_exhaustive()
     }
+}
+
+#[cfg(feature = "sim")]
+fn number_at(kind: LockKind, name: &str) -> Option<LockId> {
+    let name = Name::new(name).ok()?;
+    Some(LockId::new(kind, name))
 }

@@ -3,7 +3,11 @@
 mod fenced;
 #[cfg(feature = "sim")]
 pub(crate) mod look;
+mod numbers;
 mod queue;
+mod together;
+mod turns;
+mod upgrade;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,12 +20,12 @@ use queue::Waiting;
 
 use super::{
     Listener,
-    kinds::{StoredHold, leased_semaphore::taken, rules},
+    kinds::{StoredHold, rules},
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Owned, Permits,
-        Release, ReleaseReply, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
+        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Owned, Release,
+        ReleaseReply, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -44,7 +48,7 @@ impl Subscriber {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("WRONGTYPE the name is held as a {is}, and not as a {asked}")]
+#[error("the name is held as a {is}, and not as a {asked} (WRONGTYPE)")]
 struct WrongKind {
     is: LockKind,
     asked: LockKind,
@@ -53,18 +57,22 @@ struct WrongKind {
 #[derive(Default)]
 pub(crate) struct Store {
     pub(super) held: BTreeMap<LockId, Vec<StoredHold>>,
-    /// How many permits there are in all, by semaphore.
+    /// How many permits there are in all, by semaphore; the count, by latch.
     pub(super) permits: HashMap<LockId, i64>,
     queues: BTreeMap<LockId, Waiting>,
     pub(super) listeners: HashMap<LockId, Vec<Listener>>,
     /// Lease ids that were given up, until then.
     gone: HashMap<(Arc<str>, LeaseId), Duration>,
+    /// The answers to requests that are not to be carried out twice, and until when they are kept.
+    done: HashMap<(Arc<str>, LeaseId), (i64, Duration)>,
     fences: Fences,
     pub(super) labels: HashMap<Arc<str>, String>,
     /// Messages of the present step, told after it.
     pub(super) outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>,
     /// The reading of the server's clock: the time since the server began.
     clock: Duration,
+    /// A client of a fair mutex that is not heard for so long is dead.
+    dead_after: Duration,
     /// How far it has been stepped ahead.
     pub(super) ahead: Duration,
     /// Messages do not get through.
@@ -76,10 +84,17 @@ impl Store {
     pub(crate) fn set_clock(&mut self, now: Duration) {
         self.clock = now + self.ahead;
         let now = self.clock;
-        self.held.retain(|_, held| {
-            held.retain(|held| held.ends > now);
+        self.held.retain(|id, held| {
+            held.retain(|held| {
+                let lasts = held.ends > now;
+                if !lasts && id.kind.never_ends() {
+                    numbers::is_gone(&mut self.permits, id, held);
+                }
+                lasts
+            });
             !held.is_empty()
         });
+        self.done.retain(|_, (_, until)| *until > now);
         self.gone.retain(|_, until| *until > now);
         self.fences.set_clock(now);
         self.queues.retain(|_, waiting| waiting.ends > now);
@@ -93,10 +108,7 @@ impl Store {
     /// An error if the name is another kind's.
     pub(crate) fn check_kind(&self, id: &LockId) -> Result<(), Failure> {
         let is_there = |kind: &LockKind| {
-            let other = LockId {
-                kind: *kind,
-                name: id.name.clone(),
-            };
+            let other = LockId::new(*kind, id.name.clone());
             *kind != id.kind
                 && (self.held.contains_key(&other) || self.permits.contains_key(&other))
         };
@@ -161,9 +173,16 @@ impl Store {
     }
 
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
+        if let Access::Upgrade(hold) = step.access {
+            return self.upgrade(client, step, hold.into());
+        }
         let (id, now) = (&step.id, self.clock);
         // In this order (B3, B4): it holds; it was given up; the lock can be had; its place.
         if let Some(held) = self.ours(client, id, step.lease) {
+            if held.access != step.access {
+                // A late copy: it was upgraded or downgraded since.
+                return self.held_by_others(id, step.access);
+            }
             held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
             let remaining = held.ends.saturating_sub(now);
             let tokens = self.tokens(id);
@@ -172,9 +191,11 @@ impl Store {
         if self.is_given_up(client, step.lease) {
             return Acquired::GivenUp;
         }
+        let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
-        if self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access)) {
-            if !is_free {
+        let first = is_free || step.ahead || !self.gives_way(id, step.access);
+        if in_turn && self.fits(id, step.access) && first {
+            if !is_free && !step.ahead {
                 self.forget_gone(id, step.access);
             }
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
@@ -192,13 +213,9 @@ impl Store {
                 ask: place.ask,
                 tokens: Tokens::NONE,
             };
-            self.queue(client, id, grant, place);
+            self.queue(client, id, grant, place, step.ahead);
         }
-        let ends = rules(id.kind).ends(self.held_by(id));
-        Acquired::Held {
-            ttl: ends.map(|ends| ends.saturating_sub(now)),
-            silent: self.held_by(id).iter().any(StoredHold::is_foreign),
-        }
+        self.held_by_others(id, step.access)
     }
 
     pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
@@ -209,6 +226,7 @@ impl Store {
         }
         // Without a queue nothing is kept for the next of this process: it asks as every client does.
         let next = step.next.filter(|_| rules(id.kind).has_queue());
+        let in_turn = rules(id.kind).is_in_turn();
         let made_way = self.leave_queue(client, id, step.lease);
         if self.ours(client, id, step.lease).is_none() {
             let next = next.and_then(|next| self.ours(client, id, next.lease));
@@ -218,7 +236,8 @@ impl Store {
                 return ReleaseReply::Kept { remaining, tokens };
             }
             // Clients that only waited for this one to have its turn need not wait any more.
-            if made_way && !self.held_by(id).is_empty() {
+            let is_free = self.held_by(id).is_empty();
+            if made_way && is_free == rules(id.kind).is_in_turn() {
                 self.give_to_next(id);
             }
             return ReleaseReply::NotOurs;
@@ -248,7 +267,7 @@ impl Store {
         if granted.is_some()
             && !next_waits
             && let Some(next) = next
-            && self.waiting(id) == 0
+            && !self.gives_way(id, next.access)
             && self.fits(id, next.access)
         {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));
@@ -271,12 +290,12 @@ impl Store {
                 ask: place.ask,
                 tokens: Tokens::NONE,
             };
-            self.queue(client, id, grant, place);
+            self.queue(client, id, grant, place, next.ahead);
         }
         if let Some(lease) = granted {
             return ReleaseReply::Granted { lease };
         }
-        if !is_free {
+        if !is_free || in_turn {
             return ReleaseReply::Freed { others: 0 };
         }
         self.tell_all(id);
@@ -322,13 +341,17 @@ impl Store {
             owner: rules(id.kind).owner(&held.client, held.access, held.lease),
             access: held.access,
             holds: held.holds.into(),
-            ttl: Some(held.ends.saturating_sub(self.clock)),
+            ttl: (!id.kind.never_ends()).then(|| held.ends.saturating_sub(self.clock)),
             label: self.labels.get(&held.client).cloned(),
         });
         Inspection {
             owners: owners.collect(),
-            listeners: self.subscribers(id).len() as u64,
-            available: (id.kind == LockKind::LeasedSemaphore).then(|| self.available(id)),
+            listeners: if rules(id.kind).is_in_turn() {
+                self.waiting_clients(id)
+            } else {
+                self.subscribers(id).len() as u64
+            },
+            available: numbers::is_number(id.kind).then(|| self.available(id)),
             token: self.fences.last(id),
         }
     }
@@ -337,33 +360,12 @@ impl Store {
         let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };
-        if self.give_to_next(id).is_none() {
+        if self.give_to_next(id).is_none() && !rules(id.kind).is_in_turn() {
             self.tell_all(id);
         }
         held.iter()
             .map(|held| rules(id.kind).owner(&held.client, held.access, held.lease))
             .collect()
-    }
-
-    fn available(&self, id: &LockId) -> i64 {
-        let permits = self.permits.get(id).copied().unwrap_or(0);
-        permits - taken(self.held_by(id))
-    }
-
-    pub(crate) fn permits(&mut self, id: &LockId, step: Permits) -> i64 {
-        match step {
-            Permits::Available => return self.available(id),
-            Permits::TrySet(_) if self.permits.contains_key(id) => return 0,
-            Permits::TrySet(count) | Permits::Set(count) => {
-                self.permits.insert(id.clone(), count.into());
-            }
-            Permits::Add(count) => *self.permits.entry(id.clone()).or_default() += i64::from(count),
-        }
-        self.tell_all(id);
-        match step {
-            Permits::TrySet(_) => 1,
-            _ => self.available(id),
-        }
     }
 
     pub(crate) fn listen(&mut self, client: &Arc<str>, id: &LockId, subscriber: &Arc<Subscriber>) {

@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::{
     commands::Commands,
+    failure::in_words,
     script::{Call, unexpected},
 };
 use crate::{
@@ -21,6 +22,8 @@ pub(super) struct Caller {
     pub(super) client: Arc<str>,
     /// How long fencing tokens are kept; zero: for ever.
     pub(super) token_ms: u64,
+    /// After how long without being heard a waiter of a fair mutex is dead.
+    pub(super) dead_ms: u64,
     commands: Arc<Commands>,
 }
 
@@ -29,8 +32,14 @@ impl Caller {
         Caller {
             client: Arc::clone(client),
             token_ms: config.token_retention.map_or(0, millis),
+            dead_ms: millis(config.fair_wait_timeout),
             commands: Arc::new(commands),
         }
+    }
+
+    /// Makes the first connection now.
+    pub(super) async fn connect(&self) -> Result<(), Failure> {
+        self.commands.connect().await
     }
 
     /// Leases are held that will have to be renewed from home.
@@ -47,7 +56,7 @@ impl Caller {
         let commands = Arc::clone(&self.commands);
         Box::pin(async move {
             let reply = commands.call(call).await?;
-            read(&reply).ok_or_else(|| Failure::Rejected(Arc::new(unexpected(&reply))))
+            read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
         })
     }
 

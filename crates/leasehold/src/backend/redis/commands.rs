@@ -13,7 +13,7 @@ use super::{
     script::{self, Call},
     target::Target,
 };
-use crate::{backend::Failure, callout, config::Config, error::Error, home::Home};
+use crate::{backend::Failure, callout, config::Config, durations::humane, home::Home};
 
 pub(super) struct Commands {
     lanes: Arc<Lanes>,
@@ -23,26 +23,19 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    pub(super) async fn connect(
-        target: Arc<Target>,
-        name: String,
-        config: &Config,
-        home: &Home,
-    ) -> Result<Commands, Error> {
-        let doing = format!("connect to {target}");
-        let dialler = Dialler {
-            target,
-            name,
-            connect_timeout: config.connect_timeout,
-        };
-        match Lanes::connect(dialler, home).await {
-            Ok(lanes) => Ok(Commands {
-                lanes,
-                home: home.clone(),
-                timeout: config.operation_timeout,
-            }),
-            Err(failure) => Err(failure.into_error(doing, Duration::ZERO)),
+    /// Sends nothing yet.
+    pub(super) fn new(target: Arc<Target>, name: String, config: &Config, home: &Home) -> Commands {
+        let dialler = Dialler::new(target, name, config.connect_timeout);
+        Commands {
+            lanes: Lanes::new(dialler, home),
+            home: home.clone(),
+            timeout: config.operation_timeout,
         }
+    }
+
+    /// Makes the first connection now.
+    pub(super) async fn connect(&self) -> Result<(), Failure> {
+        self.lanes.connect().await
     }
 
     /// Leases are held that will have to be renewed from home.
@@ -93,7 +86,7 @@ impl Commands {
     ) -> Result<Value, SendFailure> {
         let mut way = self.lanes.way(self.timeout).await?;
         let answer = {
-            let sending = pin!(send(&mut way.connection));
+            let sending = pin!(send(&mut way.connection.multiplexed));
             // The task of the connection calls the waker: a panic there would harm all callers that send on it.
             let answering = pin!(self.home.within_here(self.timeout, sending));
             callout::shielded(answering).await
@@ -105,7 +98,9 @@ impl Commands {
             }
             Some(Err(error)) => Err(error),
             None => {
-                let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+                let late = format!("no answer within {}", humane(self.timeout));
+                let late = std::io::Error::new(std::io::ErrorKind::TimedOut, late);
+                let late = RedisError::from(late);
                 way.silent(&late);
                 return Err(SendFailure::Failed(late));
             }
@@ -139,6 +134,7 @@ impl SendFailure {
     fn failure(self) -> Failure {
         match self {
             SendFailure::No(NoWay::Down(cause)) => Failure::NotSent(cause),
+            SendFailure::No(NoWay::Refused(cause)) => Failure::Rejected(cause),
             // Another try gets the same.
             SendFailure::No(NoWay::Gone(gone)) => Failure::Rejected(Arc::new(gone)),
             SendFailure::Failed(error) => classify(error),

@@ -1,10 +1,10 @@
-//! The meaning of the redis crate's errors: what the server may hold.
+//! The meaning of the redis crate's errors: what the server may hold, and in which words a user is told.
 
-use std::sync::Arc;
+use std::{error::Error, fmt, sync::Arc};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::backend::Failure;
+use crate::{backend::Failure, error::Cause};
 
 /// Classifies an error by what the server may hold after it.
 pub(super) fn classify(error: RedisError) -> Failure {
@@ -28,12 +28,159 @@ pub(super) fn classify(error: RedisError) -> Failure {
             | ErrorKind::AuthenticationFailed
             | ErrorKind::UnexpectedReturnType
     );
-    let cause = Arc::new(error);
+    let cause = in_words(error);
     if passing {
         Failure::NotNow(cause)
     } else if answered {
         Failure::Rejected(cause)
     } else {
         Failure::Ambiguous(cause)
+    }
+}
+
+/// An error as a cause that speaks to the users of this library, not to those of the redis crate.
+pub(super) fn in_words(error: RedisError) -> Cause {
+    Arc::new(InWords {
+        words: words(&error),
+        error,
+    })
+}
+
+/// The words for an error; the error itself is for `Debug`.
+#[derive(Debug)]
+struct InWords {
+    words: String,
+    #[expect(dead_code, reason = "shown by Debug")]
+    error: RedisError,
+}
+
+impl fmt::Display for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+// Without a source: the redis crate's words would be printed behind these.
+impl Error for InWords {}
+
+/// The end of a message about a right that the user of the server lacks.
+const RIGHTS: &str = "docs/keys.md lists the commands, keys and channels that a user needs";
+
+fn words(error: &RedisError) -> String {
+    let detail = error.detail().map(without_script).unwrap_or_default();
+    let said = match error.code() {
+        Some("NOPERM") => {
+            return format!("the server's user lacks a right: {detail} (NOPERM); {RIGHTS}");
+        }
+        Some("NOAUTH") => {
+            "the server wants a password (NOAUTH); give it in the URL, or with password(…)"
+        }
+        Some("WRONGPASS") => "the server refuses the user name or the password (WRONGPASS)",
+        Some("LOADING") => "the server is still loading its data (LOADING)",
+        Some("BUSY") => "the server is busy with a script of another client (BUSY)",
+        Some("OOM") => "the server's memory is full (OOM); raise its maxmemory",
+        Some("READONLY") => {
+            "the server is a replica, which takes no writes (READONLY); connect to its primary"
+        }
+        Some("MASTERDOWN") => "the server is a replica that has lost its primary (MASTERDOWN)",
+        // A script of ours says it as an error of the script on older servers.
+        Some("ERR") if detail.contains("permission") || detail.contains("can't run this") => {
+            return format!("the server's user lacks a right: {detail}; {RIGHTS}");
+        }
+        Some(code) if detail.is_empty() => return format!("the server refuses it ({code})"),
+        Some("ERR") => return format!("the server refuses it: {detail}"),
+        Some(code) => return format!("{detail} ({code})"),
+        None => match error.kind() {
+            ErrorKind::AuthenticationFailed => {
+                "the server refuses the user name or the password; see the URL, username(…) and password(…)"
+            }
+            ErrorKind::UnexpectedReturnType => {
+                return format!("the server's answer is none that this version knows: {detail}");
+            }
+            ErrorKind::Parse => "the server's answer is not in Redis' protocol",
+            ErrorKind::Io if error.is_connection_refusal() => "no server listens there",
+            ErrorKind::Io if error.is_connection_dropped() => "the connection broke",
+            kind => {
+                let text = error.to_string();
+                let text = text.split(" (os error").next().unwrap_or_default();
+                return text.replace(&format!(" - {kind:?}"), "");
+            }
+        },
+    };
+    said.to_owned()
+}
+
+/// A refusal without the script in which it came up: the hash is no word.
+fn without_script(detail: &str) -> &str {
+    let detail = detail.trim_start_matches("ACL failure in script: ");
+    let detail = match detail.rsplit_once(" script: ") {
+        Some((said, place)) if place.contains("on @user_script:") => said,
+        _ => detail,
+    };
+    // Redis 6: "Error running script (call to f_…): @user_script:12: @user_script: 12: …"
+    let detail = match detail.rsplit_once("@user_script:") {
+        Some((_, rest)) => rest.split_once(": ").map_or(rest, |(_line, said)| said),
+        None => detail,
+    };
+    detail.trim_end_matches('.').trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(code: &str, detail: &str) -> String {
+        let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+        in_words(error).to_string()
+    }
+
+    #[test]
+    fn a_refusal_is_told_without_the_hash_of_a_script() {
+        let hash = "a4a8a2a5c3e1f0";
+        let newer = format!("the name is held as a mutex script: {hash}, on @user_script:12.");
+        assert_eq!(
+            server("WRONGTYPE", &newer),
+            "the name is held as a mutex (WRONGTYPE)"
+        );
+        let older = format!(
+            "Error running script (call to f_{hash}): @user_script:12: @user_script: 12: no such thing"
+        );
+        assert_eq!(server("ODD", &older), "no such thing (ODD)");
+        let valkeys = "ACL failure in script: User x has no permissions script: on @user_script:2.";
+        let said = server("ERR", valkeys);
+        assert!(
+            said.contains("lacks a right: User x has no permissions;"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_right_that_is_missing_points_to_the_list_of_rights() {
+        let said = server(
+            "NOPERM",
+            "User x has no permissions to run the 'evalsha' command",
+        );
+        assert!(
+            said.contains("'evalsha'") && said.contains("docs/keys.md"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn words_of_the_redis_crate_are_not_shown() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let config = (
+            ErrorKind::InvalidClientConfig,
+            "could not resolve to any addresses",
+        );
+        for (error, said) in [
+            (RedisError::from(refused), "no server listens there"),
+            (
+                RedisError::from(config),
+                "could not resolve to any addresses",
+            ),
+        ] {
+            assert_eq!(in_words(error).to_string(), said);
+        }
     }
 }

@@ -10,15 +10,13 @@
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use parking_lot::RwLock;
-use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, RedisError, Value, aio::MultiplexedConnection,
-};
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
 use tokio::{
     runtime::{Handle, Id},
     sync::{Notify, futures::Notified},
@@ -26,7 +24,11 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{failure::classify, target::Target};
+use super::{
+    connect::{Connection, DialProgress, NoConnection},
+    failure::in_words,
+    target::Target,
+};
 use crate::{
     backend::Failure,
     callout,
@@ -68,20 +70,22 @@ enum LaneState {
     /// It has not been wanted yet.
     Idle,
     Up {
-        connection: MultiplexedConnection,
+        connection: Connection,
         /// Tells a broken connection from the one that has replaced it already.
         number: u64,
         since: Instant,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
     Down { number: u64, cause: Cause },
+    /// The server refuses a client that has never been connected: no task is at work until one is wanted again.
+    Refused(Cause),
     /// The runtime has ended.
     Gone,
 }
 
 /// A way for one command.
 pub(super) struct Way {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Connection,
     number: u64,
     lane: Arc<Lane>,
 }
@@ -90,6 +94,8 @@ pub(super) struct Way {
 pub(super) enum NoWay {
     /// None within the time that a command may take.
     Down(Cause),
+    /// The server refuses this client, and has never taken it.
+    Refused(Cause),
     /// The client is of no use any more.
     Gone(ThreadGone),
 }
@@ -99,30 +105,37 @@ pub(super) enum NoWay {
 struct NotYet;
 
 impl Lanes {
-    /// Makes the first connection at once, so that a caller that connects learns of errors.
-    pub(super) async fn connect(dialler: Dialler, home: &Home) -> Result<Arc<Lanes>, Failure> {
+    /// Makes no connection yet.
+    pub(super) fn new(dialler: Dialler, home: &Home) -> Arc<Lanes> {
         let dialler = Arc::new(dialler);
-        let here = Handle::try_current().ok();
-        let connection = if here.is_some() {
-            dialler.dial().await?
-        } else {
-            let dialler = Arc::clone(&dialler);
-            let at_home = home.handle().spawn(async move { dialler.dial().await });
-            let connection = AbortOnDropHandle::new(at_home).await;
-            connection.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
-        };
-        let lanes = Arc::new(Lanes {
+        Arc::new(Lanes {
             home: home.clone(),
             of_home: Lane::new(home.handle().clone(), &dialler),
             dialler,
             others: RwLock::default(),
-        });
+        })
+    }
+
+    /// Makes the first connection at once, so that a caller that connects learns of errors.
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<(), Failure> {
+        let here = Handle::try_current().ok();
+        let connection = if here.is_some() {
+            self.dialler.dial().await?
+        } else {
+            let dialler = Arc::clone(&self.dialler);
+            let at_home = self
+                .home
+                .handle()
+                .spawn(async move { dialler.dial().await });
+            let connection = AbortOnDropHandle::new(at_home).await;
+            connection.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
+        };
         let first = match here {
-            Some(here) if here.id() != lanes.of_home.id => lanes.open(here),
-            _ => Arc::clone(&lanes.of_home),
+            Some(here) if here.id() != self.of_home.id => self.open(here),
+            _ => Arc::clone(&self.of_home),
         };
         first.is_up(connection, 1);
-        Ok(lanes)
+        Ok(())
     }
 
     /// A way for a command from here; waits for it as long as `patience`.
@@ -140,17 +153,24 @@ impl Lanes {
         self.home.check_process().map_err(NoWay::Gone)?;
         let mut cause: Cause = Arc::new(NotYet);
         let found = self.home.within(patience, self.next_way(&mut cause)).await;
-        found.ok_or(NoWay::Down(cause))
+        found.unwrap_or(Err(NoWay::Down(cause)))
     }
 
-    async fn next_way(self: &Arc<Self>, why_not: &mut Cause) -> Way {
+    async fn next_way(self: &Arc<Self>, why_not: &mut Cause) -> Result<Way, NoWay> {
+        let mut has_asked = false;
         loop {
             // Another runtime may poll this now: a request outlives the runtime that it was made on.
             let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
             let changed = lane.changed.notified();
+            if let LaneState::Refused(cause) = &*lane.state.read()
+                && has_asked
+            {
+                return Err(NoWay::Refused(Arc::clone(cause)));
+            }
             lane.dial();
+            has_asked = true;
             if let Some(way) = Arc::clone(&lane).way() {
-                return way;
+                return Ok(way);
             }
             if let LaneState::Down { cause, .. } = &*lane.state.read() {
                 *why_not = Arc::clone(cause);
@@ -263,8 +283,7 @@ impl Way {
 
     /// The next command is better sent on another connection.
     pub(super) fn broken(&self, error: &RedisError) {
-        self.lane
-            .replace(self.number, &(Arc::new(error.clone()) as Cause));
+        self.lane.replace(self.number, &in_words(error.clone()));
     }
 }
 
@@ -309,7 +328,7 @@ impl Lane {
         callout::shielded(changed_or_left).await;
     }
 
-    fn is_up(&self, connection: MultiplexedConnection, number: u64) {
+    fn is_up(&self, connection: Connection, number: u64) {
         let mut state = self.state.write();
         if !matches!(&*state, LaneState::Gone) {
             *state = LaneState::Up {
@@ -324,11 +343,12 @@ impl Lane {
 
     /// Sees to a connection, unless another caller does.
     fn dial(self: &Arc<Self>) {
-        if !matches!(&*self.state.read(), LaneState::Idle) {
+        let is_at_rest = |state: &_| matches!(state, LaneState::Idle | LaneState::Refused(_));
+        if !is_at_rest(&*self.state.read()) {
             return;
         }
         let mut state = self.state.write();
-        if !matches!(&*state, LaneState::Idle) {
+        if !is_at_rest(&*state) {
             return;
         }
         *state = LaneState::Down {
@@ -356,7 +376,7 @@ impl Lane {
         drop(state);
         drop(was);
         callout::quietly(|| {
-            tracing::warn!(server = %self.dialler.target, %cause, "connection lost, reconnecting");
+            tracing::warn!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
         // On the lane's own runtime, not on that of the caller that has noticed.
@@ -376,11 +396,26 @@ impl Lane {
                 Ok(connection) => {
                     let number = match &*strong.state.read() {
                         LaneState::Down { number, .. } | LaneState::Up { number, .. } => number + 1,
-                        LaneState::Idle => 1,
+                        LaneState::Idle | LaneState::Refused(_) => 1,
                         LaneState::Gone => return,
                     };
                     strong.is_up(connection, number);
-                    callout::quietly(|| tracing::debug!(server = %dialler.target, "connected"));
+                    callout::quietly(
+                        || tracing::debug!(target: "leasehold", server = %dialler.target, "connected"),
+                    );
+                    return;
+                }
+                // A client that was connected waits for a server that refuses it, as for one that is down: its holders, and those
+                // that wait, need the server back. One that never was has most likely been told the wrong thing.
+                Err(failure)
+                    if failure.is_final() && !dialler.has_worked.load(Ordering::Relaxed) =>
+                {
+                    let mut state = strong.state.write();
+                    if matches!(&*state, LaneState::Down { .. }) {
+                        *state = LaneState::Refused(Arc::clone(failure.cause()));
+                    }
+                    drop(state);
+                    strong.changed.notify_waiters();
                     return;
                 }
                 Err(failure) => {
@@ -406,29 +441,45 @@ impl Drop for Lane {
 
 /// Makes connections.
 pub(super) struct Dialler {
-    pub(super) target: Arc<Target>,
+    target: Arc<Target>,
     /// Under which name `CLIENT LIST` shows us.
-    pub(super) name: String,
-    pub(super) connect_timeout: Duration,
+    name: String,
+    connect_timeout: Duration,
+    /// A connection has come about.
+    has_worked: AtomicBool,
 }
 
 impl Dialler {
+    pub(super) fn new(target: Arc<Target>, name: String, connect_timeout: Duration) -> Dialler {
+        Dialler {
+            target,
+            name,
+            connect_timeout,
+            has_worked: AtomicBool::new(false),
+        }
+    }
+
     /// One attempt to connect, log in, and be recognised as a Redis server's client. The connection lives on the
     /// runtime that polls this.
-    async fn dial(&self) -> Result<MultiplexedConnection, Failure> {
+    async fn dial(&self) -> Result<Connection, Failure> {
         // The caller times the answers that it waits for: a timer of the redis crate belongs to the runtime that
         // polls first, and a request outlives that one.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(None);
+        let progress = DialProgress::default();
         let dialling = async {
-            let client = Client::open(self.target.info.clone())?;
-            let mut connection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await?;
-            let mut name = redis::cmd("CLIENT");
-            name.arg("SETNAME").arg(&self.name);
-            let named = connection.send_packed_command(&name).await;
+            let mut connection = self.target.commands(&config, &progress).await?;
+            let mut greeting = redis::pipe();
+            greeting.cmd("CLIENT").arg("SETNAME").arg(&self.name);
+            // A server outside of a cluster, or one that forbids it, answers with an error.
+            greeting.cmd("CLUSTER").arg("MYID");
+            let multiplexed = &mut connection.multiplexed;
+            let answers = multiplexed.send_packed_commands(&greeting, 0, 2).await;
+            if let Ok([_, Value::BulkString(_)]) = answers.as_deref() {
+                return Err(NoConnection::Unfit(Arc::new(InCluster)));
+            }
+            let named = answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil));
             match named.and_then(Value::extract_error) {
                 // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
                 // refuses everything.
@@ -436,34 +487,25 @@ impl Dialler {
                     if error.code() == Some("NOAUTH")
                         || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
                 {
-                    Err(error)
+                    Err(error.into())
                 }
                 _ => Ok(connection),
             }
         };
         // The login is part of it, and has no timeout of its own.
         match tokio::time::timeout(self.connect_timeout, dialling).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) if error.kind() == ErrorKind::Parse => {
-                Err(Failure::Rejected(Arc::new(NotRedis(error))))
+            Ok(Ok(connection)) => {
+                self.has_worked.store(true, Ordering::Relaxed);
+                Ok(connection)
             }
-            Ok(Err(error)) if error.is_timeout() => {
-                Err(Failure::NotSent(Arc::new(Silent(self.connect_timeout))))
-            }
-            Ok(Err(error)) if error.is_io_error() => Err(Failure::NotSent(Arc::new(error))),
-            Ok(Err(error)) => Err(match classify(error) {
-                Failure::Ambiguous(cause) => Failure::NotSent(cause),
-                other => other,
-            }),
-            Err(_) => Err(Failure::NotSent(Arc::new(Silent(self.connect_timeout)))),
+            Ok(Err(error)) => Err(self.target.failure(error, self.connect_timeout, &progress)),
+            Err(_) => Err(Failure::NotSent(progress.silent(self.connect_timeout))),
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the server at this address is not Redis or Valkey; check host and port")]
-struct NotRedis(#[source] RedisError);
-
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}; check host and port, or raise the connect timeout")]
-struct Silent(Duration);
+#[error(
+    "the server is a node of a cluster, and this version does not know clusters; use a server outside of one"
+)]
+struct InCluster;

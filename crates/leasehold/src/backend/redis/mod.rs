@@ -6,6 +6,7 @@
 
 mod caller;
 mod commands;
+mod connect;
 mod failure;
 mod fenced_store;
 mod kinds;
@@ -13,6 +14,10 @@ mod lanes;
 mod script;
 mod subscriptions;
 mod target;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls_trouble;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -21,8 +26,8 @@ pub(crate) use target::{Login, Target};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Extend, Inspection, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply, Sink,
+        Acquire, Acquired, AcquiredAll, Backend, Count, Counted, Downgrade, Extend, Inspection,
+        Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
     },
     callout,
@@ -35,7 +40,7 @@ use crate::{
 };
 use caller::{CONNECTION_NAME, Caller};
 use commands::Commands;
-use kinds::wire;
+use kinds::{together, wire};
 use subscriptions::Subscriptions;
 
 /// One client of a server.
@@ -46,23 +51,31 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    pub(crate) async fn connect(
+    /// Connects when it is first used, or by [`connect`](Redis::connect).
+    pub(crate) fn new(
         target: Target,
         client: &Arc<str>,
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
         home: &Home,
-    ) -> Result<Redis, Error> {
+    ) -> Redis {
         let shown = target.to_string();
         let target = Arc::new(target);
         let connection_name = format!("{CONNECTION_NAME}:{client}:{label}");
-        let commands =
-            Commands::connect(Arc::clone(&target), connection_name, config, home).await?;
-        Ok(Redis {
+        let commands = Commands::new(Arc::clone(&target), connection_name, config, home);
+        Redis {
             caller: Caller::new(client, config, commands),
             subscriptions: Subscriptions::new(target, client, config, sink, home),
             shown,
+        }
+    }
+
+    /// Connects now.
+    pub(crate) async fn connect(&self) -> Result<(), Error> {
+        let connected = self.caller.connect().await;
+        connected.map_err(|failure| {
+            failure.into_error(format!("connect to {}", self.shown), Duration::ZERO)
         })
     }
 }
@@ -74,8 +87,27 @@ impl Backend for Redis {
 
     fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
         // Also a subscription that is on its way to its end.
-        step.listening |= self.subscriptions.is_counted(&step.id);
+        step.listening |= if step.id.task() == 0 {
+            self.subscriptions.is_counted(&step.id)
+        } else {
+            self.subscriptions.is_counted(&step.id.of_task(0))
+        };
         wire(step.id.kind).release(&self.caller, step)
+    }
+
+    fn acquire_all(&self, steps: Vec<Acquire>) -> Reply<AcquiredAll> {
+        together::acquire_all(&self.caller, &steps)
+    }
+
+    fn release_all(&self, mut steps: Vec<Release>) -> Reply<Vec<ReleaseReply>> {
+        for step in &mut steps {
+            step.listening |= self.subscriptions.is_counted(&step.id);
+        }
+        together::release_all(&self.caller, &steps)
+    }
+
+    fn server(&self) -> String {
+        self.shown.clone()
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
@@ -107,7 +139,7 @@ impl Backend for Redis {
                     Some(Err(failure)) => {
                         let cause = failure.cause();
                         callout::quietly(|| {
-                            tracing::warn!(names = at.len(), %cause, "leases of one kind not renewed");
+                            tracing::warn!(target: "leasehold", names = at.len(), %cause, "leases of one kind not renewed");
                         });
                     }
                     None => {}
@@ -126,6 +158,10 @@ impl Backend for Redis {
         wire(step.id.kind).count(&self.caller, step)
     }
 
+    fn downgrade(&self, step: Downgrade) -> Reply<bool> {
+        wire(step.id.kind).downgrade(&self.caller, step)
+    }
+
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         wire(id.kind).inspect(&self.caller, id)
     }
@@ -138,8 +174,12 @@ impl Backend for Redis {
         wire(kind).owner(&self.caller, access, lease)
     }
 
-    fn permits(&self, id: LockId, step: Permits) -> Reply<i64> {
-        wire(id.kind).permits(&self.caller, id, step)
+    fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
+        wire(step.id.kind).keep(&self.caller, step)
+    }
+
+    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+        wire(id.kind).permits(&self.caller, id, step, once)
     }
 
     fn write(&self, step: FencedWrite) -> Reply<Written> {

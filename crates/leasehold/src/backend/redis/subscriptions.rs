@@ -20,16 +20,17 @@ use std::{
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use redis::{
-    Client, ErrorKind, RedisError,
+    ErrorKind, RedisError,
     aio::{PubSubSink, PubSubStream},
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{kinds::wire, target::Target};
+use super::{connect::DialProgress, failure::in_words, kinds::wire, target::Target};
 use crate::{
     backend::{Failure, Reply, Sink, WakeUp},
     callout,
     config::Config,
+    durations::humane,
     error::Cause,
     home::Home,
     name::{FREE, LockId, OURS},
@@ -125,7 +126,7 @@ impl Subscriptions {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("not subscribed within {0:?}")]
+#[error("not subscribed within {}", humane(*.0))]
 struct NotHeard(Duration);
 
 struct SubscriptionLane {
@@ -210,13 +211,12 @@ impl SubscriptionLane {
                         continue;
                     }
                 }
-                Err(error) => {
-                    let cause: Cause = Arc::new(error);
+                Err(cause) => {
                     for (_, told) in waiting.drain(..) {
                         let _ = told.send(Err(Arc::clone(&cause)));
                     }
                     callout::quietly(|| {
-                        tracing::warn!(server = %self.target, %cause, "cannot subscribe, polling meanwhile");
+                        tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, polling meanwhile");
                     });
                 }
             }
@@ -253,12 +253,15 @@ impl SubscriptionLane {
         }
     }
 
-    async fn dial(&self) -> Result<PubSubHalves, RedisError> {
-        let client = Client::open(self.target.info.clone())?;
-        let dialling = client.get_async_pubsub();
-        match tokio::time::timeout(self.connect_timeout, dialling).await {
-            Ok(connected) => Ok(connected?.split()),
-            Err(elapsed) => Err(std::io::Error::from(elapsed).into()),
+    async fn dial(&self) -> Result<PubSubHalves, Cause> {
+        let (timeout, progress) = (self.connect_timeout, DialProgress::default());
+        match tokio::time::timeout(timeout, self.target.subscriptions(&progress)).await {
+            Ok(Ok(connected)) => Ok(connected.split()),
+            Ok(Err(error)) => {
+                let failure = self.target.failure(error, timeout, &progress);
+                Err(Arc::clone(failure.cause()))
+            }
+            Err(_) => Err(progress.silent(timeout)),
         }
     }
 
@@ -339,13 +342,7 @@ impl SubscriptionLane {
     }
 
     fn channels(&self, id: &LockId) -> Vec<String> {
-        let wire = wire(id.kind);
-        let inbox = wire
-            .has_queue()
-            .then(|| id.grant_channel(&self.client).to_string());
-        std::iter::once(wire.channel(&id.name))
-            .chain(inbox)
-            .collect()
+        wire(id.kind).channels(id, &self.client)
     }
 
     fn subscribe(
@@ -372,7 +369,7 @@ impl SubscriptionLane {
             };
             let _ = told.send(match &answer {
                 Ok(()) => Ok(()),
-                Err(error) => Err(Arc::new(error.clone())),
+                Err(error) => Err(in_words(error.clone())),
             });
             match answer {
                 Ok(()) => Ok(None),

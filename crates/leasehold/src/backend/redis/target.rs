@@ -2,9 +2,16 @@
 
 use std::{fmt, time::Duration};
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
+use redis::{
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
 
+#[cfg(feature = "tls")]
+use super::tls::TlsDialler;
 use crate::error::{Error, Invalid};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// A dead peer is noticed by the kernel after `IDLE + PROBES × INTERVAL`, or when sent data stays
 /// unacknowledged for `UNACKNOWLEDGED`. A lease of 30 s then still has time for renewals on a new connection.
@@ -19,38 +26,45 @@ pub(crate) struct Login {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: Option<u32>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
 }
 
 /// A server and how to log in to it. Shown without secrets.
 pub(crate) struct Target {
     pub(super) info: ConnectionInfo,
+    /// How to speak TLS, if it does. The address in `info` is without.
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<TlsDialler>,
 }
 
 impl Target {
     pub(crate) fn parse(given: &str, login: &Login) -> Result<Target, Error> {
-        let parsed = url::Url::parse(given).map_err(|error| {
+        let mut parsed = url::Url::parse(given).map_err(|error| {
             // The URL itself may carry a password, so it is not repeated.
             Invalid::new(
                 "url",
-                format!("no URL ({error})"),
-                "scheme://host:port/database",
+                format!("not a URL ({error})"),
+                "of the form scheme://host:port/database",
             )
             .remedy("such as redis://127.0.0.1:6379/0, redis+unix:///run/redis.sock, or memory:")
         })?;
-        let scheme = parsed.scheme();
-        if matches!(scheme, "rediss" | "valkeys") {
-            return Err(Invalid::new("url", format!("{scheme}://…"), "without TLS in this version")
-                .remedy("connect through a TLS tunnel on this machine, or with redis:// in a trusted network")
-                .into());
+        let with_tls = matches!(parsed.scheme(), "rediss" | "valkeys");
+        if with_tls {
+            check_tls(&parsed)?;
+            // Only this library speaks TLS; the redis crate is given the rest. It knows both schemes.
+            let _ = parsed.set_scheme("redis");
         }
+        let scheme = parsed.scheme().to_owned();
+        refuse_topologies(&scheme)?;
         if !matches!(
-            scheme,
+            &*scheme,
             "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix"
         ) {
             return Err(Invalid::new(
                 "url",
                 format!("{scheme}:…"),
-                "of scheme redis, valkey, redis+unix, valkey+unix or memory",
+                "of scheme redis, valkey, rediss, valkeys, redis+unix, valkey+unix or memory",
             )
             .remedy("such as redis://127.0.0.1:6379/0")
             .into());
@@ -62,16 +76,32 @@ impl Target {
                 .into());
         }
         if !is_unix && parsed.host_str().is_none_or(str::is_empty) {
-            return Err(
-                Invalid::new("url", "without a host", "scheme://host:port/database")
-                    .remedy("such as redis://127.0.0.1:6379/0")
-                    .into(),
-            );
+            return Err(Invalid::new(
+                "url",
+                "without a host",
+                "of the form scheme://host:port/database",
+            )
+            .remedy("such as redis://127.0.0.1:6379/0")
+            .into());
         }
         let info = parsed.into_connection_info().map_err(|error| {
-            Invalid::new("url", "not understood", error.to_string())
-                .remedy("such as redis://user:password@127.0.0.1:6379/0")
+            let (what, value, limit, remedy) = not_understood(&error);
+            Invalid::new(what, value, limit).remedy(remedy)
         })?;
+        #[cfg(feature = "tls")]
+        let tls = match (info.addr(), &login.tls) {
+            (ConnectionAddr::Tcp(host, _), tls) if with_tls => {
+                let settings = tls.clone().unwrap_or_default();
+                Some(TlsDialler::new(host, &settings)?)
+            }
+            (_, Some(_)) => {
+                let limit = "rediss:// or valkeys:// where there are settings for TLS";
+                return Err(Invalid::new("url", format!("{scheme}://…"), limit)
+                    .remedy("correct the scheme, or leave the settings for TLS out")
+                    .into());
+            }
+            _ => None,
+        };
         let mut redis = info.redis_settings().clone();
         if let Some(username) = &login.username {
             redis = redis.set_username(username);
@@ -83,27 +113,153 @@ impl Target {
             redis = redis.set_db(i64::from(database));
         }
         let redis = redis.set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
-            .with_time(IDLE)
-            .with_interval(INTERVAL)
-            .with_retries(PROBES);
         let tcp = TcpSettings::default()
             .set_nodelay(true)
-            .set_keepalive(keepalive)
+            .set_keepalive(keepalive())
             // A connection that is closed discards what it has not sent (B4).
             .set_linger_time(Duration::ZERO);
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
         Ok(Target {
             info: info.set_redis_settings(redis).set_tcp_settings(tcp),
+            #[cfg(feature = "tls")]
+            tls,
         })
+    }
+}
+
+/// Schemes by which other clients ask a sentinel, or a cluster, for the server.
+fn refuse_topologies(scheme: &str) -> Result<(), Error> {
+    let (topology, remedy) = if scheme.contains("sentinel") {
+        (
+            "Sentinel",
+            "give the URL of the primary itself, redis://host:port/; after a failover, that of the new one",
+        )
+    } else if scheme.contains("cluster") {
+        (
+            "Cluster",
+            "give the URL of a server that is no node of a cluster, redis://host:port/",
+        )
+    } else {
+        return Ok(());
+    };
+    let limit = format!("of a single server: {topology} is not in this version");
+    let invalid = Invalid::new("url", format!("{scheme}:…"), limit);
+    Err(invalid.remedy(remedy).into())
+}
+
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(IDLE)
+        .with_interval(INTERVAL)
+        .with_retries(PROBES)
+}
+
+/// The settings of [`Target::parse`], on a socket that the redis crate does not make.
+#[cfg(feature = "tls")]
+pub(super) fn set_up(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
+    let socket = redis::io::tcp::socket2::SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&keepalive())?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    Ok(())
+}
+
+/// Whether TLS can be spoken as the URL says.
+fn check_tls(url: &url::Url) -> Result<(), Error> {
+    let shown = format!("{}://…", url.scheme());
+    if cfg!(not(feature = "tls")) {
+        let limit = "of scheme redis or valkey, since this program was built without TLS";
+        return Err(Invalid::new("url", shown, limit)
+            .remedy(
+                "build it with the feature `tls` of leasehold: cargo add leasehold --features tls",
+            )
+            .into());
+    }
+    // Not what it says: that may be the end of a password.
+    if url.fragment().is_some() {
+        let limit = "without a #, behind which the redis crate reads `insecure`: a server's certificate is always checked";
+        return Err(Invalid::new("url", format!("{shown}#…"), limit)
+            .remedy("to trust a certificate of your own, name its authority with Tls::root_file or --tls-ca; a # in a password is %23")
+            .into());
+    }
+    Ok(())
+}
+
+/// What is wrong with a URL, and what it must be, in other words than the redis crate's.
+fn not_understood(
+    error: &redis::RedisError,
+) -> (&'static str, &'static str, &'static str, &'static str) {
+    const ENCODED: &str = "UTF-8, percent-encoded";
+    let said = error.to_string();
+    let is_about = |word: &str| said.contains(word);
+    if is_about("database") {
+        (
+            "the database in the url",
+            "no number",
+            "one, as in redis://127.0.0.1:6379/0",
+            "leave it out for 0",
+        )
+    } else if is_about("sername") {
+        (
+            "the user name in the url",
+            "not UTF-8",
+            ENCODED,
+            "give it with username(…)",
+        )
+    } else if is_about("assword") {
+        (
+            "the password in the url",
+            "not UTF-8",
+            ENCODED,
+            "give it with password(…)",
+        )
+    } else if is_about("protocol") {
+        (
+            "the protocol in the url",
+            "unknown",
+            "resp2 or resp3",
+            "leave it out",
+        )
+    } else if is_about("wildcard") {
+        (
+            "the host in the url",
+            "0.0.0.0 or ::, which is every address",
+            "one host",
+            "such as 127.0.0.1",
+        )
+    } else if is_about("path") {
+        (
+            "url",
+            "without a path",
+            "with the path of the server's socket",
+            "such as redis+unix:///run/redis.sock",
+        )
+    } else {
+        let form = "of the form scheme://host:port/database";
+        (
+            "url",
+            "not understood",
+            form,
+            "such as redis://user:password@127.0.0.1:6379/0",
+        )
     }
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(feature = "tls")]
+        let scheme = if self.tls.is_some() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        #[cfg(not(feature = "tls"))]
+        let scheme = "redis";
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => write!(f, "redis://{host}:{port}")?,
+            ConnectionAddr::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}")?,
             ConnectionAddr::Unix(path) => write!(f, "redis+unix://{}", path.display())?,
             other => write!(f, "{other}")?,
         }
@@ -126,11 +282,22 @@ mod tests {
     fn urls_are_refused_with_a_remedy_and_without_their_password() {
         for (url, says) in [
             ("http://127.0.0.1/", "scheme redis"),
+            (
+                "redis-sentinel://:hush@127.0.0.1:26379/",
+                "the URL of the primary itself",
+            ),
+            (
+                "redis+cluster://:hush@127.0.0.1:7000/",
+                "no node of a cluster",
+            ),
             ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("redis://:hush@127.0.0.1:99999/", "port"),
             ("redis://:hush@127.0.0.1:0/", "between 1 and 65535"),
             ("redis://:hush@127.0.0.1/first", "redis://"),
-            ("rediss://:hush@127.0.0.1/", "TLS"),
+            #[cfg(not(feature = "tls"))]
+            ("rediss://:hush@127.0.0.1/", "feature `tls`"),
+            #[cfg(feature = "tls")]
+            ("rediss://:hush@127.0.0.1/#insecure", "Tls::root_file"),
             ("", "redis://"),
         ] {
             let error = refused(url);

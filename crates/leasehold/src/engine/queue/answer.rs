@@ -14,11 +14,11 @@ use crate::{Error, callout};
 
 /// The queue's half.
 #[derive(Debug)]
-pub(super) struct Answerer(Arc<Mutex<AnswerSlot>>);
+pub(crate) struct Answerer(Arc<Mutex<AnswerSlot>>);
 
 /// The waiter's half: a future of its answer.
 #[derive(Debug)]
-pub(super) struct AnswerFuture(Arc<Mutex<AnswerSlot>>);
+pub(crate) struct AnswerFuture(Arc<Mutex<AnswerSlot>>);
 
 #[derive(Debug)]
 enum AnswerSlot {
@@ -28,42 +28,43 @@ enum AnswerSlot {
     Over,
 }
 
-/// The state of a waiter that leaves.
-pub(super) enum Closed {
-    /// It waited until now.
-    Waiting,
-    /// The answer is there; to be dropped without a lock (Q5).
-    Answered(#[allow(dead_code, reason = "its drop gives back what is in it")] WaitResult),
-    Over,
-}
-
-pub(super) fn slot() -> (Answerer, AnswerFuture) {
+pub(crate) fn slot() -> (Answerer, AnswerFuture) {
     let slot = Arc::new(Mutex::new(AnswerSlot::Waiting(None)));
     (Answerer(Arc::clone(&slot)), AnswerFuture(slot))
 }
 
 impl Answerer {
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(*self.0.lock(), AnswerSlot::Over)
     }
 
     /// Puts the answer where the waiter finds it; the caller has to wake it. If the waiter has left, returns the answer.
-    pub(super) fn send(self, answer: WaitResult) -> Result<Option<Waker>, WaitResult> {
-        self.put(answer)
+    pub(crate) fn send(self, answer: WaitResult) -> Result<Option<Waker>, WaitResult> {
+        self.put(answer, || ())
+    }
+
+    /// The same; does something `before` the waiter can find the answer, unless it has left.
+    pub(crate) fn send_after(
+        self,
+        before: impl FnOnce(),
+        answer: WaitResult,
+    ) -> Result<Option<Waker>, WaitResult> {
+        self.put(answer, before)
     }
 
     /// Sends and wakes at once, for a caller that holds no lock.
-    pub(super) fn send_and_wake(self, answer: WaitResult) {
-        if let Ok(Some(waker)) = self.put(answer) {
+    pub(crate) fn send_and_wake(self, answer: WaitResult) {
+        if let Ok(Some(waker)) = self.put(answer, || ()) {
             callout::wake(waker);
         }
     }
 
-    fn put(&self, answer: WaitResult) -> Result<Option<Waker>, WaitResult> {
+    fn put(&self, answer: WaitResult, before: impl FnOnce()) -> Result<Option<Waker>, WaitResult> {
         let mut slot = self.0.lock();
         match &mut *slot {
             AnswerSlot::Waiting(waker) => {
                 let waker = waker.take();
+                before();
                 *slot = AnswerSlot::Answered(answer);
                 Ok(waker)
             }
@@ -75,7 +76,7 @@ impl Answerer {
 impl Drop for Answerer {
     fn drop(&mut self) {
         // Answered, or left, unless the actor that was to answer has ended before.
-        if let Ok(Some(waker)) = self.put(Err(Error::Closed)) {
+        if let Ok(Some(waker)) = self.put(Err(Error::Closed), || ()) {
             callout::wake(waker);
         }
     }
@@ -105,16 +106,17 @@ impl Future for AnswerFuture {
 }
 
 impl AnswerFuture {
-    /// The waiter leaves. To be called without a lock (Q5).
-    pub(super) fn close(&self) -> Closed {
+    /// The waiter leaves: true if it waited until now, and its answer if that is there already; to be dropped without a
+    /// lock (Q5), and so is this.
+    pub(crate) fn close(&self) -> (bool, Option<WaitResult>) {
         let slot = std::mem::replace(&mut *self.0.lock(), AnswerSlot::Over);
         match slot {
-            AnswerSlot::Answered(answer) => Closed::Answered(answer),
+            AnswerSlot::Answered(answer) => (false, Some(answer)),
             AnswerSlot::Waiting(waker) => {
                 callout::quietly(|| drop(waker));
-                Closed::Waiting
+                (true, None)
             }
-            AnswerSlot::Over => Closed::Over,
+            AnswerSlot::Over => (false, None),
         }
     }
 }

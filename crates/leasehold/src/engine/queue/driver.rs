@@ -4,14 +4,18 @@ mod wait;
 
 use std::{sync::Arc, time::Duration};
 
+pub(super) use wait::AFTER_THE_END;
+use wait::Pause;
+
 use super::{
     Life, Locked, Queue,
-    enter::TooLate,
-    ticket::{Debt, Pauses, abandon, place},
+    enter::{TooLate, ask_server},
+    ticket::{Debt, Pauses, Ticket, abandon, place},
 };
 use crate::{
     backend::{Acquire, Acquired, Failure},
     clock::Tick,
+    config::millis,
     engine::core::Core,
     kind::Access,
 };
@@ -29,14 +33,17 @@ pub(super) enum Start {
     Recover,
     /// A release has queued us, and given the name to another client until then.
     Wait { until: Tick },
-    /// Others were told that the name is free: let them try first.
-    GiveWay,
+    /// Others were told that the name is free: let them try first, for so long at least.
+    GiveWay(Duration),
 }
 
-/// How long a process that has had its turn holds back for others that it cannot give the name to directly.
+/// How long a process that has had its turn holds back at least, for others that it cannot give the name to directly.
 fn step_back() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..3_000))
 }
+
+/// A lease of more round trips than this does not end on the way.
+const LONG_ENOUGH: u64 = 8;
 
 /// A place is kept for at most this long until the server has confirmed that its client does not listen any more. Only
 /// fairness depends on it, and a connection that stands still must not keep the name from the next.
@@ -46,7 +53,7 @@ const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
     // For a release of this process, before the first waiter is asked for.
-    let mut waited = matches!(start, Start::AskNow | Start::GiveWay);
+    let mut waited = matches!(start, Start::AskNow | Start::GiveWay(_));
     loop {
         if queue.lock().first_live_waiter().is_none() {
             if driver.leave().await {
@@ -60,14 +67,16 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
         }
         waited &= !matches!(driver.next, Step::Ask);
         driver.next = match driver.next {
-            Step::Ask => driver.ask().await,
+            Step::Ask => match driver.left_to_others() {
+                Some(way) => driver.give_way(way).await,
+                None => driver.ask().await,
+            },
             Step::Listen => driver.listen().await,
-            Step::Wait(left) => driver.wait(driver.until_told(left)).await,
-            Step::Look(pause) => driver.wait(pause).await,
-            Step::GiveWay => {
-                core.sleep(step_back()).await;
-                Step::Ask
-            }
+            Step::Wait(left) => driver.wait(Pause::For(driver.until_told(left))).await,
+            Step::Look(pause) => driver.wait(Pause::For(pause)).await,
+            Step::Turn(left, foreign) => driver.wait(Pause::UntilTold { left, foreign }).await,
+            Step::ListenOwn => driver.listen_own().await,
+            Step::GiveWay(way) => driver.give_way(way.max(step_back())).await,
             Step::Recover => {
                 driver.pauses.pause(&core).await;
                 Step::Ask
@@ -100,7 +109,11 @@ enum Step {
     Wait(Option<Duration>),
     /// No holder tells when the name is free: look after this pause.
     Look(Duration),
-    GiveWay,
+    /// Wait until its turn has come, behind a holder whose lease ends in so long; beside clients of another library or not.
+    Turn(Option<Duration>, bool),
+    /// Hear what clients of Redisson's say to the next waiter.
+    ListenOwn,
+    GiveWay(Duration),
     /// The server gave no usable answer: ask again in a moment.
     Recover,
     /// A waiter has the guard.
@@ -123,7 +136,7 @@ impl<'a> Driver<'a> {
                 }
                 // Not queued, because not subscribed yet: do both.
                 Start::Listen | Start::Wait { .. } => Step::Listen,
-                Start::GiveWay => Step::GiveWay,
+                Start::GiveWay(way) => Step::GiveWay(way),
             },
             pauses: Pauses::default(),
             looks: 0,
@@ -144,7 +157,7 @@ impl<'a> Driver<'a> {
         if let Some(old) = old {
             self.give_up(old).await;
         }
-        let (step, sent) = {
+        let (step, sent, was_granted) = {
             let mut state = self.queue.lock();
             let Some(spec) = state.first_live_waiter() else {
                 return Step::Ask; // and find that again
@@ -152,7 +165,7 @@ impl<'a> Driver<'a> {
             if self
                 .late
                 .as_ref()
-                .is_none_or(|late| late.lease() != spec.lease())
+                .is_none_or(|late| late.limit() != spec.limit())
             {
                 self.late = Some(TooLate::new(spec));
             }
@@ -171,13 +184,16 @@ impl<'a> Driver<'a> {
                 // Permits are raced for.
                 place: (listening && !matches!(spec.access, Access::Permits(_)))
                     .then(|| place(self.core, ask)),
+                ahead: spec.ahead,
             };
+            let was_granted = remote.granted;
             remote.asks();
-            (step, sent)
+            (step, sent, was_granted)
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
-        let queued = step.place.is_some();
-        let answer = self.core.backend.acquire(step).await;
+        // A task that was not heard for a while may have its place still.
+        let queued = step.place.is_some() || self.queue.id.is_of_task();
+        let answer = ask_server(self.core, self.queue, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
         let Some(ticket) = state.remote().ticket(lease) else {
@@ -193,22 +209,18 @@ impl<'a> Driver<'a> {
                 state.remote().answered();
                 if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
                     drop(state);
-                    self.queue.seated(self.core, &hold, sent);
+                    hold.seated(&granted);
                     if hold.spec().access.is_exclusive() {
                         return Step::Exit;
                     }
                     return Step::Ask; // for the next, if one waits
                 }
-                if now >= granted.until
-                    && let Some(late) = &mut self.late
-                    && let Err(failure) = late.again(now.since(sent))
-                    && let Some(spec) = state.first_live_waiter()
-                    && spec.lease_ms() == lease_ms
-                {
-                    // Only this waiter's lease is too short (L4), and it is the one that was asked for.
-                    self.late = None;
-                    let error = self.queue.error(failure, spec);
-                    state.answer_first(error);
+                if access.upgrades().is_some() {
+                    self.queue.upgrades_nothing(&mut state, access);
+                    return Step::Ask;
+                }
+                if now >= granted.until {
+                    self.granted_too_late(&mut state, lease_ms, now.since(sent));
                 }
                 // The first waiter now, if there is one, may ask for something else.
                 Step::Ask
@@ -217,24 +229,48 @@ impl<'a> Driver<'a> {
                 if !queued {
                     ticket.refused();
                 }
+                let took = now.since(sent);
+                // A lease of many round trips is not too short (L4): this process was stopped when its turn came.
+                let is_short = lease_ms <= LONG_ENOUGH * millis(took).max(1);
+                if was_granted && self.queue.id.is_of_task() && is_short {
+                    self.granted_too_late(&mut state, lease_ms, took);
+                }
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 self.held_by_another(&mut state, access, left, silent)
             }
-            Ok(Acquired::GivenUp) => {
-                // The server says so only of a lease id that was given up. Another id is as good.
-                let debt = state.remote().give_up();
-                drop(state);
-                if let Some(debt) = debt {
-                    abandon(self.core, &self.queue.id, debt);
-                }
-                Step::Recover
-            }
+            Ok(Acquired::GivenUp) => self.given_up(state, access),
             Err(failure) => {
                 ticket.failed(&failure);
                 self.failed(&mut state, &failure)
             }
         }
+    }
+
+    /// The lock was given to this task, and is over already, says the answer to an ask that `took` so long.
+    fn granted_too_late(&mut self, state: &mut Locked<'_>, lease_ms: u64, took: Duration) {
+        if let Some(late) = &mut self.late
+            && let Err(failure) = late.again(took)
+            && let Some(spec) = state.first_live_waiter()
+            && spec.lease_ms() == lease_ms
+        {
+            // Only this waiter's lease is too short (L4), and it is the one that was asked for.
+            self.late = None;
+            let error = self.queue.error(failure, spec);
+            state.answer_first(error);
+        }
+    }
+
+    /// The server says so only of a lease id that was given up (another id is as good), or of a hold to upgrade that is over.
+    fn given_up(&self, mut state: Locked<'_>, asked: Access) -> Step {
+        let debt = state.remote().give_up();
+        self.queue.upgrades_nothing(&mut state, asked);
+        drop(state);
+        self.queue.lose_upgradeable(asked);
+        if let Some(debt) = debt {
+            abandon(self.core, &self.queue.id, debt);
+        }
+        Step::Recover
     }
 
     /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains.
@@ -250,13 +286,22 @@ impl<'a> Driver<'a> {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
             self.pauses.reset();
         }
+        let now = self.core.clock.now();
         let remote = state.remote();
         remote.answered();
+        remote.turns.is_theirs(now);
         let granted = remote.granted;
+        let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
         state.refuse_try_once(asked);
         // It may have been given to us after that answer (B5); or the first waiter wants less.
         if granted || state.first_asks_once() {
             Step::Ask
+        } else if self.queue.id.is_of_task() && listening {
+            if silent && !own {
+                Step::ListenOwn
+            } else {
+                Step::Turn(left, silent)
+            }
         } else if let Some(pause) = self.look_after(state, silent && listening, left) {
             Step::Look(pause)
         } else if listening {
@@ -289,7 +334,7 @@ impl<'a> Driver<'a> {
                 Arc::clone(failure.cause()),
             );
             core.spawn(async move {
-                tracing::warn!(%name, %cause, "cannot ask for the name, trying again");
+                tracing::warn!(target: "leasehold", %name, %cause, "cannot ask for the name, trying again");
             });
         } else if lasts >= self.core.config.operation_timeout {
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));

@@ -10,16 +10,18 @@ use tokio::time::Instant;
 
 use super::{
     Life, Locked, Patience, Phase, Queue, Spec, WaitResult,
-    answer::{AnswerFuture, Closed},
+    answer::AnswerFuture,
     driver::Start,
     shared::ask_to_join,
     ticket::{Pauses, Ticket},
+    waiters::{WaitLane, Waiter},
 };
 use crate::{
     Error, LostReason,
     backend::{Acquire, Acquired, Count, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,
+    durations::{about, humane},
     engine::core::Core,
     engine::finish::{Awaited, Work},
     engine::held::Held,
@@ -28,11 +30,13 @@ use crate::{
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
+    story,
 };
 
 /// A wait in the queue. Dropping it leaves the queue.
 pub(super) struct WaitTicket {
     pub(super) queue: Arc<Queue>,
+    pub(super) lane: WaitLane,
     pub(super) number: i64,
     pub(super) answered: AnswerFuture,
 }
@@ -43,8 +47,8 @@ enum Admission {
     Attempt(Arc<Queue>),
     /// Wait in the queue.
     Wait(WaitTicket),
-    /// This owner holds it already.
-    Inside(Arc<Hold>),
+    /// This owner holds it already; it may have come only to read.
+    Inside(Arc<Hold>, bool),
     /// The newcomer shares the hold of other readers of this process.
     Joined(Held),
     /// Held, and the newcomer does not wait.
@@ -58,7 +62,31 @@ enum FirstAttempt {
     Busy,
 }
 
-/// Asks for a name and waits for it, as patiently as told. The way of every `lock()`.
+/// Takes a lock whose order is the server's if it is free, and no other waits. Where another task of this process has it, the
+/// server is not asked.
+pub(crate) async fn try_in_turn(core: &Arc<Core>, id: &LockId, spec: Spec) -> WaitResult {
+    core.check_open()?;
+    if let Some(lineup) = core.queues.lineup(id) {
+        let until = Instant::now() + core.config.operation_timeout;
+        by(core, until, lineup.released(core)).await;
+    }
+    let held = async {
+        // There is one as soon as this call has its queue.
+        match core.queues.lineup(id) {
+            Some(lineup) => lineup.held_by_another(id.task()).await,
+            None => std::future::pending().await,
+        }
+    };
+    // Also while it asks a server that does not answer, or waits for a release of its owner.
+    tokio::select! {
+        biased;
+        answer = acquire(core, id, spec, Patience::Once) => answer,
+        () = held => Ok(None),
+    }
+}
+
+/// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has a place,
+/// `id` is [of this one](LockId::for_caller).
 pub(crate) async fn acquire(
     core: &Arc<Core>,
     id: &LockId,
@@ -73,8 +101,8 @@ pub(crate) async fn acquire(
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(None),
         Admission::Joined(held) => return Ok(Some(held)),
-        Admission::Inside(hold) => {
-            let inside = core.finish(reenter_on_server(hold, patience));
+        Admission::Inside(hold, reads) => {
+            let inside = core.finish(reenter_on_server(hold, reads, patience));
             let Some(until) = until else {
                 return inside.await.map(Some);
             };
@@ -83,7 +111,10 @@ pub(crate) async fn acquire(
                 None => Err(no_answer(&id.name, spec)),
             };
         }
-        Admission::Wait(wait) => wait,
+        Admission::Wait(wait) => {
+            story::waits(id, true);
+            wait
+        }
         Admission::Attempt(queue) => {
             let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
             let attempt = core.finish(attempt);
@@ -98,7 +129,10 @@ pub(crate) async fn acquire(
             match first {
                 FirstAttempt::Held(held) => return Ok(Some(held)),
                 FirstAttempt::Busy => return Ok(None),
-                FirstAttempt::Wait(wait) => wait,
+                FirstAttempt::Wait(wait) => {
+                    story::waits(id, false);
+                    wait
+                }
             }
         }
     };
@@ -106,7 +140,7 @@ pub(crate) async fn acquire(
 }
 
 /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
-async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
+pub(super) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
     tokio::select! {
         biased;
         output = work => Some(output),
@@ -122,7 +156,7 @@ struct TimeIsUp;
 pub(super) fn no_answer(name: &Name, spec: Spec) -> Error {
     let failure = Failure::Ambiguous(Arc::new(TimeIsUp));
     let free = lease::free_within(spec.lease());
-    failure.into_error(format!("lock {name:?}"), free)
+    failure.into_error(spec.doing(name), free)
 }
 
 fn enter(
@@ -158,8 +192,19 @@ fn enter(
                     held_at: hold.spec().place,
                 });
             }
-            if hold.enter_counted().is_some() {
-                return Ok(Admission::Inside(Arc::clone(hold)));
+            let reads = spec.reads_under(&hold.spec());
+            if hold.enter_counted(reads).is_some() {
+                return Ok(Admission::Inside(Arc::clone(hold), reads));
+            }
+        }
+        if let Some(lease) = spec.access.upgrades() {
+            match &state.phase {
+                // Another guard of the hold has had it upgraded.
+                Phase::Held(hold) if hold.lease == lease => {
+                    return Ok(Held::join(hold).map_or(Admission::Busy, Admission::Joined));
+                }
+                _ if state.shared.of_lease(lease).is_none() => return Ok(Admission::Busy), // it is over
+                _ => {}
             }
         }
         if !state.shared.is_empty()
@@ -173,11 +218,14 @@ fn enter(
                 drop(state);
                 return Ok(Admission::Attempt(queue));
             }
-            Phase::Held(_) | Phase::WaitingRemote if once => return Ok(Admission::Busy),
+            Phase::Held(_) if once => return Ok(Admission::Busy),
+            // It would wait behind those that wait already.
+            Phase::WaitingRemote if once && !state.goes_first(&spec) => return Ok(Admission::Busy),
             _ => {}
         }
         let work = state.work();
-        let wait = state.line_up(&queue, spec, once, false);
+        let began = core.events.begin_wait(&core.clock);
+        let wait = state.line_up(&queue, spec, once, false, began);
         drop(state);
         if let Some(work) = work {
             Awaited::add(core, work);
@@ -188,9 +236,13 @@ fn enter(
 
 /// Tells the server that an owner has entered again. The caller has been counted already. It waits as long as `patience`
 /// allows, at most until the hold is lost.
-pub(super) async fn reenter_on_server(hold: Arc<Hold>, patience: Patience) -> Result<Held, Error> {
+pub(super) async fn reenter_on_server(
+    hold: Arc<Hold>,
+    reads: bool,
+    patience: Patience,
+) -> Result<Held, Error> {
     // From here on held, so that every way out takes the count back.
-    let inside = Held::new(Arc::clone(&hold));
+    let inside = Held::inside(Arc::clone(&hold), reads);
     let (core, name) = (&hold.core, &hold.queue.id.name);
     let mut pauses = Pauses::default();
     let mut silent = false;
@@ -250,6 +302,21 @@ pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
     hold.core.backend.count(count).await
 }
 
+/// Sends a request for a lock, and tells of it.
+pub(super) async fn ask_server(
+    core: &Core,
+    queue: &Queue,
+    step: Acquire,
+) -> Result<Acquired, Failure> {
+    let lease = step.lease;
+    story::sends(&queue.id, lease);
+    let answer = core.backend.acquire(step).await;
+    if let Ok(Acquired::Held { ttl, .. }) = &answer {
+        story::is_held(&queue.id, lease, *ttl);
+    }
+    answer
+}
+
 /// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
 async fn first_attempt(
     core: Arc<Core>,
@@ -276,8 +343,9 @@ async fn first_attempt(
             lease: ticket.lease(),
             lease_ms: spec.lease_ms(),
             place: None,
+            ahead: spec.ahead,
         };
-        let answer = core.backend.acquire(step).await;
+        let answer = ask_server(&core, &queue, step).await;
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
@@ -297,16 +365,25 @@ async fn first_attempt(
                     queue.leave_attempt(&core, state, &ticket);
                     return Err(Error::Closed);
                 }
+                Ok(Acquired::Granted { .. }) if spec.access.upgrades().is_some() => {
+                    if let Some(held) = state.upgraded(spec.access) {
+                        return Ok(FirstAttempt::Held(held));
+                    }
+                    // Its holder has left meanwhile.
+                    queue.go_on(&core, state, Start::Ask);
+                    return Ok(FirstAttempt::Busy);
+                }
                 Ok(Acquired::Granted { remaining, tokens }) => {
                     let granted = ticket.granted(sent, remaining, tokens);
                     if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
+                        hold.note_start(began);
                         state.took(&hold);
                         if spec.access.is_exclusive() {
                             drop(state);
                         } else {
                             queue.go_on(&core, state, Start::Ask);
                         }
-                        queue.seated(&core, &hold, sent);
+                        hold.seated(&granted);
                         // A guard from here on: if the caller is gone, its drop releases the name.
                         return Ok(FirstAttempt::Held(Held::new(hold)));
                     }
@@ -316,13 +393,18 @@ async fn first_attempt(
                     }
                     continue;
                 }
+                Ok(Acquired::GivenUp) if spec.access.upgrades().is_some() => {
+                    queue.go_on(&core, state, Start::Ask);
+                    queue.lose_upgradeable(spec.access);
+                    return Ok(FirstAttempt::Busy);
+                }
                 Ok(Acquired::GivenUp) => {
                     // The server says so only of a lease id that was given up. Another id is as good.
                     ticket = Ticket::new(&core, spec.terms());
                 }
                 Ok(Acquired::Held { .. }) => {
                     ticket.refused();
-                    return Ok(queue.wait_remote(&core, state, ticket, spec, patience));
+                    return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
                 }
                 Err(failure) => {
                     let waits = patience != Patience::Once;
@@ -335,7 +417,7 @@ async fn first_attempt(
                     // For waiters whose time is up meanwhile.
                     state.remote().failed(&failure, now);
                     if waits {
-                        return Ok(queue.wait_remote(&core, state, ticket, spec, patience));
+                        return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
                     }
                 }
             }
@@ -375,7 +457,12 @@ impl Queue {
     }
 
     /// A first attempt ends without a hold and without a wait.
-    fn leave_attempt(self: &Arc<Self>, core: &Arc<Core>, state: Locked<'_>, ticket: &Ticket) {
+    pub(super) fn leave_attempt(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        state: Locked<'_>,
+        ticket: &Ticket,
+    ) {
         if let Some(debt) = ticket.debt() {
             super::abandon(core, &self.id, debt);
         }
@@ -391,6 +478,7 @@ impl Queue {
         ticket: Ticket,
         spec: Spec,
         patience: Patience,
+        began: Tick,
     ) -> FirstAttempt {
         let trouble = state.remote().trouble.is_some();
         let old = state.remote().take_over(ticket);
@@ -398,7 +486,7 @@ impl Queue {
         let first = if patience == Patience::Once {
             FirstAttempt::Busy
         } else {
-            FirstAttempt::Wait(state.line_up(self, spec, false, true))
+            FirstAttempt::Wait(state.line_up(self, spec, false, true, began))
         };
         let start = if trouble {
             Start::Recover
@@ -416,7 +504,7 @@ impl Queue {
 
     pub(super) fn error(&self, failure: Failure, spec: Spec) -> Error {
         let free = lease::free_within(spec.lease());
-        failure.into_error(format!("lock {:?}", self.id.name), free)
+        failure.into_error(spec.doing(&self.id.name), free)
     }
 }
 
@@ -445,7 +533,7 @@ impl WaitTicket {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return self.queue.out_of_time(spec, began, core.clock.now());
             }
-            self.queue.warn_of_self_wait(spec);
+            self.queue.warn_of_self_wait(core, spec);
             warn_at = None;
         }
     }
@@ -464,11 +552,11 @@ async fn sleep_until(core: &Core, alarm: Option<Instant>) {
 impl Drop for WaitTicket {
     fn drop(&mut self) {
         // Q5: an answer may be there, with a guard in it. It goes last.
-        let closed = self.answered.close();
+        let (until_now, _answer) = self.answered.close();
         let mut state = self.queue.lock();
         let at = state
             .waiters
-            .binary_search_by_key(&self.number, |w| w.number);
+            .binary_search_by_key(&(self.lane, self.number), Waiter::rank);
         let at = match at {
             Ok(at) => {
                 let waiter = state.waiters.remove(at);
@@ -478,7 +566,7 @@ impl Drop for WaitTicket {
                 at
             }
             // Between these two locks another caller has found it gone, at the front.
-            Err(_) if matches!(closed, Closed::Waiting) => 0,
+            Err(_) if until_now => 0,
             Err(_) => return,
         };
         self.queue.waiter_left(&mut state, at == 0);
@@ -488,7 +576,7 @@ impl Drop for WaitTicket {
 /// Counts the grants that were over before their answers came.
 #[derive(Debug)]
 pub(super) struct TooLate {
-    lease: Duration,
+    limit: (&'static str, Duration),
     count: u32,
 }
 
@@ -498,7 +586,7 @@ impl TooLate {
 
     pub(super) fn new(spec: Spec) -> TooLate {
         TooLate {
-            lease: spec.lease(),
+            limit: spec.limit(),
             count: 0,
         }
     }
@@ -509,20 +597,22 @@ impl TooLate {
         if self.count < TooLate::MOST {
             return Ok(());
         }
-        let lease = self.lease;
-        Err(Failure::Rejected(Arc::new(TooSlow { lease, took })))
+        let (what, length) = self.limit;
+        Err(Failure::Rejected(Arc::new(TooSlow { what, length, took })))
     }
 
-    pub(super) fn lease(&self) -> Duration {
-        self.lease
+    pub(super) fn limit(&self) -> (&'static str, Duration) {
+        self.limit
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the lease of {lease:?} is over before the answer is here, which took {took:?}; take a longer one"
+    "the {what} of {} was over when the server's answer was here, {} after it was asked; take a longer one",
+    humane(*length), about(*took)
 )]
 struct TooSlow {
-    lease: Duration,
+    what: &'static str,
+    length: Duration,
     took: Duration,
 }

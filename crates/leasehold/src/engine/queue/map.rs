@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 
 use super::{
     Life, Phase, Queue,
+    lineup::Lineup,
     ticket::{Debt, abandon},
 };
 use crate::{
     Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::finish::Awaited,
-    engine::hold::Hold, name::LockId, owner::LeaseId,
+    engine::hold::Hold, kind::LockKind, name::LockId, owner::LeaseId,
 };
 
 /// The queues of a client, by kind and name.
@@ -25,6 +26,8 @@ pub(crate) struct Queues {
     shards: Box<[Shard]>,
     hasher: Hashing,
     detached: Mutex<DetachedIds>,
+    /// Of the locks whose waiting tasks have a queue each.
+    lineups: Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -91,6 +94,7 @@ impl Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             detached: Mutex::default(),
+            lineups: Mutex::default(),
         }
     }
 
@@ -111,7 +115,41 @@ impl Queues {
         }
         let queue = Arc::new(Queue::new(id));
         shard.insert(ById(Arc::clone(&queue)));
+        if id.is_of_task() {
+            let mut lineups = self.lineups.lock();
+            let lineup = lineups.entry(id.of_task(0));
+            lineup
+                .or_insert_with(|| Arc::new(Lineup::new(id)))
+                .add(&queue);
+        }
         queue
+    }
+
+    /// The tasks of this process that want this lock, if its order is the server's, and there are any.
+    pub(super) fn lineup(&self, id: &LockId) -> Option<Arc<Lineup>> {
+        if id.kind != LockKind::FairMutex {
+            return None;
+        }
+        let lineups = self.lineups.lock();
+        lineups.get(&id.of_task(0)).map(Arc::clone)
+    }
+
+    /// A lineup may be needed no more.
+    pub(super) fn lineup_over(&self, lineup: &Arc<Lineup>) {
+        let mut lineups = self.lineups.lock();
+        let there = lineups.get(lineup.id());
+        // Its last queue may have taken it out already, and another lineup may stand in its place.
+        if there.is_some_and(|there| Arc::ptr_eq(there, lineup)) && lineup.is_over() {
+            lineups.remove(lineup.id());
+        }
+    }
+
+    /// The queues of one lock.
+    fn of_lock(&self, id: &LockId) -> Vec<Arc<Queue>> {
+        match self.lineup(id) {
+            Some(lineup) => lineup.queues(),
+            None => self.find(id).into_iter().collect(),
+        }
     }
 
     /// Takes a queue out of the map. Call under the queue's lock (Q3).
@@ -122,6 +160,14 @@ impl Queues {
             .is_some_and(|ById(there)| Arc::ptr_eq(there, queue))
         {
             shard.remove(&queue.id);
+        }
+        drop(shard);
+        if queue.id.is_of_task() {
+            let mut lineups = self.lineups.lock();
+            let id = queue.id.of_task(0);
+            if lineups.get(&id).is_some_and(|lineup| lineup.remove(queue)) {
+                lineups.remove(&id);
+            }
         }
     }
 
@@ -152,15 +198,19 @@ impl Queues {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// How many drivers wait for a wake-up.
+    /// How many drivers wait for a wake-up, and keepers for the time to ask.
     pub(crate) fn waiting_drivers(&self) -> usize {
         let waits = |queue: &Arc<Queue>| matches!(queue.state.lock().phase, Phase::WaitingRemote);
-        self.all().iter().filter(|queue| waits(queue)).count()
+        let drivers = self.all().iter().filter(|queue| waits(queue)).count();
+        let lineups = self.lineups.lock();
+        let keepers = lineups.values().filter(|lineup| lineup.is_kept()).count();
+        drivers + keepers
     }
 
     /// How many wait for the name in this process.
     pub(crate) fn waiting(&self, id: &LockId) -> usize {
-        self.find(id).map_or(0, |queue| queue.lock().waiters.len())
+        let queues = self.of_lock(id);
+        queues.iter().map(|queue| queue.lock().waiters.len()).sum()
     }
 
     /// Whether this process hears the wake-ups for the name.
@@ -177,12 +227,21 @@ impl Queues {
 
     /// The holds of this process on one lock.
     pub(crate) fn held(&self, id: &LockId) -> Vec<Arc<Hold>> {
-        self.find(id).map_or_else(Vec::new, |queue| queue.holders())
+        let queues = self.of_lock(id);
+        queues.iter().flat_map(|queue| queue.holders()).collect()
     }
 
     /// The backend heard something about a name.
     pub(crate) fn wake(&self, core: &Arc<Core>, id: &LockId, wake_up: WakeUp) {
-        let queue = self.find(id);
+        let lineup = self.lineup(id);
+        if let Some(lineup) = &lineup {
+            lineup.wake(id.task(), &wake_up);
+        }
+        let queue = match (&lineup, &wake_up) {
+            (Some(lineup), WakeUp::Granted(grant)) => lineup.queue_of(grant.lease),
+            (Some(_), _) => None,
+            (None, _) => self.find(id),
+        };
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
                 let state = queue.lock();
@@ -233,6 +292,9 @@ impl Queues {
                 Awaited::add(core, work); // a shutdown waits for it
             }
         }
+        for lineup in self.lineups.lock().values() {
+            lineup.changed();
+        }
     }
 }
 
@@ -255,5 +317,21 @@ mod tests {
         }
         let left = detached.until.len();
         assert!(left <= 2_000, "{left} of 11,000");
+    }
+
+    /// Its keeper looks a moment after it has ended: another thread may have made a lineup of the same lock by then.
+    #[test]
+    fn a_lineup_that_is_over_takes_no_other_out_of_the_map() {
+        let queues = Queues::new();
+        let id = LockId::new(LockKind::FairMutex, crate::name::Name::new("name").unwrap());
+        let lineup = || queues.lineup(&id).expect("there is one");
+        let last = queues.find_or_make(&id.of_task(1));
+        let over = lineup();
+        queues.remove(&last);
+        assert!(queues.lineup(&id).is_none());
+        queues.find_or_make(&id.of_task(2));
+        let next = lineup();
+        queues.lineup_over(&over);
+        assert!(Arc::ptr_eq(&next, &lineup()));
     }
 }

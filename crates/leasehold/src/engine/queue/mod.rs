@@ -17,9 +17,11 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
-mod answer;
+pub(crate) mod answer;
+mod downgrade;
 mod driver;
 mod enter;
+mod lineup;
 mod locked;
 mod map;
 mod release;
@@ -28,6 +30,9 @@ mod remote;
 mod shared;
 mod spec;
 mod ticket;
+mod together;
+mod turns;
+mod upgrade;
 mod waiters;
 
 use std::{
@@ -36,9 +41,10 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
+pub(crate) use downgrade::begin_downgrade;
 use driver::{Start, drive};
 use enter::no_answer;
-pub(crate) use enter::{acquire, write_count_in_background};
+pub(crate) use enter::{acquire, try_in_turn, write_count_in_background};
 use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
@@ -46,20 +52,23 @@ pub(crate) use release::{ReleaseStep, begin_release};
 use remote::{Remote, Subscription};
 use shared::SharedHolds;
 pub(crate) use spec::{Patience, Spec, Waits};
-pub(crate) use ticket::{Debt, abandon};
+pub(crate) use ticket::{Debt, Pauses, abandon};
+pub(crate) use together::{
+    AtOnce, PartRequest, acquire_at_once, release_all, release_in_background,
+};
 use tokio::sync::Notify;
+pub(crate) use upgrade::upgrade;
 use waiters::Waiter;
 
 use crate::{
     Error,
-    backend::{Failure, Grant, Reply},
+    backend::{Failure, Grant},
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::core::Core,
     engine::finish::Work,
     engine::held::Held,
     engine::hold::{Granted, Hold},
-    events::EventKind,
     name::LockId,
     owner::LeaseId,
 };
@@ -171,7 +180,7 @@ impl Queue {
     }
 
     /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
-    /// followed by [`seated`](Queue::seated) without the lock.
+    /// followed by [`seated`](Hold::seated) without the lock.
     fn seat(
         self: &Arc<Self>,
         core: &Arc<Core>,
@@ -179,6 +188,9 @@ impl Queue {
         granted: Granted,
     ) -> Option<Arc<Hold>> {
         let terms = state.remote().ticket(granted.lease)?.terms();
+        if terms.access.upgrades().is_some() {
+            return self.seat_upgraded(core, state, terms.access);
+        }
         loop {
             let spec = state.first_live_waiter()?;
             if spec.terms() != terms {
@@ -186,7 +198,7 @@ impl Queue {
             }
             let hold = self.begin_hold(core, state, granted, spec)?;
             let waiter = state.pop_waiter()?;
-            if state.deliver(waiter, &hold) {
+            if state.deliver(waiter, &hold, |began| hold.note_start(began)) {
                 let remote = state.remote();
                 remote.ticket = None;
                 remote.granted = false;
@@ -196,12 +208,6 @@ impl Queue {
                 return Some(hold);
             }
         }
-    }
-
-    fn seated(&self, core: &Arc<Core>, hold: &Arc<Hold>, sent: Tick) {
-        hold.watch(sent);
-        core.events
-            .tell(&self.id.name, hold.lease, EventKind::Acquired);
     }
 
     /// The server says that it gave the name to one of our lease ids (B3). `false` if that id does not wait for it.
@@ -239,27 +245,10 @@ impl Queue {
                 state.driver = state.driver.wrapping_add(1);
             }
             drop(state);
-            self.seated(core, &hold, granted.sent);
+            hold.seated(&granted);
         }
         self.driver_wake().notify_one();
         true
-    }
-
-    /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
-    fn is_deaf(&self) {
-        let mut state = self.lock();
-        let Some(remote) = &mut state.remote else {
-            return;
-        };
-        match remote.subscription {
-            Subscription::Open => {
-                remote.subscription = Subscription::Closed;
-                self.driver_wake().notify_one();
-            }
-            // Its driver waits for the answer, or has it and has not read it yet.
-            Subscription::Opening => remote.subscription = Subscription::Doubtful,
-            Subscription::Doubtful | Subscription::Closed => {}
-        }
     }
 
     /// The holder has lost the name or left it to expire: the next may ask for it.
@@ -292,12 +281,13 @@ impl Queue {
 
     /// No caller of this process wants the name or gives it back. If none holds it either, the queue ends.
     fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
+        // First, since the subscription is the next queue's once this one has left the map.
+        drop(self.stop_listening(core, state));
         state.phase = state.shared.rest();
         if state.shared.is_empty() {
             state.life = Life::Removed;
             core.queues.remove(self);
         }
-        drop(self.stop_listening(core, state));
         if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
             abandon(core, &self.id, debt);
         }
@@ -318,17 +308,6 @@ impl Queue {
             // A driver that does not sleep looks before it does.
             _ => {}
         }
-    }
-
-    /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
-    fn stop_listening(&self, core: &Arc<Core>, state: &mut QueueState) -> Option<Reply<()>> {
-        let remote = state.remote.as_mut()?;
-        if !state.waiters.is_empty() || remote.subscription == Subscription::Closed {
-            return None;
-        }
-        // Also one that is still being opened: it may come about at any time.
-        remote.subscription = Subscription::Closed;
-        Some(core.backend.unlisten(&self.id))
     }
 
     /// The answer to a patient waiter whose time is up, and that has waited since `began`.
@@ -366,12 +345,20 @@ impl Queue {
         }
     }
 
-    fn warn_of_self_wait(&self, spec: Spec) {
-        let holder = match &self.lock().phase {
-            Phase::Held(hold) => hold.spec().place,
-            _ => return,
+    fn warn_of_self_wait(&self, core: &Core, spec: Spec) {
+        let holder = if spec.waits.is_in_turn() {
+            core.queues.held(&self.id.of_task(0)).into_iter().next()
+        } else {
+            match &self.lock().phase {
+                Phase::Held(hold) => Some(Arc::clone(hold)),
+                _ => None,
+            }
+        };
+        let Some(holder) = holder.map(|hold| hold.spec().place) else {
+            return;
         };
         tracing::warn!(
+            target: "leasehold",
             name = %self.id.name,
             waiting_at = %spec.place,
             held_at = %holder,

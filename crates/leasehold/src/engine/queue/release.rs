@@ -1,9 +1,10 @@
 //! The end of a guard: the lease passes on in memory, or goes back to the server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Life, Locked, Phase, Spec,
+    downgrade::{Downgrading, begin_downgrade},
     driver::Start,
     enter::write_count_in_background,
     ticket::{Pauses, abandon, place},
@@ -28,13 +29,22 @@ pub(crate) enum ReleaseStep {
     Done(Result<Released, Error>),
     /// The server must be told.
     ToServer(Releasing),
+    /// The server must be told that only readers are left.
+    Downgrade(Downgrading),
 }
 
 /// A guard goes: the last one passes the lease on in memory, or to the server.
-pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
-    if let Left::Holds { holds, count } = hold.leave(counted) {
-        write_count_in_background(&hold, count);
-        return ReleaseStep::Done(Ok(Released::StillHeld { holds }));
+pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> ReleaseStep {
+    match hold.leave(counted, reads) {
+        Left::Nothing => {}
+        Left::Holds { holds, count } => {
+            write_count_in_background(&hold, count);
+            return ReleaseStep::Done(Ok(Released::StillHeld { holds }));
+        }
+        Left::Readers { holds } => {
+            let done = ReleaseStep::Done(Ok(Released::StillHeld { holds }));
+            return begin_downgrade(&hold).map_or(done, ReleaseStep::Downgrade);
+        }
     }
     let core = Arc::clone(&hold.core);
     let queue = Arc::clone(&hold.queue);
@@ -49,19 +59,20 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         };
         return ReleaseStep::Done(Err(hold.lost_error(reason)));
     }
-    let spec = hold.spec();
     let mut state = queue.lock();
+    // Under the lock: it may have been upgraded or downgraded a moment ago.
+    let (spec, since) = hold.spec_and_since();
     let may_pass = spec.handoff.is_on()
         && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
         && now.since(state.since) < spec.handoff.max_time()
-        && enough_left(&hold, &spec, now);
-    if may_pass && state.hand_over(&hold, &spec, now) {
+        && enough_left(&hold, &spec, now)
+        && !(spec.access.is_exclusive() && state.turn_is_over());
+    if may_pass && state.hand_over(&hold, &spec, since, now) {
         state.handoffs += 1;
         queue.waiter_left(&mut state, true);
         drop(state);
-        core.events
-            .tell(&queue.id.name, hold.lease, EventKind::HandedOver);
+        core.events.tell();
         return ReleaseStep::Done(Ok(Released::Freed));
     }
     // To the server. From here on the lease id is not relied on any more (Q4), and nothing takes that back (B1).
@@ -83,6 +94,12 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         state.since = now;
         next(&core, &mut state, &spec)
     } else {
+        let began = state.since;
+        if let Some(remote) = &mut state.remote
+            && matches!(spec.access, Access::Permits(_))
+        {
+            remote.turns.gives_back(now, began);
+        }
         state.shared.release(&hold);
         let rests = match &state.phase {
             Phase::Idle => true,
@@ -103,6 +120,8 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool) -> ReleaseStep {
         next,
         until,
         began: now,
+        held: now.since(since),
+        is_told: false,
         silent: false,
     })
 }
@@ -122,12 +141,16 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
         return None; // B6
     }
     let waiter = state.first_live_waiter()?;
+    if waiter.access.upgrades().is_some() {
+        return None; // its hold is over, and it will find out
+    }
     let keep = spec.handoff.is_on() && spec.serves(&waiter);
     let held_until = state.since;
     let remote = state.remote();
     remote.known.ends(held_until);
-    if !waiter.waits.listens() {
-        // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever.
+    if !waiter.waits.listens() || waiter.waits.is_in_turn() {
+        // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
+        // order is the server's, the next ask is one of many.
         return None;
     }
     // A holder's queue has no ticket (B5), so there is none with other terms.
@@ -137,14 +160,18 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
 
 /// A release on its way to the server.
 pub(crate) struct Releasing {
-    hold: Arc<Hold>,
+    pub(super) hold: Arc<Hold>,
     /// The ticket under which this process goes on, and whether the server may keep the name for it.
-    next: Option<(LeaseId, bool)>,
+    pub(super) next: Option<(LeaseId, bool)>,
     /// Until when the lease would have been believed.
     until: Tick,
     began: Tick,
+    /// How long its holder had it.
+    held: Duration,
+    /// The end of the hold has been told.
+    is_told: bool,
     /// A send had no answer, so it may have been carried out.
-    silent: bool,
+    pub(super) silent: bool,
 }
 
 /// The server's answer to a release, with the state that the queue needs to go on.
@@ -174,7 +201,7 @@ impl Releasing {
 
     /// Tells the server. A caller that waits has an answer within the operation timeout; a release that is not confirmed by
     /// then goes on in the background.
-    async fn run(mut self) -> Result<Released, Error> {
+    pub(super) async fn run(mut self) -> Result<Released, Error> {
         let core = Arc::clone(&self.hold.core);
         let mut pauses = Pauses::default();
         loop {
@@ -188,6 +215,7 @@ impl Releasing {
             };
             if core.clock.now().since(self.began) >= core.config.operation_timeout {
                 self.answer_try_once(failure);
+                self.tell_end(|held| EventKind::Unconfirmed { held });
                 let unconfirmed = self.unconfirmed();
                 core.spawn(self.run_on(pauses));
                 return Ok(unconfirmed);
@@ -236,10 +264,37 @@ impl Releasing {
         }
     }
 
-    /// Sends it once. Each send is an ask of its own for the next ticket (B3).
+    /// Tells how the hold has ended, once.
+    fn tell_end(&mut self, kind: impl FnOnce(Duration) -> EventKind) {
+        if !self.is_told {
+            self.is_told = true;
+            let (events, id) = (&self.hold.core.events, &self.hold.queue.id);
+            events.note(id, self.hold.lease, [kind(self.held)]);
+            events.tell();
+        }
+    }
+
+    /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
+        let sent = self.hold.core.clock.now();
+        let step = self.step(sent);
+        let queued = step.next.is_some_and(|next| next.place.is_some());
+        match self.hold.core.backend.release(step).await {
+            Ok(answer) => Ok(ReleaseAnswer {
+                answer,
+                sent,
+                queued,
+            }),
+            Err(failure) => {
+                self.failed(&failure);
+                Err(failure)
+            }
+        }
+    }
+
+    /// The request that is sent at `sent`. Each send is an ask of its own for the next ticket (B3).
+    pub(super) fn step(&self, sent: Tick) -> Release {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
-        let sent = core.clock.now();
         let (next, listening) = {
             let mut state = queue.lock();
             let listening = state.is_listening();
@@ -255,77 +310,87 @@ impl Releasing {
                     lease_ms: terms.lease_ms,
                     keep,
                     place: listening.then(|| place(core, ask)),
+                    ahead: terms.ahead,
                 })
             });
             (next, listening)
         };
-        let queued = next.is_some_and(|next| next.place.is_some());
         let debt = self.hold.debt();
         let copies = debt.copies || self.silent;
-        let step = Release {
+        Release {
             id: queue.id.clone(),
             access: debt.access,
             lease: debt.lease,
             next,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
             listening,
-        };
-        match core.backend.release(step).await {
-            Ok(answer) => Ok(ReleaseAnswer {
-                answer,
-                sent,
-                queued,
-            }),
-            Err(failure) => {
-                self.silent |= matches!(failure, Failure::Ambiguous(_));
-                let mut state = queue.lock();
-                let remote = state.remote();
-                // For waiters whose time is up meanwhile.
-                remote.failed(&failure, core.clock.now());
-                if let Some((lease, _)) = self.next
-                    && let Some(ticket) = remote.ticket(lease)
-                {
-                    ticket.failed(&failure);
-                }
-                Err(failure)
-            }
+        }
+    }
+
+    /// A send had no usable answer.
+    pub(super) fn failed(&mut self, failure: &Failure) {
+        self.silent |= matches!(failure, Failure::Ambiguous(_));
+        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        let mut state = queue.lock();
+        let remote = state.remote();
+        // For waiters whose time is up meanwhile.
+        remote.failed(failure, core.clock.now());
+        if let Some((lease, _)) = self.next
+            && let Some(ticket) = remote.ticket(lease)
+        {
+            ticket.failed(failure);
         }
     }
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
-    fn answered(self, answered: &ReleaseAnswer) -> Result<Released, Error> {
-        let (core, queue) = (&self.hold.core, &self.hold.queue);
-        core.events
-            .tell(&queue.id.name, self.hold.lease, EventKind::Released);
+    pub(super) fn answered(mut self, answered: &ReleaseAnswer) -> Result<Released, Error> {
         let not_ours = answered.answer == ReleaseReply::NotOurs;
-        queue.released(
-            &self.hold,
-            self.next.map(|(lease, _)| lease),
-            answered,
-            self.silent,
-        );
         // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
         // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
         // nothing away.)
+        let core = Arc::clone(&self.hold.core);
         let alone = self.silent || core.config.may_duplicate;
-        if not_ours && !alone && core.clock.now() < self.until {
-            return Err(self.hold.lost_error(LostReason::Replaced));
+        let is_lost = not_ours && !alone && core.clock.now() < self.until;
+        let reason = LostReason::Replaced;
+        self.tell_end(|held| {
+            if is_lost {
+                EventKind::Lost { reason, held }
+            } else {
+                EventKind::Released { held }
+            }
+        });
+        let queue = &self.hold.queue;
+        if is_lost {
+            callout::quietly(
+                || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
+            );
+        }
+        let next = self.next.map(|(lease, _)| lease);
+        queue.released(&self.hold, next, answered, self.silent);
+        if is_lost {
+            return Err(self.hold.lost_error(reason));
         }
         Ok(Released::Freed)
     }
 
     /// The server refuses it for good, or has not answered until the lease had ended there.
-    fn give_up(&self, failure: &Failure) {
+    fn give_up(&mut self, failure: &Failure) {
+        self.tell_end(|held| EventKind::Unconfirmed { held });
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         callout::quietly(|| {
-            tracing::warn!(name = %queue.id.name, cause = %failure.cause(), "not released, left to expire");
+            tracing::warn!(target: "leasehold", name = %queue.id.name, cause = %failure.cause(), "not released, left to expire");
         });
-        core.events
-            .tell(&queue.id.name, self.hold.lease, EventKind::Released);
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
             abandon(core, &queue.id, self.hold.debt());
         }
         queue.after_release(core, queue.lock(), self.hold.lease, Start::Ask);
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        // The runtime that was to carry it out is gone.
+        self.tell_end(|held| EventKind::Unconfirmed { held });
     }
 }

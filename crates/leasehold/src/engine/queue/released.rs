@@ -1,11 +1,10 @@
 //! How a queue goes on after a release.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{Locked, Phase, Queue, driver::Start, release::ReleaseAnswer};
 use crate::{
-    backend::ReleaseReply, engine::core::Core, engine::hold::Hold, events::EventKind,
-    owner::LeaseId,
+    backend::ReleaseReply, engine::core::Core, engine::hold::Hold, kind::Access, owner::LeaseId,
 };
 
 impl Queue {
@@ -23,11 +22,23 @@ impl Queue {
             sent,
             queued,
         } = *answered;
+        let is_permits = matches!(hold.spec().access, Access::Permits(_));
         let mut state = self.lock();
+        let began = state.since;
         if let Some(remote) = &mut state.remote {
             remote.answered();
-            if matches!(answer, ReleaseReply::Granted { .. }) {
-                remote.known.is_said(core.clock.now());
+            match answer {
+                ReleaseReply::Granted { .. } => {
+                    remote.known.is_said(core.clock.now());
+                    remote.turns.is_theirs(core.clock.now());
+                }
+                ReleaseReply::Kept { .. } | ReleaseReply::Freed { others: 0 } => {
+                    remote.turns.is_not_shared();
+                }
+                ReleaseReply::Freed { .. } if is_permits => {
+                    remote.turns.races(core.clock.now(), began);
+                }
+                _ => {}
             }
         }
         if let Some(lease) = next
@@ -44,8 +55,7 @@ impl Queue {
                             self.go_on(core, state, Start::Ask);
                         }
                         kept.watch(sent);
-                        core.events
-                            .tell(&self.id.name, kept.lease, EventKind::HandedOver);
+                        core.events.tell();
                         return;
                     }
                 }
@@ -58,16 +68,25 @@ impl Queue {
             }
         }
         let start = match answer {
+            // It has no place.
+            _ if hold.spec().waits.is_in_turn() => Start::Ask,
             // Counted from the send: this process may be stopped before its driver begins.
             ReleaseReply::Granted { lease } => Start::Wait {
                 until: sent.after(lease),
             },
-            ReleaseReply::Freed { others } if others > 0 => Start::GiveWay,
+            ReleaseReply::Freed { others } if others > 0 && hold.spec().access.is_exclusive() => {
+                let (now, next) = (core.clock.now(), state.first_number());
+                let ours = (state.handoffs + 1, now.since(sent));
+                let way = state.remote().turns.gives_way(now, next, ours);
+                way.map_or(Start::Ask, Start::GiveWay)
+            }
+            ReleaseReply::Freed { others } if others > 0 && is_permits => Start::Ask, // after a while: `Turns::left`
+            ReleaseReply::Freed { others } if others > 0 => Start::GiveWay(Duration::ZERO),
             // Others that do not listen either cannot be seen.
             ReleaseReply::Freed { .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
             {
-                Start::GiveWay
+                Start::GiveWay(Duration::ZERO)
             }
             _ => Start::Ask,
         };
@@ -87,7 +106,12 @@ impl Queue {
             (other, _) => other,
         };
         if matches!(&state.phase, Phase::Releasing(present, _) if *present == lease) {
+            // Before it leaves the map with the last of its queues.
+            let lineup = core.queues.lineup(&self.id);
             self.go_on(core, state, start);
+            if let Some(lineup) = lineup {
+                lineup.changed();
+            }
         }
     }
 }

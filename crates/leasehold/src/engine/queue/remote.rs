@@ -1,12 +1,19 @@
 //! The part of a queue that concerns the server while this process waits for a name: one state, with named transitions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
+    Queue, QueueState,
     spec::Terms,
     ticket::{Debt, Known, Ticket},
+    turns::Turns,
 };
-use crate::{backend::Failure, clock::Tick, engine::core::Core, owner::LeaseId};
+use crate::{
+    backend::{Failure, Reply},
+    clock::Tick,
+    engine::core::Core,
+    owner::LeaseId,
+};
 
 /// The ticket and the subscription of this process at the server while it waits for the name.
 ///
@@ -19,8 +26,11 @@ pub(super) struct Remote {
     /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
     pub(super) granted: bool,
     pub(super) trouble: Option<Trouble>,
+    /// Beside clients of Redisson's: the ticket whose own channel is heard, since they tell only the next waiter.
+    pub(super) own: Option<LeaseId>,
     /// Of other holders, by other ways than the ticket.
     pub(super) known: Known,
+    pub(super) turns: Turns,
 }
 
 /// Why the server gives no usable answer.
@@ -50,7 +60,9 @@ impl Remote {
             subscription: Subscription::Closed,
             granted: false,
             trouble: None,
+            own: None,
             known: Known::default(),
+            turns: Turns::new(),
         }
     }
 
@@ -125,5 +137,49 @@ impl Remote {
         let ticket = self.ticket.take()?;
         self.known = self.known.and(ticket.known);
         ticket.debt()
+    }
+}
+
+impl Queue {
+    /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
+    pub(super) fn is_deaf(&self) {
+        let mut state = self.lock();
+        let Some(remote) = &mut state.remote else {
+            return;
+        };
+        match remote.subscription {
+            Subscription::Open => {
+                remote.subscription = Subscription::Closed;
+                self.driver_wake().notify_one();
+            }
+            // Its driver waits for the answer, or has it and has not read it yet.
+            Subscription::Opening => remote.subscription = Subscription::Doubtful,
+            Subscription::Doubtful | Subscription::Closed => {}
+        }
+    }
+
+    /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
+    pub(super) fn stop_listening(
+        &self,
+        core: &Arc<Core>,
+        state: &mut QueueState,
+    ) -> Option<Reply<()>> {
+        let remote = state.remote.as_mut()?;
+        if !state.waiters.is_empty() {
+            return None;
+        }
+        // Also one that is still being opened: it may come about at any time.
+        let before = std::mem::replace(&mut remote.subscription, Subscription::Closed);
+        if self.id.is_of_task() {
+            // Also after a refusal, which closes this task's part and leaves it among those that listen.
+            if let Some(own) = remote.own.take() {
+                drop(core.backend.unlisten(&self.id.of_task(own.get())));
+            }
+            if let Some(lineup) = core.queues.lineup(&self.id) {
+                lineup.unlisten(self.id.task());
+            }
+            return None;
+        }
+        (before != Subscription::Closed).then(|| core.backend.unlisten(&self.id))
     }
 }

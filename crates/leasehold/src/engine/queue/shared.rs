@@ -6,7 +6,9 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Life, Locked, Phase, Queue, QueueState, Spec, driver::Start, enter::write_count};
+use super::{
+    Life, Locked, Phase, Queue, QueueState, Spec, Waiter, driver::Start, enter::write_count,
+};
 use crate::{
     LostReason,
     backend::Counted,
@@ -101,6 +103,10 @@ impl SharedHolds {
         })
     }
 
+    pub(super) fn of_lease(&self, lease: LeaseId) -> Option<&Arc<Hold>> {
+        self.all().iter().find(|hold| hold.lease == lease)
+    }
+
     fn tidy(&mut self) {
         let is_empty = |inner: &Inner| inner.holds.is_empty() && inner.releasing.is_empty();
         if self.0.as_deref().is_some_and(is_empty) {
@@ -114,6 +120,12 @@ impl SharedHolds {
     }
 }
 
+/// Whether enough is left of a hold for others to share it. Not a look: under the queue's lock no loss may be told.
+pub(super) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
+    let fresh = |until: Tick| now < until && until.since(now) > spec.lease() / 3;
+    hold.term.ends_at().is_some_and(fresh)
+}
+
 impl QueueState {
     /// The hold of this process that another reader can share; the budget is not checked.
     fn hold_to_share(&self, spec: &Spec, now: Tick) -> Option<&Arc<Hold>> {
@@ -122,18 +134,20 @@ impl QueueState {
         }
         self.shared.all().iter().rev().find(|hold| {
             let there = hold.spec();
-            // Not a look: under the queue's lock no loss may be told.
-            let fresh = |until: Tick| now < until && until.since(now) > there.lease() / 3;
-            hold.term.ends_at().is_some_and(fresh) && there.owner.is_none() && there.serves(spec)
+            is_fresh(hold, &there, now) && there.owner.is_none() && there.serves(spec)
         })
     }
 
-    /// Lets a reader in without asking the server, if no task of this process waits and the budget allows it.
+    /// Lets a reader in without asking the server, if no task of this process waits that it would keep out and the budget
+    /// allows it; or if it does not give way.
     pub(super) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
         let budget = spec.handoff.is_on()
             && self.handoffs < spec.handoff.max_in_row
             && now.since(self.since) < spec.handoff.max_time();
-        if !budget || !self.waiters.is_empty() {
+        // They wait for another that may upgrade, and not for readers.
+        let passes = |waiter: &Waiter| waiter.spec.access == Access::Upgradeable;
+        let passes_all = budget && self.waiters.iter().all(passes);
+        if !spec.ahead && !passes_all {
             return None;
         }
         let held = Held::join(self.hold_to_share(spec, now)?)?;

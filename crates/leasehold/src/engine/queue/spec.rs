@@ -6,6 +6,7 @@ use crate::{
     clock::{Span, Tick},
     config::{Backoff, Handoff, VERIFY_EVERY_MOST, millis},
     kind::Access,
+    name::Name,
     owner::OwnerId,
 };
 
@@ -21,6 +22,8 @@ pub(crate) struct Spec {
     pub(crate) handoff: Handoff,
     pub(crate) owner: Option<OwnerId>,
     pub(crate) reentrant: bool,
+    /// Not behind those that wait for the other access of a read-write lock.
+    pub(crate) ahead: bool,
     pub(crate) waits: Waits,
     /// Where in the user's code.
     pub(crate) place: &'static Location<'static>,
@@ -56,7 +59,30 @@ impl Spec {
         Terms {
             access: self.access,
             lease_ms: self.lease_ms(),
+            ahead: self.ahead,
         }
+    }
+
+    /// The setting that lets a new hold last no longer, and its length, for errors.
+    pub(crate) fn limit(&self) -> (&'static str, Duration) {
+        let lease = self.lease();
+        match self.max_hold() {
+            Some(most) if millis(most) <= millis(lease) => ("max_hold", most),
+            _ => ("lease", lease),
+        }
+    }
+
+    /// The words for what is asked, in errors.
+    pub(super) fn doing(&self, name: &Name) -> String {
+        match self.access.upgrades() {
+            Some(_) => format!("upgrade the read lock of {name:?}"),
+            None => format!("lock {name:?}"),
+        }
+    }
+
+    /// Whether it only reads under a hold that writes, or may upgrade.
+    pub(super) fn reads_under(&self, hold: &Spec) -> bool {
+        self.access == Access::Shared && hold.access != Access::Shared
     }
 
     /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: a caller that asks for ten
@@ -70,10 +96,11 @@ impl Spec {
             && other.max_hold == Span::ZERO
     }
 
-    /// Whether a caller may enter a hold of its own owner. A writer may read; a reader that wants to write would wait for
-    /// itself.
+    /// Whether a caller may enter a hold of its own owner. A writer may read, and so may a reader that may upgrade; a reader that
+    /// wants to write would wait for itself.
     pub(super) fn may_enter(&self, hold: &Spec) -> bool {
-        self.reentrant && (hold.access.is_exclusive() || hold.access == self.access)
+        let reads = self.access == Access::Shared && hold.access == Access::Upgradeable;
+        self.reentrant && (hold.access.is_exclusive() || hold.access == self.access || reads)
     }
 
     /// Whether a lease that counts since `sent` is fresh enough for a new holder: it must need no renewal at once, and of a
@@ -89,6 +116,7 @@ impl Spec {
 pub(super) struct Terms {
     pub(super) access: Access,
     pub(super) lease_ms: u64,
+    pub(super) ahead: bool,
 }
 
 /// How a waiter learns that the lock may be free.
@@ -100,6 +128,9 @@ pub(crate) enum Waits {
     ToldOrLooks(Backoff),
     /// It looks by itself after these pauses, and listens to nothing: so no client can tell that it waits.
     Looks(Backoff),
+    /// It is told when its turn has come: the server knows each task that waits, and their order. In this process each has
+    /// a queue of its own (`lineup.rs`).
+    InTurn,
 }
 
 impl Waits {
@@ -109,7 +140,12 @@ impl Waits {
             Waits::Told => Waits::Told,
             Waits::ToldOrLooks(_) => Waits::ToldOrLooks(backoff),
             Waits::Looks(_) => Waits::Looks(backoff),
+            Waits::InTurn => Waits::InTurn,
         }
+    }
+
+    pub(super) fn is_in_turn(self) -> bool {
+        self == Waits::InTurn
     }
 
     pub(super) fn listens(self) -> bool {
@@ -121,7 +157,7 @@ impl Waits {
         match self {
             Waits::Looks(backoff) => Some(backoff),
             Waits::ToldOrLooks(backoff) if silent => Some(backoff),
-            Waits::Told | Waits::ToldOrLooks(_) => None,
+            Waits::Told | Waits::ToldOrLooks(_) | Waits::InTurn => None,
         }
     }
 }

@@ -109,6 +109,13 @@ impl Ticket {
         self.asks
     }
 
+    /// The number of a request that keeps its place, and is sent at `now`: an ask that gives it nothing.
+    pub(super) fn kept(&mut self, now: Tick) -> u32 {
+        self.asks = self.asks.checked_add(1).unwrap_or(1);
+        self.sent[self.asks as usize % REMEMBERED] = now;
+        self.asks
+    }
+
     /// The server has answered the latest ask: another has it, unless it says [`granted`](Ticket::granted).
     pub(super) fn answered(&mut self) {
         self.unanswered = false;
@@ -132,11 +139,8 @@ impl Ticket {
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
     pub(super) fn believe(&self, grant: &Grant) -> Option<Granted> {
         let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
-        let terms = Terms {
-            access: grant.access,
-            lease_ms: grant.lease_ms,
-        };
-        let same = grant.lease == self.lease && terms == self.terms;
+        let same = grant.lease == self.lease
+            && (grant.access, grant.lease_ms) == (self.terms.access, self.terms.lease_ms);
         (remembered && same && grant.ask > 0).then(|| {
             let sent = self.sent[grant.ask as usize % REMEMBERED];
             self.believed(sent, Duration::from_millis(grant.lease_ms), grant.tokens)
@@ -208,23 +212,31 @@ impl Debt {
 pub(super) fn place(core: &Core, ask: u32) -> Place {
     Place {
         ask,
-        keep_ms: millis(core.config.poll_every * 3),
+        keep_ms: keep_ms(core),
     }
+}
+
+/// How long a queue on the server outlives its last visitor.
+pub(super) fn keep_ms(core: &Core) -> u64 {
+    millis(core.config.poll_every * 3)
 }
 
 /// Pauses between tries: 10 ms, doubling up to half a second.
 #[derive(Debug, Default)]
-pub(super) struct Pauses(u32);
+pub(crate) struct Pauses(u32);
 
 impl Pauses {
-    pub(super) async fn pause(&mut self, core: &Core) {
-        let ms = (10_u64 << self.0.min(6)).min(500);
-        self.0 += 1;
-        core.sleep(Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2)))
-            .await;
+    pub(crate) async fn pause(&mut self, core: &Core) {
+        core.sleep(self.next()).await;
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(super) fn next(&mut self) -> Duration {
+        let ms = (10_u64 << self.0.min(6)).min(500);
+        self.0 += 1;
+        Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2))
+    }
+
+    pub(crate) fn reset(&mut self) {
         self.0 = 0;
     }
 }
@@ -253,7 +265,7 @@ pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
         debt.copies |= matches!(failure, Failure::Ambiguous(_));
         // A lease id whose release the server refuses for good expires.
         if failure.is_final() || core.clock.now().since(began) > over {
-            tracing::warn!(name = %id.name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
+            tracing::warn!(target: "leasehold", name = %id.name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
             return;
         }
         pauses.pause(&core).await;
@@ -270,6 +282,7 @@ mod tests {
             terms: Terms {
                 access: Access::Exclusive,
                 lease_ms: 1000,
+                ahead: false,
             },
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,

@@ -14,17 +14,44 @@ use super::{
     ticket::Ticket,
 };
 use crate::{
-    Error, clock::Tick, engine::finish::Work, engine::held::Held, engine::hold::Hold, kind::Access,
-    owner::OwnerId,
+    Error,
+    clock::Tick,
+    engine::finish::Work,
+    engine::held::Held,
+    engine::hold::Hold,
+    kind::Access,
+    owner::{LeaseId, OwnerId},
 };
+
+/// Which part of the waiters one belongs to, the first of them first. In each part they stand as they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum WaitLane {
+    /// Wants its hold upgraded, which keeps all others out until then.
+    Upgrade,
+    /// Does not wait behind those that want the other access.
+    Ahead,
+    InTurn,
+    /// Waits for an upgradeable read, which another has; or came after such, and would have to wait for it or keep it out.
+    Upgradeable,
+}
 
 #[derive(Debug)]
 pub(super) struct Waiter {
+    pub(super) lane: WaitLane,
     pub(super) number: i64,
     pub(super) spec: Spec,
+    /// When its caller began to wait, for those who watch.
+    pub(super) began: Tick,
     /// Does not wait for holders, only for attempts and releases under way.
     pub(super) once: bool,
     pub(super) answer: Answerer,
+}
+
+impl Waiter {
+    /// The waiters stand in this order.
+    pub(super) fn rank(&self) -> (WaitLane, i64) {
+        (self.lane, self.number)
+    }
 }
 
 impl QueueState {
@@ -36,14 +63,48 @@ impl QueueState {
         }
     }
 
+    /// Where a newcomer waits.
+    fn lane(&self, spec: &Spec) -> WaitLane {
+        if spec.access.upgrades().is_some() {
+            return WaitLane::Upgrade;
+        }
+        if spec.ahead {
+            return WaitLane::Ahead;
+        }
+        // Readers pass those that wait for an upgradeable read, but not a writer behind these.
+        let passes = |waiter: &Waiter| waiter.spec.access == Access::Upgradeable;
+        let last = self.waiters.iter().rev();
+        let mut last = last.take_while(|waiter| waiter.lane == WaitLane::Upgradeable);
+        let behind = match spec.access {
+            Access::Upgradeable => true,
+            Access::Shared => !last.all(passes),
+            _ => last.next().is_some(),
+        };
+        if behind {
+            WaitLane::Upgradeable
+        } else {
+            WaitLane::InTurn
+        }
+    }
+
+    /// Whether a newcomer waits in front of those that wait already.
+    pub(super) fn goes_first(&self, spec: &Spec) -> bool {
+        let lane = self.lane(spec);
+        let first = self.waiters.front();
+        first.map_or(lane < WaitLane::InTurn, |first| lane < first.lane)
+    }
+
+    /// Adds a waiter to its lane: behind the others, or as the `first` of them.
     pub(super) fn line_up(
         &mut self,
         queue: &Arc<Queue>,
         spec: Spec,
         once: bool,
         first: bool,
+        began: Tick,
     ) -> WaitTicket {
         let (answer, answered) = answer::slot();
+        let lane = self.lane(&spec);
         let number = if first {
             self.numbers.start -= 1;
             self.numbers.start
@@ -52,19 +113,32 @@ impl QueueState {
             self.numbers.end - 1
         };
         let waiter = Waiter {
+            lane,
             number,
             spec,
+            began,
             once,
             answer,
         };
         self.try_once += u32::from(once);
-        if first {
-            self.waiters.push_front(waiter);
-        } else {
+        let rank = waiter.rank();
+        let behind = self.waiters.back().is_none_or(|last| last.rank() < rank);
+        if behind {
             self.waiters.push_back(waiter);
+        } else {
+            let at = self.waiters.partition_point(|there| there.rank() < rank);
+            self.waiters.insert(at, waiter);
+            // The driver sleeps only for what its ticket asks for.
+            if at == 0
+                && matches!(self.phase, Phase::WaitingRemote)
+                && self.asked() != Some(spec.terms())
+            {
+                queue.driver_wake().notify_one();
+            }
         }
         WaitTicket {
             queue: Arc::clone(queue),
+            lane,
             number,
             answered,
         }
@@ -76,6 +150,19 @@ impl QueueState {
             self.pop_waiter();
         }
         self.waiters.front().map(|w| w.spec)
+    }
+
+    /// Whether the first live waiter, if there is one, has to wait for the next turn of this process.
+    pub(super) fn turn_is_over(&mut self) -> bool {
+        let next = self.first_number();
+        let turn = self.remote.as_ref().map(|remote| &remote.turns);
+        turn.is_some_and(|turn| next.is_some_and(|next| turn.is_over_for(next)))
+    }
+
+    /// The number of the first live waiter.
+    pub(super) fn first_number(&mut self) -> Option<i64> {
+        self.first_live_waiter()?;
+        self.waiters.front().map(|first| first.number)
     }
 
     pub(super) fn first_asks_once(&mut self) -> bool {
@@ -92,6 +179,15 @@ impl QueueState {
         self.remote
             .as_ref()
             .is_some_and(|remote| remote.subscription == Subscription::Open)
+    }
+
+    /// Whether this process asks under this lease id.
+    pub(super) fn asks_under(&self, lease: LeaseId) -> bool {
+        let ticket = self
+            .remote
+            .as_ref()
+            .and_then(|remote| remote.ticket.as_ref());
+        ticket.is_some_and(|ticket| ticket.lease() == lease)
     }
 
     /// What the server is asked for, or was.
@@ -145,8 +241,13 @@ impl Locked<'_> {
         self.handoffs = 0;
         self.since = hold.core.clock.now();
         let now = self.since;
+        let round = self.numbers.end;
         if let Some(remote) = &mut self.remote {
             remote.known.is_said(now); // for all others
+            remote.turns.begins(now, round);
+        }
+        if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
+            lineup.changed();
         }
         if hold.spec().access.is_exclusive() {
             self.held_by(hold);
@@ -183,7 +284,11 @@ impl Locked<'_> {
                     held_at: hold.spec().place,
                 };
                 self.answer(waiter, Err(error));
-            } else if hold.enter_counted().is_some() {
+            } else if hold
+                .enter_counted(waiter.spec.reads_under(&hold.spec()))
+                .is_some()
+            {
+                let reads = waiter.spec.reads_under(&hold.spec());
                 let patience = if waiter.once {
                     Patience::Once
                 } else {
@@ -192,7 +297,7 @@ impl Locked<'_> {
                 let hold = Arc::clone(hold);
                 let core = Arc::clone(&hold.core);
                 core.spawn(async move {
-                    let guard = reenter_on_server(hold, patience).await;
+                    let guard = reenter_on_server(hold, reads, patience).await;
                     waiter.answer.send_and_wake(guard.map(Some));
                 });
             } else {
@@ -203,9 +308,16 @@ impl Locked<'_> {
         self.waiters = rest;
     }
 
-    /// Gives a waiter its guard. `false` if the waiter left at this very moment.
-    pub(super) fn deliver(&mut self, waiter: Waiter, hold: &Arc<Hold>) -> bool {
-        match waiter.answer.send(Ok(Some(Held::new(Arc::clone(hold))))) {
+    /// Gives a waiter its guard, and notes `start` before. `false` if the waiter left at this very moment.
+    pub(super) fn deliver(
+        &mut self,
+        waiter: Waiter,
+        hold: &Arc<Hold>,
+        start: impl FnOnce(Tick),
+    ) -> bool {
+        let part = Held::new(Arc::clone(hold));
+        let note = || start(waiter.began);
+        match waiter.answer.send_after(note, Ok(Some(part))) {
             Ok(waker) => {
                 self.wake_later(waker);
                 true
@@ -252,8 +364,15 @@ impl Locked<'_> {
         }
     }
 
-    /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is.
-    pub(super) fn hand_over(&mut self, hold: &Arc<Hold>, from: &Spec, now: Tick) -> bool {
+    /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is. Its holder has had it
+    /// since `since`.
+    pub(super) fn hand_over(
+        &mut self,
+        hold: &Arc<Hold>,
+        from: &Spec,
+        since: Tick,
+        now: Tick,
+    ) -> bool {
         while let Some(next) = self.first_live_waiter()
             && from.serves(&next)
             && hold.hand_over(next, now)
@@ -261,7 +380,8 @@ impl Locked<'_> {
             let Some(waiter) = self.pop_waiter() else {
                 return false;
             };
-            if self.deliver(waiter, hold) {
+            let note = |began| hold.note_hand_over(now.since(since), began);
+            if self.deliver(waiter, hold, note) {
                 if from.access.is_exclusive() {
                     self.held_by(hold);
                 }

@@ -36,6 +36,7 @@ use crate::{
     backend::{Failure, Renew, Renewal},
     callout,
     clock::Tick,
+    durations::humane,
     engine::core::Core,
     engine::hold::{Due, Hold, Look, patience},
 };
@@ -326,13 +327,14 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {0:?}")]
+#[error("no answer within {}", humane(*.0))]
 struct Late(Duration);
 
 /// A batch that has no answer: each is tried again by itself until its lease ends.
 fn failed(due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
     callout::quietly(|| {
         tracing::warn!(
+            target: "leasehold",
             names = due.len(),
             cause = &**failure.cause() as &dyn std::error::Error,
             "leases not renewed, trying again until they end"

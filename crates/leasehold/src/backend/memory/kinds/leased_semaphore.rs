@@ -11,7 +11,7 @@ pub(super) struct LeasedSemaphoreRules;
 pub(in crate::backend::memory) fn taken(held: &[StoredHold]) -> i64 {
     let permits = held.iter().map(|held| match held.access {
         Access::Permits(count) => i64::from(count),
-        Access::Exclusive | Access::Shared => 0,
+        _ => 0,
     });
     permits.sum()
 }

@@ -1,11 +1,13 @@
 //! The differences between the kinds of locks in memory: when one can be taken, and which clients wait in order. One file
 //! per kind.
 
+mod fair_mutex;
 mod fenced_mutex;
 pub(super) mod leased_semaphore;
 mod mutex;
 mod plain_mutex;
 mod rw_lock;
+mod semaphore;
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,6 +40,9 @@ pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
         LockKind::RwLock => &rw_lock::RwLockRules,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreRules,
         LockKind::PlainMutex => &plain_mutex::PlainMutexRules,
+        // A latch is never held.
+        LockKind::Semaphore | LockKind::Latch => &semaphore::SemaphoreRules,
+        LockKind::FairMutex => &fair_mutex::FairMutexRules,
     }
 }
 
@@ -51,6 +56,11 @@ pub(super) trait Rules: Sync {
         false
     }
 
+    /// Whether those behind a queued client that cannot have the lock now may have it before that one.
+    fn is_passed_by(&self, _queued: Access) -> bool {
+        false
+    }
+
     /// The owner field of a client's hold.
     fn owner(&self, client: &str, _access: Access, lease: LeaseId) -> String {
         format!("{client}:{lease}")
@@ -59,6 +69,11 @@ pub(super) trait Rules: Sync {
     /// Whether clients that wait stand in a queue, and are given the lock in its order. (If not, all race for it.)
     fn has_queue(&self) -> bool {
         true
+    }
+
+    /// Whether each waiting task has a place there, and no newcomer is served before one.
+    fn is_in_turn(&self) -> bool {
+        false
     }
 
     /// Whether each grant has fencing tokens.

@@ -46,7 +46,7 @@ enum Datum {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("WRONGTYPE the data at the key is of another type")]
+#[error("the data at the key is of another type (WRONGTYPE)")]
 struct WrongType;
 
 fn wrong_type() -> Failure {

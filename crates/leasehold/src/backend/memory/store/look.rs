@@ -3,7 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store, StoredHold};
-use crate::{backend::WakeUp, kind::Access, name::LockId, owner::LeaseId, sim::Hint};
+use crate::{
+    backend::WakeUp,
+    kind::{Access, LockKind},
+    name::LockId,
+    owner::LeaseId,
+    sim::Hint,
+};
 
 /// A hold on a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +35,8 @@ pub struct Snapshot {
     pub held: Vec<Held>,
     /// Places in queues: name, client, lease id; next first.
     pub queued: Vec<(Arc<str>, Arc<str>, u64)>,
+    /// Those of them that are passed over, since their clients are not there.
+    pub passed_over: Vec<(Arc<str>, Arc<str>, u64)>,
     /// The clients that listen: name, client.
     pub listeners: Vec<(Arc<str>, Arc<str>)>,
     /// How many tombstones there are.
@@ -37,17 +45,20 @@ pub struct Snapshot {
 
 impl Store {
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let mut queued: Vec<_> = self
-            .queues
-            .iter()
-            .flat_map(|(id, waiting)| {
+        let places = || {
+            self.queues.iter().flat_map(|(id, waiting)| {
                 let places = waiting.places.iter();
                 places.map(|queued| {
                     let lease = queued.grant.lease.get();
-                    (id.name.shared(), Arc::clone(&queued.client), lease)
+                    let place = (id.name.shared(), Arc::clone(&queued.client), lease);
+                    (place, queued.silent_since.is_some())
                 })
             })
-            .collect();
+        };
+        let passed_over = places().filter_map(|(place, silent)| silent.then_some(place));
+        let mut passed_over: Vec<_> = passed_over.collect();
+        passed_over.sort();
+        let mut queued: Vec<_> = places().map(|(place, _)| place).collect();
         // By name; each queue keeps its order.
         queued.sort_by(|a, b| a.0.cmp(&b.0));
         let mut listeners: Vec<_> = self
@@ -64,6 +75,7 @@ impl Store {
         Snapshot {
             held: self.held.keys().flat_map(|id| self.held(id)).collect(),
             queued,
+            passed_over,
             listeners,
             tombstones: self.gone.len(),
         }
@@ -107,6 +119,20 @@ impl Store {
         is_free
     }
 
+    pub(crate) fn count_of(&self, id: &LockId) -> i64 {
+        self.permits.get(id).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn open(&mut self, id: &LockId) {
+        self.permits.remove(id);
+        self.tell_all(id);
+    }
+
+    pub(crate) fn give_back(&mut self, id: &LockId, held: &Held) {
+        self.drop_hold(&held.client, id, LeaseId::from(held.lease));
+        self.tell_all(id);
+    }
+
     /// The client's connection for wake-ups is gone.
     pub(crate) fn disconnect(&mut self, client: &str) {
         for listeners in self.listeners.values_mut() {
@@ -125,6 +151,9 @@ impl Store {
         self.queues.clear();
         self.gone.clear();
         self.fences.forget();
+        self.done.clear();
+        // Semaphores are set again at once; a latch is not.
+        self.permits.retain(|id, _| id.kind != LockKind::Latch);
     }
 
     pub(crate) fn take_hints(&mut self) -> Vec<Hint> {

@@ -2,9 +2,9 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{Store, rules};
+use super::{Store, StoredHold, rules};
 use crate::{
-    backend::{Grant, Place, WakeUp},
+    backend::{Acquired, Grant, Place, WakeUp},
     kind::Access,
     name::LockId,
     owner::LeaseId,
@@ -21,36 +21,66 @@ pub(super) struct Waiting {
 pub(super) struct Queued {
     pub(super) client: Arc<str>,
     pub(super) grant: Grant,
+    /// Of a kind that is served in turn: until when its client has kept it, and since when that is over or it is not heard.
+    pub(super) kept_until: Duration,
+    pub(super) silent_since: Option<Duration>,
 }
 
 impl Queued {
-    fn is(&self, client: &Arc<str>, lease: LeaseId) -> bool {
+    pub(super) fn is(&self, client: &Arc<str>, lease: LeaseId) -> bool {
         self.client == *client && self.grant.lease == lease
     }
 }
 
 impl Store {
-    /// Whether a client waits that goes first. One that hears nothing is gone.
+    /// Whether a client waits that goes first.
     pub(super) fn gives_way(&self, id: &LockId, wants: Access) -> bool {
+        self.goes_first(id, wants).is_some()
+    }
+
+    fn goes_first(&self, id: &LockId, wants: Access) -> Option<&Queued> {
         let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
         let mut first =
             places.filter(|queued| rules(id.kind).gives_way(wants, queued.grant.access));
-        first.any(|queued| self.hears(id, &queued.client))
+        first.find(|queued| self.waits_still(id, queued))
+    }
+
+    /// One that hears nothing is gone, and so is one whose hold to upgrade is over.
+    fn waits_still(&self, id: &LockId, queued: &Queued) -> bool {
+        self.hears(id, &queued.client)
+            && !self.is_pointless(id, &queued.client, queued.grant.access)
+    }
+
+    pub(super) fn held_by_others(&self, id: &LockId, wants: Access) -> Acquired {
+        let ends = rules(id.kind).ends(self.held_by(id));
+        // An upgrade keeps others out for no longer than its hold lasts.
+        let first = self.goes_first(id, wants);
+        let upgrade =
+            first.and_then(|first| self.to_upgrade(id, &first.client, first.grant.access));
+        let ends = match upgrade.map(|hold| hold.ends) {
+            Some(over) => Some(ends.map_or(over, |ends| ends.min(over))),
+            None => ends,
+        };
+        Acquired::Held {
+            ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
+            silent: self.held_by(id).iter().any(StoredHold::is_foreign),
+        }
     }
 
     /// Takes out the places of clients that would go first and are gone. Those that stand behind them have been waiting in vain.
     pub(super) fn forget_gone(&mut self, id: &LockId, wants: Access) {
-        let listening = self.subscribers(id);
-        let Some(waiting) = self.queues.get_mut(id) else {
+        let Some(mut waiting) = self.queues.remove(id) else {
             return;
         };
-        let is_alive = |queued: &Queued| listening.iter().any(|s| s.client == queued.client);
-        let first = |queued: &Queued| rules(id.kind).gives_way(wants, queued.grant.access);
         let before = waiting.places.len();
-        waiting
-            .places
-            .retain(|queued| !first(queued) || is_alive(queued));
-        if waiting.places.len() < before {
+        waiting.places.retain(|queued| {
+            !rules(id.kind).gives_way(wants, queued.grant.access) || self.waits_still(id, queued)
+        });
+        let is_shorter = waiting.places.len() < before;
+        if !waiting.places.is_empty() {
+            self.queues.insert(id.clone(), waiting);
+        }
+        if is_shorter {
             self.tell_all(id);
         }
     }
@@ -60,18 +90,35 @@ impl Store {
     }
 
     /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).
-    pub(super) fn queue(&mut self, client: &Arc<str>, id: &LockId, mut grant: Grant, place: Place) {
+    pub(super) fn queue(
+        &mut self,
+        client: &Arc<str>,
+        id: &LockId,
+        mut grant: Grant,
+        place: Place,
+        ahead: bool,
+    ) {
         grant.ask = place.ask;
         let ends = self.clock + Duration::from_millis(place.keep_ms);
+        let rank = self.rank(id, grant.access, ahead);
+        let kept_until = self.kept_until(place.keep_ms);
         let waiting = self.queues.entry(id.clone()).or_default();
         waiting.ends = waiting.ends.max(ends);
         let mut places = waiting.places.iter_mut();
         match places.find(|queued| queued.is(client, grant.lease)) {
-            Some(queued) => queued.grant.ask = queued.grant.ask.max(grant.ask),
-            None => waiting.places.push_back(Queued {
-                client: Arc::clone(client),
-                grant,
-            }),
+            Some(queued) => {
+                queued.grant.ask = queued.grant.ask.max(grant.ask);
+                queued.kept_until = queued.kept_until.max(kept_until);
+            }
+            None => waiting.places.insert(
+                rank,
+                Queued {
+                    client: Arc::clone(client),
+                    grant,
+                    kept_until,
+                    silent_since: None,
+                },
+            ),
         }
     }
 
@@ -108,16 +155,32 @@ impl Store {
     /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. Returns how long
     /// the first has it; `None` if there is none.
     pub(super) fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
-        let mut given = None;
+        let (mut given, mut at) = (None, 0);
+        if rules(id.kind).is_in_turn() {
+            self.forget_dead(id, &[]);
+        }
         loop {
-            let Some(waiting) = self.queues.get_mut(id) else {
+            let queued = self.queues.get(id).and_then(|all| all.places.get(at));
+            let Some(queued) = queued else {
                 return given;
             };
-            let first = waiting.places.front().map(|first| first.grant.access);
-            if first.is_none_or(|access| !self.fits(id, access)) {
+            if queued.silent_since.is_some() {
+                at += 1; // it keeps its place for a while, and is passed over
+                continue;
+            }
+            let (access, client) = (queued.grant.access, Arc::clone(&queued.client));
+            let pointless = self.is_pointless(id, &client, access);
+            if !pointless && !self.fits(id, access) {
+                if rules(id.kind).is_passed_by(access) {
+                    at += 1;
+                    continue;
+                }
                 return given;
             }
-            let Some(Queued { client, mut grant }) = self.next_in_queue(id) else {
+            let Some(Queued {
+                client, mut grant, ..
+            }) = self.take_place(id, at)
+            else {
                 return given;
             };
             // B4, and a client that hears nothing is gone.
@@ -125,11 +188,11 @@ impl Store {
             let subscriber = subscriber
                 .into_iter()
                 .find(|subscriber| subscriber.client == client);
-            let (false, Some(subscriber)) = (self.is_given_up(&client, grant.lease), subscriber)
-            else {
+            let given_up = pointless || self.is_given_up(&client, grant.lease);
+            let (false, Some(subscriber)) = (given_up, subscriber) else {
                 continue;
             };
-            self.hold(&client, id, grant.access, (grant.lease, grant.lease_ms));
+            self.make_holder(&client, id, &grant);
             grant.tokens = self.tokens(id);
             if !self.cut {
                 self.outbox
@@ -139,12 +202,12 @@ impl Store {
         }
     }
 
-    fn next_in_queue(&mut self, id: &LockId) -> Option<Queued> {
+    fn take_place(&mut self, id: &LockId, at: usize) -> Option<Queued> {
         let waiting = self.queues.get_mut(id)?;
-        let first = waiting.places.pop_front();
+        let place = waiting.places.remove(at);
         if waiting.places.is_empty() {
             self.queues.remove(id);
         }
-        first
+        place
     }
 }

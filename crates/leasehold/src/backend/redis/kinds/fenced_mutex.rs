@@ -19,7 +19,7 @@ use crate::{
             script::{Call, Lazy},
         },
     },
-    name::{Key, LockId, Name},
+    name::{Key, LockId, Name, TOKENS},
 };
 
 static ACQUIRE: Lazy = script!("refuse", "fenced_mutex/tokens", "fenced_mutex/acquire");
@@ -42,7 +42,7 @@ pub(super) struct FencedMutexWire;
 
 /// Redisson's key of the last token.
 fn token_key(name: &Name) -> Key<'_> {
-    name.prefixed("redisson_lock_token")
+    name.prefixed(TOKENS)
 }
 
 impl Wire for FencedMutexWire {

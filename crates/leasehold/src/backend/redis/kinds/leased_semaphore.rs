@@ -7,8 +7,8 @@ use redis::Value;
 use super::{Wire, acquired, extended, int, millis, released, renewals, size_hint};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Once, Owned, Permits,
+        Release, ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -116,10 +116,10 @@ fn out(name: &Name) -> impl std::fmt::Display + '_ {
     name.suffixed("timeout")
 }
 
-fn count(access: Access) -> u16 {
+pub(super) fn count(access: Access) -> u16 {
     match access {
         Access::Permits(count) => count,
-        Access::Exclusive | Access::Shared => 1,
+        _ => 1,
     }
 }
 
@@ -227,9 +227,10 @@ impl Wire for LeasedSemaphoreWire {
         })
     }
 
-    fn permits(&self, caller: &Caller, id: LockId, step: Permits) -> Reply<i64> {
+    fn permits(&self, caller: &Caller, id: LockId, step: Permits, _once: Once) -> Reply<i64> {
         let (what, number) = match step {
-            Permits::Available => ("available", 0),
+            Permits::Drain => ("drain", 0),
+            Permits::Available | Permits::CountDown(_) | Permits::Delete => ("available", 0),
             Permits::TrySet(permits) => ("try_set", i64::from(permits)),
             Permits::Set(permits) => ("set", i64::from(permits)),
             Permits::Add(permits) => ("add", i64::from(permits)),

@@ -11,11 +11,28 @@ macro_rules! script {
     };
 }
 
+/// Several scripts as functions, in front of the one that calls them.
+macro_rules! script_with {
+    ($($name:literal = ($($part:literal),+)),+; $main:literal) => {
+        crate::backend::redis::script::Lazy::new(|| {
+            crate::backend::redis::script::Script::new(concat!(
+                $("local function ", $name, "(KEYS, ARGV)\n",
+                    $(include_str!(concat!("../scripts/", $part, ".lua"))),+, "\nend\n"),+,
+                include_str!(concat!("../scripts/", $main, ".lua"))
+            ))
+        })
+    };
+}
+
+mod fair_mutex;
 mod fenced_mutex;
+mod latch;
 mod leased_semaphore;
 mod mutex;
 mod plain_mutex;
 mod rw_lock;
+mod semaphore;
+pub(super) mod together;
 
 use std::{fmt, time::Duration};
 
@@ -24,8 +41,8 @@ use redis::Value;
 use super::caller::{Caller, text};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Permits, Release,
-        ReleaseReply, Renew, Renewal, Reply, fenced::Tokens,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,
+        Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -40,6 +57,9 @@ pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
         LockKind::RwLock => &rw_lock::RwLockWire,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
         LockKind::PlainMutex => &plain_mutex::PlainMutexWire,
+        LockKind::Semaphore => &semaphore::SemaphoreWire,
+        LockKind::Latch => &latch::LatchWire,
+        LockKind::FairMutex => &fair_mutex::FairMutexWire,
     }
 }
 
@@ -47,6 +67,16 @@ pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
 pub(super) trait Wire: Sync {
     /// The channel on which holders say that the lock may be free: Redisson's, if the kind is one of Redisson's.
     fn channel(&self, name: &Name) -> String;
+
+    /// The channels that a client listens to that waits: that one, and its inbox.
+    fn channels(&self, id: &LockId, client: &str) -> Vec<String> {
+        let inbox = self
+            .has_queue()
+            .then(|| id.grant_channel(client).to_string());
+        std::iter::once(self.channel(&id.name))
+            .chain(inbox)
+            .collect()
+    }
 
     /// Reads a message on the client's inbox; `None` if it is no grant. A kind without a queue has no grants.
     fn grant(&self, payload: &[u8]) -> Option<Grant>;
@@ -76,8 +106,18 @@ pub(super) trait Wire: Sync {
 
     fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>>;
 
-    /// Of a semaphore. Any other kind has none, and is never asked.
-    fn permits(&self, _caller: &Caller, _id: LockId, _step: Permits) -> Reply<i64> {
+    /// Of a kind whose waiting tasks have a place each. Any other has none to keep, and is never asked.
+    fn keep(&self, _caller: &Caller, _step: Keep) -> Reply<KeptPlaces> {
+        Box::pin(std::future::ready(Ok(KeptPlaces::default())))
+    }
+
+    /// Of a read-write lock. Any other kind has nothing to downgrade, and is never asked.
+    fn downgrade(&self, _caller: &Caller, _step: Downgrade) -> Reply<bool> {
+        Box::pin(std::future::ready(Ok(true)))
+    }
+
+    /// Of a semaphore or a latch. Any other kind has none, and is never asked.
+    fn permits(&self, _caller: &Caller, _id: LockId, _step: Permits, _once: Once) -> Reply<i64> {
         Box::pin(std::future::ready(Ok(0)))
     }
 }

@@ -38,10 +38,7 @@ pub(super) struct PlainMutexWire;
 impl Wire for PlainMutexWire {
     /// Ours: no other library listens.
     fn channel(&self, name: &Name) -> String {
-        let id = LockId {
-            kind: LockKind::PlainMutex,
-            name: name.clone(),
-        };
+        let id = LockId::new(LockKind::PlainMutex, name.clone());
         id.free_channel().to_string()
     }
 

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
-        Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Owned, Release,
+        ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
             caller::{Caller, text},
@@ -28,6 +28,7 @@ static ACQUIRE: Lazy = script!(
     "refuse",
     "rw_lock/holders",
     "rw_lock/take",
+    "rw_lock/places",
     "rw_lock/acquire"
 );
 static RELEASE: Lazy = script!(
@@ -35,8 +36,17 @@ static RELEASE: Lazy = script!(
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
+    "rw_lock/places",
     "rw_lock/hand_over",
     "rw_lock/release"
+);
+static DOWNGRADE: Lazy = script!(
+    "refuse",
+    "waiting",
+    "rw_lock/holders",
+    "rw_lock/take",
+    "rw_lock/hand_over",
+    "rw_lock/downgrade"
 );
 static RENEW: Lazy = script!("rw_lock/renew");
 static EXTEND: Lazy = script!(
@@ -59,6 +69,9 @@ static INSPECT: Lazy = script!("refuse", "rw_lock/holders", "rw_lock/inspect");
 /// The suffix of a writer's field.
 const WRITE: &str = ":write";
 
+/// The suffix of the field of a reader that may upgrade; in a place, the lease id of the hold to upgrade follows, and [`WRITE`].
+const UPGRADE: &str = ":upgrade";
+
 pub(super) struct RwLockWire;
 
 fn channel(name: &Name) -> impl fmt::Display + '_ {
@@ -71,7 +84,8 @@ fn timeouts(name: &Name) -> Key<'_> {
     name.suffixed("")
 }
 
-/// `<client uuid>:<lease id>`, and of a writer `:write` behind it.
+/// `<client uuid>:<lease id>`, with `:write` behind it of a writer, and `:upgrade` of a reader that may upgrade. Of a request to
+/// upgrade a hold: `<client uuid>:<lease id>:upgrade:<lease id of the hold>:write`.
 #[derive(Clone, Copy)]
 struct Field<'a> {
     owner: OwnerField<'a>,
@@ -90,11 +104,12 @@ impl Field<'_> {
 impl fmt::Display for Field<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.owner.fmt(f)?;
-        f.write_str(if self.access.is_exclusive() {
-            WRITE
-        } else {
-            ""
-        })
+        match self.access {
+            Access::Exclusive => f.write_str(WRITE),
+            Access::Upgradeable => f.write_str(UPGRADE),
+            Access::Upgrade(hold) => write!(f, "{UPGRADE}:{hold}{WRITE}"),
+            Access::Shared | Access::Permits(_) => Ok(()),
+        }
     }
 }
 
@@ -107,11 +122,17 @@ impl Wire for RwLockWire {
     fn grant(&self, payload: &[u8]) -> Option<Grant> {
         let mut words = std::str::from_utf8(payload).ok()?.split(' ');
         let field = words.next()?;
-        let (owner, access) = match field.strip_suffix(WRITE) {
-            Some(owner) => (owner, Access::Exclusive),
-            None => (field, Access::Shared),
+        let (_, numbers) = field.split_once(':')?;
+        let (lease, form) = numbers.split_at(numbers.find(':').unwrap_or(numbers.len()));
+        let access = match form {
+            "" => Access::Shared,
+            WRITE => Access::Exclusive,
+            UPGRADE => Access::Upgradeable,
+            _ => {
+                let hold = form.strip_prefix(UPGRADE)?.strip_suffix(WRITE)?;
+                Access::Upgrade(hold.strip_prefix(':')?.parse().ok()?)
+            }
         };
-        let (_, lease) = owner.rsplit_once(':')?;
         Some(Grant {
             access,
             lease: lease.parse::<u64>().ok()?.into(),
@@ -127,7 +148,7 @@ impl Wire for RwLockWire {
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
-        let call = Call::new(&ACQUIRE, 4, 6, size_hint(&id.name, 6))
+        let call = Call::new(&ACQUIRE, 4, 7, size_hint(&id.name, 6))
             .arg(id.name.as_str())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -137,14 +158,15 @@ impl Wire for RwLockWire {
             .arg(step.place.map_or(0, |place| place.ask))
             .arg(step.place.map_or(0, |place| place.keep_ms))
             .text(id.grant_channel(""))
-            .text(channel(&id.name));
+            .text(channel(&id.name))
+            .arg(u8::from(step.ahead));
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
     fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
-        let call = Call::new(&RELEASE, 4, 10, size_hint(&id.name, 6))
+        let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
             .arg(id.name.as_str())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -161,6 +183,7 @@ impl Wire for RwLockWire {
             .arg(next.map_or(0, |next| u8::from(next.keep)))
             .arg(place.map_or(0, |place| place.ask))
             .arg(place.map_or(0, |place| place.keep_ms))
+            .arg(next.map_or(0, |next| u8::from(next.ahead)))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         caller.call(call, move |reply| {
@@ -208,6 +231,20 @@ impl Wire for RwLockWire {
         caller.call(call, counted)
     }
 
+    fn downgrade(&self, caller: &Caller, step: Downgrade) -> Reply<bool> {
+        let id = &step.id;
+        let call = Call::new(&DOWNGRADE, 4, 4, size_hint(&id.name, 6))
+            .arg(id.name.as_str())
+            .text(timeouts(&id.name))
+            .text(id.queue_key())
+            .text(id.gone_prefix())
+            .text(OwnerField::of(caller, step.lease))
+            .text(channel(&id.name))
+            .text(id.grant_channel(""))
+            .arg(step.holds);
+        caller.call(call, |reply| Some(int(reply)? == 1))
+    }
+
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
             .arg(id.name.as_str())
@@ -244,11 +281,14 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         };
         let owner = text(field)?;
         // Redisson's transactions have fields that go on behind it.
+        let upgrades = owner.ends_with(UPGRADE);
         let writes = owner.ends_with(WRITE) || owner.contains(":write:");
         Some(Owned {
             owner,
             access: if writes {
                 Access::Exclusive
+            } else if upgrades {
+                Access::Upgradeable
             } else {
                 Access::Shared
             },
@@ -284,7 +324,14 @@ mod tests {
         };
         assert_eq!(grant("ab-1:7 30000 2"), expected(Access::Shared));
         assert_eq!(grant("ab-1:7:write 30000 2"), expected(Access::Exclusive));
+        assert_eq!(
+            grant("ab-1:7:upgrade 30000 2"),
+            expected(Access::Upgradeable)
+        );
+        let upgrade = Access::Upgrade(5);
+        assert_eq!(grant("ab-1:7:upgrade:5:write 30000 2"), expected(upgrade));
         assert_eq!(grant("ab-1:7:read 30000 2"), None);
+        assert_eq!(grant("ab-1:7:upgrade:5 30000 2"), None);
         assert_eq!(grant("0"), None);
     }
 }

@@ -6,6 +6,27 @@ local function is_permits(value)
   return #value < 12 and string.find(value, '^%-?%d+$') ~= nil and redis.call('PTTL', KEYS[1]) == -1
 end
 
+-- Where the kinds whose key is a number leave their marks: Redisson's wire does not tell them apart. They are in the slot of the name.
+local function marks()
+  local own = string.find(KEYS[1], '{', 1, true)
+  local braced = own and KEYS[1] or '{' .. KEYS[1] .. '}'
+  local ours = 'leasehold:' .. (own and '-' or '') .. braced
+  return { semaphore = ours .. ':semaphore:out', latch = ours .. ':latch:set', leased_semaphore = braced .. ':timeout' }
+end
+
+-- The kind whose mark stands beside a number, other than `asked`; nil if there is none, or it may not be looked at. Permits that are out
+-- say so without a number, too. A latch's mark does not: another library has counted it down, and knows no mark.
+local function number_of_another(asked)
+  for kind, mark in pairs(marks()) do
+    if kind ~= asked and redis.pcall('EXISTS', mark) == 1 then
+      if kind ~= 'latch' or redis.pcall('EXISTS', KEYS[1]) ~= 0 then
+        return kind
+      end
+      redis.pcall('DEL', mark) -- or it would speak of the next number
+    end
+  end
+end
+
 -- Names the kind that was asked for, and what stands under the name, as far as that may be looked at. A `refusal` of another
 -- sort, such as of a right, is passed on.
 local function refuse(asked, refusal)
@@ -15,7 +36,7 @@ local function refuse(asked, refusal)
   local found, is = redis.pcall('TYPE', KEYS[1]).ok, nil
   local value = found == 'string' and redis.pcall('GET', KEYS[1])
   if type(value) == 'string' then
-    is = is_permits(value) and 'leased_semaphore' or 'plain_mutex'
+    is = is_permits(value) and (number_of_another(asked) or 'leased_semaphore') or 'plain_mutex'
   elseif found == 'hash' then
     is = redis.pcall('HEXISTS', KEYS[1], 'mode') == 1 and 'rw_lock' or 'mutex'
   end
@@ -26,4 +47,10 @@ local function refuse(asked, refusal)
     words = 'is held as a ' .. is .. ', and not as a '
   end
   return redis.error_reply('WRONGTYPE the name ' .. words .. asked)
+end
+
+-- The answer to one that asks for a number, if another kind's stands there.
+local function refuse_other_number(asked)
+  local is = number_of_another(asked)
+  return is and redis.error_reply('WRONGTYPE the name is held as a ' .. is .. ', and not as a ' .. asked)
 end

@@ -9,7 +9,17 @@ use crate::{
 };
 
 /// A lease that ends is over on the server by so much later.
-const AFTER_THE_END: Duration = Duration::from_millis(2);
+pub(in crate::engine::queue) const AFTER_THE_END: Duration = Duration::from_millis(2);
+
+/// How long a driver waits for a wake-up.
+pub(super) enum Pause {
+    For(Duration),
+    /// The keeper of its lineup looks for it: when the holder's lease ends, at the latest.
+    UntilTold {
+        left: Option<Duration>,
+        foreign: bool,
+    },
+}
 
 impl Driver<'_> {
     /// How long a waiter that is told waits: until the end of the holder's lease, of which `left` remains, or for the poll
@@ -54,22 +64,76 @@ impl Driver<'_> {
             }
             remote.subscription = Subscription::Opening;
         }
-        let answer = self.core.backend.listen(self.queue.id.clone()).await;
+        let answer = if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+            lineup.listen(self.core, self.queue.id.task()).await
+        } else {
+            let answer = self.core.backend.listen(self.queue.id.clone()).await;
+            answer.map(|()| true)
+        };
         let mut state = self.queue.lock();
         let remote = state.remote();
         match answer {
             // If the last waiter has left meanwhile, it was closed again.
-            Ok(()) if remote.subscription == Subscription::Opening => {
+            Ok(true) if remote.subscription == Subscription::Opening => {
                 remote.subscription = Subscription::Open;
                 Step::Ask
             }
-            Ok(()) => Step::Ask,
+            Ok(_) => Step::Ask,
             Err(failure) => self.failed(&mut state, &failure),
         }
     }
 
+    /// For how long others are to try first for the permits that this process has given back.
+    pub(super) fn left_to_others(&self) -> Option<Duration> {
+        let mut state = self.queue.lock();
+        let first = state.first_live_waiter()?;
+        let races = matches!(first.access, Access::Permits(_)) && !state.first_asks_once();
+        let turns = state.remote.as_ref().filter(|_| races)?;
+        turns.turns.left(self.core.clock.now())
+    }
+
+    /// Lets others try first for so long, unless one of them gives the name to this process meanwhile.
+    pub(super) async fn give_way(&mut self, way: Duration) -> Step {
+        let mut over = pin!(self.core.sleep(way));
+        loop {
+            let mut wake = pin!(self.queue.driver_wake().notified());
+            wake.as_mut().enable();
+            if self.queue.lock().remote().granted {
+                return Step::Ask;
+            }
+            tokio::select! {
+                biased;
+                () = &mut over => return Step::Ask,
+                () = wake => {} // freed once more, which is not for this process yet
+            }
+        }
+    }
+
+    /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it looks.
+    pub(super) async fn listen_own(&mut self) -> Step {
+        let (old, own) = {
+            let mut state = self.queue.lock();
+            let remote = state.remote();
+            let Some(ticket) = &remote.ticket else {
+                return Step::Ask;
+            };
+            let lease = ticket.lease();
+            (remote.own.replace(lease), lease)
+        };
+        if let Some(old) = old {
+            drop(
+                self.core
+                    .backend
+                    .unlisten(&self.queue.id.of_task(old.get())),
+            );
+        }
+        let own = self.queue.id.of_task(own.get());
+        let _ = self.core.backend.listen(own).await;
+        Step::Ask
+    }
+
     /// Waits for a wake-up, at most this long.
-    pub(super) async fn wait(&mut self, pause: Duration) -> Step {
+    pub(super) async fn wait(&mut self, pause: Pause) -> Step {
         let mut wake = pin!(self.queue.driver_wake().notified());
         {
             let mut state = self.queue.lock();
@@ -87,10 +151,19 @@ impl Driver<'_> {
             wake.as_mut().enable();
             state.phase = Phase::WaitingRemote;
         }
-        tokio::select! {
-            biased;
-            () = wake => {}
-            () = self.core.sleep(pause) => {}
+        match pause {
+            Pause::For(pause) => tokio::select! {
+                biased;
+                () = wake => {}
+                () = self.core.sleep(pause) => {}
+            },
+            Pause::UntilTold { left, foreign } => {
+                // Only now that it waits, since the keeper asks for those.
+                if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+                    lineup.waits(self.core, left, foreign);
+                }
+                wake.await;
+            }
         }
         let mut state = self.queue.lock();
         if state.driver != self.number {

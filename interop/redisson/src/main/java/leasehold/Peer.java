@@ -26,8 +26,11 @@ import org.redisson.config.Config;
  * force NAME             unlocks it for any holder        true | false
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
+ * contend NAME THREADS HELD_MS MS                         HOLDS LONGEST_WAIT_US, see {@link Contend}
  * permits NAME ...       see {@link Permits}
  * fenced NAME ...        see {@link Fenced}
+ * semaphore NAME ...     see {@link Semaphores}
+ * latch NAME ...         see {@link Latches}
  * </pre>
  *
  * With {@code read} or {@code write} before it, an order is for that half of the read-write lock of the name:
@@ -38,7 +41,8 @@ import org.redisson.config.Config;
  *     as above, and beside each thread another reads, so often, that the number stays as it is
  * </pre>
  *
- * With {@code spin} before it, an order is for the spin lock of the name.
+ * With {@code spin} before it, an order is for the spin lock of the name; with {@code multi}, for the multi-lock of the
+ * names, which are written with commas between them; with {@code fair}, for the fair lock (see also {@link Fair}).
  */
 public final class Peer {
   /** Arguments: address, and the watchdog's lease in milliseconds. */
@@ -68,6 +72,15 @@ public final class Peer {
     if (words[0].equals("fenced")) {
       return Fenced.obey(redisson, words);
     }
+    if (words[0].equals("fair") && words[1].equals("served")) {
+      return Fair.served();
+    }
+    if (words[0].equals("semaphore")) {
+      return Semaphores.obey(redisson, words);
+    }
+    if (words[0].equals("latch")) {
+      return Latches.obey(redisson, words);
+    }
     RReadWriteLock both = null;
     RLock lock;
     if (words[0].equals("read") || words[0].equals("write")) {
@@ -76,6 +89,14 @@ public final class Peer {
       words = Arrays.copyOfRange(words, 1, words.length);
     } else if (words[0].equals("spin")) {
       lock = redisson.getSpinLock(words[2]);
+      words = Arrays.copyOfRange(words, 1, words.length);
+    } else if (words[0].equals("multi")) {
+      RLock[] parts =
+          Arrays.stream(words[2].split(",")).map(redisson::getLock).toArray(RLock[]::new);
+      lock = redisson.getMultiLock(parts);
+      words = Arrays.copyOfRange(words, 1, words.length);
+    } else if (words[0].equals("fair")) {
+      lock = redisson.getFairLock(words[2]);
       words = Arrays.copyOfRange(words, 1, words.length);
     } else {
       lock = redisson.getLock(words[1]);
@@ -91,6 +112,8 @@ public final class Peer {
         return "unlocked";
       case "force":
         return "" + lock.forceUnlock();
+      case "line":
+        return Fair.line(lock, Path.of(words[2]), words[3]);
       case "count":
         return count(
             lock,
@@ -98,6 +121,12 @@ public final class Peer {
             Path.of(words[2]),
             Integer.parseInt(words[3]),
             Integer.parseInt(words[4]));
+      case "contend":
+        return Contend.run(
+            lock,
+            Integer.parseInt(words[2]),
+            Long.parseLong(words[3]),
+            Long.parseLong(words[4]));
       default:
         return "failed: there is no order " + words[0];
     }

@@ -9,6 +9,7 @@
 --         permitted; Valkey 9.1 miscounts some numbers)
 -- Retry   safe: it only reads. Permits whose time is over are counted as free, and given back by the next who asks for one.
 local free, refused = count_free()
+refused = refused or refuse_other_number('leased_semaphore')
 if refused then
   return refused
 end

@@ -3,12 +3,12 @@
 -- KEYS[1] name     string  how many permits are free (Redisson RPermitExpirableSemaphore)
 -- KEYS[2] out      zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
--- ARGV[2] step     bytes   available, try_set, set, or add
+-- ARGV[2] step     bytes   available, try_set, set, add, or drain
 -- ARGV[3] permits  integer of set and try_set: how many in all, free and out; of add: how many more, or fewer if negative
 --
--- Returns how many are free then; of try_set 1 if they were set, 0 if they were set before
+-- Returns how many are free then; of try_set 1 if they were set, 0 if they were set before; of drain how many were taken
 -- Error   all is as it was.
--- Retry   of add not safe: it may count twice. All others: safe.
+-- Retry   of add and drain not safe: it may count twice, or take what came since. All others: safe.
 local channel, step, permits = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- Refused before anything is changed; Redisson cannot read a negative number.
@@ -17,7 +17,20 @@ local function tell_before()
   return is_error(done) and done
 end
 
-if step == 'add' then
+local other = refuse_other_number('leased_semaphore')
+if other then
+  return other
+end
+if step == 'drain' then
+  local free, refused = reclaim(channel)
+  if refused then
+    return refused
+  end
+  if free > 0 then
+    call('INCRBY', KEYS[1], -free)
+  end
+  return math.max(free, 0)
+elseif step == 'add' then
   -- INCRBY where Redisson writes the number anew: the key keeps its end.
   local _, refused = count_free()
   refused = refused or tell_before()

@@ -12,11 +12,21 @@
 -- Returns 1 written; 2 written, and a client waits that may not hold the name beside this reader; 0 not ours
 -- Retry   safe: the count is absolute.
 local call, pcall, field = redis.call, redis.pcall, ARGV[1]
-if call('HEXISTS', KEYS[1], field) == 0 then
-  return 0
-end
 local writes = string.sub(field, -6) == ':write'
-if not writes and call('EXISTS', KEYS[2] .. field .. ':rwlock_timeout:1') == 0 then
+if call('HEXISTS', KEYS[1], field) == 0 then
+  -- It was upgraded or downgraded, or is about to be.
+  local owner = string.match(field, '^[^:]*:%d+') or field
+  field = nil
+  for _, form in ipairs({ '', ':write', ':upgrade' }) do
+    if call('HEXISTS', KEYS[1], owner .. form) == 1 then
+      field = owner .. form
+    end
+  end
+  if not field then
+    return 0
+  end
+end
+if string.sub(field, -6) ~= ':write' and call('EXISTS', KEYS[2] .. field .. ':rwlock_timeout:1') == 0 then
   return 0
 end
 call('HSET', KEYS[1], field, ARGV[2])

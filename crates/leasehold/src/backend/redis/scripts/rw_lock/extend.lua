@@ -11,5 +11,5 @@ local found, refused = look()
 if not found then
   return refused
 end
-local held = found.by[ARGV[1]]
-return held and lengthen(ARGV[1], held.left, ARGV[2]) or 0
+local held = hold_of(found, ARGV[1])
+return held and lengthen(held.field, held.left, ARGV[2]) or 0

@@ -1,5 +1,5 @@
--- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua and take.lua, in front of release.lua
--- and force_unlock.lua.
+-- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua and take.lua, in front of release.lua,
+-- downgrade.lua and force_unlock.lua.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
@@ -8,7 +8,7 @@
 
 -- Whether a lease id was given up: such an id never holds again (B4).
 local function is_given_up(field)
-  return call('EXISTS', KEYS[4] .. string.gsub(field, ':write$', '')) == 1
+  return call('EXISTS', KEYS[4] .. (string.match(field, '^[^:]*:%d+') or field)) == 1
 end
 
 -- Who leaves, and how many stay; told to `leave` before anything else here is called.
@@ -17,6 +17,16 @@ local taken_out = false
 
 local function leave(who, of)
   leaving, found, stay = who, of, #of.live - #who
+end
+
+-- The holder of this field, if it stays.
+local function staying(field)
+  for _, holder in ipairs(leaving) do
+    if holder.field == field then
+      return nil
+    end
+  end
+  return found.by[field]
 end
 
 -- How long the hash must last for those that stay; nil: it has no end to lose.
@@ -68,6 +78,43 @@ local function take_out()
   end
 end
 
+-- Whether a reader may upgrade once those who leave have left, and the next have come.
+local may_upgrade = false
+
+-- Whether the queue goes on past a place, for a hold beside `holders` others: 'fits', 'waits' (the next may fit), 'last' (none behind
+-- it goes first), 'gone'.
+local function judge(field, holders)
+  local owner = to_upgrade(field)
+  if owner then
+    if not staying(owner .. ':upgrade') then
+      return 'gone'
+    end
+    return holders == 1 and 'fits' or 'last'
+  elseif is_writer(field) then
+    return holders == 0 and 'fits' or 'last'
+  end
+  return is_upgradeable(field) and may_upgrade and 'waits' or 'fits'
+end
+
+-- Makes the field a holder, or upgrades the hold that it names. An error if that is refused.
+local function make_holder(field, lease_ms, alone)
+  local owner = to_upgrade(field)
+  if owner then
+    return upgrade(staying(owner .. ':upgrade'), lease_ms)
+  end
+  return take(field, lease_ms, alone)
+end
+
+-- Takes that back.
+local function make_no_holder(field, alone)
+  local owner = to_upgrade(field)
+  if owner then
+    local held = staying(owner .. ':upgrade')
+    return downgrade({ field = owner .. ':write', left = held.left }, held.field, held.count)
+  end
+  drop(field, alone)
+end
+
 -- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it up to the next
 -- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
 -- length of the first one's lease, or nil if there is none; and whether readers have it now and no writer waits behind them.
@@ -75,34 +122,40 @@ end
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants)
-  local given, holders, writes = nil, stay, false
-  local place = call('LINDEX', KEYS[3], 0)
+  local given, holders, writes, at = nil, stay, false, 0
+  may_upgrade = found.may ~= nil and staying(found.may) ~= nil
+  local place = call('LINDEX', KEYS[3], at)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
-    if field and is_writer(field) and holders > 0 then
+    local fits = field and judge(field, holders) or 'gone'
+    if fits == 'last' then
       break
+    elseif fits == 'waits' then
+      at = at + 1
+    else
+      call('LREM', KEYS[3], 1, place)
     end
-    call('LPOP', KEYS[3])
-    if field and not is_given_up(field) and may_hear(grants .. client) then
+    if fits == 'fits' and not is_given_up(field) and may_hear(grants .. client) then
       if not taken_out then
         take_out()
       end
-      if take(field, lease_ms, holders == 0) then
+      if make_holder(field, lease_ms, holders == 0) then
         break
       end
       -- It must be a holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1
+        may_upgrade = may_upgrade or is_upgradeable(field)
         if is_writer(field) then
           writes = true
           break
         end
       else
-        drop(field, holders == 0)
+        make_no_holder(field, holders == 0)
       end
     end
-    place = call('LINDEX', KEYS[3], 0)
+    place = call('LINDEX', KEYS[3], at)
   end
   return given, given and not writes and not place
 end

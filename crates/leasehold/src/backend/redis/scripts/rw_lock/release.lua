@@ -14,6 +14,7 @@
 -- ARGV[8] keep       integer 1: if no other client waits, the name goes to `next` at once
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
+-- ARGV[11] ahead     integer 1: `next` is queued in front of those that wait to do the other
 --
 -- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
@@ -31,9 +32,14 @@ local function is_place_of(place, field)
   return string.sub(place, 1, #field + 1) == field .. ' '
 end
 
+-- Whether a place is the owner's, in whichever form.
+local function is_owners(place)
+  return string.sub(place, 1, #owner) == owner and string.find(place, '^[: ]', #owner + 1) ~= nil
+end
+
 local waiting, next_waits, made_way = 0, false, false
 for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
-  if is_place_of(place, owner) or is_place_of(place, owner .. ':write') then
+  if is_owners(place) then
     call('LREM', KEYS[3], 0, place)
     made_way = true
   else
@@ -46,7 +52,7 @@ local all, refused = look()
 if not all then
   return refused
 end
-local held = all.by[owner] or all.by[owner .. ':write']
+local held = hold_of(all, owner)
 if not held then
   if all.by[next_field] then
     return { 3, all.by[next_field].left }
@@ -64,15 +70,19 @@ leave({ held }, all)
 if waiting == 0 and next_field == '' and stay == 0 then
   -- No client of ours waits anywhere: Redisson's unlock, to the letter.
   local heard = call('PUBLISH', ARGV[2], all.mode == 'read' and '0' or '1')
-  call('DEL', KEYS[1], timeout_key(owner, 1))
+  call('DEL', KEYS[1], timeout_key(held.field, 1))
   return { 1, heard - ARGV[5] }
 end
 
 -- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
 local goes_on = next_field ~= '' and not is_given_up(next_field)
 local others = count_others(ARGV[2], ARGV[5], waiting)
-local fits = stay == 0 or not is_writer(next_field)
-if waiting == 0 and others <= 0 and goes_on and fits and ARGV[8] == '1' then
+-- Beside those that stay, and those that are let in.
+local function next_fits()
+  return not is_writer(next_field) and not (is_upgradeable(next_field) and may_upgrade)
+end
+may_upgrade = all.may ~= nil and all.may ~= held.field
+if waiting == 0 and others <= 0 and goes_on and (stay == 0 or next_fits()) and ARGV[8] == '1' then
   take_out()
   if not take(next_field, ARGV[7], stay == 0) then
     return { 3, tonumber(ARGV[7]) }
@@ -84,7 +94,7 @@ if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
   granted, readers = give_to_next(ARGV[3])
 end
-if readers and goes_on and not next_waits and not is_writer(next_field) and not take(next_field, ARGV[7], false) then
+if readers and goes_on and not next_waits and next_fits() and not take(next_field, ARGV[7], false) then
   return { 3, tonumber(ARGV[7]) }
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
@@ -94,7 +104,7 @@ if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and 
   local left = pcall('PTTL', KEYS[3])
   if type(left) == 'number' then
     local place = next_field .. ' ' .. ARGV[7] .. ' ' .. ARGV[9]
-    pcall('RPUSH', KEYS[3], place)
+    line_up(next_field, place, ARGV[11] == '1')
     if left < tonumber(ARGV[10]) and type(pcall('PEXPIRE', KEYS[3], ARGV[10])) ~= 'number' then
       pcall('LREM', KEYS[3], 0, place) -- or it would stay for ever
     end

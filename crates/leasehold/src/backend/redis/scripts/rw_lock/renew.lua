@@ -13,11 +13,25 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local call, pcall = redis.call, redis.pcall
 
+-- The form in which the lease id of `field` holds the name, if it does in another: it was upgraded or downgraded, and this request
+-- is late, or early.
+local function other_form(name, field)
+  local owner = string.match(field, '^[^:]*:%d+') or field
+  for _, form in ipairs({ '', ':write', ':upgrade' }) do
+    if call('HEXISTS', name, owner .. form) == 1 then
+      return owner .. form
+    end
+  end
+end
+
 -- Whether `field` holds `name` still. If so it lasts for `lease_ms`, till `till`.
 local function renew(name, timeouts, field, lease_ms, till)
   local ours = pcall('HEXISTS', name, field)
   if ours ~= 1 then
-    return ours == 0 and 0 or -1
+    field = ours == 0 and other_form(name, field)
+    if not field then
+      return ours == 0 and 0 or -1
+    end
   end
   if string.sub(field, -6) == ':write' then
     if lease_ms > 0 then

@@ -1,0 +1,114 @@
+//! The kinds of locks that are fought for. The name of a lock says which it is.
+
+use std::fmt;
+
+use leasehold_testkit::Server;
+
+/// A kind, or for a read-write lock what it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Mutex,
+    Fenced,
+    Rw,
+    Plain,
+    Spin,
+    /// A leased semaphore of one permit.
+    Permit,
+    Fair,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 7] = [
+        Kind::Mutex,
+        Kind::Fenced,
+        Kind::Rw,
+        Kind::Plain,
+        Kind::Spin,
+        Kind::Permit,
+        Kind::Fair,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Mutex => "mutex",
+            Kind::Fenced => "fenced",
+            Kind::Rw => "rw",
+            Kind::Plain => "plain",
+            Kind::Spin => "spin",
+            Kind::Permit => "permit",
+            Kind::Fair => "fair",
+        }
+    }
+
+    /// The kind of the lock with this name.
+    pub(crate) fn of(name: &str) -> Kind {
+        let word = name.split(':').next().unwrap_or_default();
+        let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word);
+        kind.expect("a name that was made here")
+    }
+}
+
+/// Makes the semaphores among these names, with their permit, as any library does.
+pub(crate) fn prepare(server: &Server, names: &[String]) {
+    for name in names.iter().filter(|name| Kind::of(name) == Kind::Permit) {
+        server.cli(&["SET", name, "1"]);
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// The kinds of a run. A type of its own, since clap takes a `Vec` for several arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct Kinds(Vec<Kind>);
+
+impl Kinds {
+    /// `all`, or kinds separated by commas.
+    pub(crate) fn parse(given: &str) -> Result<Kinds, String> {
+        if given == "all" {
+            return Ok(Kinds(Kind::ALL.to_vec()));
+        }
+        let kinds = given.split(',').map(|word| {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.word() == word);
+            kind.ok_or_else(|| {
+                let known = Kind::ALL.map(Kind::word).join(", ");
+                format!("no kind is called {word}; there are {known}, and all")
+            })
+        });
+        kinds.collect::<Result<_, _>>().map(Kinds)
+    }
+
+    /// So many names, of these kinds in turn.
+    pub(crate) fn names(&self, count: usize) -> Vec<String> {
+        let kinds = self.0.iter().cycle().take(count);
+        let numbered = kinds.zip(1..);
+        numbered
+            .map(|(kind, number)| format!("{kind}:{number}"))
+            .collect()
+    }
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<_> = self.0.iter().map(|kind| kind.word()).collect();
+        f.write_str(&words.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_their_kinds_in_turn() {
+        let kinds = Kinds::parse("mutex,rw").unwrap();
+        assert_eq!(kinds.names(3), ["mutex:1", "rw:2", "mutex:3"]);
+        assert_eq!(Kind::of("rw:2"), Kind::Rw);
+        let all = Kinds::parse("all").unwrap();
+        assert_eq!(Kinds::parse(&all.to_string()).unwrap().0, Kind::ALL);
+        assert!(Kinds::parse("sem").unwrap_err().contains("mutex"));
+    }
+}

@@ -1,0 +1,329 @@
+//! The kinds of locks. A new kind is a word in [`Kind`], and an arm in each `match` of this file; the rest of the command knows
+//! no kinds.
+
+use clap::{
+    ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use leasehold::{Access, Client, Error, LockKind, Status};
+
+use crate::{
+    exit::{Exit, Failure},
+    held::{Ask, Held},
+};
+
+/// The kinds as `--kind` calls them. It takes the names of [`LockKind`], too, which `status --json` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// One at a time
+    Mutex,
+    /// One at a time, each with a fencing token, larger than those before
+    #[value(alias = "fenced_mutex")]
+    Fenced,
+    /// Many readers, or one writer
+    #[value(alias = "rw_lock")]
+    Rw,
+    /// As a reader of a read-write lock, beside other readers
+    #[value(hide = true)]
+    Read,
+    /// As the writer of a read-write lock, alone
+    #[value(hide = true)]
+    Write,
+    /// A number of permits, each held under a lease; `run` takes one
+    #[value(alias = "leased_semaphore")]
+    Leased,
+    /// A number of permits, which a crash loses
+    Semaphore,
+    /// A count that tasks wait for until it is zero
+    Latch,
+    /// One at a time, shared with the locks of other libraries: SET NAME TOKEN NX PX
+    #[value(alias = "plain_mutex")]
+    Plain,
+    /// One at a time, for moments: waiters ask again and again. A mutex for all others
+    #[value(alias = "spin_mutex")]
+    Spin,
+    /// One at a time, in the order of the requests
+    #[value(alias = "fair_mutex")]
+    Fair,
+}
+
+/// The kinds that `leasehold run` holds, and a word about each of the others.
+pub(crate) fn to_run() -> impl TypedValueParser<Value = Kind> {
+    let words = Kind::value_variants().iter().filter_map(|kind| {
+        let word = kind.to_possible_value()?;
+        Some(word.hide(kind.cannot_run().is_some()))
+    });
+    PossibleValuesParser::new(words).try_map(|word| {
+        let kind = Kind::from_str(&word, false)?;
+        match kind.cannot_run() {
+            None => Ok(kind),
+            Some(reason) => Err(reason.to_owned()),
+        }
+    })
+}
+
+/// A lock with the lease that is asked for.
+macro_rules! leased {
+    ($lock:expr, $ask:expr) => {
+        if $ask.fixed {
+            $lock.fixed_lease($ask.lease)
+        } else {
+            $lock.lease($ask.lease)
+        }
+    };
+}
+
+impl Kind {
+    /// Why no command can run under it.
+    fn cannot_run(self) -> Option<&'static str> {
+        match self {
+            Kind::Mutex
+            | Kind::Fenced
+            | Kind::Read
+            | Kind::Write
+            | Kind::Leased
+            | Kind::Plain
+            | Kind::Spin
+            | Kind::Fair => None,
+            Kind::Rw => Some(
+                "a read-write lock is held to read or to write: say --kind read or --kind write",
+            ),
+            Kind::Semaphore => Some(
+                "a permit without a lease is lost for ever if this machine dies: say --kind leased",
+            ),
+            Kind::Latch => Some("a latch is not held: --kind is for locks"),
+        }
+    }
+
+    /// As `--kind` calls it.
+    pub(crate) fn word(self) -> String {
+        let word = self.to_possible_value();
+        word.map_or(String::new(), |word| word.get_name().to_owned())
+    }
+
+    /// The kind of lock, as `--json` calls it in every answer.
+    pub(crate) fn lock(self) -> LockKind {
+        match self {
+            Kind::Mutex => LockKind::Mutex,
+            Kind::Fenced => LockKind::FencedMutex,
+            Kind::Rw | Kind::Read | Kind::Write => LockKind::RwLock,
+            Kind::Leased => LockKind::LeasedSemaphore,
+            Kind::Semaphore => LockKind::Semaphore,
+            Kind::Latch => LockKind::Latch,
+            Kind::Plain => LockKind::PlainMutex,
+            Kind::Spin => LockKind::SpinMutex,
+            Kind::Fair => LockKind::FairMutex,
+        }
+    }
+
+    /// How `leasehold run` shares it with others.
+    pub(crate) fn access(self) -> Access {
+        match self {
+            Kind::Read => Access::Shared,
+            Kind::Leased => Access::Permits(1),
+            _ => Access::Exclusive,
+        }
+    }
+
+    /// Waits for a hold; `None` if the name was held for as long as it may wait.
+    pub(crate) async fn acquire(
+        self,
+        client: &Client,
+        name: &str,
+        ask: Ask,
+    ) -> Result<Option<Held>, Failure> {
+        match self {
+            Kind::Mutex => {
+                let mutex = leased!(client.mutex(name), ask);
+                let forever = mutex.lock();
+                let guard = ask.with(forever, |wait| mutex.try_lock_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Fenced => {
+                let mutex = leased!(client.fenced_mutex(name), ask);
+                let forever = mutex.lock();
+                let guard = ask.with(forever, |wait| mutex.try_lock_for(wait));
+                Ok(guard.await?.map(Held::fenced))
+            }
+            Kind::Read => {
+                let lock = leased!(client.rw_lock(name), ask);
+                let forever = lock.read();
+                let guard = ask.with(forever, |wait| lock.try_read_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Write => {
+                let lock = leased!(client.rw_lock(name), ask);
+                let forever = lock.write();
+                let guard = ask.with(forever, |wait| lock.try_write_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Leased => {
+                let semaphore = leased!(client.leased_semaphore(name), ask);
+                let forever = semaphore.acquire();
+                let guard = ask.with(forever, |wait| semaphore.try_acquire_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Plain => {
+                let mutex = leased!(client.plain_mutex(name), ask);
+                let forever = mutex.lock();
+                let guard = ask.with(forever, |wait| mutex.try_lock_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Spin => {
+                let mutex = leased!(client.spin_mutex(name), ask);
+                let forever = mutex.lock();
+                let guard = ask.with(forever, |wait| mutex.try_lock_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Fair => {
+                let mutex = leased!(client.fair_mutex(name), ask);
+                let forever = mutex.lock();
+                let guard = ask.with(forever, |wait| mutex.try_lock_for(wait));
+                Ok(guard.await?.map(Held::new))
+            }
+            Kind::Rw | Kind::Semaphore | Kind::Latch => {
+                let reason = self.cannot_run().unwrap_or_default();
+                Err(Failure::new(Exit::Usage, reason))
+            }
+        }
+    }
+
+    pub(crate) async fn status(self, client: &Client, name: &str) -> Result<Status, Error> {
+        match self {
+            Kind::Mutex => client.mutex(name).status().await,
+            Kind::Fenced => client.fenced_mutex(name).status().await,
+            Kind::Rw | Kind::Read | Kind::Write => client.rw_lock(name).status().await,
+            Kind::Leased => client.leased_semaphore(name).status().await,
+            Kind::Semaphore => client.semaphore(name).status().await,
+            Kind::Latch => client.latch(name).status().await,
+            Kind::Plain => client.plain_mutex(name).status().await,
+            Kind::Spin => client.spin_mutex(name).status().await,
+            Kind::Fair => client.fair_mutex(name).status().await,
+        }
+    }
+
+    /// Takes it from its holders. `false` if it had none.
+    pub(crate) async fn force_unlock(self, client: &Client, name: &str) -> Result<bool, Error> {
+        match self {
+            Kind::Mutex => client.mutex(name).force_unlock().await,
+            Kind::Fenced => client.fenced_mutex(name).force_unlock().await,
+            Kind::Rw | Kind::Read | Kind::Write => client.rw_lock(name).force_unlock().await,
+            Kind::Leased => client.leased_semaphore(name).force_unlock().await,
+            Kind::Semaphore => client.semaphore(name).force_unlock().await,
+            // It has no holder: all that wait for it go on.
+            Kind::Latch => client.latch(name).delete().await,
+            Kind::Plain => client.plain_mutex(name).force_unlock().await,
+            Kind::Spin => client.spin_mutex(name).force_unlock().await,
+            Kind::Fair => client.fair_mutex(name).force_unlock().await,
+        }
+    }
+}
+
+/// The kind that the server has under the name, and its status. Of a free name: a mutex.
+pub(crate) async fn find(client: &Client, name: &str) -> Result<(Kind, Status), Error> {
+    let refused = match Kind::Mutex.status(client, name).await {
+        Ok(mutex) => {
+            // All kinds of mutex are at one key. Only a fenced one has a token beside it, and a fair one a queue while clients
+            // wait.
+            return Ok(match Kind::Fenced.status(client, name).await {
+                Ok(fenced) if fenced.token.is_some() => (Kind::Fenced, fenced),
+                _ => match Kind::Fair.status(client, name).await {
+                    Ok(fair) if fair.waiting_clients > 0 => (Kind::Fair, fair),
+                    _ => (Kind::Mutex, mutex),
+                },
+            });
+        }
+        Err(error) if !is_of_another_kind(&error) => return Err(error),
+        Err(error) => error,
+    };
+    // Numbers last: the lock of another library may be one, too, and the plain mutex tells them apart. Of these the leased
+    // semaphore first, which refuses the others as far as they can be told apart.
+    for kind in [
+        Kind::Fenced,
+        Kind::Rw,
+        Kind::Plain,
+        Kind::Leased,
+        Kind::Semaphore,
+        Kind::Latch,
+    ] {
+        match kind.status(client, name).await {
+            Err(error) if is_of_another_kind(&error) => {}
+            other => return Ok((kind, other?)),
+        }
+    }
+    // It is of no kind: this names the type.
+    Err(refused)
+}
+
+/// The status of a lock of this kind, or of the kind that the server has under the name.
+pub(crate) async fn look(
+    client: &Client,
+    kind: Option<Kind>,
+    name: &str,
+) -> Result<(Kind, Status), Error> {
+    match kind {
+        Some(kind) => Ok((kind, kind.status(client, name).await?)),
+        None => find(client, name).await,
+    }
+}
+
+fn is_of_another_kind(error: &Error) -> bool {
+    matches!(error, Error::Rejected { source, .. } if source.to_string().contains("WRONGTYPE"))
+}
+
+/// Whether this may be a user's data and no lock, as far as can be seen: a string that no library gives to a lock, or a hash whose fields
+/// are no clients.
+pub(crate) fn may_be_data(status: &Status) -> bool {
+    status.holders.iter().any(|holder| match status.kind {
+        // A token has an end, or its owner would keep the lock for ever.
+        LockKind::PlainMutex => holder.client.is_empty() && holder.remaining.is_none(),
+        LockKind::Mutex | LockKind::FencedMutex | LockKind::FairMutex | LockKind::RwLock => {
+            !is_owner(&holder.owner)
+        }
+        _ => false,
+    })
+}
+
+/// A lease id of ours, or a thread of Redisson's: a uuid, and a number.
+fn is_owner(owner: &str) -> bool {
+    owner.split_once(':').is_some_and(|(client, number)| {
+        let is_uuid = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        client.len() == 36
+            && client.bytes().all(is_uuid)
+            && number.starts_with(|first: char| first.is_ascii_digit())
+    })
+}
+
+/// Whether it has a number of permits, and none of them is free or out: no client has set them, or one has set them to zero.
+pub(crate) fn has_no_permits(status: &Status) -> bool {
+    matches!(status.kind, LockKind::LeasedSemaphore | LockKind::Semaphore)
+        && status.holders.is_empty()
+        && status.available.is_some_and(|free| free <= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_are_told_from_the_fields_of_a_users_hash() {
+        let uuid = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
+        for (owner, is) in [
+            (format!("{uuid}:57584996648963"), true),
+            (format!("{uuid}:1:write"), true),
+            (uuid.to_owned(), false),
+            ("email".to_owned(), false),
+            ("user:42".to_owned(), false),
+        ] {
+            assert_eq!(is_owner(&owner), is, "{owner}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_the_library_is_known_by_its_name() {
+        for kind in LockKind::ALL {
+            let word = Kind::from_str(kind.as_str(), false);
+            assert_eq!(word.map(Kind::lock), Ok(kind));
+        }
+    }
+}

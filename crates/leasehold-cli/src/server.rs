@@ -1,0 +1,189 @@
+//! The server that a command talks to, and the certificates for it: from the options, else from the environment.
+
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use leasehold::{Client, ClientBuilder, MemoryServer};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    exit::{Exit, Failure},
+    output,
+};
+
+const URL: &str = "Server to use; rediss:// speaks TLS [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
+const URL_DEFAULT: &str = "redis://127.0.0.1/";
+#[cfg(feature = "tls")]
+const TLS: &str = "TLS, for rediss://";
+#[cfg(feature = "tls")]
+const CA: &str =
+    "Trust the authorities in this PEM file, and not the system's [default: $LEASEHOLD_TLS_CA]";
+#[cfg(feature = "tls")]
+const CERT: &str =
+    "Show this certificate to a server that asks for one, in PEM [default: $LEASEHOLD_TLS_CERT]";
+#[cfg(feature = "tls")]
+const KEY: &str = "The private key of --tls-cert, in PEM [default: $LEASEHOLD_TLS_KEY]";
+
+/// Which server.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Server {
+    #[arg(long, value_name = "URL", help = URL)]
+    url: Option<String>,
+    #[command(flatten)]
+    tls: TlsFiles,
+}
+
+impl Server {
+    pub(crate) fn address(&self) -> Address {
+        let url = self
+            .url
+            .clone()
+            .or_else(|| from_environment("LEASEHOLD_URL"))
+            .or_else(|| from_environment("REDIS_URL"));
+        match url {
+            Some(url) => Address::new(url, &self.tls),
+            None => Address {
+                is_default: true,
+                ..Address::new(URL_DEFAULT.to_owned(), &self.tls)
+            },
+        }
+    }
+}
+
+/// The files that TLS needs. Those of the environment count where the URL speaks TLS.
+#[cfg(feature = "tls")]
+#[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
+pub(crate) struct TlsFiles {
+    #[arg(long = "tls-ca", value_name = "FILE", help = CA, help_heading = TLS)]
+    ca: Option<PathBuf>,
+    #[arg(long = "tls-cert", value_name = "FILE", help = CERT, help_heading = TLS)]
+    cert: Option<PathBuf>,
+    #[arg(long = "tls-key", value_name = "FILE", help = KEY, help_heading = TLS)]
+    key: Option<PathBuf>,
+}
+
+/// This program was built without TLS.
+#[cfg(not(feature = "tls"))]
+#[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
+pub(crate) struct TlsFiles {}
+
+/// A server, and how to speak to it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Address {
+    /// It may contain a password.
+    url: String,
+    tls: TlsFiles,
+    /// The user has named none.
+    is_default: bool,
+}
+
+impl Address {
+    pub(crate) fn new(url: String, tls: &TlsFiles) -> Address {
+        let tls = if url.starts_with("rediss:") || url.starts_with("valkeys:") {
+            tls.or_of_environment()
+        } else {
+            tls.clone()
+        };
+        Address {
+            url,
+            tls,
+            is_default: false,
+        }
+    }
+
+    /// Whether the leases would live in the memory of this process.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.url.starts_with("memory:")
+    }
+
+    /// Refuses locks in the memory of one process, which exclude no other process: they can only be a mistake.
+    pub(crate) fn refuse_memory(&self) -> Result<(), Failure> {
+        if self.is_memory() {
+            return Err(Failure::new(
+                Exit::Usage,
+                "memory: lives in one process and would exclude no other process; give the --url of a server",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Connects to the server.
+    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        let client = self.builder()?.connect().await;
+        client.map_err(|error| {
+            let mut failure = Failure::from(error);
+            if self.is_default && failure.exit == Exit::Unreachable {
+                failure.message +=
+                    "; no server was named: say which with --url, or in LEASEHOLD_URL";
+            }
+            failure
+        })
+    }
+
+    /// A client's settings for this server. Memory is told about: it holds nothing that another process has locked.
+    pub(crate) fn builder(&self) -> Result<ClientBuilder, Failure> {
+        if self.is_memory() {
+            output::say(&output::remark(
+                "memory: is empty and ends with this command; give the --url of a server to see its locks",
+            ));
+            return Ok(ClientBuilder::default().memory(&MemoryServer::new()));
+        }
+        self.tls.given_to(ClientBuilder::default().url(&self.url))
+    }
+}
+
+#[cfg(feature = "tls")]
+impl TlsFiles {
+    fn or_of_environment(&self) -> TlsFiles {
+        let file = |name| from_environment(name).map(PathBuf::from);
+        TlsFiles {
+            ca: self.ca.clone().or_else(|| file("LEASEHOLD_TLS_CA")),
+            cert: self.cert.clone().or_else(|| file("LEASEHOLD_TLS_CERT")),
+            key: self.key.clone().or_else(|| file("LEASEHOLD_TLS_KEY")),
+        }
+    }
+
+    fn given_to(&self, builder: ClientBuilder) -> Result<ClientBuilder, Failure> {
+        let TlsFiles { ca, cert, key } = self;
+        if ca.is_none() && cert.is_none() && key.is_none() {
+            return Ok(builder);
+        }
+        let mut tls = leasehold::Tls::new();
+        if let Some(ca) = ca {
+            tls = tls.root_file(ca);
+        }
+        match (cert, key) {
+            (Some(cert), Some(key)) => tls = tls.client_cert_file(cert, key),
+            (None, None) => {}
+            (Some(_), None) => return Err(without("--tls-cert", "--tls-key")),
+            (None, Some(_)) => return Err(without("--tls-key", "--tls-cert")),
+        }
+        Ok(builder.tls(tls))
+    }
+}
+
+#[cfg(feature = "tls")]
+fn without(one: &str, other: &str) -> Failure {
+    let message = format!(
+        "{one} is given without {other}: a certificate is shown together with a proof by its key; give both, or neither"
+    );
+    Failure::new(Exit::Usage, message)
+}
+
+#[cfg(not(feature = "tls"))]
+impl TlsFiles {
+    fn or_of_environment(&self) -> TlsFiles {
+        self.clone()
+    }
+
+    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "as with TLS")]
+    fn given_to(&self, builder: ClientBuilder) -> Result<ClientBuilder, Failure> {
+        Ok(builder)
+    }
+}
+
+/// A variable that is empty counts as one that is not there.
+fn from_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}

@@ -1,0 +1,106 @@
+//! The command over TLS: certificates from the options, from the environment, from the system.
+
+mod common;
+
+use common::{code, leasehold, stderr, stdout};
+use leasehold_testkit::{Authority, Flavor, Server, TlsFiles};
+
+/// A server that wants a client certificate, and the options that satisfy it.
+struct World {
+    server: Server,
+    ca: String,
+    cert: String,
+    key: String,
+}
+
+fn world() -> World {
+    let authority = Authority::new("the authority");
+    let files = TlsFiles::new(authority.signs(&["localhost"]), &authority);
+    let files = files.wants_client_certificate();
+    let server = Server::start_with_tls(Flavor::Redis, &files, &[]);
+    let (ca, _) = authority.own().write(server.dir(), "ca");
+    let (cert, key) = authority.signs(&["worker"]).write(server.dir(), "worker");
+    let [ca, cert, key] = [ca, cert, key].map(|path| path.display().to_string());
+    World {
+        server,
+        ca,
+        cert,
+        key,
+    }
+}
+
+#[test]
+fn every_command_takes_its_certificates_from_options() {
+    let world = world();
+    let url = world.server.tls_url("localhost");
+    let options = [
+        "--tls-ca",
+        &world.ca,
+        "--tls-cert",
+        &world.cert,
+        "--tls-key",
+        &world.key,
+    ];
+    let mut run = leasehold(&url);
+    run.arg("run").args(options);
+    let run = run.args(["job", "--", "true"]).output().unwrap();
+    assert_eq!(code(run.status), 0, "{}", stderr(&run));
+    for words in [
+        &["status", "job"][..],
+        &["unlock", "--force", "job"],
+        &["demo", "--json", "--url", &url],
+    ] {
+        let mut command = leasehold(&url);
+        let output = command.args(words).args(options).output().unwrap();
+        assert_eq!(code(output.status), 0, "{words:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn certificates_of_the_environment_count_where_the_url_speaks_tls() {
+    let world = world();
+    let mut status = leasehold(&world.server.tls_url("localhost"));
+    status
+        // The authorities of this system, as the system's administrator would set them.
+        .env("SSL_CERT_FILE", &world.ca)
+        .env("LEASEHOLD_TLS_CA", "")
+        .env("LEASEHOLD_TLS_CERT", &world.cert)
+        .env("LEASEHOLD_TLS_KEY", &world.key);
+    let output = status.args(["status", "job"]).output().unwrap();
+    assert_eq!(code(output.status), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("free"), "{}", stdout(&output));
+
+    let mut plain = leasehold(&world.server.url());
+    let plain = plain.env("LEASEHOLD_TLS_CA", &world.ca);
+    let output = plain.args(["status", "job"]).output().unwrap();
+    assert_eq!(code(output.status), 0, "{}", stderr(&output));
+}
+
+#[test]
+fn what_is_wrong_with_tls_is_told_with_the_option_that_repairs_it() {
+    let world = world();
+    let tls = world.server.tls_url("localhost");
+    let (ca, cert) = (world.ca.as_str(), world.cert.as_str());
+    for (url, options, expected, words) in [
+        (&tls, &[][..], 77, "--tls-ca"),
+        (&tls, &["--tls-ca", ca], 77, "--tls-cert and --tls-key"),
+        (
+            &tls,
+            &["--tls-ca", ca, "--tls-cert", cert],
+            64,
+            "without --tls-key",
+        ),
+        (&tls, &["--tls-ca", "/not/there.pem"], 64, "/not/there.pem"),
+        (&world.server.url(), &["--tls-ca", ca], 64, "rediss://"),
+    ] {
+        let mut command = leasehold(url);
+        let output = command
+            .args(["status", "job"])
+            .args(options)
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert_eq!(code(output.status), expected, "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}

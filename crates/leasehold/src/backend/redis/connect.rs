@@ -1,0 +1,253 @@
+//! Makes connections to a [`Target`]: over TCP or a Unix socket as the redis crate does, over TLS by hand.
+//!
+//! The redis crate can speak TLS, too. It takes the cryptography that the program has installed, and panics if there is none or a
+//! choice of two; it reads the system's roots at each reconnect; and its errors do not say what was wrong. So it is given a
+//! stream on which TLS is spoken already.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisError,
+    aio::{MultiplexedConnection, PubSub},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+#[cfg(feature = "tls")]
+use super::tls_trouble::TlsTrouble;
+use super::{
+    failure::{classify, in_words},
+    target::Target,
+};
+use crate::{backend::Failure, durations::humane, error::Cause};
+
+/// How long a server may be silent in the TLS handshake until it is asked whether it speaks TLS at all.
+#[cfg(feature = "tls")]
+const PLAIN_WORDS_AFTER: Duration = Duration::from_secs(1);
+
+/// A connection for commands. The last copy takes its task with it.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) multiplexed: MultiplexedConnection,
+    /// `None`: the redis crate minds it.
+    _driver: Option<Arc<AbortOnDropHandle<()>>>,
+}
+
+/// How far an attempt has come, for those that give up on it.
+#[derive(Default)]
+pub(super) struct DialProgress {
+    /// It waits for the server's part of the TLS handshake.
+    shaking_hands: AtomicBool,
+}
+
+impl DialProgress {
+    /// Why an attempt was given up after so long.
+    pub(super) fn silent(&self, after: Duration) -> Cause {
+        if self.shaking_hands.load(Ordering::Relaxed) {
+            Arc::new(SilentInHandshake(after))
+        } else {
+            Arc::new(Silent(after))
+        }
+    }
+}
+
+/// Why there is no connection.
+pub(super) enum NoConnection {
+    Redis(RedisError),
+    #[cfg(feature = "tls")]
+    Tls(TlsTrouble),
+    /// The target is not what a client can use.
+    Unfit(Cause),
+}
+
+impl From<RedisError> for NoConnection {
+    fn from(error: RedisError) -> Self {
+        NoConnection::Redis(error)
+    }
+}
+
+impl Target {
+    /// A connection for commands, which lives on the runtime that polls this.
+    pub(super) async fn commands(
+        &self,
+        config: &AsyncConnectionConfig,
+        progress: &DialProgress,
+    ) -> Result<Connection, NoConnection> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let stream = self.shake_hands(tls, progress).await?;
+            let broken = Arc::clone(&stream.broken);
+            let settings = self.info.redis_settings();
+            let made =
+                MultiplexedConnection::new_with_config(settings, stream, config.clone()).await;
+            let (multiplexed, driver) = made.map_err(|error| {
+                let tls = tls.after_handshake(&broken, &error);
+                tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
+            })?;
+            let driver = AbortOnDropHandle::new(tokio::spawn(driver));
+            return Ok(Connection {
+                multiplexed,
+                _driver: Some(Arc::new(driver)),
+            });
+        }
+        let _ = progress;
+        let client = Client::open(self.info.clone())?;
+        let multiplexed = client
+            .get_multiplexed_async_connection_with_config(config)
+            .await?;
+        Ok(Connection {
+            multiplexed,
+            _driver: None,
+        })
+    }
+
+    /// A connection for subscriptions.
+    pub(super) async fn subscriptions(
+        &self,
+        progress: &DialProgress,
+    ) -> Result<PubSub, NoConnection> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let stream = self.shake_hands(tls, progress).await?;
+            let broken = Arc::clone(&stream.broken);
+            let made = PubSub::new(self.info.redis_settings(), stream).await;
+            return made.map_err(|error| {
+                let tls = tls.after_handshake(&broken, &error);
+                tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
+            });
+        }
+        let _ = progress;
+        let client = Client::open(self.info.clone())?;
+        Ok(client.get_async_pubsub().await?)
+    }
+
+    #[cfg(feature = "tls")]
+    async fn shake_hands(
+        &self,
+        tls: &super::tls::TlsDialler,
+        progress: &DialProgress,
+    ) -> Result<super::tls::TlsLink, NoConnection> {
+        let stream = self.tcp().await.map_err(RedisError::from)?;
+        progress.shaking_hands.store(true, Ordering::Relaxed);
+        let link = tokio::select! {
+            biased;
+            link = tls.shake_hands(stream) => link,
+            () = self.speaks_plainly() => Err(TlsTrouble::NotTls),
+        };
+        progress.shaking_hands.store(false, Ordering::Relaxed);
+        link.map_err(NoConnection::Tls)
+    }
+
+    /// Completes if the server answers to plain words. Redis takes the first bytes of a TLS client for the beginning of a command, and
+    /// waits in silence for its end: so a server that has said nothing for a while is asked on another connection.
+    #[cfg(feature = "tls")]
+    async fn speaks_plainly(&self) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        tokio::time::sleep(PLAIN_WORDS_AFTER).await;
+        if let Ok(mut stream) = self.tcp().await
+            && stream.write_all(b"PING\r\n").await.is_ok()
+            // A status or an error.
+            && let Ok(b'+' | b'-') = stream.read_u8().await
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// The first of the host's addresses that answers.
+    #[cfg(feature = "tls")]
+    async fn tcp(&self) -> std::io::Result<tokio::net::TcpStream> {
+        use std::io;
+
+        let ConnectionAddr::Tcp(host, port) = self.info.addr() else {
+            return Err(io::Error::from(io::ErrorKind::Unsupported));
+        };
+        let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
+        let attempts: Vec<_> = found
+            .map(|address| Box::pin(tokio::net::TcpStream::connect(address)))
+            .collect();
+        if attempts.is_empty() {
+            let nothing = format!("{host} has no address");
+            return Err(io::Error::new(io::ErrorKind::NotFound, nothing));
+        }
+        let (stream, _) = futures_util::future::select_ok(attempts).await?;
+        super::target::set_up(&stream)?;
+        Ok(stream)
+    }
+
+    /// What the server may hold after an attempt that failed, and why it did: in words that say what to do.
+    pub(super) fn failure(
+        &self,
+        error: NoConnection,
+        timeout: Duration,
+        progress: &DialProgress,
+    ) -> Failure {
+        let error = match error {
+            NoConnection::Redis(error) => error,
+            #[cfg(feature = "tls")]
+            NoConnection::Tls(trouble) if trouble.may_pass() => {
+                return Failure::NotSent(Arc::new(trouble));
+            }
+            #[cfg(feature = "tls")]
+            NoConnection::Tls(trouble) => return Failure::Rejected(Arc::new(trouble)),
+            NoConnection::Unfit(cause) => return Failure::Rejected(cause),
+        };
+        if error.kind() == ErrorKind::Parse {
+            Failure::Rejected(Arc::new(NotRedis))
+        } else if error.is_timeout() {
+            Failure::NotSent(progress.silent(timeout))
+        } else if self.may_need_tls() && is_hang_up(&error) {
+            Failure::NotSent(Arc::new(HungUp))
+        } else if error.is_io_error() {
+            Failure::NotSent(in_words(error))
+        } else {
+            match classify(error) {
+                Failure::Ambiguous(cause) => Failure::NotSent(cause),
+                other => other,
+            }
+        }
+    }
+
+    /// It is reached over TCP, and without TLS.
+    fn may_need_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return false;
+        }
+        matches!(self.info.addr(), ConnectionAddr::Tcp(..))
+    }
+}
+
+/// The server was there, and has gone without a word.
+fn is_hang_up(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server at this address is not Redis or Valkey, or speaks TLS only; check host and port, or use rediss:// for TLS"
+)]
+struct NotRedis;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server closed the connection before it answered; if it speaks TLS at this port, use rediss://"
+)]
+struct HungUp;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {}; check host and port, or raise the connect timeout", humane(*.0))]
+struct Silent(Duration);
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no answer to the TLS handshake within {}; check that the server speaks TLS at this port, or raise the connect timeout",
+    humane(*.0)
+)]
+struct SilentInHandshake(Duration);

@@ -1,0 +1,206 @@
+//! Redisson's `RFairLock`: an `RLock`'s hash, a list of all owners that wait, in order, and their deadlines.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{
+    OwnerField, Wire, acquired, int, millis,
+    mutex::{MutexWire, channel, inspection},
+    released, size_hint, texts,
+};
+use crate::{
+    backend::{
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Keep, KeptPlaces, Release,
+        ReleaseReply, Renew, Renewal, Reply,
+        redis::{
+            caller::Caller,
+            script::{Call, Lazy, Script},
+        },
+    },
+    name::{Key, LockId, Name},
+    owner::LeaseId,
+};
+
+static ACQUIRE: Lazy = script!(
+    "refuse",
+    "waiting",
+    "mutex/hand_over",
+    "fair_mutex/line",
+    "fair_mutex/acquire"
+);
+static RELEASE: Lazy = script!(
+    "waiting",
+    "mutex/hand_over",
+    "fair_mutex/line",
+    "fair_mutex/release"
+);
+static KEEP: Lazy = script!(
+    "refuse",
+    "waiting",
+    "mutex/hand_over",
+    "fair_mutex/line",
+    "fair_mutex/keep"
+);
+static FORCE_UNLOCK: Lazy = script!(
+    "refuse",
+    "waiting",
+    "mutex/hand_over",
+    "fair_mutex/line",
+    "fair_mutex/force_unlock"
+);
+static INSPECT: Lazy = script!("refuse", "fair_mutex/inspect");
+
+pub(super) struct FairMutexWire;
+
+/// A queue in which only our clients wait, and none visits, ends by itself; not before this, for none may have died.
+const KEEP_MS: u64 = 60 * 60 * 1000;
+
+/// Redisson's list of the owners that wait.
+fn queue_key(name: &Name) -> Key<'_> {
+    name.prefixed("redisson_lock_queue")
+}
+
+/// Redisson's deadlines of the owners that wait.
+fn timeouts_key(name: &Name) -> Key<'_> {
+    name.prefixed("redisson_lock_timeout")
+}
+
+/// The call of a script that knows the queue, with `more` arguments behind the common ones.
+fn line(script: &'static Script, caller: &Caller, id: &LockId, more: usize) -> Call {
+    Call::new(script, 5, 3 + more, size_hint(&id.name, 7))
+        .arg(id.name.as_str())
+        .text(queue_key(&id.name))
+        .text(id.gone_prefix())
+        .text(timeouts_key(&id.name))
+        .text(id.places_key())
+        .text(channel(&id.name))
+        .text(id.grant_channel(""))
+        .arg(caller.dead_ms)
+}
+
+impl Wire for FairMutexWire {
+    fn channel(&self, name: &Name) -> String {
+        channel(name).to_string()
+    }
+
+    /// One of this client for all its waiters; and for one beside Redisson's, the channel that is its own.
+    fn channels(&self, id: &LockId, client: &str) -> Vec<String> {
+        vec![if id.task() == 0 {
+            id.grant_channel(client).to_string()
+        } else {
+            format!("{}:{client}:{}", channel(&id.name), id.task())
+        }]
+    }
+
+    /// As a mutex's: the owner, and the terms under which it waited.
+    fn grant(&self, payload: &[u8]) -> Option<Grant> {
+        MutexWire.grant(payload)
+    }
+
+    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+        let (ask, keep_ms) = step
+            .place
+            .map_or((0, 0), |place| (place.ask, place.keep_ms));
+        let call = line(&ACQUIRE, caller, &step.id, 5)
+            .text(OwnerField::of(caller, step.lease))
+            .arg(step.lease_ms)
+            .arg(ask)
+            .arg(keep_ms.max(KEEP_MS))
+            .arg(alive_ms(keep_ms));
+        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+    }
+
+    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+        let call = line(&RELEASE, caller, &step.id, 2)
+            .text(OwnerField::of(caller, step.lease))
+            .arg(step.tombstone_ms.unwrap_or(0))
+            // Others wait, or did a moment ago: the next holder first.
+            .answer_last(step.listening);
+        caller.call(call, move |reply| released(reply, None))
+    }
+
+    fn keep(&self, caller: &Caller, step: Keep) -> Reply<KeptPlaces> {
+        let mut call = line(&KEEP, caller, &step.id, 3 + 3 * step.places.len())
+            .arg(&*caller.client)
+            .arg(step.end_ms.max(KEEP_MS))
+            .arg(alive_ms(step.end_ms));
+        for place in &step.places {
+            call = call.text(place.lease).arg(place.lease_ms).arg(place.ask);
+        }
+        let leases: Vec<LeaseId> = step.places.iter().map(|place| place.lease).collect();
+        caller.call(call, move |reply| kept(reply, &leases))
+    }
+
+    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        MutexWire.renew(caller, batch)
+    }
+
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+        MutexWire.extend(caller, step)
+    }
+
+    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
+        MutexWire.count(caller, step)
+    }
+
+    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+        let call = Call::new(&INSPECT, 2, 0, size_hint(&id.name, 2))
+            .arg(id.name.as_str())
+            .text(queue_key(&id.name));
+        caller.inspect(call, inspection)
+    }
+
+    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+        let call = line(&FORCE_UNLOCK, caller, &id, 0);
+        caller.call(call, texts)
+    }
+}
+
+/// A place is kept three times before its client would be missed: half of that is enough, with a reply or two lost.
+fn alive_ms(keep_ms: u64) -> u64 {
+    keep_ms / 2
+}
+
+/// Reads the reply about the places of these leases.
+fn kept(reply: &Value, leases: &[LeaseId]) -> Option<KeptPlaces> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [foreign, ttl, missing @ ..] = values.as_slice() else {
+        return None;
+    };
+    let missing = missing.iter().map(|number| {
+        let at = usize::try_from(int(number)?).ok()?.checked_sub(1)?;
+        leases.get(at).copied()
+    });
+    Some(KeptPlaces {
+        ttl: millis(int(ttl)?),
+        foreign: int(foreign)? == 1,
+        missing: missing.collect::<Option<_>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_names_the_waiters_that_do_not_wait() {
+        let leases = [7, 8, 9].map(LeaseId::from);
+        let reply =
+            |numbers: &[i64]| Value::Array(numbers.iter().map(|n| Value::Int(*n)).collect());
+        let read = kept(&reply(&[1, 250, 1, 3]), &leases).expect("it is a reply");
+        assert_eq!(
+            read,
+            KeptPlaces {
+                ttl: Some(Duration::from_millis(250)),
+                foreign: true,
+                missing: vec![leases[0], leases[2]],
+            }
+        );
+        for bad in [&[0_i64, 1, 4] as &[i64], &[0, 1, 0], &[0]] {
+            assert_eq!(kept(&reply(bad), &leases), None, "{bad:?}");
+        }
+    }
+}

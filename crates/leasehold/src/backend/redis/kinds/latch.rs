@@ -1,0 +1,137 @@
+//! Redisson's `RCountDownLatch`: a number at the name, which no client holds.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+
+use super::{Wire, int, pair, size_hint};
+use crate::{
+    backend::{
+        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Once, Permits,
+        Release, ReleaseReply, Renew, Renewal, Reply,
+        redis::{
+            caller::Caller,
+            script::{Call, Lazy},
+        },
+    },
+    config::{REMEMBERED, millis},
+    name::{LockId, Name},
+};
+
+static STEP: Lazy = script!("refuse", "latch/number", "latch/step");
+static INSPECT: Lazy = script!("refuse", "latch/number", "latch/inspect");
+
+pub(super) struct LatchWire;
+
+/// Redisson's channel: in braces of its own, also around a name that has some.
+fn channel(name: &Name) -> String {
+    format!("redisson_countdownlatch__channel__{{{}}}", name.as_str())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("a latch is held by no client")]
+struct NotHeld;
+
+/// The steps of a hold, which no handle of a latch asks for.
+fn not_held<T: Send + 'static>() -> Reply<T> {
+    Box::pin(std::future::ready(Err(Failure::Rejected(Arc::new(
+        NotHeld,
+    )))))
+}
+
+impl LatchWire {
+    fn step(caller: &Caller, id: &LockId, step: (&'static str, u32), once: Once) -> Reply<i64> {
+        let (what, number) = step;
+        let call = Call::new(&STEP, 3, 5, size_hint(&id.name, 4))
+            .arg(id.name.as_str())
+            .text(id.set_key())
+            .text(id.gone_key(&caller.client, once.number))
+            .arg(channel(&id.name))
+            .arg(what)
+            .arg(number)
+            .arg(once.keep_ms)
+            .arg(millis(REMEMBERED));
+        caller.call(call, int)
+    }
+}
+
+impl Wire for LatchWire {
+    fn channel(&self, name: &Name) -> String {
+        channel(name)
+    }
+
+    fn grant(&self, _payload: &[u8]) -> Option<Grant> {
+        None
+    }
+
+    fn has_queue(&self) -> bool {
+        false
+    }
+
+    fn acquire(&self, _caller: &Caller, _step: Acquire) -> Reply<Acquired> {
+        not_held()
+    }
+
+    fn release(&self, _caller: &Caller, _step: Release) -> Reply<ReleaseReply> {
+        not_held()
+    }
+
+    fn renew(&self, _caller: &Caller, _batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        not_held()
+    }
+
+    fn extend(&self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {
+        not_held()
+    }
+
+    fn count(&self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+        not_held()
+    }
+
+    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+        let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
+            .arg(id.name.as_str())
+            .arg(channel(&id.name));
+        caller.call(call, inspection)
+    }
+
+    /// It has no holders; its end is [`Permits::Delete`].
+    fn force_unlock(&self, _caller: &Caller, _id: LockId) -> Reply<Vec<String>> {
+        not_held()
+    }
+
+    fn permits(&self, caller: &Caller, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+        let step = match step {
+            Permits::TrySet(count) => ("try_set", count),
+            Permits::CountDown(by) => ("down", by),
+            Permits::Delete => ("delete", 0),
+            Permits::Available | Permits::Set(_) | Permits::Add(_) | Permits::Drain => ("count", 0),
+        };
+        LatchWire::step(caller, &id, step, once)
+    }
+}
+
+fn inspection(reply: &Value) -> Option<Inspection> {
+    let (count, listeners) = pair(reply)?;
+    Some(Inspection {
+        owners: Vec::new(),
+        listeners: u64::try_from(listeners).unwrap_or(0),
+        available: Some(count),
+        token: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_channel_has_braces_of_its_own() {
+        for (name, expected) in [
+            ("x", "redisson_countdownlatch__channel__{x}"),
+            ("o:{4}:x", "redisson_countdownlatch__channel__{o:{4}:x}"),
+        ] {
+            assert_eq!(channel(&Name::new(name).unwrap()), expected);
+        }
+    }
+}

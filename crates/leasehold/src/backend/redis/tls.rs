@@ -1,0 +1,387 @@
+//! TLS: what a client trusts, the certificate that it shows, and the handshake.
+//!
+//! Settings are read once, so that a reconnect reads no file, and resumes the session where the server allows that.
+
+use std::{
+    borrow::Cow,
+    fmt, fs, io,
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use redis::RedisError;
+use rustls::{
+    CertificateError, ClientConfig, InconsistentKeys, RootCertStore, SignatureScheme,
+    client::ResolvesClientCert,
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    sign::CertifiedKey,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::tls_trouble::{Showed, TlsTrouble};
+use crate::{
+    error::{Error, Invalid},
+    tls::{Pem, Tls},
+};
+
+/// Shakes hands with one server.
+pub(super) struct TlsDialler {
+    connector: TlsConnector,
+    server_name: ServerName<'static>,
+    identity: Arc<Identity>,
+    /// The settings name the authorities.
+    has_own_roots: bool,
+}
+
+impl TlsDialler {
+    pub(super) fn new(host: &str, tls: &Tls) -> Result<TlsDialler, Error> {
+        let name = tls.server_name.as_deref().unwrap_or(host);
+        let server_name = ServerName::try_from(name.to_owned()).map_err(|_| {
+            Invalid::new(
+                "the server's name for TLS",
+                format!("{name:?}"),
+                "a host name or an IP address",
+            )
+            .remedy("correct the URL's host, or what Tls::server_name says")
+        })?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let identity = Arc::new(Identity {
+            key: match &tls.client_cert {
+                Some((certificates, key)) => Some(certified(certificates, key, &provider)?),
+                None => None,
+            },
+            asked: AtomicBool::new(false),
+        });
+        let roots = roots(tls)?;
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Invalid::new("tls", error.to_string(), "able to speak TLS"))?
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::clone(&identity) as Arc<dyn ResolvesClientCert>);
+        Ok(TlsDialler {
+            connector: Arc::new(config).into(),
+            server_name,
+            identity,
+            has_own_roots: !tls.roots.is_empty(),
+        })
+    }
+
+    pub(super) async fn shake_hands(&self, stream: TcpStream) -> Result<TlsLink, TlsTrouble> {
+        let name = self.server_name.clone();
+        match self.connector.connect(name, stream).await {
+            Ok(stream) => Ok(TlsLink {
+                stream: Box::new(stream),
+                broken: Arc::default(),
+            }),
+            Err(error) => Err(match cause(&error) {
+                Some(cause) => self.trouble(cause),
+                None if matches!(self.showed(), Showed::Nothing) => TlsTrouble::WantsCertificate,
+                None => TlsTrouble::Closed(error),
+            }),
+        }
+    }
+
+    /// Why the server ended a connection between the handshake and its first answer: with TLS 1.3 it looks at the client's
+    /// certificate only then. `None`: for a reason that has nothing to do with TLS.
+    pub(super) fn after_handshake(
+        &self,
+        broken: &OnceLock<rustls::Error>,
+        error: &RedisError,
+    ) -> Option<TlsTrouble> {
+        if let Some(cause) = broken.get() {
+            return Some(self.trouble(cause));
+        }
+        if !error.is_connection_dropped() {
+            return None;
+        }
+        // Its last word is lost if it closed while there was still something for it to read.
+        match self.showed() {
+            Showed::NotAsked => None,
+            Showed::Nothing => Some(TlsTrouble::WantsCertificate),
+            Showed::Certificate => Some(TlsTrouble::RefusesCertificate(
+                "it closed the connection".to_owned(),
+            )),
+        }
+    }
+
+    fn showed(&self) -> Showed {
+        match self.identity.key {
+            _ if !self.identity.asked.load(Ordering::Relaxed) => Showed::NotAsked,
+            None => Showed::Nothing,
+            Some(_) => Showed::Certificate,
+        }
+    }
+
+    fn trouble(&self, cause: &rustls::Error) -> TlsTrouble {
+        match cause {
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                TlsTrouble::UnknownAuthority {
+                    of_system: !self.has_own_roots,
+                }
+            }
+            rustls::Error::AlertReceived(alert) => TlsTrouble::of_alert(*alert, self.showed()),
+            cause => TlsTrouble::of(cause),
+        }
+    }
+}
+
+/// The error of the TLS library in an I/O error.
+fn cause(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// The certificate that is shown to a server that asks, and whether it has asked.
+struct Identity {
+    key: Option<Arc<CertifiedKey>>,
+    asked: AtomicBool,
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.asked.store(true, Ordering::Relaxed);
+        self.key.clone()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.key.is_some()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+impl Pem {
+    /// Never the text: it may be a key.
+    fn shown(&self) -> String {
+        match self {
+            Pem::Text(text) => format!("a text of {} bytes", text.len()),
+            Pem::File(path) => path.display().to_string(),
+        }
+    }
+
+    fn read(&self, what: &'static str) -> Result<Cow<'_, [u8]>, Invalid> {
+        match self {
+            Pem::Text(text) => Ok(Cow::Borrowed(text)),
+            Pem::File(path) => fs::read(path).map(Cow::Owned).map_err(|error| {
+                let limit = format!("a file that can be read: {error}");
+                Invalid::new(what, self.shown(), limit)
+                    .remedy("check the path, and the rights of this process")
+            }),
+        }
+    }
+
+    fn certificates(&self, what: &'static str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
+        let text = self.read(what)?;
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+        match read {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+            _ => Err(Invalid::new(what, self.shown(), "certificates in PEM")
+                .remedy("each begins with -----BEGIN CERTIFICATE-----")),
+        }
+    }
+}
+
+const ROOT: &str = "the root certificate for TLS";
+const CERTIFICATE: &str = "the client certificate for TLS";
+const KEY: &str = "the client key for TLS";
+
+fn roots(tls: &Tls) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    if tls.roots.is_empty() {
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            let why = found.errors.first();
+            let why = why.map_or_else(|| "there are none".to_owned(), ToString::to_string);
+            return Err(
+                Invalid::new(ROOT, format!("not on this system ({why})"), "there")
+                    .remedy("install the package ca-certificates, or name a file with Tls::root_file or --tls-ca")
+                    .into(),
+            );
+        }
+    }
+    for pem in &tls.roots {
+        for certificate in pem.certificates(ROOT)? {
+            roots.add(certificate).map_err(|error| {
+                Invalid::new(
+                    ROOT,
+                    pem.shown(),
+                    format!("the certificate of an authority: {error}"),
+                )
+            })?;
+        }
+    }
+    Ok(roots)
+}
+
+fn certified(
+    certificates: &Pem,
+    key: &Pem,
+    provider: &CryptoProvider,
+) -> Result<Arc<CertifiedKey>, Error> {
+    let chain = certificates.certificates(CERTIFICATE)?;
+    let text = key.read(KEY)?;
+    let limit = "a private key in PEM, not encrypted: RSA, ECDSA or Ed25519";
+    let unfit = |remedy: &str| Invalid::new(KEY, key.shown(), limit).remedy(remedy);
+    let der = PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
+        let encrypted = "ENCRYPTED".as_bytes();
+        if text.windows(encrypted.len()).any(|part| part == encrypted) {
+            unfit("decrypt it with `openssl pkey -in FILE`")
+        } else {
+            unfit("it begins with -----BEGIN PRIVATE KEY-----")
+        }
+    })?;
+    match CertifiedKey::from_der(chain, der, provider) {
+        Ok(certified) => Ok(Arc::new(certified)),
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            let limit = format!(
+                "the key of the first certificate in {}",
+                certificates.shown()
+            );
+            Err(Invalid::new(KEY, key.shown(), limit)
+                .remedy("give the key that the certificate was made with")
+                .into())
+        }
+        Err(_) => Err(unfit("make one with `openssl genpkey -algorithm ed25519`").into()),
+    }
+}
+
+/// A connection after its handshake. Errors of the TLS library end it, as errors of the socket would.
+pub(super) struct TlsLink {
+    stream: Box<TlsStream<TcpStream>>,
+    /// Why it ended, if TLS knows.
+    pub(super) broken: Arc<OnceLock<rustls::Error>>,
+}
+
+impl TlsLink {
+    fn ended<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        polled.map_err(|error| match cause(&error) {
+            Some(cause) => {
+                let _ = self.broken.set(cause.clone());
+                let trouble = match cause {
+                    // It spoke TLS before.
+                    rustls::Error::InvalidMessage(_) => {
+                        TlsTrouble::Failed("bytes came that are no TLS".to_owned())
+                    }
+                    cause => TlsTrouble::of(cause),
+                };
+                io::Error::new(io::ErrorKind::ConnectionAborted, trouble)
+            }
+            None => error,
+        })
+    }
+}
+
+impl AsyncRead for TlsLink {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        match self.ended(read) {
+            // A server that dies says no goodbye. A reply that was cut off is noticed as one: each says how long it is.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Poll::Ready(Ok(()))
+            }
+            read => read,
+        }
+    }
+}
+
+impl AsyncWrite for TlsLink {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.ended(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.ended(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.ended(shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::Authority;
+    use rustls::{ServerConfig, pki_types::pem::PemObject};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// A server that says `+OK`, and then dies without a goodbye: what is after that on its socket is `last`.
+    async fn link_to_a_dying_server(last: &'static [u8]) -> TlsLink {
+        let authority = Authority::new("the authority");
+        let own = authority.signs(&["localhost"]);
+        let chain = CertificateDer::pem_slice_iter(own.pem.as_bytes());
+        let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
+        let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = TlsAcceptor::from(Arc::new(server));
+            let mut stream = acceptor.accept(stream).await.unwrap();
+            stream.write_all(b"+OK").await.unwrap();
+            stream.flush().await.unwrap();
+            stream.get_mut().0.write_all(last).await.unwrap();
+        });
+        let tls = Tls::new().root_pem(authority.pem());
+        let dialler = TlsDialler::new("localhost", &tls).unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        dialler.shake_hands(stream).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_server_that_dies_without_a_goodbye_ends_the_stream_as_without_tls() {
+        let mut link = link_to_a_dying_server(b"").await;
+        let mut said = Vec::new();
+        link.read_to_end(&mut said).await.unwrap();
+        assert_eq!(said, b"+OK");
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_no_tls_break_the_connection_and_are_told_in_our_words() {
+        let mut link = link_to_a_dying_server(b"-ERR no TLS here\r\n").await;
+        let error = link.read_to_end(&mut Vec::new()).await.unwrap_err();
+        // With this kind the redis crate gives the connection up.
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        assert!(
+            error.to_string().contains("bytes came that are no TLS"),
+            "{error}"
+        );
+        assert!(link.broken.get().is_some());
+    }
+}

@@ -1,0 +1,30 @@
+//! The guide: what the locks guarantee, which one to take, on which servers, and what they write there.
+//!
+//! | | |
+//! |---|---|
+//! | [`guarantees`] | what holds, failure by failure, and what does not |
+//! | [`choosing`] | which kind of lock, which lease, which wait |
+//! | [`servers`] | which servers and topologies, and the settings of a server that matter |
+//! | [`observing`] | events for counters, `tracing` for logs, `status` for a look at the server |
+//! | [`keys`] | every key and channel, its end, and who deletes it; the permissions that a user needs |
+//!
+//! The repository has [more](https://github.com/leasehold/leasehold/tree/main/docs): the comparison with other locks, why things are as
+//! they are, figures, and the bugs of the past. These modules hold documentation only.
+
+/// [keys]: crate::docs::keys
+#[doc = include_str!("../docs/guarantees.md")]
+pub mod guarantees {}
+
+#[doc = include_str!("../docs/choosing.md")]
+pub mod choosing {}
+
+/// [permissions]: crate::docs::keys#permissions
+/// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
+#[doc = include_str!("../docs/servers.md")]
+pub mod servers {}
+
+#[doc = include_str!("../docs/keys.md")]
+pub mod keys {}
+
+#[doc = include_str!("../docs/observing.md")]
+pub mod observing {}

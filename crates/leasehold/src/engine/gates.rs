@@ -1,0 +1,319 @@
+//! The waiters of this process for latches: nothing is held, all wait for one number to be zero.
+//!
+//! A latch that is waited for has one gate, however many tasks wait. Its driver subscribes once, reads the count, and sleeps until
+//! a wake-up, the poll interval, or another waiter comes; one reading of zero opens the gate for all that came before it was
+//! sent. A message alone opens nothing: it may be late, and about a count that has been set anew since.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    Error,
+    backend::{Failure, Permits, WakeUp},
+    callout,
+    clock::Tick,
+    engine::core::Core,
+    engine::queue::{
+        Pauses,
+        answer::{self, AnswerFuture, Answerer},
+    },
+    name::LockId,
+};
+
+/// The gates of a client, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Gates(Mutex<BTreeMap<LockId, Arc<Gate>>>);
+
+/// The waiters for one latch.
+#[derive(Debug)]
+struct Gate {
+    id: LockId,
+    state: Mutex<State>,
+    /// Rung by a wake-up, by a waiter that comes, and by the last one that leaves.
+    bell: Notify,
+    /// The driver waits for the bell.
+    waits: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By number, which grows and is never given twice.
+    waiters: BTreeMap<u64, Answerer>,
+    next: u64,
+    /// When the server last said that the count is not zero.
+    said: Option<Tick>,
+    /// Why it gives no usable answer, since then.
+    trouble: Option<Failure>,
+    /// It does not let this client hear wake-ups any more.
+    deaf: bool,
+}
+
+/// A wait at a gate. Dropping it leaves.
+struct GateWait {
+    gate: Arc<Gate>,
+    number: u64,
+    answered: AnswerFuture,
+}
+
+impl Drop for GateWait {
+    fn drop(&mut self) {
+        let mut state = self.gate.state.lock();
+        // Its waker is the user's code, and is dropped with `answered`.
+        let answerer = state.waiters.remove(&self.number);
+        let last = state.waiters.is_empty();
+        drop(state);
+        if last {
+            self.gate.bell.notify_one();
+        }
+        drop(answerer);
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer in the time that was given")]
+struct NoAnswerYet;
+
+/// A client that leaves waits so long for the end of its subscription to be confirmed.
+const UNSUBSCRIBED: Duration = Duration::from_millis(20);
+
+impl Gates {
+    /// Waits until the count is zero; `false` if `until` comes first.
+    pub(crate) async fn wait(
+        core: &Arc<Core>,
+        id: &LockId,
+        until: Option<Instant>,
+    ) -> Result<bool, Error> {
+        core.check_open()?;
+        let began = core.clock.now();
+        let mut waiter = core.gates.join(core, id)?;
+        // After joining: when the home ends, it tells the waiters that are there.
+        core.check_home()?;
+        let time_is_up = async {
+            match until {
+                Some(until) => {
+                    core.sleep_here(until.saturating_duration_since(Instant::now()))
+                        .await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = &mut waiter.answered => answer.map(|_open| true),
+            () = time_is_up => waiter.gate.out_of_time(began),
+        }
+    }
+
+    fn join(&self, core: &Arc<Core>, id: &LockId) -> Result<GateWait, Error> {
+        let mut gates = self.0.lock();
+        // B6: under the lock, so that a waiter that `close` did not see is refused.
+        if core.is_closed() {
+            return Err(Error::Closed);
+        }
+        let is_new = !gates.contains_key(id);
+        let gate = gates.entry(id.clone()).or_insert_with(|| Gate::new(id));
+        let gate = Arc::clone(gate);
+        let (answers, answered) = answer::slot();
+        let number = {
+            let mut state = gate.state.lock();
+            let number = state.next;
+            state.next += 1;
+            state.waiters.insert(number, answers);
+            number
+        };
+        drop(gates);
+        if is_new {
+            core.spawn(drive(Arc::clone(core), Arc::clone(&gate)));
+        } else {
+            // The count may be zero since it was read last.
+            gate.bell.notify_one();
+        }
+        Ok(GateWait {
+            gate,
+            number,
+            answered,
+        })
+    }
+
+    /// The backend heard something about a latch.
+    pub(crate) fn wake(&self, id: &LockId, wake_up: WakeUp) {
+        let gate = self.0.lock().get(id).map(Arc::clone);
+        if let Some(gate) = gate {
+            gate.state.lock().deaf |= wake_up == WakeUp::Deaf;
+            gate.bell.notify_one();
+        }
+    }
+
+    /// Answers all waiters. The client is marked as closed already, or its thread is gone, so that none comes from now on.
+    pub(crate) fn close(&self, error: &Error) {
+        let gates: Vec<_> = self.0.lock().values().map(Arc::clone).collect();
+        for gate in gates {
+            gate.answer(u64::MAX, &Err(error.clone()));
+            gate.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// How many drivers wait for a wake-up.
+    pub(crate) fn waiting_drivers(&self) -> usize {
+        let gates = self.0.lock();
+        let waits = |gate: &&Arc<Gate>| gate.waits.load(Ordering::Relaxed);
+        gates.values().filter(waits).count()
+    }
+
+    /// How many tasks of this process wait for the latch.
+    pub(crate) fn waiting(&self, id: &LockId) -> usize {
+        let gates = self.0.lock();
+        gates
+            .get(id)
+            .map_or(0, |gate| gate.state.lock().waiters.len())
+    }
+
+    /// Takes the gate out, unless a waiter has come.
+    fn remove(&self, gate: &Gate) -> bool {
+        let mut gates = self.0.lock();
+        let is_empty = gate.state.lock().waiters.is_empty();
+        if is_empty {
+            gates.remove(&gate.id);
+        }
+        is_empty
+    }
+}
+
+impl Gate {
+    fn new(id: &LockId) -> Arc<Gate> {
+        Arc::new(Gate {
+            id: id.clone(),
+            state: Mutex::default(),
+            bell: Notify::new(),
+            waits: AtomicBool::new(false),
+        })
+    }
+
+    /// Answers the waiters that came before `upto`.
+    fn answer(&self, upto: u64, answer: &Result<(), Error>) {
+        let mut answered = {
+            let mut state = self.state.lock();
+            let rest = state.waiters.split_off(&upto);
+            std::mem::replace(&mut state.waiters, rest)
+        };
+        // All have their answers before the first of them runs; and no waker is called under a lock.
+        let mut wakers = Vec::with_capacity(answered.len());
+        while let Some((_, answerer)) = answered.pop_first() {
+            if let Ok(Some(waker)) = answerer.send(answer.clone().map(|()| None)) {
+                wakers.push(waker);
+            }
+        }
+        wakers.into_iter().for_each(callout::wake);
+    }
+
+    /// The server says that the count is not zero.
+    fn answered(&self, now: Tick) {
+        let mut state = self.state.lock();
+        state.said = Some(now);
+        state.trouble = None;
+    }
+
+    /// The answer to a waiter that has waited since `began`, and whose time is up.
+    fn out_of_time(&self, began: Tick) -> Result<bool, Error> {
+        let state = self.state.lock();
+        if state.said.is_some_and(|said| said >= began) {
+            return Ok(false);
+        }
+        let failure = state.trouble.clone();
+        let failure = failure.unwrap_or_else(|| Failure::Ambiguous(Arc::new(NoAnswerYet)));
+        Err(self.error(failure))
+    }
+
+    fn error(&self, failure: Failure) -> Error {
+        failure.into_read_error(format!("wait for {:?}", self.id.name))
+    }
+}
+
+/// Reads the count on behalf of all waiters, until none is left.
+async fn drive(core: Arc<Core>, gate: Arc<Gate>) {
+    let mut pauses = Pauses::default();
+    // Whether wake-ups are heard; and whether a subscription may be there, or come about.
+    let (mut hears, mut subscribed) = (false, false);
+    loop {
+        let upto = {
+            let mut state = gate.state.lock();
+            hears &= !std::mem::take(&mut state.deaf);
+            (!state.waiters.is_empty()).then_some(state.next)
+        };
+        let Some(upto) = upto else {
+            if subscribed {
+                let unheard = core.backend.unlisten(&gate.id);
+                let _ = core.within(UNSUBSCRIBED, unheard).await;
+                (hears, subscribed) = (false, false);
+            }
+            if core.gates.remove(&gate) {
+                return;
+            }
+            continue;
+        };
+        let read = core
+            .backend
+            .permits(gate.id.clone(), Permits::Available, core.once());
+        let failure = match read.await {
+            // Those that came after the send may ask about a count that was set since.
+            Ok(count) if count <= 0 => {
+                gate.answer(upto, &Ok(()));
+                continue;
+            }
+            Ok(_) => {
+                gate.answered(core.clock.now());
+                if hears {
+                    pauses.reset();
+                    sleep(&core, &gate).await;
+                    continue;
+                }
+                subscribed = true;
+                match core.backend.listen(gate.id.clone()).await {
+                    // Once more, for what was said before.
+                    Ok(()) => {
+                        hears = true;
+                        continue;
+                    }
+                    Err(failure) => failure,
+                }
+            }
+            Err(failure) => failure,
+        };
+        if failure.is_final() {
+            gate.answer(upto, &Err(gate.error(failure)));
+            continue;
+        }
+        gate.state.lock().trouble = Some(failure);
+        pauses.pause(&core).await;
+    }
+}
+
+/// Until the bell rings, at most for the poll interval.
+fn sleep(core: &Core, gate: &Gate) -> impl Future<Output = ()> {
+    // The interval is stretched, never cut, so that an idle waiter stays within one command per interval.
+    let poll = core.config.poll_every;
+    let poll = core.sleep(poll + poll.mul_f64(fastrand::f64() / 5.0));
+    gate.waits.store(true, Ordering::Relaxed);
+    async {
+        tokio::select! {
+            biased;
+            () = gate.bell.notified() => {}
+            () = poll => {}
+        }
+        gate.waits.store(false, Ordering::Relaxed);
+    }
+}

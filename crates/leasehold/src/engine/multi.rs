@@ -1,0 +1,234 @@
+//! Several locks, of any kinds and clients, held by one holder: all of them or none.
+//!
+//! Locks that one request can ask for are asked for at once: the server gives all of them or none. If it gives none, the
+//! caller takes them in an order that is the same in every process, and waits for each in that lock's own queue, with those
+//! before it in its hands.
+//!
+//! - **No deadlock.** A holder that waits has only locks that come before the one it waits for. So of all locks that are waited
+//!   for, the holders of the last one wait for none, and it becomes free. A request for several at once waits for no holder.
+//! - **No livelock, no starvation.** Each round takes at least the first of the missing locks, and gives none back. The wait for
+//!   it ends as its own queue says (L1).
+//! - **S1, S2** are those of the parts: each has a hold, a lease id and a place in the watchdog's list of its own.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::{
+    Error,
+    durations::humane,
+    engine::{
+        held::Held,
+        hold::Hold,
+        queue::{self, AtOnce, PartRequest, Patience, Waits},
+    },
+    error::Cause,
+};
+
+/// Takes all of these locks, as patiently as told; `None` if one of them was held. They are in an order that all processes
+/// share, and no two are the same.
+pub(crate) async fn acquire(
+    parts: &[PartRequest],
+    patience: Patience,
+) -> Result<Option<Vec<Held>>, Error> {
+    let until = match patience {
+        Patience::For(wait) => Instant::now().checked_add(wait),
+        Patience::Once | Patience::Forever => None,
+    };
+    let mut taking = Taking {
+        parts,
+        patience,
+        until,
+        held: Vec::with_capacity(parts.len()),
+        waited: false,
+        said_held: false,
+    };
+    for _ in 0..ROUNDS_MOST {
+        if !taking.take_all().await? {
+            give_back(taking.held).await;
+            return Ok(None);
+        }
+        if taking.is_complete().await? {
+            return Ok(Some(taking.held));
+        }
+    }
+    // Each time one of the leases was over before the last name was taken.
+    let limits = parts.iter().map(|part| match part.spec.max_hold() {
+        // A shorter lease is renewed meanwhile.
+        Some(most) => ("max_hold", most),
+        None => part.spec.limit(),
+    });
+    let (what, length) = limits.min_by_key(|(_, length)| *length).unwrap_or_default();
+    Err(Error::Rejected {
+        doing: format!("lock {} names at once", parts.len()).into(),
+        source: Arc::new(OverTooSoon { what, length }) as Cause,
+    })
+}
+
+/// For so long a caller that has no patience waits until what it had is given back.
+const GIVEN_BACK: Duration = Duration::from_millis(200);
+
+/// So often a part may be lost before the last one is taken.
+const ROUNDS_MOST: u32 = 8;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "a {what} of {} was over each time before the last of the names was taken; take a longer one",
+    humane(*length)
+)]
+struct OverTooSoon {
+    what: &'static str,
+    length: Duration,
+}
+
+/// A caller that has the first of its parts, and asks for the others.
+struct Taking<'a> {
+    parts: &'a [PartRequest],
+    patience: Patience,
+    until: Option<Instant>,
+    /// Of the first parts, in order.
+    held: Vec<Held>,
+    /// A part was waited for, or asked for by itself, with others held.
+    waited: bool,
+    /// A server has said that another owner holds a part.
+    said_held: bool,
+}
+
+impl Taking<'_> {
+    /// Takes what is missing. `false`: a part is held by another owner, and the caller's patience is over.
+    async fn take_all(&mut self) -> Result<bool, Error> {
+        while self.held.len() < self.parts.len() {
+            let rest = &self.parts[self.held.len()..];
+            let first = &rest[0];
+            let run = rest.iter().take_while(|part| part.goes_with(first));
+            let run = run.count();
+            let mut wanted = run;
+            while wanted > 1 {
+                let asked = queue::acquire_at_once(&rest[..wanted], self.patience, self.until);
+                let asked = asked.await;
+                self.said_held |= matches!(asked, Ok(AtOnce::Held(_)));
+                match asked {
+                    Err(error) if error.is_unreachable() && self.was_held() => return Ok(false),
+                    Err(error) => return Err(error),
+                    Ok(AtOnce::Taken(held)) => {
+                        self.held.extend(held);
+                        break;
+                    }
+                    Ok(AtOnce::Held(_)) if self.patience == Patience::Once => return Ok(false),
+                    // Those before it may be free.
+                    Ok(AtOnce::Held(at) | AtOnce::Ask(at)) => wanted = at,
+                }
+            }
+            // The next one was refused just now, or no other goes with it.
+            if (wanted < run || run < 2) && !self.take_next().await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the caller's time is up, and may be told that a part was held: a request that was sent in what was left of it
+    /// may have no answer.
+    fn was_held(&self) -> bool {
+        let is_over = |until| Instant::now() >= until;
+        self.said_held && self.until.is_some_and(is_over)
+    }
+
+    /// Takes the first that is missing, by its own queue.
+    async fn take_next(&mut self) -> Result<bool, Error> {
+        let Some(part) = self.parts.get(self.held.len()) else {
+            return Ok(true);
+        };
+        let patience = match self.until {
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                Patience::For(left.max(Duration::from_millis(1)))
+            }
+            None => self.patience,
+        };
+        self.waited |= !self.held.is_empty();
+        let taken = tokio::select! {
+            biased;
+            taken = ask(part, patience) => taken,
+            () = keep(&self.held) => Ok(None),
+        };
+        let taken = match taken {
+            Err(error) if error.is_unreachable() && self.was_held() => None,
+            other => other?,
+        };
+        let is_taken = taken.is_some();
+        self.held.extend(taken);
+        Ok(is_taken)
+    }
+
+    /// Whether all that was taken is still held. A part that was lost meanwhile is asked for once more. If another owner has
+    /// it, those behind it are given back, for no caller waits for a lock that comes before one it holds.
+    async fn is_complete(&mut self) -> Result<bool, Error> {
+        if self.waited {
+            // A fixed lease counts from when the last name was taken.
+            self.waited = false;
+            extend(&self.held).await;
+        }
+        for _ in self.parts {
+            let Some(at) = self.held.iter().position(is_lost) else {
+                return Ok(true);
+            };
+            let part = &self.parts[at];
+            let again = ask(part, Patience::Once).await?;
+            match again {
+                Some(again) => self.held[at] = again,
+                None => break,
+            }
+        }
+        let Some(at) = self.held.iter().position(is_lost) else {
+            return Ok(true);
+        };
+        give_back(self.held.split_off(at)).await;
+        Ok(false)
+    }
+}
+
+/// Asks for one part, by its own queue.
+async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Error> {
+    let PartRequest { core, id, spec } = part;
+    if spec.waits == Waits::InTurn && patience == Patience::Once {
+        queue::try_in_turn(core, id, *spec).await
+    } else {
+        queue::acquire(core, id, *spec, patience).await
+    }
+}
+
+/// The caller waits for the answers, so that the next one finds the names free, but not for long: the releases go on
+/// without it.
+async fn give_back(held: Vec<Held>) {
+    if let Some(core) = held.first().map(|held| Arc::clone(&held.hold().core)) {
+        let _ = core.within(GIVEN_BACK, queue::release_all(held)).await;
+    }
+}
+
+fn is_lost(held: &Held) -> bool {
+    held.hold().standing().is_err()
+}
+
+/// Keeps fixed leases alive while their holder waits for another name; the others are renewed anyway. Never ends.
+async fn keep(held: &[Held]) {
+    let fixed = held.iter().filter(|held| held.hold().spec().is_fixed());
+    let shortest = fixed.min_by_key(|held| held.hold().spec().lease());
+    let Some(shortest) = shortest.map(Held::hold) else {
+        return pending().await;
+    };
+    let every = shortest.spec().ask_every();
+    loop {
+        shortest.core.sleep_here(every).await;
+        extend(held).await;
+    }
+}
+
+/// Lets all fixed leases count from now. One that is lost is found when all are looked at.
+async fn extend(held: &[Held]) {
+    let holds = held.iter().map(Held::hold);
+    let fixed = holds.filter(|hold| hold.spec().is_fixed());
+    let extended = fixed.map(|hold: &Arc<Hold>| hold.extend(hold.spec().lease()));
+    join_all(extended).await;
+}

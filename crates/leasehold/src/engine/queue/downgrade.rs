@@ -1,0 +1,114 @@
+//! A hold that writes, or may upgrade, goes on as a reader's: the last of its guards that could write is gone, and others read on.
+//!
+//! It keeps its lease id, and the server keeps at least a reader's hold for it all the time. In this process it is a reader's
+//! before the server is told; a lease id that reads never writes again, so a late copy of the request changes nothing (B4).
+
+use std::sync::Arc;
+
+use super::{Phase, driver::Start, shared::is_fresh, ticket::Pauses};
+use crate::{
+    LostReason, Released,
+    backend::Downgrade,
+    callout,
+    clock::Tick,
+    engine::{core::Core, finish::Finish, hold::Hold},
+};
+
+/// A downgrade on its way to the server.
+pub(crate) struct Downgrading {
+    hold: Arc<Hold>,
+    began: Tick,
+}
+
+/// Only guards that read are left of `hold`: from here on it is shared in this process. `None` if it is over, or if a guard that may
+/// write has come meanwhile.
+pub(crate) fn begin_downgrade(hold: &Arc<Hold>) -> Option<Downgrading> {
+    let (core, queue) = (&hold.core, &hold.queue);
+    let now = core.clock.now();
+    let mut state = queue.lock();
+    let wrote = matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold));
+    let is_there = wrote || state.shared.of_lease(hold.lease).is_some();
+    if !is_there || !hold.turn_to_read() {
+        return None;
+    }
+    if wrote {
+        state.shared.add(hold);
+    }
+    if is_fresh(hold, &hold.spec(), now) {
+        state.admit_readers(hold);
+    }
+    if wrote {
+        queue.go_on(core, state, Start::Ask);
+    }
+    Some(Downgrading {
+        hold: Arc::clone(hold),
+        began: now,
+    })
+}
+
+impl Downgrading {
+    /// For a caller that waits for the answer.
+    pub(crate) fn finish(self) -> Finish<Released> {
+        let core = Arc::clone(&self.hold.core);
+        core.finish(async move {
+            let hold = Arc::clone(&self.hold);
+            self.run().await;
+            let holds = hold.counted();
+            Released::StillHeld { holds }
+        })
+    }
+
+    /// For a guard that was dropped.
+    pub(crate) fn in_background(self) {
+        let core = Arc::clone(&self.hold.core);
+        core.spawn(self.run_on());
+    }
+
+    /// Tells the server, for the operation timeout here, and after that in the background.
+    async fn run(self) {
+        let core = Arc::clone(&self.hold.core);
+        let mut pauses = Pauses::default();
+        while !self.send(&core).await {
+            if core.clock.now().since(self.began) >= core.config.operation_timeout {
+                return self.in_background();
+            }
+            pauses.pause(&core).await;
+        }
+    }
+
+    /// Goes on telling the server, for as long as the hold lasts.
+    async fn run_on(self) {
+        let core = Arc::clone(&self.hold.core);
+        let mut pauses = Pauses::default();
+        while !self.send(&core).await {
+            pauses.pause(&core).await;
+        }
+    }
+
+    /// Sends it once. Whether nothing is left to do.
+    async fn send(&self, core: &Arc<Core>) -> bool {
+        let hold = &self.hold;
+        if hold.is_over() {
+            return true; // its release takes it from the server in whichever form
+        }
+        let step = Downgrade {
+            id: hold.queue.id.clone(),
+            lease: hold.lease,
+            holds: hold.counted(),
+        };
+        match core.backend.downgrade(step).await {
+            Ok(true) => true,
+            Ok(false) => {
+                hold.lose(LostReason::Replaced);
+                true
+            }
+            Err(failure) if failure.is_final() => {
+                callout::quietly(|| {
+                    tracing::warn!(target: "leasehold", name = %hold.queue.id.name, cause = %failure.cause(), "not downgraded: others wait for its release");
+                });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The tasks of this process that want one lock whose order is the server's: each has a place there, and so a queue of its own
+//! here. (The calls of one owner are one task.)
+//!
+//! They share one subscription, and one *keeper*: a task that keeps the places of all that wait alive, with one request, and
+//! looks when the holder's lease ends. No lease is passed on between them in memory: the order is the server's.
+//!
+//! Locks are taken in this order: a queue's, the map of lineups, a lineup's.
+
+mod keeper;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use keeper::{every, keep};
+
+use super::{Phase, Queue, Subscription, driver::AFTER_THE_END, spec::Spec};
+use crate::{
+    backend::{Failure, KeptPlace, KeptPlaces, WakeUp},
+    clock::Tick,
+    engine::core::Core,
+    engine::finish::Awaited,
+    name::LockId,
+    owner::LeaseId,
+};
+
+#[derive(Debug)]
+pub(super) struct Lineup {
+    /// The lock, of no task.
+    id: LockId,
+    state: Mutex<LineupState>,
+    keeper_wake: Notify,
+    /// A subscription was answered, or a release; or a task has the lock.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct LineupState {
+    /// By the number of the task.
+    queues: BTreeMap<u64, Arc<Queue>>,
+    /// The tasks that hear wake-ups, or are about to.
+    listening: BTreeSet<u64>,
+    subscription: Subscription,
+    has_keeper: bool,
+    /// When the keeper asks the server next.
+    look_at: Tick,
+    /// Clients of another library were seen, which tell only one waiter.
+    foreign: bool,
+}
+
+impl LockId {
+    /// Of a kind whose waiting tasks have a place each: the part of the caller's task, which its owner's other calls share, or a new one.
+    pub(crate) fn for_caller(&self, spec: &Spec) -> LockId {
+        /// Owners count from one, and lease ids may.
+        const OF_AN_OWNER: u64 = 1 << 55;
+        self.of_task(match spec.owner {
+            Some(owner) => OF_AN_OWNER | owner.get(),
+            None => LeaseId::next().get(),
+        })
+    }
+
+    pub(super) fn is_of_task(&self) -> bool {
+        self.task() != 0
+    }
+}
+
+impl Lineup {
+    pub(super) fn new(id: &LockId) -> Lineup {
+        Lineup {
+            id: id.of_task(0),
+            state: Mutex::new(LineupState {
+                queues: BTreeMap::new(),
+                listening: BTreeSet::new(),
+                subscription: Subscription::Closed,
+                has_keeper: false,
+                look_at: Tick::MAX,
+                foreign: false,
+            }),
+            keeper_wake: Notify::new(),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn id(&self) -> &LockId {
+        &self.id
+    }
+
+    pub(super) fn add(&self, queue: &Arc<Queue>) {
+        let mut state = self.state.lock();
+        state.queues.insert(queue.id.task(), Arc::clone(queue));
+    }
+
+    /// A queue ends. Whether it was the last, and no keeper needs this any more.
+    pub(super) fn remove(&self, queue: &Arc<Queue>) -> bool {
+        let mut state = self.state.lock();
+        let there = state.queues.get(&queue.id.task());
+        if there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
+            state.queues.remove(&queue.id.task());
+        }
+        state.is_over()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state.lock().is_over()
+    }
+
+    /// Whether a keeper waits for the time to ask. One that has nothing to keep ends in a moment.
+    pub(super) fn is_kept(&self) -> bool {
+        let state = self.state.lock();
+        state.has_keeper && !state.listening.is_empty() && state.look_at != Tick::MAX
+    }
+
+    pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
+        self.state.lock().queues.values().map(Arc::clone).collect()
+    }
+
+    /// Learns to hear wake-ups for this task. One subscription serves all: the first asks for it, the others wait for the
+    /// answer.
+    /// `false` if that has to be asked for again.
+    pub(super) async fn listen(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        task: u64,
+    ) -> Result<bool, Failure> {
+        loop {
+            if core.is_closed() {
+                return Ok(false); // its waiters have their answers (B6)
+            }
+            let mut answered = pin!(self.changed.notified());
+            answered.as_mut().enable();
+            let before = {
+                let mut state = self.state.lock();
+                state.listening.insert(task);
+                if !std::mem::replace(&mut state.has_keeper, true) {
+                    state.look_at = core.clock.now().after(core.config.poll_every);
+                    core.spawn(keep(Arc::downgrade(core), Arc::clone(self)));
+                }
+                let before = state.subscription;
+                if before == Subscription::Closed {
+                    state.subscription = Subscription::Opening;
+                }
+                before
+            };
+            match before {
+                Subscription::Open => return Ok(true),
+                Subscription::Closed => {}
+                Subscription::Opening | Subscription::Doubtful => {
+                    answered.await;
+                    continue;
+                }
+            }
+            let answer = core.backend.listen(self.id.clone()).await;
+            let mut state = self.state.lock();
+            let good = answer.is_ok() && state.subscription == Subscription::Opening;
+            state.subscription = if good {
+                Subscription::Open
+            } else {
+                Subscription::Closed
+            };
+            drop(state);
+            self.changed.notify_waiters();
+            return answer.map(|()| good);
+        }
+    }
+
+    /// This task need not hear wake-ups any more.
+    pub(super) fn unlisten(&self, task: u64) {
+        let mut state = self.state.lock();
+        if state.listening.remove(&task) && state.listening.is_empty() {
+            self.keeper_wake.notify_one();
+        }
+    }
+
+    /// A task has its place, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.
+    pub(super) fn waits(&self, core: &Core, left: Option<Duration>, foreign: bool) {
+        let mut state = self.state.lock();
+        let now = core.clock.now();
+        state.foreign |= foreign;
+        let at = now.after(state.pause(core, left));
+        if at < state.look_at {
+            state.look_at = at;
+            self.keeper_wake.notify_one();
+        }
+    }
+
+    /// The keeper asks the server now.
+    pub(super) fn look(&self) {
+        self.state.lock().look_at = Tick::from_nanos(0);
+        self.keeper_wake.notify_one();
+    }
+
+    /// The client shuts down, a release was answered, or a task has the lock.
+    pub(super) fn changed(&self) {
+        self.changed.notify_waiters();
+        self.keeper_wake.notify_one();
+    }
+
+    /// The queue that this lease id concerns, if there is one.
+    pub(super) fn queue_of(&self, lease: LeaseId) -> Option<Arc<Queue>> {
+        self.queues().into_iter().find(|queue| {
+            let state = queue.lock();
+            state.asks_under(lease)
+                || match &state.phase {
+                    Phase::Held(hold) => hold.lease == lease,
+                    Phase::Releasing(released, _) => *released == lease,
+                    _ => false,
+                }
+        })
+    }
+
+    /// The wake-ups that are for no particular lease; a grant finds its queue by its lease id.
+    pub(super) fn wake(&self, task: u64, wake_up: &WakeUp) {
+        match wake_up {
+            WakeUp::TryAgain if task == 0 => self.look(),
+            // A client of Redisson's says that it is this one's turn.
+            WakeUp::TryAgain => {
+                let asks = |queue: &Arc<Queue>| queue.lock().asks_under(LeaseId::from(task));
+                if let Some(queue) = self.queues().into_iter().find(asks) {
+                    queue.driver_wake().notify_one();
+                }
+            }
+            // A waiter that is not told beside clients of Redisson's looks.
+            WakeUp::Deaf if task != 0 => {}
+            WakeUp::Deaf => {
+                {
+                    let mut state = self.state.lock();
+                    state.subscription = match state.subscription {
+                        Subscription::Open | Subscription::Closed => Subscription::Closed,
+                        Subscription::Opening | Subscription::Doubtful => Subscription::Doubtful,
+                    };
+                }
+                self.queues().iter().for_each(|queue| queue.is_deaf());
+            }
+            WakeUp::Granted(_) => {}
+        }
+    }
+
+    /// Completes when no release of this process is under way, or a task of it has the lock.
+    pub(super) async fn released(&self, core: &Arc<Core>) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let (mut releasing, mut works) = (false, Vec::new());
+            for queue in self.queues() {
+                match &queue.lock().phase {
+                    Phase::Releasing(_, work) => {
+                        releasing = true;
+                        works.extend(work.clone());
+                    }
+                    Phase::Held(_) => return,
+                    _ => {}
+                }
+            }
+            if !releasing {
+                return;
+            }
+            for work in works {
+                Awaited::add(core, work);
+            }
+            changed.await;
+        }
+    }
+
+    /// Completes when a task of this process but this one has the lock.
+    pub(super) async fn held_by_another(&self, task: u64) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let held = |queue: &Arc<Queue>| {
+                queue.id.task() != task && matches!(queue.lock().phase, Phase::Held(_))
+            };
+            if self.queues().iter().any(held) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The places of the tasks that wait, and the asks for them that are sent at `now`.
+    fn places(&self, now: Tick) -> Vec<KeptPlace> {
+        let mut places = Vec::new();
+        for queue in self.queues() {
+            let mut state = queue.lock();
+            if matches!(state.phase, Phase::WaitingRemote)
+                && let Some(remote) = &mut state.remote
+                && let Some(ticket) = &mut remote.ticket
+            {
+                places.push(KeptPlace {
+                    lease: ticket.lease(),
+                    lease_ms: ticket.terms().lease_ms,
+                    ask: ticket.kept(now),
+                });
+            }
+        }
+        places
+    }
+
+    /// The server has kept the places.
+    fn kept(&self, core: &Core, kept: &KeptPlaces, sent: Tick) {
+        for queue in self.queues() {
+            let state = queue.lock();
+            if kept.missing.iter().any(|lease| state.asks_under(*lease)) {
+                queue.driver_wake().notify_one();
+            }
+        }
+        let mut state = self.state.lock();
+        state.foreign = kept.foreign;
+        // What was heard since the send may ask for an earlier look.
+        let at = sent.after(state.pause(core, kept.ttl));
+        state.look_at = state.look_at.min(at);
+    }
+}
+
+impl LineupState {
+    fn is_over(&self) -> bool {
+        self.queues.is_empty() && !self.has_keeper
+    }
+
+    /// How long the keeper pauses, behind a holder whose lease ends in so long.
+    fn pause(&self, core: &Core, left: Option<Duration>) -> Duration {
+        let every = every(core, self.foreign);
+        left.map_or(every, |left| every.min(left + AFTER_THE_END))
+    }
+}

@@ -1,0 +1,127 @@
+//! The keeper of a lineup: keeps the places of all its tasks alive with one request, and looks when the holder's lease ends.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use super::Lineup;
+use crate::{
+    backend::Keep,
+    clock::Tick,
+    engine::core::Core,
+    engine::queue::{
+        Subscription,
+        ticket::{Pauses, keep_ms},
+    },
+};
+
+/// The subscription outlives the last waiter by this long: where a lock is wanted all the time, it is not given up and
+/// taken again at each turn.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// How often the server is asked. Beside clients of another library so often that a dead one costs the others no more than it may.
+pub(super) fn every(core: &Core, foreign: bool) -> Duration {
+    let poll = core.config.poll_every;
+    if foreign {
+        poll.min(core.config.fair_wait_timeout / 2)
+    } else {
+        // Stretched, never cut: an idle process stays within one command per interval.
+        poll + poll.mul_f64(fastrand::f64() / 5.0)
+    }
+}
+
+/// Keeps the places of a lineup until no task of it has waited for a moment. The client may end before.
+pub(super) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
+    let mut idle_until = None;
+    let mut pauses = Pauses::default();
+    loop {
+        let Some(client) = core.upgrade() else { return };
+        let now = client.clock.now();
+        let (idle, look_at) = {
+            let state = lineup.state.lock();
+            (state.listening.is_empty(), state.look_at)
+        };
+        let pause = if idle || client.is_closed() {
+            let until = *idle_until.get_or_insert(now.after(LINGER));
+            if client.is_closed() || now >= until {
+                if end(&client, &lineup) {
+                    return;
+                }
+                continue;
+            }
+            until.since(now)
+        } else {
+            idle_until = None;
+            if now >= look_at {
+                look(&client, &lineup, &mut pauses).await;
+                continue;
+            }
+            look_at.since(now)
+        };
+        let (over, woken) = (client.sleep(pause), lineup.keeper_wake.notified());
+        drop(client);
+        tokio::select! {
+            biased;
+            () = woken => {}
+            () = over => {}
+        }
+    }
+}
+
+/// Asks the server once.
+async fn look(core: &Arc<Core>, lineup: &Lineup, pauses: &mut Pauses) {
+    let sent = core.clock.now();
+    let places = lineup.places(sent);
+    if places.is_empty() {
+        // Those that wait are asking by themselves.
+        lineup.state.lock().look_at = sent.after(every(core, false));
+        return;
+    }
+    lineup.state.lock().look_at = Tick::MAX;
+    let step = Keep {
+        id: lineup.id.clone(),
+        places,
+        end_ms: keep_ms(core),
+    };
+    match core.backend.keep(step).await {
+        Ok(kept) => {
+            pauses.reset();
+            lineup.kept(core, &kept, sent);
+        }
+        Err(failure) => {
+            let pause = if failure.is_final() {
+                // Each asks for itself, and learns why.
+                for queue in lineup.queues() {
+                    queue.driver_wake().notify_one();
+                }
+                every(core, false)
+            } else {
+                pauses.next()
+            };
+            let mut state = lineup.state.lock();
+            state.look_at = state.look_at.min(core.clock.now().after(pause));
+        }
+    }
+}
+
+/// The keeper ends, with the subscription. `false` if a waiter came meanwhile.
+fn end(core: &Arc<Core>, lineup: &Arc<Lineup>) -> bool {
+    {
+        let mut state = lineup.state.lock();
+        if !state.listening.is_empty() && !core.is_closed() {
+            return false;
+        }
+        state.has_keeper = false;
+        state.foreign = false;
+        // Also one that is still being opened: it may come about at any time.
+        match state.subscription {
+            Subscription::Open => state.subscription = Subscription::Closed,
+            Subscription::Opening => state.subscription = Subscription::Doubtful,
+            Subscription::Doubtful | Subscription::Closed => {}
+        }
+        drop(core.backend.unlisten(&lineup.id));
+    }
+    core.queues.lineup_over(lineup);
+    true
+}

@@ -1,0 +1,195 @@
+//! The settings of a client in a configuration file. Feature `serde`.
+
+use std::{fmt, time::Duration};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, Visitor},
+};
+
+use crate::{ClientBuilder, Handoff};
+
+/// Each setting of a [`ClientBuilder`] under the name of its method; what is left out has its default. A field that is not known is
+/// refused.
+///
+/// What the fields say is checked when the client connects, as what the methods say.
+impl<'de> Deserialize<'de> for ClientBuilder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        ClientSettings::deserialize(deserializer).map(ClientSettings::builder)
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename = "the settings of a client")]
+struct ClientSettings {
+    url: Option<String>,
+    username: Option<String>,
+    password: Option<Secret>,
+    database: Option<u32>,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsSettings>,
+    connect_timeout: Option<Time>,
+    operation_timeout: Option<Time>,
+    lease: Option<Time>,
+    renew_every: Option<Time>,
+    poll_every: Option<Time>,
+    fair_wait_timeout: Option<Time>,
+    handoff: Option<HandoffSettings>,
+    may_duplicate: Option<bool>,
+    token_retention: Option<Retention>,
+    label: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename = "a hand-off")]
+struct HandoffSettings {
+    max_in_row: u32,
+    max_time: Time,
+}
+
+#[cfg(feature = "tls")]
+#[derive(Deserialize)]
+#[serde(try_from = "TlsFields")]
+struct TlsSettings(crate::Tls);
+
+#[cfg(feature = "tls")]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename = "the settings for TLS")]
+struct TlsFields {
+    root_file: Option<std::path::PathBuf>,
+    client_cert_file: Option<std::path::PathBuf>,
+    client_key_file: Option<std::path::PathBuf>,
+    server_name: Option<String>,
+}
+
+impl ClientSettings {
+    fn builder(self) -> ClientBuilder {
+        let builder = ClientBuilder::default();
+        let builder = with(builder, self.url, ClientBuilder::url);
+        let builder = with(builder, self.username, ClientBuilder::username);
+        let builder = with(
+            builder,
+            self.password.map(|it| it.0),
+            ClientBuilder::password,
+        );
+        let builder = with(builder, self.database, ClientBuilder::database);
+        #[cfg(feature = "tls")]
+        let builder = with(builder, self.tls.map(|it| it.0), ClientBuilder::tls);
+        let time = |time: Option<Time>| time.map(|time| time.0);
+        let builder = with(
+            builder,
+            time(self.connect_timeout),
+            ClientBuilder::connect_timeout,
+        );
+        let builder = with(
+            builder,
+            time(self.operation_timeout),
+            ClientBuilder::operation_timeout,
+        );
+        let builder = with(builder, time(self.lease), ClientBuilder::lease);
+        let builder = with(builder, time(self.renew_every), ClientBuilder::renew_every);
+        let builder = with(builder, time(self.poll_every), ClientBuilder::poll_every);
+        let builder = with(
+            builder,
+            time(self.fair_wait_timeout),
+            ClientBuilder::fair_wait_timeout,
+        );
+        let handoff = |it: HandoffSettings| Handoff::new(it.max_in_row, it.max_time.0);
+        let builder = with(builder, self.handoff.map(handoff), ClientBuilder::handoff);
+        let builder = with(builder, self.may_duplicate, ClientBuilder::may_duplicate);
+        let retention = self.token_retention.map(|it| it.0);
+        let builder = with(builder, retention, ClientBuilder::token_retention);
+        with(builder, self.label, ClientBuilder::label)
+    }
+}
+
+/// The builder with this setting, if there is one.
+fn with<T>(
+    builder: ClientBuilder,
+    setting: Option<T>,
+    set: impl FnOnce(ClientBuilder, T) -> ClientBuilder,
+) -> ClientBuilder {
+    match setting {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}
+
+#[cfg(feature = "tls")]
+impl TryFrom<TlsFields> for TlsSettings {
+    type Error = &'static str;
+
+    fn try_from(fields: TlsFields) -> Result<Self, Self::Error> {
+        let mut tls = crate::Tls::new();
+        if let Some(file) = fields.root_file {
+            tls = tls.root_file(file);
+        }
+        match (fields.client_cert_file, fields.client_key_file) {
+            (Some(certificates), Some(key)) => tls = tls.client_cert_file(certificates, key),
+            (None, None) => {}
+            _ => {
+                return Err(
+                    "client_cert_file and client_key_file belong together: give both, or neither",
+                );
+            }
+        }
+        if let Some(name) = fields.server_name {
+            tls = tls.server_name(name);
+        }
+        Ok(TlsSettings(tls))
+    }
+}
+
+/// A duration as people write it.
+struct Time(Duration);
+
+const TIME: &str = "a duration in quotes, such as \"10s\", \"500ms\" or \"1m 30s\"";
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TimeVisitor(TIME)).map(Time)
+    }
+}
+
+/// `None`: for ever.
+struct Retention(Option<Duration>);
+
+impl<'de> Deserialize<'de> for Retention {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match &*text {
+            "forever" => Ok(Retention(None)),
+            text => {
+                let time = TimeVisitor("a duration such as \"7days\", or \"forever\"");
+                time.visit_str(text).map(|time| Retention(Some(time)))
+            }
+        }
+    }
+}
+
+struct TimeVisitor(&'static str);
+
+impl Visitor<'_> for TimeVisitor {
+    type Value = Duration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
+        humantime::parse_duration(text)
+            .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+    }
+}
+
+/// A text that no error repeats.
+struct Secret(String);
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer);
+        // The error would repeat a password of digits that lacks its quotes.
+        text.map(Secret)
+            .map_err(|_| D::Error::custom("the password must be a text; put it in quotes"))
+    }
+}

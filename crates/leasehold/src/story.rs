@@ -1,0 +1,184 @@
+//! The story of a lock for `tracing`: spans around acquisitions and holds, and lines about what a caller does. The lines about the
+//! hold itself are told by `events.rs`, in their order.
+//!
+//! All of it is at the levels debug and trace, under the target `leasehold`. A subscriber is the user's code: it is not called under a lock,
+//! and its panics end here (`callout.rs`).
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, poll_fn},
+    num::NonZeroU32,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tracing::{Span, level_filters::LevelFilter};
+
+use crate::{callout, kind::Access, name::LockId, owner::LeaseId};
+
+/// Whether a subscriber may want to hear it. One load; calls no subscriber.
+pub(crate) fn is_on() -> bool {
+    LevelFilter::current() >= LevelFilter::DEBUG
+}
+
+/// A span, if a subscriber wants it. By its number: four bytes, for which the padding of a guard has room.
+#[derive(Debug, Default)]
+pub(crate) struct Scope(Option<NonZeroU32>);
+
+/// The spans of this process that are open.
+static OPEN: Mutex<Spans> = Mutex::new(Spans {
+    last: NonZeroU32::MIN,
+    by_number: BTreeMap::new(),
+});
+
+struct Spans {
+    last: NonZeroU32,
+    by_number: BTreeMap<NonZeroU32, Arc<Span>>,
+}
+
+impl Spans {
+    fn open(&mut self, span: Span) -> NonZeroU32 {
+        while self.by_number.contains_key(&self.last) {
+            self.last = self.last.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        }
+        self.by_number.insert(self.last, Arc::new(span));
+        self.last
+    }
+}
+
+impl Scope {
+    fn new(make: impl FnOnce() -> Span) -> Scope {
+        let mut span = None;
+        if is_on() {
+            callout::quietly(|| span = Some(make()));
+        }
+        let span = span.filter(|span| !span.is_disabled());
+        Scope(span.map(|span| OPEN.lock().open(span)))
+    }
+
+    fn span(&self) -> Option<Arc<Span>> {
+        let number = self.0?;
+        OPEN.lock().by_number.get(&number).map(Arc::clone)
+    }
+
+    /// Around the wait for a lock.
+    pub(crate) fn of_lock(id: &LockId, access: Access) -> Scope {
+        Scope::new(|| {
+            let kind = id.kind;
+            tracing::debug_span!(target: "leasehold", "lock", name = %id.name, %kind, ?access)
+        })
+    }
+
+    /// Around the wait for several.
+    pub(crate) fn of_locks<'a>(names: impl Iterator<Item = &'a str>) -> Scope {
+        Scope::new(|| {
+            let names: Vec<_> = names.collect();
+            tracing::debug_span!(target: "leasehold", "lock", ?names)
+        })
+    }
+
+    /// Around a hold.
+    pub(crate) fn of_hold(id: &LockId, lease: LeaseId) -> Scope {
+        Scope::new(|| {
+            let kind = id.kind;
+            tracing::debug_span!(target: "leasehold", "hold", name = %id.name, %kind, lease = lease.get())
+        })
+    }
+
+    /// Around a hold of several.
+    pub(crate) fn of_holds<'a>(names: impl Iterator<Item = &'a str>) -> Scope {
+        Scope::new(|| {
+            let names: Vec<_> = names.collect();
+            tracing::debug_span!(target: "leasehold", "hold", ?names)
+        })
+    }
+
+    /// Calls it inside of the span.
+    pub(crate) fn enter<T>(&self, call: impl FnOnce() -> T) -> T {
+        let span = self.span();
+        let _inside = span.as_deref().map(Inside::new);
+        call()
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Polls it inside of the span.
+    pub(crate) async fn around<F: Future>(self, mut work: Pin<Box<F>>) -> F::Output {
+        poll_fn(|cx| self.enter(|| work.as_mut().poll(cx))).await
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        if let Some(number) = self.0.take() {
+            let span = OPEN.lock().by_number.remove(&number);
+            callout::quietly(|| drop(span));
+        }
+    }
+}
+
+/// Inside of a span, until its drop.
+struct Inside<'a>(&'a Span);
+
+impl Inside<'_> {
+    fn new(span: &Span) -> Inside<'_> {
+        callout::quietly(|| {
+            span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
+        });
+        Inside(span)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        callout::quietly(|| {
+            self.0
+                .with_subscriber(|(id, subscriber)| subscriber.exit(id));
+        });
+    }
+}
+
+/// A caller begins to ask for a lock.
+pub(crate) fn asks(id: &LockId) {
+    if is_on() {
+        callout::quietly(
+            || tracing::debug!(target: "leasehold", name = %id.name, "asks for the lock"),
+        );
+    }
+}
+
+/// A caller waits in the queue of this process, since another owner has the lock or wants it: `here` in this process, or elsewhere.
+pub(crate) fn waits(id: &LockId, here: bool) {
+    if is_on() {
+        callout::quietly(|| {
+            let held = if here {
+                "in this process"
+            } else {
+                "at the server"
+            };
+            tracing::debug!(target: "leasehold", name = %id.name, held, "queued");
+        });
+    }
+}
+
+/// A request for a lock is sent.
+pub(crate) fn sends(id: &LockId, lease: LeaseId) {
+    if LevelFilter::current() >= LevelFilter::TRACE {
+        callout::quietly(|| {
+            tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), "asks the server");
+        });
+    }
+}
+
+/// The server has answered it: not now; the holder has it for `ttl` more.
+pub(crate) fn is_held(id: &LockId, lease: LeaseId, ttl: Option<Duration>) {
+    if LevelFilter::current() >= LevelFilter::TRACE {
+        callout::quietly(|| {
+            tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), ?ttl, "the server says: held");
+        });
+    }
+}

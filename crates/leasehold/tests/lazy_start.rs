@@ -1,0 +1,186 @@
+//! A client that starts before its server does: `connect_lazily`.
+
+mod common;
+
+use std::{
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
+
+use common::{SOON, int, release, servers, soon, until_listening, without_runtime};
+use leasehold::{Client, ClientBuilder, Error, ErrorKind, MemoryServer};
+use leasehold_testkit::{Flavor, Server};
+
+/// The operation timeout of these tests.
+const ANSWER: Duration = Duration::from_millis(300);
+
+/// Longer than it takes to find out that a server is not there, shorter than a test may take.
+const A_WHILE: Duration = Duration::from_secs(1);
+
+fn builder(server: &Server) -> ClientBuilder {
+    Client::builder()
+        .url(server.url())
+        .operation_timeout(ANSWER)
+}
+
+#[track_caller]
+fn assert_kind<T>(result: Result<T, Error>, kind: ErrorKind) -> String {
+    let Err(error) = result else {
+        panic!("no error where it was to be {kind:?}")
+    };
+    assert_eq!(error.kind(), kind, "{error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn nothing_is_sent_before_the_first_use() {
+    for server in servers() {
+        let before = server.connections_received();
+        let client = builder(&server).connect_lazily().unwrap();
+        let mutex = client.mutex("name");
+        assert_eq!(server.connections_received(), before, "{}", server.flavor());
+        release(mutex.lock().await.unwrap()).await;
+        assert!(
+            server.connections_received() > before,
+            "{}",
+            server.flavor()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_never_starts_is_told_as_each_verb_promises() {
+    let mut server = Server::start(Flavor::Redis);
+    server.kill();
+    let client = builder(&server).connect_lazily().unwrap();
+    let mutex = client.mutex("name");
+
+    let begin = Instant::now();
+    let said = assert_kind(mutex.try_lock().await, ErrorKind::NotSent);
+    assert!(said.contains("name"), "{said}");
+    let took = begin.elapsed();
+    assert!(took >= ANSWER && took < ANSWER * 5, "{took:?}: {said}");
+
+    let begin = Instant::now();
+    assert_kind(mutex.try_lock_for(A_WHILE).await, ErrorKind::NotSent);
+    let took = begin.elapsed();
+    assert!(took >= A_WHILE && took < A_WHILE * 5, "{took:?}");
+
+    assert_kind(mutex.status().await, ErrorKind::NotSent);
+    assert_kind(client.latch("count").count().await, ErrorKind::NotSent);
+    let waits = tokio::time::timeout(A_WHILE, mutex.lock()).await;
+    assert!(waits.is_err(), "lock() waits for the server");
+    let shutdown = leasehold::Shutdown::ReleaseAll { grace: SOON };
+    soon("the shutdown", client.shutdown(shutdown)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_starts_later_is_found_by_all_that_wait() {
+    let mut server = Server::start(Flavor::Redis);
+    server.kill();
+    let (one, two) = (builder(&server), builder(&server));
+    let (one, two) = (one.connect_lazily().unwrap(), two.connect_lazily().unwrap());
+    let first = tokio::spawn(one.mutex("name").lock());
+    let patient = tokio::spawn(two.fair_mutex("other").try_lock_for(SOON));
+    // Both have asked by then, and found nothing.
+    assert_kind(one.mutex("name").status().await, ErrorKind::NotSent);
+    server.restart();
+    let guard = soon("the lock", first).await.unwrap().unwrap();
+    let other = soon("the fair lock", patient).await.unwrap().unwrap();
+    release(other.expect("it is free")).await;
+    // From here on as every client: it waits, is woken, and its lease is renewed.
+    let waiter = tokio::spawn(two.mutex("name").lock());
+    until_listening(&one, 1).await;
+    guard.verify().await.unwrap();
+    release(guard).await;
+    release(soon("the waiter", waiter).await.unwrap().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_by_the_operation_that_finds_it_and_not_waited_for() {
+    for server in servers() {
+        server.cli(&["CONFIG", "SET", "requirepass", "right"]);
+        let client = builder(&server).password("wrong-and-hush");
+        let client = client.connect_lazily().unwrap();
+        let begin = Instant::now();
+        let said = assert_kind(client.mutex("name").try_lock().await, ErrorKind::Rejected);
+        assert!(said.contains("assword") && !said.contains("hush"), "{said}");
+        assert!(begin.elapsed() < ANSWER, "it waits for no timeout");
+        let lock = client.rw_lock("name").write();
+        assert_kind(soon("the lock", lock).await, ErrorKind::Rejected);
+        let latch = client.latch("count");
+        assert_kind(soon("the latch", latch.wait()).await, ErrorKind::Rejected);
+        // Many at once: each is told.
+        let together = (0..20).map(|_| tokio::spawn(client.mutex("name").lock()));
+        for one in together.collect::<Vec<_>>() {
+            assert_kind(soon("the lock", one).await.unwrap(), ErrorKind::Rejected);
+        }
+        // Without a runtime it is the thread of the library that asks.
+        let lock = client.mutex("name").lock();
+        let told = std::thread::spawn(|| without_runtime(lock).map(drop));
+        let told = tokio::task::spawn_blocking(|| told.join().unwrap()).await;
+        assert_kind(told.unwrap(), ErrorKind::Rejected);
+        // It is no final word.
+        server.cli(&["CONFIG", "SET", "requirepass", "wrong-and-hush"]);
+        release(soon("the lock", client.mutex("name").lock()).await.unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_is_told_by_the_operation_that_finds_it() {
+    let server = Server::start_with(Flavor::Redis, &["--cluster-enabled", "yes"]);
+    let client = builder(&server).connect_lazily().unwrap();
+    let said = assert_kind(client.mutex("name").lock().await, ErrorKind::Rejected);
+    assert!(said.contains("cluster"), "{said}");
+}
+
+#[tokio::test]
+async fn a_client_that_was_connected_waits_for_a_server_that_refuses_it() {
+    let server = Server::start(Flavor::Redis);
+    let client = builder(&server).connect_lazily().unwrap();
+    release(client.mutex("name").lock().await.unwrap()).await;
+    server.cli(&["CONFIG", "SET", "requirepass", "another"]);
+    int(&server, &["CLIENT", "KILL", "TYPE", "normal"]);
+    let waiting = tokio::spawn(client.mutex("name").lock());
+    let said = loop {
+        // The first may find that its connection is gone.
+        match client.mutex("other").try_lock().await {
+            Err(error) if error.to_string().contains("AUTH") => break error,
+            Err(_) => {}
+            Ok(_) => panic!("it was locked out"),
+        }
+    };
+    assert!(said.is_unreachable(), "{said}");
+    assert!(!waiting.is_finished());
+    server.cli(&["CONFIG", "SET", "requirepass", ""]);
+    release(soon("the lock", waiting).await.unwrap().unwrap()).await;
+}
+
+static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start(Flavor::Redis));
+static CLIENT: LazyLock<Client> = LazyLock::new(|| {
+    Client::builder()
+        .url(SERVER.url())
+        .connect_lazily()
+        .unwrap()
+});
+
+#[test]
+fn settings_are_checked_at_once_and_no_runtime_is_needed() {
+    for (builder, what) in [
+        (Client::builder().url("http://127.0.0.1/"), "url"),
+        (Client::builder().lease(Duration::ZERO), "lease"),
+        (Client::builder().label("two words"), "label"),
+    ] {
+        let said = assert_kind(builder.connect_lazily(), ErrorKind::Invalid);
+        assert!(said.contains(what), "{said}");
+    }
+    let guard = without_runtime(CLIENT.mutex("name").lock()).unwrap();
+    without_runtime(guard.release()).unwrap();
+}
+
+#[tokio::test]
+async fn memory_is_there_at_once() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect_lazily().unwrap();
+    release(client.mutex("name").lock().await.unwrap()).await;
+}

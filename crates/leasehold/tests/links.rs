@@ -1,0 +1,101 @@
+//! The documents: their links lead to files that are there, and the two READMEs show the same code.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().unwrap()
+}
+
+fn documents(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let (name, kind) = (entry.file_name(), entry.file_type().unwrap());
+        let is_hidden = name.to_string_lossy().starts_with('.') && name != *".github";
+        if kind.is_dir() && !is_hidden && name != *"target" {
+            documents(&entry.path(), found);
+        } else if kind.is_file() && entry.path().extension().is_some_and(|ext| ext == "md") {
+            found.push(entry.path()); // what is linked is looked at where it is
+        }
+    }
+}
+
+/// What stands between each `open` and the next `close`.
+fn between<'a>(text: &'a str, open: &str, close: &[char]) -> Vec<&'a str> {
+    let parts = text.split(open).skip(1);
+    parts.filter_map(|part| part.split(close).next()).collect()
+}
+
+/// The heading's anchor, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        c if c.is_alphanumeric() => Some(c.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_that_is_there() {
+    let mut found = Vec::new();
+    documents(&root(), &mut found);
+    let mut dead = Vec::new();
+    for document in &found {
+        let text = fs::read_to_string(document).unwrap();
+        let mut links = between(&text, "](", &[')']);
+        links.extend(between(&text, "]: ", &['\n', ' ']));
+        links.extend(between(&text, "srcset=\"", &['"']));
+        links.extend(between(&text, "src=\"", &['"']));
+        for link in links {
+            let is_path = link
+                .chars()
+                .all(|c| c.is_alphanumeric() || "-_./#".contains(c));
+            if link.is_empty() || !is_path {
+                continue; // an address, or code that looks like a link
+            }
+            let (path, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => document.clone(),
+                path => document.parent().unwrap().join(path),
+            };
+            let is_there = target.exists()
+                && (section.is_empty() || {
+                    let text = fs::read_to_string(&target).unwrap();
+                    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                    headings.any(|line| anchor(line.trim_start_matches('#').trim()) == section)
+                });
+            if !is_there {
+                dead.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(found.len() > 10, "{found:?}");
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+/// The package's README is shown on crates.io, where a relative link leads nowhere; and its code, which is tested as documentation, is
+/// that of the repository's.
+#[test]
+fn a_readme_of_a_package_stands_on_its_own() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    for package in ["leasehold", "leasehold-cli", "leasehold-testkit"] {
+        let text = read(&format!("crates/{package}/README.md"));
+        let mut links = between(&text, "](", &[')']);
+        links.extend(between(&text, "]: ", &['\n']));
+        for link in links {
+            assert!(link.starts_with("https://"), "{package}: {link}");
+        }
+    }
+    let code = |path: &str| {
+        let text = read(path);
+        let code = text.split("```rust,no_run\n").nth(1).unwrap();
+        code.split("```").next().unwrap().to_owned()
+    };
+    assert_eq!(code("README.md"), code("crates/leasehold/README.md"));
+    assert!(code("README.md").lines().count() <= 12);
+}

@@ -1,0 +1,527 @@
+//! The semaphore without leases: permits are taken once and given back once whatever gets lost, a crash loses them and says so, and
+//! the keys are Redisson's number and our own memory of who holds (`docs/keys.md`).
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use common::{
+    SOON, World, int, keys, refused, servers, soon, wait_until_idle,
+    wire::{Monitor, Network, documented_rules, more_rules, script_calls, send_copy},
+};
+use leasehold::{
+    Access, Client, ErrorKind, LostReason, Released, Semaphore, SemaphoreGuard, Shutdown,
+};
+use leasehold_testkit::{Server, wait_until_async};
+
+const OUT: &str = "leasehold:{name}:semaphore:out";
+const CHANNEL: &str = "redisson_sc:{name}";
+const MS: Duration = Duration::from_millis(1);
+
+async fn with(world: &World, permits: u32) -> (Client, Semaphore) {
+    let client = world.client().await;
+    let semaphore = client.semaphore("name");
+    semaphore.try_set_permits(permits).await.unwrap();
+    (client, semaphore)
+}
+
+async fn on(server: &Server, permits: u32) -> (Client, Semaphore) {
+    let client = Client::connect(&server.url()).await.unwrap();
+    let semaphore = client.semaphore("name");
+    semaphore.try_set_permits(permits).await.unwrap();
+    (client, semaphore)
+}
+
+async fn release(guard: SemaphoreGuard) {
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
+}
+
+async fn until_free(semaphore: &Semaphore, free: i64) {
+    let deadline = Instant::now() + SOON;
+    while semaphore.available_permits().await.unwrap() != free {
+        assert!(Instant::now() < deadline, "never {free} free");
+        tokio::time::sleep(MS).await;
+    }
+}
+
+async fn until_waiting(semaphore: &Semaphore, tasks: usize) {
+    let deadline = Instant::now() + SOON;
+    while semaphore.status().await.unwrap().waiting_here != tasks {
+        assert!(Instant::now() < deadline, "{tasks} never waited");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Redisson's issue 5762.
+#[tokio::test]
+async fn a_waiter_whose_subscription_is_cut_is_served_all_the_same() {
+    for server in servers() {
+        let (_, semaphore) = on(&server, 1).await;
+        let builder = Client::builder().url(server.url());
+        let other = builder.poll_every(Duration::from_secs(60)).connect().await;
+        let other = other.unwrap();
+        let held = semaphore.acquire().await.unwrap();
+        let waiting = tokio::spawn(other.semaphore("name").acquire());
+        wait_until_async(SOON, "it listens", || {
+            common::channels(&server).contains(&CHANNEL.to_owned())
+        })
+        .await;
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        release(held).await;
+        release(soon("its turn", waiting).await.unwrap().unwrap()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_for_two_is_woken_when_there_are_two_and_not_when_there_is_one() {
+    for world in World::all() {
+        let (client, semaphore) = with(&world, 2).await;
+        let other = world.client().await;
+        for (elsewhere, limit) in [(false, false), (false, true), (true, false), (true, true)] {
+            let waits = if elsewhere { &other } else { &client };
+            let waiter = waits.semaphore("name");
+            for added in [false, true] {
+                let (one, two) = (
+                    semaphore.acquire().await.unwrap(),
+                    semaphore.acquire().await.unwrap(),
+                );
+                let asks = waiter.clone();
+                let waiting = tokio::spawn(async move {
+                    if limit {
+                        asks.try_acquire_many_for(2, 10 * SOON).await
+                    } else {
+                        asks.acquire_many(2).await.map(Some)
+                    }
+                });
+                until_waiting(&waiter, 1).await;
+                let case = format!("{} {elsewhere} {limit} {added}", world.name());
+                if added {
+                    semaphore.add_permits(1).await.unwrap();
+                } else {
+                    release(one).await;
+                }
+                until_free(&semaphore, 1).await;
+                waits.heard().await;
+                assert!(!waiting.is_finished(), "{case}");
+                release(two).await;
+                let both = soon(&case, waiting).await.unwrap().unwrap();
+                release(both.expect(&case)).await;
+                if added {
+                    // The first one is given back, and the one that was added goes.
+                    semaphore.add_permits(-1).await.unwrap();
+                }
+            }
+        }
+        wait_until_idle(&client).await;
+        wait_until_idle(&other).await;
+    }
+}
+
+#[tokio::test]
+async fn every_verb_does_what_it_says() {
+    for world in World::all() {
+        let (client, semaphore) = with(&world, 5).await;
+        assert!(!semaphore.try_set_permits(9).await.unwrap(), "set before");
+        let three = semaphore.acquire_many(3).await.unwrap();
+        assert_eq!(three.permits(), 3);
+        assert!(semaphore.try_acquire_many(3).await.unwrap().is_none());
+        let none = semaphore.try_acquire_many_for(3, 20 * MS).await.unwrap();
+        assert!(none.is_none());
+        let two = semaphore.try_acquire_many_for(2, SOON).await.unwrap();
+        assert!(semaphore.try_acquire().await.unwrap().is_none());
+        assert!(semaphore.try_acquire_for(10 * MS).await.unwrap().is_none());
+        assert_eq!(semaphore.drain_permits().await.unwrap(), 0);
+        release(two.unwrap()).await;
+        assert_eq!(semaphore.drain_permits().await.unwrap(), 2);
+        assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+        assert_eq!(semaphore.add_permits(4).await.unwrap(), 4);
+        assert_eq!(semaphore.add_permits(-6).await.unwrap(), -2, "of three out");
+        semaphore.set_permits(4).await.unwrap();
+        assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+        release(three).await;
+        assert_eq!(semaphore.available_permits().await.unwrap(), 4);
+        for bad in [0, 1025] {
+            let error = semaphore.acquire_many(bad).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        }
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_takes_nothing_twice_and_gives_nothing_back_twice() {
+    for world in World::all() {
+        let network = Network::to(&world);
+        let client = network.client().await;
+        let semaphore = client.semaphore("name");
+        let what = world.name();
+        network.lose_replies(1);
+        assert!(semaphore.try_set_permits(10).await.unwrap(), "{what}: set");
+        for _ in 0..3 {
+            network.lose_replies(1);
+            let two = soon("asks again", semaphore.acquire_many(2)).await.unwrap();
+            assert_eq!(semaphore.available_permits().await.unwrap(), 8, "{what}");
+            network.lose_replies(1);
+            two.release().await.unwrap();
+            until_free(&semaphore, 10).await;
+        }
+        network.lose_replies(1);
+        assert_eq!(semaphore.add_permits(3).await.unwrap(), 13, "{what}");
+        assert_eq!(semaphore.available_permits().await.unwrap(), 13, "{what}");
+        network.lose_replies(1);
+        assert_eq!(semaphore.drain_permits().await.unwrap(), 13, "{what}");
+        network.lose_replies(1);
+        semaphore.set_permits(4).await.unwrap();
+        // One that does not wait, and has no answer, leaves nothing taken either.
+        network.lose_replies(1);
+        drop(semaphore.try_acquire_many(4).await);
+        until_free(&semaphore, 4).await;
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn second_copies_of_each_request_change_nothing() {
+    for server in servers() {
+        let mut monitor = Monitor::start(&server);
+        let (client, semaphore) = on(&server, 10).await;
+        semaphore.add_permits(2).await.unwrap();
+        let guard = semaphore.acquire_many(3).await.unwrap();
+        let state = || {
+            (
+                int(&server, &["GET", "name"]),
+                int(&server, &["ZCARD", OUT]),
+            )
+        };
+        for copy in monitor.calls("name") {
+            send_copy(&server, &copy);
+            assert_eq!(state(), (9, 1), "{copy:?}");
+        }
+        release(guard).await;
+        assert_eq!(semaphore.drain_permits().await.unwrap(), 12);
+        semaphore.add_permits(5).await.unwrap();
+        assert_eq!(state(), (5, 0));
+        // Of the acquisition only where no tombstone was needed: its answer was heard.
+        for copy in monitor.calls("name") {
+            if copy.iter().any(|word| word == "drain" || word == "add") {
+                assert_eq!(common::answers_kept_anew(&server, &copy), 1, "{copy:?}");
+                assert_eq!(state(), (5, 0), "{copy:?}");
+            }
+        }
+        let last = monitor.calls("semaphore:gone").pop().unwrap();
+        send_copy(&server, &last);
+        assert_eq!(state(), (5, 0), "{last:?}");
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn the_keys_are_redissons_number_and_a_memory_of_who_holds_that_ends() {
+    for server in servers() {
+        let (client, semaphore) = on(&server, 5).await;
+        let two = semaphore.acquire_many(2).await.unwrap();
+        let mut names = keys(&server);
+        names.retain(|key| !key.contains(":gone:"));
+        names.sort();
+        assert_eq!(names, [OUT, "name"]);
+        assert_eq!(int(&server, &["GET", "name"]), 3);
+        assert_eq!(int(&server, &["PTTL", "name"]), -1, "as Redisson's");
+        let ttl = int(&server, &["PTTL", OUT]);
+        assert!((86_000_000..=86_400_000).contains(&ttl), "a day: {ttl}");
+        for key in keys(&server).iter().filter(|key| key.contains(":gone:")) {
+            assert!(int(&server, &["PTTL", key]) > 0, "{key} ends");
+        }
+        let out = server.cli(&["ZRANGE", OUT, "0", "-1"]);
+        let out: Vec<String> = redis::from_redis_value(out).unwrap();
+        assert_eq!(out, [format!("{} 2", two.owner())]);
+        let status = semaphore.status().await.unwrap();
+        assert_eq!(status.available, Some(3));
+        let [holder] = &status.holders[..] else {
+            panic!("{status:?}");
+        };
+        assert_eq!(holder.owner, two.owner());
+        assert_eq!(
+            (holder.access, holder.remaining),
+            (Access::Permits(2), None)
+        );
+        assert_eq!(holder.client, client.id());
+        assert!(holder.label.is_some() && holder.since.is_some());
+
+        let mut ears = server.connection();
+        let mut ears = ears.as_pubsub();
+        ears.subscribe(CHANNEL).unwrap();
+        ears.set_read_timeout(Some(SOON)).unwrap();
+        let mut heard = || ears.get_message().unwrap().get_payload::<String>().unwrap();
+        release(two).await;
+        assert_eq!(heard(), "5", "how many are free, as Redisson says");
+        semaphore.add_permits(-7).await.unwrap();
+        semaphore.add_permits(3).await.unwrap();
+        assert_eq!(heard(), "1", "and nothing below one");
+        semaphore.set_permits(9).await.unwrap();
+        assert_eq!(heard(), "9");
+        let mut names = keys(&server);
+        names.retain(|key| !key.contains(":gone:"));
+        assert_eq!(names, ["name"]);
+    }
+}
+
+#[tokio::test]
+async fn a_big_request_is_not_starved_by_small_ones_and_all_come_in_order() {
+    for world in World::all() {
+        let (client, semaphore) = with(&world, 3).await;
+        let two = semaphore.acquire_many(2).await.unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for (nth, permits) in [3_u32, 1, 1, 2, 1].into_iter().enumerate() {
+            let (semaphore, order) = (semaphore.clone(), Arc::clone(&order));
+            tasks.push(tokio::spawn(async move {
+                let guard = semaphore.acquire_many(permits).await.unwrap();
+                order.lock().unwrap().push(nth);
+                drop(guard);
+            }));
+            until_waiting(&client.semaphore("name"), nth + 1).await;
+        }
+        // One is free, and goes to none of those behind the first.
+        assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+        assert!(semaphore.try_acquire().await.unwrap().is_none());
+        drop(two);
+        for task in tasks {
+            soon("served", task).await.unwrap();
+        }
+        let order = order.lock().unwrap().clone();
+        assert_eq!(order[0], 0, "{order:?}");
+        let sorted: Vec<_> = (0..5).collect();
+        let mut all = order.clone();
+        all.sort_unstable();
+        assert_eq!(all, sorted);
+        until_free(&semaphore, 3).await;
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn permits_pass_from_task_to_task_in_memory() {
+    for server in servers() {
+        let (client, semaphore) = on(&server, 1).await;
+        let held = semaphore.acquire().await.unwrap();
+        let tasks: Vec<_> = (0..20)
+            .map(|_| {
+                let semaphore = semaphore.clone();
+                tokio::spawn(async move { drop(semaphore.acquire().await.unwrap()) })
+            })
+            .collect();
+        until_waiting(&semaphore, 20).await;
+        wait_until_async(SOON, "they listen", || {
+            let reply = server.cli(&["PUBSUB", "NUMSUB", CHANNEL]);
+            let (_, heard): (String, i64) = redis::from_redis_value(reply).unwrap();
+            heard == 1
+        })
+        .await;
+        let before = script_calls(&server);
+        drop(held);
+        for task in tasks {
+            soon("its turn", task).await.unwrap();
+        }
+        let calls = script_calls(&server) - before;
+        assert!(calls <= 10, "{calls} script calls for 20 turns");
+        until_free(&semaphore, 1).await;
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn a_crash_loses_permits_and_they_are_found_and_given_back_by_force() {
+    for server in servers() {
+        let (_, semaphore) = on(&server, 3).await;
+        let lost = {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let dies = runtime.spawn({
+                let url = server.url();
+                async move {
+                    let client = Client::connect(&url).await.unwrap();
+                    let guard = client.semaphore("name").acquire_many(2).await.unwrap();
+                    let owner = guard.owner();
+                    std::mem::forget(guard); // no drop runs: as if the process were killed
+                    owner
+                }
+            });
+            let owner = dies.await.unwrap();
+            runtime.shutdown_background();
+            owner
+        };
+        let none = semaphore.try_acquire_many_for(2, 100 * MS).await.unwrap();
+        assert!(none.is_none(), "they do not come back");
+        let status = semaphore.status().await.unwrap();
+        assert_eq!(status.holders[0].owner, lost);
+        assert!(semaphore.force_unlock().await.unwrap());
+        assert!(!semaphore.force_unlock().await.unwrap());
+        assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    }
+}
+
+#[tokio::test]
+async fn what_is_taken_by_force_is_lost_when_its_holder_asks_and_not_given_back_twice() {
+    for world in World::all() {
+        let (client, semaphore) = with(&world, 3).await;
+        let two = semaphore.acquire_many(2).await.unwrap();
+        let one = semaphore.acquire().await.unwrap();
+        let other = world.client().await.semaphore("name");
+        assert!(other.force_unlock().await.unwrap());
+        assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+        assert!(two.verify().await.is_err());
+        assert_eq!(two.lost().await, LostReason::Replaced);
+        drop(two);
+        assert_eq!(one.release().await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_gives_permits_back_even_if_it_lets_leases_expire() {
+    for how in [
+        Shutdown::LetExpire,
+        Shutdown::ReleaseAll {
+            grace: Duration::ZERO,
+        },
+    ] {
+        for world in World::all() {
+            let (client, semaphore) = with(&world, 2).await;
+            let other = world.client().await.semaphore("name");
+            let held = semaphore.acquire_many(2).await.unwrap();
+            soon("shut down", client.shutdown(how)).await;
+            assert_eq!(held.lost().await, LostReason::ClientShutdown);
+            drop(held);
+            let both = soon("they are back", other.acquire_many(2)).await.unwrap();
+            release(both).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_hears_nothing_looks_by_itself() {
+    for server in servers() {
+        let (_, semaphore) = on(&server, 1).await;
+        let builder = Client::builder().url(server.url()).poll_every(100 * MS);
+        let waits = builder.connect().await.unwrap().semaphore("name");
+        let held = semaphore.acquire().await.unwrap();
+        let waiting = tokio::spawn(waits.acquire());
+        until_waiting(&waits, 1).await;
+        // Another library's release, whose message is lost.
+        server.cli(&["INCR", "name"]);
+        release(soon("looks", waiting).await.unwrap().unwrap()).await;
+        release(held).await;
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_semaphore_is_made_anew_by_no_release_and_counts_those_that_are_out() {
+    for server in servers() {
+        let (client, semaphore) = on(&server, 5).await;
+        let (two, one) = (
+            semaphore.acquire_many(2).await.unwrap(),
+            semaphore.acquire().await.unwrap(),
+        );
+        server.cli(&["DEL", "name"]);
+        release(two).await;
+        assert_eq!(int(&server, &["EXISTS", "name"]), 0);
+        assert!(semaphore.try_set_permits(5).await.unwrap());
+        assert_eq!(semaphore.available_permits().await.unwrap(), 4);
+        release(one).await;
+        assert_eq!(semaphore.available_permits().await.unwrap(), 5);
+        wait_until_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    for server in servers() {
+        let mut rules = documented_rules();
+        rules.extend(more_rules("semaphores without leases"));
+        let mut command = vec!["ACL", "SETUSER", "worker"];
+        command.extend(rules.iter().map(String::as_str));
+        server.cli(&command);
+        let _ = server.try_cli(&["ACL", "SETUSER", "worker", "+client|setinfo"]);
+        server.cli(&["ACL", "LOG", "RESET"]);
+        let builder = Client::builder().url(server.url());
+        let builder = builder.username("worker").password("secret");
+        let client = builder.connect().await.unwrap();
+        let semaphore = client.semaphore("order:42");
+        semaphore.try_set_permits(2).await.unwrap();
+        semaphore.set_permits(3).await.unwrap();
+        semaphore.add_permits(1).await.unwrap();
+        let all = semaphore.acquire_many(4).await.unwrap();
+        let waits = tokio::spawn(client.semaphore("order:42").acquire_many(3));
+        until_waiting(&semaphore, 1).await;
+        all.verify().await.unwrap();
+        release(all).await;
+        drop(soon("its turn", waits).await.unwrap().unwrap());
+        until_free(&semaphore, 4).await;
+        let held = semaphore.acquire().await.unwrap();
+        assert!(semaphore.force_unlock().await.unwrap());
+        drop(held);
+        assert_eq!(semaphore.drain_permits().await.unwrap(), 4);
+        wait_until_idle(&client).await;
+        assert_eq!(refused(&server), [], "refused by the rules");
+    }
+}
+
+/// All that the scripts call that changes something.
+const CHANGES: [&str; 6] = [
+    "-incrby",
+    "-zadd",
+    "-zrem",
+    "-zremrangebyrank",
+    "-publish",
+    "-set",
+];
+
+#[tokio::test]
+async fn whatever_is_refused_no_permit_is_lost_and_none_counted_twice() {
+    for server in servers() {
+        for refused in CHANGES {
+            server.cli(&["FLUSHALL"]);
+            let user = [
+                "ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&*", "+@all",
+            ];
+            server.cli(&user);
+            let (_, healthy) = on(&server, 5).await;
+            let builder = Client::builder().url(server.url());
+            let builder = builder.username("worker").password("pw");
+            let client = builder.connect().await.unwrap();
+            let semaphore = client.semaphore("name");
+            let held = semaphore.acquire_many(2).await.unwrap();
+            server.cli(&["ACL", "SETUSER", "worker", refused]);
+            let total = async || {
+                let status = healthy.status().await.unwrap();
+                let out = status.holders.iter().map(|held| match held.access {
+                    Access::Permits(count) => i64::from(count),
+                    _ => 0,
+                });
+                status.available.unwrap() + out.sum::<i64>()
+            };
+            let _ = semaphore.try_acquire().await.map(std::mem::forget);
+            assert_eq!(total().await, 5, "{refused}: acquire");
+            let _ = held.release().await;
+            assert_eq!(total().await, 5, "{refused}: release");
+            if semaphore.add_permits(1).await.is_ok() {
+                assert_eq!(total().await, 6, "{refused}: add");
+                healthy.add_permits(-1).await.unwrap();
+            }
+            assert_eq!(total().await, 5, "{refused}: add");
+            let _ = semaphore.force_unlock().await;
+            assert_eq!(total().await, 5, "{refused}: by force");
+            if let Ok(drained) = semaphore.drain_permits().await {
+                assert_eq!(total().await, 5 - i64::from(drained), "{refused}: drain");
+            } else {
+                assert_eq!(total().await, 5, "{refused}: drain");
+            }
+        }
+    }
+}

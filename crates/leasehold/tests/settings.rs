@@ -1,0 +1,179 @@
+//! The settings of a client in a configuration file.
+
+mod common;
+
+use std::time::Duration;
+
+use common::release;
+use leasehold::{Client, ClientBuilder, ErrorKind, Handoff};
+use leasehold_testkit::{Flavor, Server};
+use serde::Deserialize;
+
+/// Settings of a service, of which those of its client are a part.
+#[derive(Clone, Debug, Deserialize)]
+struct Service {
+    workers: u32,
+    locks: ClientBuilder,
+}
+
+fn refused(text: &str) -> String {
+    match toml::from_str::<ClientBuilder>(text) {
+        Ok(builder) => panic!("{text} is {builder:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn every_setting_has_the_name_of_its_method_and_means_the_same() {
+    let text = r#"
+        url = "redis://127.0.0.1/"
+        username = "me"
+        password = "hush"
+        database = 3
+        connect_timeout = "1s"
+        operation_timeout = "500ms"
+        lease = "1m 30s"
+        renew_every = "10s"
+        poll_every = "20s"
+        fair_wait_timeout = "7s"
+        handoff = { max_in_row = 3, max_time = "2s" }
+        may_duplicate = true
+        token_retention = "2days"
+        label = "worker-7"
+    "#;
+    let seconds = Duration::from_secs;
+    let read: ClientBuilder = toml::from_str(text).unwrap();
+    let built = Client::builder()
+        .url("redis://127.0.0.1/")
+        .username("me")
+        .password("hush")
+        .database(3)
+        .connect_timeout(seconds(1))
+        .operation_timeout(Duration::from_millis(500))
+        .lease(seconds(90))
+        .renew_every(seconds(10))
+        .poll_every(seconds(20))
+        .fair_wait_timeout(seconds(7))
+        .handoff(Handoff::new(3, seconds(2)))
+        .may_duplicate(true)
+        .token_retention(Some(seconds(2 * 24 * 3600)))
+        .label("worker-7");
+    assert_eq!(format!("{read:?}"), format!("{built:?}"));
+    for default in [
+        toml::from_str("").unwrap(),
+        serde_json::from_str("{}").unwrap(),
+    ] {
+        let default: ClientBuilder = default;
+        assert_eq!(format!("{default:?}"), format!("{:?}", Client::builder()));
+    }
+    let forever: ClientBuilder = toml::from_str(r#"token_retention = "forever""#).unwrap();
+    let built = Client::builder().token_retention(None);
+    assert_eq!(format!("{forever:?}"), format!("{built:?}"));
+}
+
+#[tokio::test]
+async fn a_service_reads_them_among_its_own_logs_in_by_them_and_may_change_them() {
+    let server = Server::start_with(Flavor::Redis, &["--requirepass", "open-sesame"]);
+    let text = serde_json::json!({
+        "workers": 4,
+        "locks": {
+            "url": format!("redis://{}/", server.addr()),
+            "password": "open-sesame",
+            "database": 2,
+            "lease": "9s",
+            "label": "of-the-file",
+        },
+    });
+    let service: Service = serde_json::from_value(text).unwrap();
+    assert_eq!(service.workers, 4);
+    let shown = format!("{service:?}");
+    assert!(
+        !shown.contains("sesame") && shown.contains("of-the-file"),
+        "{shown}"
+    );
+    let client = service.locks.label("changed").connect().await.unwrap();
+    let guard = client.mutex("name").lock().await.unwrap();
+    assert!(
+        guard.remaining() > Duration::from_secs(5) && guard.remaining() < Duration::from_secs(9)
+    );
+    let status = client.status("name").await.unwrap();
+    assert_eq!(status.holder().unwrap().label.as_deref(), Some("changed"));
+    let redis::Value::BulkString(keyspace) = server.cli(&["INFO", "keyspace"]) else {
+        panic!("INFO is text")
+    };
+    let keyspace = String::from_utf8(keyspace).unwrap();
+    assert!(keyspace.contains("db2:"), "{keyspace}");
+    release(guard).await;
+}
+
+#[test]
+fn what_is_not_understood_is_refused_with_what_would_be() {
+    for (text, says) in [
+        (
+            "leese = \"10s\"",
+            "unknown field `leese`, expected one of `url`",
+        ),
+        ("lease = 10", "a duration in quotes, such as \"10s\""),
+        ("lease = \"10\"", "\"10s\""),
+        ("lease = \"soon\"", "\"10s\""),
+        ("token_retention = \"always\"", "\"forever\""),
+        ("database = -1", "u32"),
+        ("handoff = { max_in_row = 3 }", "max_time"),
+        (
+            "handoff = { max_in_row = 3, max_time = \"2s\", more = 1 }",
+            "more",
+        ),
+    ] {
+        let said = refused(text);
+        assert!(said.contains(says), "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_password_is_not_repeated_by_an_error() {
+    let error = serde_json::from_str::<ClientBuilder>(r#"{"password": 1234567}"#).unwrap_err();
+    let said = format!("{error} {error:?}");
+    assert!(
+        said.contains("quotes") && !said.contains("1234567"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn values_are_checked_when_the_client_connects() {
+    let text = r#"lease = "9s"
+        renew_every = "4s""#;
+    let builder: ClientBuilder = toml::from_str(text).unwrap();
+    let error = builder.connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("9s"), "{error}");
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn certificates_are_named_by_their_files() {
+    use leasehold_testkit::{Authority, TlsFiles};
+
+    let authority = Authority::new("the authority");
+    let files = TlsFiles::new(authority.signs(&["cache.example"]), &authority);
+    let files = files.wants_client_certificate();
+    let server = Server::start_with_tls(Flavor::Redis, &files, &[]);
+    let (root, _) = authority.own().write(server.dir(), "root");
+    let (cert, key) = authority.signs(&["worker"]).write(server.dir(), "worker");
+    let mut settings = serde_json::json!({
+        "url": server.tls_url("localhost"),
+        "tls": {
+            "root_file": root,
+            "client_cert_file": cert,
+            "client_key_file": key,
+            "server_name": "cache.example",
+        },
+    });
+    let builder: ClientBuilder = serde_json::from_value(settings.clone()).unwrap();
+    let client = builder.connect().await.unwrap();
+    release(client.mutex("name").lock().await.unwrap()).await;
+
+    settings["tls"]["client_key_file"] = serde_json::Value::Null;
+    let error = serde_json::from_value::<ClientBuilder>(settings).unwrap_err();
+    assert!(error.to_string().contains("client_key_file"), "{error}");
+}

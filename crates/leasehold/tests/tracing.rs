@@ -1,0 +1,239 @@
+//! `leasehold=trace` tells the story of a lock, in order; a span is around each wait for a lock and around each hold.
+
+mod common;
+
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use leasehold::{Client, MemoryServer};
+use tracing_subscriber::{
+    EnvFilter, Layer,
+    fmt::MakeWriter,
+    layer::{Context, SubscriberExt},
+    registry::LookupSpan,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// One test at a time: `tracing` keeps for each place in the code whether any subscriber wants to hear of it, and subscribers of two
+/// threads that come and go at once can leave that wrong.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// The lines that a subscriber has written.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Lines;
+
+    fn make_writer(&self) -> Lines {
+        self.clone()
+    }
+}
+
+impl Lines {
+    /// What is said at this level, with the leases numbered from 1 in the order in which they come.
+    fn hear(filter: &str) -> (Lines, tracing::subscriber::DefaultGuard) {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(filter))
+            .with_writer(lines.clone())
+            .with_ansi(false)
+            .without_time()
+            .finish();
+        (lines, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let mut leases: Vec<&str> = Vec::new();
+        let mut told = String::new();
+        for line in text.lines() {
+            let mut parts = line.trim_start().split("lease=");
+            told += parts.next().unwrap_or_default();
+            for part in parts {
+                let digits = part.find(|c: char| !c.is_ascii_digit());
+                let (lease, rest) = part.split_at(digits.unwrap_or(part.len()));
+                let known = leases.iter().position(|known| *known == lease);
+                let number = known.unwrap_or_else(|| {
+                    leases.push(lease);
+                    leases.len() - 1
+                });
+                told += "lease=";
+                told += &(number + 1).to_string();
+                told += rest;
+            }
+            told += "\n";
+        }
+        told
+    }
+}
+
+/// One holder, one that waits for it, and the lease passes on.
+async fn story(client: &Client) {
+    let mutex = client.mutex("order:42").lease(300 * MS);
+    let first = mutex.lock().await.unwrap();
+    let second = tokio::spawn(mutex.lock());
+    tokio::time::sleep(5 * MS).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    let work = async {
+        tracing::info!(target: "shop", "charging the card");
+        tokio::time::sleep(150 * MS).await; // longer than the time to the next renewal
+    };
+    second.run(work).await.unwrap();
+    drop(second);
+    tokio::time::sleep(5 * MS).await;
+}
+
+/// The first block of code in this section of the page.
+fn documented(section: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/observing.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once(&format!("## {section}\n")).unwrap();
+    let (_, block) = section.split_once("```text\n").unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_story_of_a_lock_is_told_in_order_and_as_documented() {
+    let _alone = ALONE.lock().await;
+    let client = Client::connect("memory:").await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=trace,shop=info");
+    story(&client).await;
+    assert_eq!(
+        lines.text(),
+        documented("The story of a lock"),
+        "docs/observing.md"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_another_process_holds_is_waited_for_in_the_story() {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let builder = || Client::builder().memory(&server);
+    let here = builder().connect().await.unwrap();
+    let there = builder().connect().await.unwrap();
+    let held = there.mutex("order:42").lock().await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=debug");
+    let waits = tokio::spawn(here.mutex("order:42").lock());
+    tokio::time::sleep(50 * MS).await;
+    held.release().await.unwrap();
+    let guard = waits.await.unwrap().unwrap();
+    server.expire("order:42");
+    assert!(guard.verify().await.is_err());
+    drop(guard);
+    common::wait_until_idle(&here).await;
+    let lock = "lock{name=order:42 kind=mutex access=Exclusive}: leasehold:";
+    let expected = format!(
+        r#"DEBUG {lock} asks for the lock name=order:42
+DEBUG {lock} queued name=order:42 held="at the server"
+DEBUG leasehold: granted name=order:42 kind=mutex lease=1 wait=50ms by="the server"
+DEBUG leasehold: released name=order:42 kind=mutex lease=2 held=50ms
+WARN leasehold: lease lost name=order:42 reason=the server says that it is not ours any more
+"#
+    );
+    assert_eq!(lines.text(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_level_nothing_is_told() {
+    let _alone = ALONE.lock().await;
+    let client = Client::connect("memory:").await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=info,shop=info");
+    story(&client).await;
+    assert_eq!(lines.text(), "INFO shop: charging the card\n");
+}
+
+/// The spans that are open, and those that were closed.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<(Vec<String>, Vec<String>)>>);
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
+    fn on_new_span(
+        &self,
+        span: &tracing::span::Attributes<'_>,
+        _: &tracing::span::Id,
+        _: Context<'_, S>,
+    ) {
+        assert_eq!(span.metadata().target(), "leasehold");
+        self.0
+            .lock()
+            .unwrap()
+            .0
+            .push(span.metadata().name().to_owned());
+    }
+
+    fn on_close(&self, id: tracing::span::Id, context: Context<'_, S>) {
+        let name = context.span(&id).unwrap().name().to_owned();
+        let (open, closed) = &mut *self.0.lock().unwrap();
+        open.remove(open.iter().position(|there| *there == name).unwrap());
+        closed.push(name);
+    }
+}
+
+impl Spans {
+    fn open(&self) -> Vec<String> {
+        self.0.lock().unwrap().0.clone()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_span_is_open_as_long_as_a_caller_waits_and_another_as_long_as_its_guard_lives() {
+    let _alone = ALONE.lock().await;
+    let client = Client::connect("memory:").await.unwrap();
+    let spans = Spans::default();
+    let subscriber = tracing_subscriber::registry().with(spans.clone());
+    let _heard = tracing::subscriber::set_default(subscriber);
+    let mutex = client.mutex("name");
+    let first = mutex.lock().await.unwrap();
+    assert_eq!(spans.open(), ["hold"]);
+    let waits = tokio::spawn(mutex.lock());
+    tokio::time::sleep(MS).await;
+    assert_eq!(spans.open(), ["hold", "lock"]);
+    waits.abort();
+    assert!(waits.await.is_err());
+    assert_eq!(
+        spans.open(),
+        ["hold"],
+        "a caller that gives up ends its span"
+    );
+    first.release().await.unwrap();
+    assert!(spans.open().is_empty());
+
+    let upgradeable = client.rw_lock("lock").upgradeable_read().await.unwrap();
+    let writer = upgradeable.upgrade().await.unwrap();
+    let reader = writer.downgrade().await.unwrap();
+    assert_eq!(spans.open(), ["hold"], "the hold goes on");
+    drop(reader);
+    let both = client.multi_lock(["one", "other"]);
+    let both = both.lock().await.unwrap();
+    assert_eq!(spans.open(), ["hold"], "one for all parts");
+    drop(both);
+    client.fair_mutex("fair").run(async {}).await.unwrap();
+    assert!(
+        client
+            .fair_mutex("fair")
+            .try_lock()
+            .await
+            .unwrap()
+            .is_some()
+    );
+    assert!(spans.open().is_empty());
+}
