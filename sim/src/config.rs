@@ -55,6 +55,14 @@ pub struct Faults {
     pub shutdowns: u32,
 }
 
+impl Faults {
+    /// Each wake-up that the server sends is heard.
+    pub fn wake_ups_come(&self) -> bool {
+        let lost = self.lost_hint + self.cut + self.cut_subscription;
+        lost == 0.0 && self.cuts == 0 && self.restarts == 0
+    }
+}
+
 /// How often each operation is chosen, in parts of their sum.
 #[derive(Clone, Debug)]
 pub struct Mix {

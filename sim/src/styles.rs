@@ -6,7 +6,7 @@ use crate::config::{Config, MS, SECOND, pick};
 
 type Style = fn(&mut Config, &mut Rng);
 
-const STYLES: [Style; 8] = [
+const STYLES: [Style; 9] = [
     frozen_in_line,
     late_wake_ups,
     releases_without_an_answer,
@@ -15,6 +15,7 @@ const STYLES: [Style; 8] = [
     short_leases_on_a_slow_network,
     releases_that_do_not_leave,
     copies_older_than_tombstones,
+    dead_under_a_shorter_lease,
 ];
 
 pub fn bend(config: &mut Config, r: &mut Rng) {
@@ -103,4 +104,24 @@ fn copies_older_than_tombstones(config: &mut Config, r: &mut Rng) {
     config.faults.lost_reply = 0.2;
     config.faults.double = 0.9;
     config.faults.old = 0.7;
+}
+
+/// Chosen by a release, and dead at once, under a lease that ends before the one that the others were told of: they must have heard of it (L1).
+fn dead_under_a_shorter_lease(config: &mut Config, r: &mut Rng) {
+    one_name(config, r);
+    config.clients = config.clients.max(3);
+    config.same_terms = false;
+    config.lease = pick(r, &[300, 1_000, 3_000]) * MS;
+    config.poll_every = 10 * SECOND;
+    let faults = &mut config.faults;
+    (faults.lost_hint, faults.cut, faults.cut_subscription) = (0.0, 0.0, 0.0);
+    (faults.cuts, faults.restarts) = (0, 0);
+    faults.deaths = u32::from(config.clients) - 1;
+    // A lease that is left to expire is as good as a death, and comes at the right time.
+    (
+        config.mix.detach,
+        config.mix.lock,
+        config.mix.try_lock,
+        config.mix.try_for,
+    ) = (20, 20, 1, 1);
 }

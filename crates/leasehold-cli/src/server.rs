@@ -24,6 +24,8 @@ const CERT: &str =
     "Show this certificate to a server that asks for one, in PEM [default: $LEASEHOLD_TLS_CERT]";
 #[cfg(feature = "tls")]
 const KEY: &str = "The private key of --tls-cert, in PEM [default: $LEASEHOLD_TLS_KEY]";
+#[cfg(feature = "tls")]
+const NAME: &str = "Expect a certificate for this name, and not for the URL's host [default: $LEASEHOLD_TLS_SERVER_NAME]";
 
 /// Which server.
 #[derive(Clone, Debug, ClapArgs)]
@@ -31,7 +33,7 @@ pub(crate) struct Server {
     #[arg(long, value_name = "URL", help = URL)]
     url: Option<String>,
     #[command(flatten)]
-    tls: TlsFiles,
+    tls: TlsOptions,
 }
 
 impl Server {
@@ -51,36 +53,39 @@ impl Server {
     }
 }
 
-/// The files that TLS needs. Those of the environment count where the URL speaks TLS.
+/// What TLS needs. What the environment says counts where the URL speaks TLS.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
-pub(crate) struct TlsFiles {
+pub(crate) struct TlsOptions {
     #[arg(long = "tls-ca", value_name = "FILE", help = CA, help_heading = TLS)]
     ca: Option<PathBuf>,
     #[arg(long = "tls-cert", value_name = "FILE", help = CERT, help_heading = TLS)]
     cert: Option<PathBuf>,
     #[arg(long = "tls-key", value_name = "FILE", help = KEY, help_heading = TLS)]
     key: Option<PathBuf>,
+    #[arg(long = "tls-server-name", value_name = "NAME", help = NAME, help_heading = TLS)]
+    server_name: Option<String>,
 }
 
 /// This program was built without TLS.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
-pub(crate) struct TlsFiles {}
+pub(crate) struct TlsOptions {}
 
 /// A server, and how to speak to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Address {
     /// It may contain a password.
     url: String,
-    tls: TlsFiles,
+    tls: TlsOptions,
     /// The user has named none.
     is_default: bool,
 }
 
 impl Address {
-    pub(crate) fn new(url: String, tls: &TlsFiles) -> Address {
-        let tls = if url.starts_with("rediss:") || url.starts_with("valkeys:") {
+    pub(crate) fn new(url: String, tls: &TlsOptions) -> Address {
+        let scheme = url.split(':').next().unwrap_or_default();
+        let tls = if ["rediss", "valkeys"].contains(&&*scheme.to_ascii_lowercase()) {
             tls.or_of_environment()
         } else {
             tls.clone()
@@ -134,22 +139,32 @@ impl Address {
 }
 
 #[cfg(feature = "tls")]
-impl TlsFiles {
-    fn or_of_environment(&self) -> TlsFiles {
+impl TlsOptions {
+    fn or_of_environment(&self) -> TlsOptions {
         let file = |name| from_environment(name).map(PathBuf::from);
-        TlsFiles {
+        TlsOptions {
             ca: self.ca.clone().or_else(|| file("LEASEHOLD_TLS_CA")),
             cert: self.cert.clone().or_else(|| file("LEASEHOLD_TLS_CERT")),
             key: self.key.clone().or_else(|| file("LEASEHOLD_TLS_KEY")),
+            server_name: (self.server_name.clone())
+                .or_else(|| from_environment("LEASEHOLD_TLS_SERVER_NAME")),
         }
     }
 
     fn given_to(&self, builder: ClientBuilder) -> Result<ClientBuilder, Failure> {
-        let TlsFiles { ca, cert, key } = self;
-        if ca.is_none() && cert.is_none() && key.is_none() {
+        let TlsOptions {
+            ca,
+            cert,
+            key,
+            server_name,
+        } = self;
+        if ca.is_none() && cert.is_none() && key.is_none() && server_name.is_none() {
             return Ok(builder);
         }
         let mut tls = leasehold::Tls::new();
+        if let Some(name) = server_name {
+            tls = tls.server_name(name);
+        }
         if let Some(ca) = ca {
             tls = tls.root_file(ca);
         }
@@ -172,8 +187,8 @@ fn without(one: &str, other: &str) -> Failure {
 }
 
 #[cfg(not(feature = "tls"))]
-impl TlsFiles {
-    fn or_of_environment(&self) -> TlsFiles {
+impl TlsOptions {
+    fn or_of_environment(&self) -> TlsOptions {
         self.clone()
     }
 

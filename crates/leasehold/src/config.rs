@@ -40,7 +40,7 @@ pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A renewed lease is at least as long, so that it can be renewed each millisecond.
-const MAX_HOLD_MIN: Duration = Duration::from_millis(3);
+const RENEWED_MIN: Duration = Duration::from_millis(3);
 
 /// A lease must survive two lost renewals.
 pub(crate) const RENEWALS_PER_LEASE: u32 = 3;
@@ -237,6 +237,7 @@ impl Default for Config {
 impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_lease("lease", self.lease)?;
+        check_renewed(self.lease)?;
         if let Some(every) = self.renew_every {
             check_renewal(every, self.lease)?;
         }
@@ -291,7 +292,7 @@ pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duratio
 /// The longest time that one holder may keep a name. The lease is no longer than that, so a renewed one needs room for its
 /// renewals.
 pub(crate) fn check_max_hold(most: Duration, fixed: bool) -> Result<Duration, Error> {
-    let least = if fixed { LEASE_MIN } else { MAX_HOLD_MIN };
+    let least = if fixed { LEASE_MIN } else { RENEWED_MIN };
     let (limit, remedy) = if most < least {
         (
             format!("at least {}", humane(least)),
@@ -307,6 +308,16 @@ pub(crate) fn check_max_hold(most: Duration, fixed: bool) -> Result<Duration, Er
     };
     let invalid = Invalid::new("max_hold", humane(most), limit);
     Err(invalid.remedy(remedy).into())
+}
+
+/// A renewed lease needs room for its renewals.
+pub(crate) fn check_renewed(lease: Duration) -> Result<(), Error> {
+    if lease >= RENEWED_MIN {
+        return Ok(());
+    }
+    Err(Invalid::new("lease", humane(lease), "at least 3ms")
+        .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
+        .into())
 }
 
 fn check_renewal(every: Duration, lease: Duration) -> Result<(), Error> {

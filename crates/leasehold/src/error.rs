@@ -23,7 +23,7 @@ use crate::durations::{about, at_most, humane};
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
 /// | [`Several`](Error::Several) | as each of them says | as each of them says |
 /// | [`ThreadGone`](Error::ThreadGone) | what it held before; our leases end, unless this is a fork | connect a new client |
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Error {
     /// Invalid input; nothing was sent.
@@ -59,6 +59,8 @@ pub enum Error {
         name: Arc<str>,
         /// Where the hold was taken.
         held_at: &'static Location<'static>,
+        /// What to do instead.
+        remedy: &'static str,
     },
     /// The lease is lost; the guard is no longer valid.
     Lost {
@@ -114,6 +116,9 @@ pub enum ErrorKind {
     Closed,
     ThreadGone,
 }
+
+/// What an owner may do that may not enter again.
+pub(crate) const NO_REENTRY: &str = "pass that guard on, or allow re-entry with reentrant(true)";
 
 /// The cause of an error, shared by all callers that waited for the same answer.
 pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
@@ -246,17 +251,24 @@ impl fmt::Display for Error {
                 source,
             } => {
                 write!(f, "could not {doing}: {source}; it may have taken effect")?;
-                if !free_within.is_zero() {
-                    let within = at_most(*free_within);
-                    write!(f, ", and then its lease ends within {within}")?;
+                if free_within.is_zero() {
+                    return f.write_str("; look whether it has before you try again");
                 }
-                Ok(())
+                let within = at_most(*free_within);
+                write!(f, ", and then its lease ends within {within}; try again")
             }
-            Error::Reentered { name, held_at } => write!(
+            Error::Reentered {
+                name,
+                held_at,
+                remedy,
+            } => write!(
                 f,
-                "{name:?} is held by this owner already, taken at {held_at}; pass that guard on, or allow re-entry with reentrant(true); or, to write what a read lock reads, take upgradeable_read()"
+                "{name:?} is held by this owner already, taken at {held_at}; {remedy}"
             ),
-            Error::Lost { name, reason } => write!(f, "the lease on {name:?} is lost: {reason}"),
+            Error::Lost { name, reason } => write!(
+                f,
+                "the lease on {name:?} is lost: {reason}; stop the work that it protects, another may have the name by now"
+            ),
             Error::TooShort { name, left, wanted } => write!(
                 f,
                 "the lease on {name:?} lasts {} more, which is less than the {} asked for; do less under it, or take a longer one",
@@ -284,6 +296,13 @@ impl fmt::Display for Error {
                 "the thread of this client is gone: this process was forked from the one that connected, or the thread panicked; connect a new client",
             ),
         }
+    }
+}
+
+/// The kind, and the sentence: what `main` prints that returns an error, and `unwrap`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.kind())
     }
 }
 

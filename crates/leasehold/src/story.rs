@@ -16,7 +16,7 @@ use std::{
 use parking_lot::Mutex;
 use tracing::{Span, level_filters::LevelFilter};
 
-use crate::{callout, kind::Access, name::LockId, owner::LeaseId};
+use crate::{callout, error::Cause, kind::Access, name::LockId, owner::LeaseId};
 
 /// Whether a subscriber may want to hear it. One load; calls no subscriber.
 pub(crate) fn is_on() -> bool {
@@ -170,6 +170,15 @@ pub(crate) fn sends(id: &LockId, lease: LeaseId) {
     if LevelFilter::current() >= LevelFilter::TRACE {
         callout::quietly(|| {
             tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), "asks the server");
+        });
+    }
+}
+
+/// The server has not answered it, or has refused.
+pub(crate) fn is_not_answered(id: &LockId, lease: LeaseId, cause: &Cause) {
+    if LevelFilter::current() >= LevelFilter::TRACE {
+        callout::quietly(|| {
+            tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), %cause, "the server has not granted it");
         });
     }
 }

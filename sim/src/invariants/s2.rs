@@ -23,6 +23,14 @@ pub fn look(world: &World, asked: &Asked) -> Vec<Vec<Held>> {
 pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
     for ((name, lease), before) in asked.about.iter().zip(before) {
         let after = world.server.holders(NAMES[usize::from(*name)]);
+        let is_new = |held: &Held| {
+            let mut before = before.iter();
+            !before.any(|one| one.client == held.client && one.lease == held.lease)
+        };
+        if world.config.faults.wake_ups_come() && after.iter().any(is_new) {
+            // Those that wait hear of the lease last granted, whatever they were told before.
+            world.watch.granted_until[usize::from(*name)] = 0;
+        }
         for after in &after {
             let (watch, name) = (&mut world.watch, usize::from(*name));
             // Of a semaphore without leases nothing has to end.

@@ -72,6 +72,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Reads data that is written so; `None` if there is none.
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>>;
 
+    /// Why there is no connection to the server, as long as there is none.
+    fn trouble(&self) -> Option<Cause> {
+        None
+    }
+
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;
 

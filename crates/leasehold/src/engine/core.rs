@@ -1,6 +1,7 @@
 //! What all handles of a client share: its backend, its queues, its watchdog, and the home of its background work.
 
 use std::{
+    fmt,
     future::Future,
     sync::{
         Arc, Weak,
@@ -27,11 +28,25 @@ use crate::{
         wakeup::WakeUps,
         watchdog::{self, Watchdog},
     },
+    error::Cause,
     events::Events,
     home::{Home, Resident},
     name::LockId,
     owner::LeaseId,
 };
+
+/// No answer came in the time that the caller gave; why there is no connection, if there is none.
+#[derive(Debug)]
+struct TimeIsUp(Option<Cause>);
+
+impl fmt::Display for TimeIsUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no answer in the time that was given")?;
+        self.0.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
+    }
+}
+
+impl std::error::Error for TimeIsUp {}
 
 /// What all handles of a client share.
 #[derive(Debug)]
@@ -53,6 +68,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// What a caller is told whose time is up before the server has answered its request.
+    pub(super) fn time_is_up(&self) -> Failure {
+        Failure::Ambiguous(Arc::new(TimeIsUp(self.backend.trouble())))
+    }
+
     /// A client's engine, on a backend that tells `wake_ups` what it hears. Its watchdog runs at `home`.
     pub(crate) fn start(
         uuid: Arc<str>,

@@ -79,10 +79,6 @@ impl Drop for GateWait {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("no answer in the time that was given")]
-struct NoAnswerYet;
-
 /// A client that leaves waits so long for the end of its subscription to be confirmed.
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
@@ -110,7 +106,7 @@ impl Gates {
         tokio::select! {
             biased;
             answer = &mut waiter.answered => answer.map(|_open| true),
-            () = time_is_up => waiter.gate.out_of_time(began),
+            () = time_is_up => waiter.gate.out_of_time(core, began),
         }
     }
 
@@ -228,13 +224,13 @@ impl Gate {
     }
 
     /// The answer to a waiter that has waited since `began`, and whose time is up.
-    fn out_of_time(&self, began: Tick) -> Result<bool, Error> {
+    fn out_of_time(&self, core: &Core, began: Tick) -> Result<bool, Error> {
         let state = self.state.lock();
         if state.said.is_some_and(|said| said >= began) {
             return Ok(false);
         }
         let failure = state.trouble.clone();
-        let failure = failure.unwrap_or_else(|| Failure::Ambiguous(Arc::new(NoAnswerYet)));
+        let failure = failure.unwrap_or_else(|| core.time_is_up());
         Err(self.error(failure))
     }
 

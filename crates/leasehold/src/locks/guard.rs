@@ -13,7 +13,7 @@ use crate::{
     Error, LostReason, Released, callout,
     config::check_lease,
     engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
-    error::Invalid,
+    error::{Invalid, NO_REENTRY},
     story::Scope,
 };
 
@@ -300,7 +300,13 @@ impl<K> Guard<K> {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let lease = check_lease("lease", lease)?;
+        let lease = check_lease("lease", lease).map_err(|error| match error {
+            Error::Invalid(invalid) => {
+                let remedy = "say how long the lease is to last from now on";
+                Error::Invalid(invalid.remedy(remedy))
+            }
+            other => other,
+        })?;
         if !self.hold().spec().is_fixed() {
             return Err(Invalid::new(
                 "the lease to extend",
@@ -334,6 +340,7 @@ impl<K> Guard<K> {
         Err(Error::Reentered {
             name: self.hold().queue.id.name.shared(),
             held_at: spec.place,
+            remedy: NO_REENTRY,
         })
     }
 

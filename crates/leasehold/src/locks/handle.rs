@@ -6,8 +6,7 @@ use futures_util::FutureExt;
 
 use crate::{
     Error, Guard, Status,
-    config::{Handoff, RwPolicy, check_backoff, check_lease, check_max_hold},
-    durations::humane,
+    config::{Handoff, RwPolicy, check_backoff, check_lease, check_max_hold, check_renewed},
     engine::core::Core,
     engine::queue::{self, Patience, Spec, Waits},
     error::Invalid,
@@ -145,14 +144,9 @@ impl Handle {
         let renew_every = if settings.fixed {
             Duration::ZERO
         } else {
+            check_renewed(lease)?;
             self.core.config.renew_every(lease)
         };
-        if !settings.fixed && renew_every < Duration::from_millis(1) {
-            let value = humane(lease);
-            return Err(Invalid::new("lease", value, "at least 3ms")
-                .remedy("take a longer one, or one that is not renewed, with fixed_lease(d)")
-                .into());
-        }
         let waits = match settings.backoff {
             Some((first, most)) => settings.waits.with(check_backoff(first, most)?),
             None => settings.waits,

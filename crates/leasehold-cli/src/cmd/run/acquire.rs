@@ -167,8 +167,12 @@ async fn look_for_permits(
 async fn say_what_we_wait_for(args: &Run, client: &Client, remarks: &Remarks) -> Infallible {
     if !args.json && !args.quiet {
         tokio::time::sleep(PATIENCE).await;
-        let whom = whom(args, client).await;
-        remarks.add(&format!("waiting for {:?}{whom}", args.name));
+        // Held, or without an answer: who reads this is to know which.
+        let why = match args.kind.status(client, &args.name).await {
+            Ok(status) => holders(&status),
+            Err(error) => format!(": {error}"),
+        };
+        remarks.add(&format!("waiting for {:?}{why}", args.name));
     }
     std::future::pending().await
 }

@@ -48,7 +48,9 @@ impl Subscriber {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the name is held as a {is}, and not as a {asked} (WRONGTYPE)")]
+#[error(
+    "the name is held as a {is}, and not as a {asked} (WRONGTYPE); use another name, or the same kind of lock in all programs"
+)]
 struct WrongKind {
     is: LockKind,
     asked: LockKind,
@@ -238,10 +240,11 @@ impl Store {
             // Clients that only waited for this one to have its turn need not wait any more.
             let is_free = self.held_by(id).is_empty();
             if made_way && is_free == rules(id.kind).is_in_turn() {
-                self.give_to_next(id);
+                self.give_to_next(id, None);
             }
             return ReleaseReply::NotOurs;
         }
+        let before = rules(id.kind).ends(self.held_by(id));
         self.drop_hold(client, id, step.lease);
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
         let next = next.filter(|next| !self.is_given_up(client, next.lease));
@@ -262,7 +265,7 @@ impl Store {
             };
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
-        let granted = self.give_to_next(id);
+        let granted = self.give_to_next(id, before);
         // Readers do not wait for each other.
         if granted.is_some()
             && !next_waits
@@ -294,6 +297,9 @@ impl Store {
         }
         if let Some(lease) = granted {
             return ReleaseReply::Granted { lease };
+        }
+        if !is_free {
+            self.tell_of_less(id, before);
         }
         if !is_free || in_turn {
             return ReleaseReply::Freed { others: 0 };
@@ -360,7 +366,8 @@ impl Store {
         let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };
-        if self.give_to_next(id).is_none() && !rules(id.kind).is_in_turn() {
+        let before = rules(id.kind).ends(&held);
+        if self.give_to_next(id, before).is_none() && !rules(id.kind).is_in_turn() {
             self.tell_all(id);
         }
         held.iter()

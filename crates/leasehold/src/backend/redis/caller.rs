@@ -12,6 +12,7 @@ use super::{
 use crate::{
     backend::{Failure, Inspection, Reply},
     config::{Config, millis},
+    error::Cause,
 };
 
 /// The name of this library's connections in `CLIENT LIST`: this, the client's uuid, its label.
@@ -45,6 +46,11 @@ impl Caller {
     /// Leases are held that will have to be renewed from home.
     pub(super) fn prepare(&self) {
         self.commands.prepare();
+    }
+
+    /// Why there is no connection, as long as there is none.
+    pub(super) fn trouble(&self) -> Option<Cause> {
+        self.commands.trouble()
     }
 
     /// Calls a script, and reads its reply.

@@ -13,7 +13,9 @@ use super::{
     script::{self, Call},
     target::Target,
 };
-use crate::{backend::Failure, callout, config::Config, durations::humane, home::Home};
+use crate::{
+    backend::Failure, callout, config::Config, durations::humane, error::Cause, home::Home,
+};
 
 pub(super) struct Commands {
     lanes: Arc<Lanes>,
@@ -36,6 +38,11 @@ impl Commands {
     /// Makes the first connection now.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
         self.lanes.connect().await
+    }
+
+    /// Why there is no connection, as long as there is none.
+    pub(super) fn trouble(&self) -> Option<Cause> {
+        self.lanes.trouble()
     }
 
     /// Leases are held that will have to be renewed from home.

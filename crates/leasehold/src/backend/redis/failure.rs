@@ -64,7 +64,7 @@ impl fmt::Display for InWords {
 impl Error for InWords {}
 
 /// The end of a message about a right that the user of the server lacks.
-const RIGHTS: &str = "docs/keys.md lists the commands, keys and channels that a user needs";
+const RIGHTS: &str = "https://docs.rs/leasehold/latest/leasehold/docs/keys/ lists the commands, keys and channels that a user needs";
 
 fn words(error: &RedisError) -> String {
     let detail = error.detail().map(without_script).unwrap_or_default();
@@ -73,16 +73,36 @@ fn words(error: &RedisError) -> String {
             return format!("the server's user lacks a right: {detail} (NOPERM); {RIGHTS}");
         }
         Some("NOAUTH") => {
-            "the server wants a password (NOAUTH); give it in the URL, or with password(…)"
+            "the server wants a password (NOAUTH); give it in the URL, as in redis://:password@127.0.0.1:6379/"
         }
-        Some("WRONGPASS") => "the server refuses the user name or the password (WRONGPASS)",
-        Some("LOADING") => "the server is still loading its data (LOADING)",
-        Some("BUSY") => "the server is busy with a script of another client (BUSY)",
+        Some("WRONGPASS") => {
+            "the server refuses the user name or the password (WRONGPASS); correct them in the URL, or where the program gives them"
+        }
+        Some("LOADING") => "the server is still loading its data (LOADING); wait until it has",
+        Some("BUSY") => {
+            "the server is busy with a script of another client (BUSY); wait for it, or end it with SCRIPT KILL"
+        }
+        Some("NOREPLICAS") => {
+            "the server has too few replicas that keep up with it (NOREPLICAS); see to them, or lower its min-replicas-to-write"
+        }
+        Some("MISCONF") => {
+            "the server cannot save its data, and takes no writes (MISCONF); its log says why"
+        }
+        Some("WRONGTYPE") => {
+            return format!(
+                "{detail} (WRONGTYPE); use another name, or the same kind of lock in all programs"
+            );
+        }
         Some("OOM") => "the server's memory is full (OOM); raise its maxmemory",
         Some("READONLY") => {
             "the server is a replica, which takes no writes (READONLY); connect to its primary"
         }
-        Some("MASTERDOWN") => "the server is a replica that has lost its primary (MASTERDOWN)",
+        Some("MASTERDOWN") => {
+            "the server is a replica that has lost its primary (MASTERDOWN); connect to a primary"
+        }
+        Some("ERR") if detail.contains("DB index is out of range") => {
+            "the server has no database of this number; take one below its `databases`, of which there are 16 unless it says otherwise"
+        }
         // A script of ours says it as an error of the script on older servers.
         Some("ERR") if detail.contains("permission") || detail.contains("can't run this") => {
             return format!("the server's user lacks a right: {detail}; {RIGHTS}");
@@ -92,7 +112,7 @@ fn words(error: &RedisError) -> String {
         Some(code) => return format!("{detail} ({code})"),
         None => match error.kind() {
             ErrorKind::AuthenticationFailed => {
-                "the server refuses the user name or the password; see the URL, username(…) and password(…)"
+                "the server refuses the user name or the password; correct them in the URL, or where the program gives them"
             }
             ErrorKind::UnexpectedReturnType => {
                 return format!("the server's answer is none that this version knows: {detail}");
@@ -140,7 +160,7 @@ mod tests {
         let newer = format!("the name is held as a mutex script: {hash}, on @user_script:12.");
         assert_eq!(
             server("WRONGTYPE", &newer),
-            "the name is held as a mutex (WRONGTYPE)"
+            "the name is held as a mutex (WRONGTYPE); use another name, or the same kind of lock in all programs"
         );
         let older = format!(
             "Error running script (call to f_{hash}): @user_script:12: @user_script: 12: no such thing"
@@ -161,7 +181,7 @@ mod tests {
             "User x has no permissions to run the 'evalsha' command",
         );
         assert!(
-            said.contains("'evalsha'") && said.contains("docs/keys.md"),
+            said.contains("'evalsha'") && said.contains("docs/keys"),
             "{said}"
         );
     }

@@ -225,6 +225,18 @@ impl Lanes {
         lane
     }
 
+    /// Why there is no connection, as long as there is none.
+    pub(super) fn trouble(&self) -> Option<Cause> {
+        let lane = self.of_this_runtime()?;
+        let state = lane.state.read();
+        match &*state {
+            LaneState::Down { cause, .. } | LaneState::Refused(cause) => {
+                (!cause.is::<NotYet>()).then(|| Arc::clone(cause))
+            }
+            _ => None,
+        }
+    }
+
     /// Renewals will want a connection.
     pub(super) fn prepare(&self) {
         self.of_home.dial();
@@ -422,6 +434,8 @@ impl Lane {
                     if let LaneState::Down { cause, .. } = &mut *strong.state.write() {
                         *cause = Arc::clone(failure.cause());
                     }
+                    // Those that wait for a connection tell why there is none.
+                    strong.changed.notify_waiters();
                 }
             }
             drop(strong);

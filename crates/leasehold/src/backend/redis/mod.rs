@@ -32,7 +32,7 @@ use crate::{
     },
     callout,
     config::Config,
-    error::Error,
+    error::{Cause, Error},
     home::Home,
     kind::{Access, LockKind},
     name::LockId,
@@ -200,6 +200,10 @@ impl Backend for Redis {
 
     fn heard(&self) -> Reply<()> {
         self.subscriptions.heard()
+    }
+
+    fn trouble(&self) -> Option<Cause> {
+        self.caller.trouble()
     }
 
     fn prepare(&self) {

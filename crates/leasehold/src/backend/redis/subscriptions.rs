@@ -180,6 +180,9 @@ struct Refused {
     order: u64,
 }
 
+/// A message on a client's inbox: what its waiters were told of the holder's lease is not true any more.
+const LOOK: &[u8] = b"0";
+
 /// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
@@ -455,6 +458,7 @@ impl SubscriptionLane {
             let wake_up = if channel.starts_with(OURS) && !channel.ends_with(FREE) {
                 match wire(id.kind).grant(payload) {
                     Some(grant) => WakeUp::Granted(grant),
+                    None if payload == LOOK => WakeUp::TryAgain,
                     None => continue,
                 }
             } else {

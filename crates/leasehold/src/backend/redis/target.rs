@@ -47,7 +47,11 @@ impl Target {
                 format!("not a URL ({error})"),
                 "of the form scheme://host:port/database",
             )
-            .remedy("such as redis://127.0.0.1:6379/0, redis+unix:///run/redis.sock, or memory:")
+            .remedy(if given.contains('@') {
+                "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25, or give them apart from the URL"
+            } else {
+                "such as redis://127.0.0.1:6379/0, redis+unix:///run/redis.sock, or memory:"
+            })
         })?;
         let with_tls = matches!(parsed.scheme(), "rediss" | "valkeys");
         if with_tls {
@@ -207,14 +211,14 @@ fn not_understood(
             "the user name in the url",
             "not UTF-8",
             ENCODED,
-            "give it with username(…)",
+            "encode it, or give it apart from the URL",
         )
     } else if is_about("assword") {
         (
             "the password in the url",
             "not UTF-8",
             ENCODED,
-            "give it with password(…)",
+            "encode it, or give it apart from the URL",
         )
     } else if is_about("protocol") {
         (

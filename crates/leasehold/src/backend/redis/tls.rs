@@ -51,7 +51,7 @@ impl TlsDialler {
                 format!("{name:?}"),
                 "a host name or an IP address",
             )
-            .remedy("correct the URL's host, or what Tls::server_name says")
+            .remedy("correct the URL's host, or what Tls::server_name or --tls-server-name says")
         })?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let identity = Arc::new(Identity {

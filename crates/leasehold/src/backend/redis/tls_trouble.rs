@@ -16,7 +16,7 @@ pub(super) enum Showed {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TlsTrouble {
     #[error(
-        "the server's certificate is for {presented}, and not for {expected}; put a name that it is for into the URL, or give that name with Tls::server_name"
+        "the server's certificate is for {presented}, and not for {expected}; put a name that it is for into the URL, or give that name with Tls::server_name or --tls-server-name"
     )]
     OtherName { expected: String, presented: String },
     #[error(

@@ -326,17 +326,9 @@ impl<'a> Driver<'a> {
         };
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
-        } else if lasts.is_zero() {
-            // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
-            let (core, name, cause) = (
-                self.core,
-                self.queue.id.name.clone(),
-                Arc::clone(failure.cause()),
-            );
-            core.spawn(async move {
-                tracing::warn!(target: "leasehold", %name, %cause, "cannot ask for the name, trying again");
-            });
-        } else if lasts >= self.core.config.operation_timeout {
+        } else if lasts.is_none() {
+            self.queue.warn_of(self.core, failure);
+        } else if lasts >= Some(self.core.config.operation_timeout) {
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }
         Step::Recover

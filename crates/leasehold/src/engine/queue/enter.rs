@@ -108,7 +108,7 @@ pub(crate) async fn acquire(
             };
             return match by(core, until, inside).await {
                 Some(guard) => guard.map(Some),
-                None => Err(no_answer(&id.name, spec)),
+                None => Err(no_answer(core, &id.name, spec)),
             };
         }
         Admission::Wait(wait) => {
@@ -123,7 +123,7 @@ pub(crate) async fn acquire(
                 None => attempt.await?,
                 Some(until) => match by(core, until, attempt).await {
                     Some(first) => first?,
-                    None => return Err(no_answer(&id.name, spec)),
+                    None => return Err(no_answer(core, &id.name, spec)),
                 },
             };
             match first {
@@ -148,13 +148,9 @@ pub(super) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Optio
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("no answer in the time that was given")]
-struct TimeIsUp;
-
 /// The error of a caller whose time is up before the server has answered its request.
-pub(super) fn no_answer(name: &Name, spec: Spec) -> Error {
-    let failure = Failure::Ambiguous(Arc::new(TimeIsUp));
+pub(super) fn no_answer(core: &Core, name: &Name, spec: Spec) -> Error {
+    let failure = core.time_is_up();
     let free = lease::free_within(spec.lease());
     failure.into_error(spec.doing(name), free)
 }
@@ -186,10 +182,11 @@ fn enter(
             _ => state.shared.of_owner(spec.owner),
         };
         if let Some(hold) = of_owner {
-            if !spec.may_enter(&hold.spec()) {
+            if let Some(remedy) = spec.is_to_stay_out(&hold.spec()) {
                 return Err(Error::Reentered {
                     name: id.name.shared(),
                     held_at: hold.spec().place,
+                    remedy,
                 });
             }
             let reads = spec.reads_under(&hold.spec());
@@ -311,8 +308,10 @@ pub(super) async fn ask_server(
     let lease = step.lease;
     story::sends(&queue.id, lease);
     let answer = core.backend.acquire(step).await;
-    if let Ok(Acquired::Held { ttl, .. }) = &answer {
-        story::is_held(&queue.id, lease, *ttl);
+    match &answer {
+        Ok(Acquired::Held { ttl, .. }) => story::is_held(&queue.id, lease, *ttl),
+        Err(failure) => story::is_not_answered(&queue.id, lease, failure.cause()),
+        Ok(_) => {}
     }
     answer
 }
@@ -415,7 +414,10 @@ async fn first_attempt(
                         return Err(queue.error(failure, spec));
                     }
                     // For waiters whose time is up meanwhile.
-                    state.remote().failed(&failure, now);
+                    let is_first = state.remote().failed(&failure, now).is_none();
+                    if is_first && waits {
+                        queue.warn_of(&core, &failure);
+                    }
                     if waits {
                         return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
                     }
@@ -531,7 +533,7 @@ impl WaitTicket {
                 () = sleep_until(core, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return self.queue.out_of_time(spec, began, core.clock.now());
+                return self.queue.out_of_time(core, spec, began, core.clock.now());
             }
             self.queue.warn_of_self_wait(core, spec);
             warn_at = None;

@@ -311,15 +311,15 @@ impl Queue {
     }
 
     /// The answer to a patient waiter whose time is up, and that has waited since `began`.
-    fn out_of_time(&self, spec: Spec, began: Tick, now: Tick) -> WaitResult {
+    fn out_of_time(&self, core: &Core, spec: Spec, began: Tick, now: Tick) -> WaitResult {
         let state = self.lock();
         let its_own = |hold: &Hold| spec.owner.is_some() && hold.spec().owner == spec.owner;
         match &state.phase {
             // It is to enter there, and the server has not yet said that it counts it.
-            Phase::Held(hold) if its_own(hold) => return Err(no_answer(&self.id.name, spec)),
+            Phase::Held(hold) if its_own(hold) => return Err(no_answer(core, &self.id.name, spec)),
             Phase::Held(_) | Phase::WaitingRemote => return Ok(None),
             _ if state.shared.of_owner(spec.owner).is_some() => {
-                return Err(no_answer(&self.id.name, spec));
+                return Err(no_answer(core, &self.id.name, spec));
             }
             _ => {}
         }
@@ -341,7 +341,7 @@ impl Queue {
                 Err(self.error(verdict, spec))
             }
             _ if is_known_held => Ok(None),
-            _ => Err(no_answer(&self.id.name, spec)),
+            _ => Err(no_answer(core, &self.id.name, spec)),
         }
     }
 

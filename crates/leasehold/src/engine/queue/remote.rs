@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     backend::{Failure, Reply},
+    callout,
     clock::Tick,
     engine::core::Core,
     owner::LeaseId,
@@ -112,16 +113,17 @@ impl Remote {
         self.trouble = None;
     }
 
-    /// For how long nothing has been answered that helps.
-    pub(super) fn failed(&mut self, failure: &Failure, now: Tick) -> Duration {
-        let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
+    /// For how long nothing has been answered that helps; `None`: this is the first.
+    pub(super) fn failed(&mut self, failure: &Failure, now: Tick) -> Option<Duration> {
+        let before = self.trouble.as_ref().map(|trouble| trouble.since);
+        let since = before.unwrap_or(now);
         self.trouble = Some(Trouble {
             failure: failure.clone(),
             since,
             // The latest ask has its answer, so the failure is of a subscription.
             is_deafness: self.ticket.as_ref().is_some_and(Ticket::is_answered),
         });
-        now.since(since)
+        before.map(|since| now.since(since))
     }
 
     /// Whether a waiter that has waited from `began` until `now` may be told that the name was held.
@@ -141,6 +143,17 @@ impl Remote {
 }
 
 impl Queue {
+    /// Those that wait are not answered any more, and go on asking.
+    pub(super) fn warn_of(&self, core: &Core, failure: &Failure) {
+        let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
+        // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
+        core.spawn(async move {
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", %name, %cause, "cannot ask for the name, trying again");
+            });
+        });
+    }
+
     /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
     pub(super) fn is_deaf(&self) {
         let mut state = self.lock();

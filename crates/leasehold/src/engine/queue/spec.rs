@@ -5,6 +5,7 @@ use std::{panic::Location, time::Duration};
 use crate::{
     clock::{Span, Tick},
     config::{Backoff, Handoff, VERIFY_EVERY_MOST, millis},
+    error::NO_REENTRY,
     kind::Access,
     name::Name,
     owner::OwnerId,
@@ -96,11 +97,19 @@ impl Spec {
             && other.max_hold == Span::ZERO
     }
 
-    /// Whether a caller may enter a hold of its own owner. A writer may read, and so may a reader that may upgrade; a reader that
-    /// wants to write would wait for itself.
-    pub(super) fn may_enter(&self, hold: &Spec) -> bool {
+    /// Why a caller may not enter a hold of its own owner, as what it is to do instead; `None`: it may. A writer may read, and so may a
+    /// reader that may upgrade; a reader that wants to write would wait for itself.
+    pub(super) fn is_to_stay_out(&self, hold: &Spec) -> Option<&'static str> {
         let reads = self.access == Access::Shared && hold.access == Access::Upgradeable;
-        self.reentrant && (hold.access.is_exclusive() || hold.access == self.access || reads)
+        if !self.reentrant {
+            Some(NO_REENTRY)
+        } else if hold.access.is_exclusive() || hold.access == self.access || reads {
+            None
+        } else {
+            Some(
+                "release that read lock first, or take upgradeable_read() in its place, which can be upgraded to write",
+            )
+        }
     }
 
     /// Whether a lease that counts since `sent` is fresh enough for a new holder: it must need no renewal at once, and of a

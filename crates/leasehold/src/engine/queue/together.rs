@@ -90,7 +90,7 @@ pub(crate) async fn acquire_at_once(
         None => attempt.await,
         Some(until) => match by(core, until, attempt).await {
             Some(answer) => answer,
-            None => Err(no_answer(&id.name, *spec)),
+            None => Err(no_answer(core, &id.name, *spec)),
         },
     }
 }

@@ -278,10 +278,11 @@ impl Locked<'_> {
         for waiter in std::mem::take(&mut self.waiters) {
             if waiter.spec.owner != owner || waiter.answer.is_closed() {
                 rest.push_back(waiter);
-            } else if !waiter.spec.may_enter(&hold.spec()) {
+            } else if let Some(remedy) = waiter.spec.is_to_stay_out(&hold.spec()) {
                 let error = Error::Reentered {
                     name: hold.queue.id.name.shared(),
                     held_at: hold.spec().place,
+                    remedy,
                 };
                 self.answer(waiter, Err(error));
             } else if hold

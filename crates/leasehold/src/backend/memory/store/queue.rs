@@ -152,9 +152,30 @@ impl Store {
         self.gone.contains_key(&(Arc::clone(client), lease))
     }
 
-    /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. Returns how long
-    /// the first has it; `None` if there is none.
-    pub(super) fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
+    /// Gives the lock, whose holders until now would have had it until `before`, to the first in the queue that hears it, and to those
+    /// behind it that can have it too. Returns how long the first has it; `None` if there is none.
+    ///
+    /// Those that wait sleep until the end that they were told of. If the new one is sooner, they are woken: none would see that
+    /// holder die (L1).
+    pub(super) fn give_to_next(
+        &mut self,
+        id: &LockId,
+        before: Option<Duration>,
+    ) -> Option<Duration> {
+        let given = self.pass_on(id);
+        if given.is_some() {
+            self.tell_of_less(id, before);
+        }
+        given
+    }
+
+    pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>) {
+        if before > rules(id.kind).ends(self.held_by(id)) {
+            self.tell_all(id);
+        }
+    }
+
+    fn pass_on(&mut self, id: &LockId) -> Option<Duration> {
         let (mut given, mut at) = (None, 0);
         if rules(id.kind).is_in_turn() {
             self.forget_dead(id, &[]);

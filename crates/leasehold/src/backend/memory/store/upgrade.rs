@@ -82,7 +82,7 @@ impl Store {
         }
         held.access = Access::Shared;
         held.holds = step.holds;
-        self.give_to_next(id);
+        self.give_to_next(id, None);
         if before == Access::Exclusive {
             self.tell_all(id);
         }

@@ -30,3 +30,11 @@ local function may_hear(channel)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)
   return heard.err or heard[2] ~= 0
 end
+
+-- Wakes those that wait if the lease of those that hold the name now is over in `left` ms, before the one that they were told of, in
+-- `before` ms: they sleep until then, or for 12 s if no client was told otherwise, and none would see the holders die (L1).
+local function wake_for_less(channel, left, before)
+  if left >= 0 and left < 12000 and (before == -1 or left < before) then
+    pcall('PUBLISH', channel, '0')
+  end
+end

@@ -121,7 +121,7 @@ end
 --
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
-local function give_to_next(grants)
+local function give_to_next(channel, grants)
   local given, holders, writes, at = nil, stay, false, 0
   may_upgrade = found.may ~= nil and staying(found.may) ~= nil
   local place = call('LINDEX', KEYS[3], at)
@@ -156,6 +156,9 @@ local function give_to_next(grants)
       end
     end
     place = call('LINDEX', KEYS[3], at)
+  end
+  if given then
+    wake_for_less(channel, call('PTTL', KEYS[1]), found.left)
   end
   return given, given and not writes and not place
 end
