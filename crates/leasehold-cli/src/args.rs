@@ -10,7 +10,7 @@ pub(crate) use self::run::Run;
 use crate::{
     exit,
     kinds::Kind,
-    server::{Address, Server, TlsFiles},
+    server::{Address, Server, TlsOptions},
 };
 
 /// Distributed locks on Redis and Valkey: run a command under a lock, see the holders of a name.
@@ -78,7 +78,7 @@ pub(crate) struct Demo {
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     #[command(flatten)]
-    tls: TlsFiles,
+    tls: TlsOptions,
     /// Print one line of JSON: the events, the counts and the verdict
     #[arg(long)]
     pub(crate) json: bool,

@@ -57,6 +57,38 @@ fn every_command_takes_its_certificates_from_options() {
 }
 
 #[test]
+fn a_certificate_may_be_for_another_name_than_the_urls_if_that_is_given() {
+    let world = world();
+    let url = world
+        .server
+        .tls_url("127.0.0.1")
+        .replace("rediss:", "REDISS:");
+    let command = || {
+        let mut command = leasehold(&url);
+        command
+            .args(["status", "job"])
+            .env("LEASEHOLD_TLS_CA", &world.ca)
+            .env("LEASEHOLD_TLS_CERT", &world.cert)
+            .env("LEASEHOLD_TLS_KEY", &world.key);
+        command
+    };
+    let refused = command().output().unwrap();
+    assert_eq!(code(refused.status), 77, "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("--tls-server-name"),
+        "{}",
+        stderr(&refused)
+    );
+    let option = command().args(["--tls-server-name", "localhost"]).output();
+    let variable = command()
+        .env("LEASEHOLD_TLS_SERVER_NAME", "localhost")
+        .output();
+    for output in [option.unwrap(), variable.unwrap()] {
+        assert_eq!(code(output.status), 0, "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn certificates_of_the_environment_count_where_the_url_speaks_tls() {
     let world = world();
     let mut status = leasehold(&world.server.tls_url("localhost"));

@@ -237,3 +237,24 @@ async fn a_span_is_open_as_long_as_a_caller_waits_and_another_as_long_as_its_gua
     );
     assert!(spans.open().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_server_is_out_of_reach_warns_once() {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=warn");
+    server.fail(3);
+    let guard = client.mutex("order:42").lock().await.unwrap();
+    let text = lines.text();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for said in [
+        "WARN",
+        "cannot ask for the name",
+        "order:42",
+        "MemoryServer::fail",
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
+    guard.release().await.unwrap();
+}
