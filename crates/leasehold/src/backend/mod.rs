@@ -73,9 +73,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>>;
 
     /// Why there is no connection to the server, as long as there is none.
-    fn trouble(&self) -> Option<Cause> {
-        None
-    }
+    fn trouble(&self) -> Option<Cause>;
 
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;

@@ -11,9 +11,9 @@ use std::{
 
 use crate::{
     Error, LostReason, Released, callout,
-    config::check_lease,
+    config::check_extension,
     engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
-    error::{Invalid, NO_REENTRY},
+    error::NO_REENTRY,
     story::Scope,
 };
 
@@ -300,22 +300,7 @@ impl<K> Guard<K> {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let lease = check_lease("lease", lease).map_err(|error| match error {
-            Error::Invalid(invalid) => {
-                let remedy = "say how long the lease is to last from now on";
-                Error::Invalid(invalid.remedy(remedy))
-            }
-            other => other,
-        })?;
-        if !self.hold().spec().is_fixed() {
-            return Err(Invalid::new(
-                "the lease to extend",
-                "renewed while the guard lives",
-                "a fixed one",
-            )
-            .remedy("leave the call out, or take the lock with fixed_lease(d)")
-            .into());
-        }
+        let lease = check_extension(lease, self.hold().spec().is_fixed())?;
         self.hold().extend(lease).await
     }
 

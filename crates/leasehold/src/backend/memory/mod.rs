@@ -318,6 +318,10 @@ impl Backend for Memory {
         self.server.called()
     }
 
+    fn trouble(&self) -> Option<crate::error::Cause> {
+        None
+    }
+
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
         let what = what!(Permits, id, once.number.get(), step);
         self.step(what, move |store, client| {
