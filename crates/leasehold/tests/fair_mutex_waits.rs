@@ -215,3 +215,35 @@ async fn thousands_of_dead_waiters_stop_the_server_for_no_longer_than_it_takes_t
         wait_until_idle(&client).await;
     }
 }
+
+/// Four of its turns pass while it hears nothing, as a process that is stopped. Its lease is long beside a round trip, so it goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_was_stopped_at_several_of_its_turns_waits_on() {
+    const LEASE: Duration = Duration::from_millis(500);
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let builder = Client::builder().url(proxy.url());
+        let stopped = builder.connect().await.unwrap();
+        let other = Client::connect(&server.url()).await.unwrap();
+        let lock = other.fair_mutex(NAME);
+        let mut guard = lock.lock().await.unwrap();
+        let waiting = tokio::spawn(stopped.fair_mutex(NAME).fixed_lease(LEASE).lock());
+        for turn in 0..4 {
+            wait_until_async(SOON, "it has its place", || line(&server).len() == 1).await;
+            let next = tokio::spawn(lock.lock());
+            wait_until_async(SOON, "another is behind it", || line(&server).len() == 2).await;
+            proxy.stall(None);
+            guard.release().await.unwrap();
+            guard = soon("the one behind it", next).await.unwrap().unwrap();
+            proxy.heal();
+            assert!(!waiting.is_finished(), "it gave up after turn {turn}");
+        }
+        guard.release().await.unwrap();
+        let guard = soon("its turn", waiting).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+        for client in [&stopped, &other] {
+            wait_until_idle(client).await;
+        }
+        assert_nothing_left(&server, "a stopped waiter").await;
+    }
+}
