@@ -1,17 +1,54 @@
 //! The library, as the witness and the reports want it.
 
 use futures_util::FutureExt as _;
-use leasehold::{Client, Error, Guard};
+use leasehold::{Client, Error, Guard, MultiGuard};
 
 /// Gives the name back. Whether the server has confirmed it.
 pub(crate) async fn release<K>(guard: Guard<K>) -> bool {
     guard.release().await.is_ok()
 }
 
-/// Why a guard is lost, if it knows.
-pub(crate) fn lost_reason<K>(guard: &Guard<K>) -> Option<String> {
-    let reason = guard.lost().now_or_never()?;
-    Some(format!("{reason:?}"))
+/// A guard, as a witness looks at it.
+pub(crate) trait Watched {
+    fn is_valid(&self) -> bool;
+
+    fn owner(&self) -> String;
+
+    /// Why it is lost, if it knows.
+    fn lost_reason(&self) -> Option<String>;
+}
+
+impl<K> Watched for Guard<K> {
+    fn is_valid(&self) -> bool {
+        Guard::is_valid(self)
+    }
+
+    fn owner(&self) -> String {
+        Guard::owner(self)
+    }
+
+    fn lost_reason(&self) -> Option<String> {
+        let reason = self.lost().now_or_never()?;
+        Some(format!("{reason:?}"))
+    }
+}
+
+/// One name of a guard on several: it is valid as long as all are.
+pub(crate) struct Part<'a>(pub(crate) &'a MultiGuard, pub(crate) usize);
+
+impl Watched for Part<'_> {
+    fn is_valid(&self) -> bool {
+        self.0.is_valid()
+    }
+
+    fn owner(&self) -> String {
+        self.0.owners().swap_remove(self.1)
+    }
+
+    fn lost_reason(&self) -> Option<String> {
+        let reason = self.0.lost().now_or_never()?;
+        Some(format!("{reason:?}"))
+    }
 }
 
 /// The kind of an error, as a word; for a refusal with the server's reason, since none is expected.

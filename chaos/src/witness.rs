@@ -12,10 +12,8 @@
 
 use std::time::Duration;
 
-use leasehold::Guard;
-
 use crate::{
-    api,
+    api::Watched,
     clock::{nanos, now},
     journal::Journal,
     record::Record,
@@ -74,7 +72,7 @@ impl<'a> Witness<'a> {
     }
 
     /// Looks once.
-    pub(crate) fn look<K>(&mut self, guard: &Guard<K>) -> bool {
+    pub(crate) fn look(&mut self, guard: &impl Watched) -> bool {
         let before = now();
         let valid = guard.is_valid();
         let after = now();
@@ -101,7 +99,7 @@ impl<'a> Witness<'a> {
                 self.write_last();
                 self.journal.write(Record::Lost {
                     guard: self.guard,
-                    why: api::lost_reason(guard).unwrap_or_else(|| "unknown".to_owned()),
+                    why: guard.lost_reason().unwrap_or_else(|| "unknown".to_owned()),
                 });
             }
             (false, true) => {}

@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// How an ask ended.
-enum Answer<K> {
-    Guard(Guard<K>),
+enum Answer<G> {
+    Guard(G),
     Busy,
     Dropped,
     Failed(Error),
@@ -39,18 +39,18 @@ enum Patience {
 }
 
 /// An ask, as it was drawn.
-struct Plan {
+pub(super) struct Plan {
     name: usize,
-    handoff: Option<Handoff>,
-    lease: Lease,
+    pub(super) handoff: Option<Handoff>,
+    pub(super) lease: Lease,
     /// How long it waits; `None`: without end.
-    wait: Option<Duration>,
+    pub(super) wait: Option<Duration>,
     patience: Patience,
 }
 
 /// The terms of its lease.
 #[derive(Clone, Copy)]
-enum Lease {
+pub(super) enum Lease {
     Fixed(Duration),
     Renewed(Duration),
     MaxHold(Duration),
@@ -58,7 +58,7 @@ enum Lease {
 }
 
 impl Plan {
-    fn draw(world: &World, name: usize, rng: &mut Rng) -> Plan {
+    pub(super) fn draw(world: &World, name: usize, rng: &mut Rng) -> Plan {
         let wait = match rng.u32(0..10) {
             0..=4 => None,
             5..=6 => Some(Duration::ZERO),
@@ -245,11 +245,25 @@ async fn carry_out<K>(
     terms: Terms,
     rng: &mut Rng,
 ) {
+    let (name, how) = (plan.name, plan.how().to_owned());
+    if let Some(guard) = answer(world, plan, how, asked, rng).await {
+        hold::hold(world, name, guard, terms, rng).await;
+    }
+}
+
+/// Waits as planned for what was asked, and writes down how it ended.
+pub(super) async fn answer<G>(
+    world: &World,
+    plan: Plan,
+    how: String,
+    asked: impl Future<Output = Result<Option<G>, Error>>,
+    rng: &mut Rng,
+) -> Option<G> {
     let ask = world.journal.number();
     world.journal.write(Record::Ask {
         ask,
         name: plan.name,
-        how: plan.how().to_owned(),
+        how,
         wait: plan.wait.map(nanos),
         at: now(),
     });
@@ -270,14 +284,15 @@ async fn carry_out<K>(
     };
     world.journal.write(Record::Answer { ask, what, at });
     match answer {
-        Answer::Guard(guard) => hold::hold(world, plan.name, guard, terms, rng).await,
+        Answer::Guard(guard) => return Some(guard),
         // A refusal comes at once; no need to ask for it at full speed.
         Answer::Failed(_) => tokio::time::sleep(Duration::from_millis(rng.u64(1..20))).await,
         Answer::Busy | Answer::Dropped => {}
     }
+    None
 }
 
-async fn impatiently<K>(asked: impl Future<Output = Answer<K>>, patience: Patience) -> Answer<K> {
+async fn impatiently<G>(asked: impl Future<Output = Answer<G>>, patience: Patience) -> Answer<G> {
     match patience {
         Patience::Endless => asked.await,
         Patience::For(wait) => tokio::time::timeout(wait, asked)

@@ -7,7 +7,7 @@ use leasehold::Guard;
 
 use super::{LONGEST_LEASE, World};
 use crate::{
-    api,
+    api::{self, Watched},
     clock::{nanos, now},
     record::Record,
     witness::Witness,
@@ -69,7 +69,7 @@ pub(super) async fn look_and_let_go<K>(world: &World, name: usize, guard: Guard<
     let _ = api::release(guard).await;
 }
 
-fn duration(world: &World, rng: &mut Rng) -> Duration {
+pub(super) fn duration(world: &World, rng: &mut Rng) -> Duration {
     let lease = world.lease;
     if world.brisk {
         return match rng.u32(0..1000) {
@@ -117,7 +117,7 @@ async fn look_and_count<K>(
 }
 
 /// Some of the moments at which a process can be stopped.
-async fn pause(rng: &mut Rng) {
+pub(super) async fn pause(rng: &mut Rng) {
     match rng.u32(0..8) {
         0 => tokio::task::yield_now().await,
         1 => std::thread::yield_now(),
@@ -126,10 +126,10 @@ async fn pause(rng: &mut Rng) {
 }
 
 /// One read-modify-write. [`counter`](crate::counter) explains its use.
-async fn count<K>(
+pub(super) async fn count(
     world: &World,
     name: usize,
-    guard: &Guard<K>,
+    guard: &impl Watched,
     witness: &mut Witness<'_>,
     rng: &mut Rng,
 ) {

@@ -2,6 +2,7 @@
 
 mod ask;
 mod hold;
+mod several;
 
 use std::{
     sync::{
@@ -76,6 +77,8 @@ pub(crate) async fn work(world: Arc<World>, client: usize, seed: u64) {
         world.counted();
         if rng.u32(0..if world.brisk { 400 } else { 80 }) == 0 {
             replace_client(&world, client, &mut rng).await;
+        } else if world.names.len() > 1 && rng.u32(0..10) == 0 {
+            several::some(&world, client, &mut rng).await;
         } else {
             ask::one(&world, client, &mut rng).await;
         }
