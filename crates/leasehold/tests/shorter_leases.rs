@@ -5,8 +5,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{World, soon};
+use common::{SOON, World, int, rw::until_waiting_here, servers, soon};
 use leasehold::{Client, Status};
+use leasehold_testkit::{Lane, Proxy, Server, Way, wait_until_async};
 
 const LONG: Duration = Duration::from_secs(25);
 const SHORT: Duration = Duration::from_millis(400);
@@ -142,5 +143,160 @@ async fn who_waits_hears_of_it_when_the_name_was_unlocked_by_force() {
             since.elapsed()
         );
         drop((first, last));
+    }
+}
+
+async fn three(world: &World) -> [Client; 3] {
+    [
+        world.client().await,
+        world.client().await,
+        world.client().await,
+    ]
+}
+
+fn in_time(world: &World, since: Instant) {
+    let late = since.elapsed();
+    assert!(late < AT_MOST, "{}: {late:?}", world.name());
+}
+
+/// A reader stays, so the end of the whole is far away: what is waited for is the end of the one that may upgrade.
+#[tokio::test]
+async fn who_waits_for_the_right_to_upgrade_hears_of_a_shorter_one() {
+    for world in World::all() {
+        for downgrades in [false, true] {
+            let (reader, [first, next, last]) = (world.client().await, three(&world).await);
+            let reads = reader.rw_lock("name").fixed_lease(2 * LONG).read();
+            let reads = reads.await.unwrap();
+            let held = first.rw_lock("name").fixed_lease(Duration::from_secs(8));
+            let held = held.upgradeable_read().await.unwrap();
+            let lock = next.rw_lock("name").fixed_lease(SHORT);
+            let dies = tokio::spawn(lock.upgradeable_read());
+            until_waiting_here(&next, 1).await;
+            let waits = tokio::spawn(last.rw_lock("name").upgradeable_read());
+            until_waiting_here(&last, 1).await;
+            last.heard().await;
+            let left = if downgrades {
+                Some(held.downgrade().await.unwrap())
+            } else {
+                held.release().await.unwrap();
+                None
+            };
+            let dead = soon("the next", dies).await.unwrap().unwrap();
+            let since = Instant::now();
+            drop(dead.detach());
+            let guard = soon("the last", waits).await.unwrap().unwrap();
+            in_time(&world, since);
+            drop((guard, left, reads));
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waits_to_upgrade_hears_of_a_reader_that_leaves_one_with_a_shorter_lease() {
+    for world in World::all() {
+        let [upgrades, reads, dies] = three(&world).await;
+        let may = upgrades.rw_lock("name").upgradeable_read().await.unwrap();
+        let long = reads.rw_lock("name").fixed_lease(LONG).read();
+        let long = long.await.unwrap();
+        let short = dies.rw_lock("name").fixed_lease(SHORT).read();
+        drop(short.await.unwrap().detach());
+        let since = Instant::now();
+        let waits = tokio::spawn(may.upgrade());
+        until_waiting_here(&upgrades, 1).await;
+        upgrades.heard().await;
+        long.release().await.unwrap();
+        let writes = soon("it writes", waits).await.unwrap().unwrap();
+        in_time(&world, since);
+        drop(writes);
+    }
+}
+
+/// Nothing is lost; only a message on the one connection is faster than an answer on the other.
+#[tokio::test]
+async fn a_message_that_overtakes_an_answer_counts() {
+    let subscribed = |server: &Server| {
+        let channels = server.cli(&["PUBSUB", "CHANNELS", "*name*"]);
+        let channels: Vec<String> = redis::from_redis_value(channels).unwrap();
+        channels.len()
+    };
+    for server in servers() {
+        macro_rules! overtaken {
+            ($kind:ident, $queue:expr) => {{
+                let proxy = Proxy::start(server.addr());
+                let connect = async |url: &str| Client::connect(url).await.unwrap();
+                let (a, b) = (connect(&server.url()).await, connect(&server.url()).await);
+                let c = connect(&proxy.url()).await;
+                // Its connection for messages is there.
+                let other = a.mutex("another").lock().await.unwrap();
+                let waits = tokio::spawn(c.mutex("another").lock());
+                let look = async || a.mutex("another").status().await.unwrap();
+                until_waiting(1, look).await;
+                c.heard().await;
+                let lines = || int(&server, &["LLEN", $queue]);
+                let first = a.$kind("name").fixed_lease(LONG).lock().await.unwrap();
+                let next = tokio::spawn(b.$kind("name").fixed_lease(SHORT).lock());
+                wait_until_async(SOON, "the next is in line", || lines() == 1).await;
+                let before = subscribed(&server);
+                proxy.stall_lane(Lane::Subscriptions, Some(Way::ToClient));
+                let last = tokio::spawn(c.$kind("name").lock());
+                let subscribes = || subscribed(&server) > before;
+                wait_until_async(SOON, "the last subscribes", subscribes).await;
+                proxy.stall_lane(Lane::Commands, Some(Way::ToClient));
+                proxy.heal_lane(Lane::Subscriptions);
+                wait_until_async(SOON, "the last is in line", || lines() == 2).await;
+                first.release().await.unwrap();
+                let dead = soon("the next", next).await.unwrap().unwrap();
+                let since = Instant::now();
+                drop(dead.detach());
+                c.heard().await; // the message, before the answer
+                proxy.heal_lane(Lane::Commands);
+                let last = soon("the last", last).await.unwrap().unwrap();
+                let late = since.elapsed();
+                assert!(late < AT_MOST, "{}: {late:?}", stringify!($kind));
+                last.release().await.unwrap();
+                waits.abort();
+                common::wait_until_idle(&c).await;
+                other.release().await.unwrap();
+            }};
+        }
+        overtaken!(mutex, "leasehold:{name}:queue");
+        overtaken!(fair_mutex, "redisson_lock_queue:{name}");
+    }
+}
+
+/// Some of those that wait are told, not all: they would ask in front of the one whose turn it is.
+#[tokio::test]
+async fn a_long_line_does_not_keep_a_short_lease_from_its_turn() {
+    const MANY: usize = 60;
+    for server in servers() {
+        let mut clients = Vec::new();
+        for _ in 0..MANY + 2 {
+            clients.push(Client::connect(&server.url()).await.unwrap());
+        }
+        let lock = |at: usize| clients[at].fair_mutex("name");
+        let in_line = || int(&server, &["LLEN", "redisson_lock_queue:{name}"]);
+        let first = lock(0).fixed_lease(LONG).lock().await.unwrap();
+        let next = tokio::spawn(lock(1).fixed_lease(SHORT).lock());
+        wait_until_async(SOON, "the next is in line", || in_line() == 1).await;
+        let waits = (0..MANY).map(|at| tokio::spawn(lock(at + 2).lock()));
+        let waits: Vec<_> = waits.collect();
+        let all = i64::try_from(MANY).unwrap() + 1;
+        wait_until_async(SOON, "all are in line", || in_line() == all).await;
+        for client in &clients {
+            client.heard().await;
+        }
+        let before = common::wire::script_calls(&server);
+        first.release().await.unwrap();
+        let next = soon("its turn", next).await.unwrap().unwrap();
+        assert_eq!(in_line(), all - 1, "none was served before it");
+        for client in &clients {
+            client.heard().await;
+        }
+        let asked = common::wire::script_calls(&server) - before;
+        assert!(asked <= 12, "{asked} scripts for one hand-over");
+        for wait in waits {
+            wait.abort();
+        }
+        drop(next);
     }
 }

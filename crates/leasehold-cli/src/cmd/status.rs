@@ -50,7 +50,7 @@ fn holder(holder: &Holder) -> Value {
         .and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
     json!({
         "owner": holder.owner,
-        "client": holder.client,
+        "client": Some(&holder.client).filter(|client| !client.is_empty()),
         "label": holder.label,
         "access": access(holder.access),
         "holds": holder.holds,

@@ -4,17 +4,18 @@
 //! twice without harm (the lease id is fixed before the first send), and none decides anything. When to take
 //! which step is up to the layers above.
 
+mod failure;
 pub(crate) mod fenced;
 pub(crate) mod memory;
 pub(crate) mod redis;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
+pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 
 use crate::{
-    error::{Cause, Error},
-    home::ThreadGone,
+    error::Cause,
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -71,6 +72,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Reads data that is written so; `None` if there is none.
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>>;
+
+    /// Whether this client has ever been connected to the server.
+    fn has_reached(&self) -> bool;
 
     /// Why there is no connection to the server, as long as there is none.
     fn trouble(&self) -> Option<Cause>;
@@ -336,61 +340,6 @@ pub(crate) struct Grant {
     pub(crate) lease_ms: u64,
     pub(crate) ask: u32,
     pub(crate) tokens: Tokens,
-}
-
-/// Why a step has no answer; each variant says what the server may hold.
-#[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// The request did not leave; the server is as it was. Worth another try.
-    NotSent(Cause),
-    /// The server said: not now (it loads, is busy, full, or a replica). It is as it was. Worth another try.
-    NotNow(Cause),
-    /// The server said no. Another try gets the same.
-    Rejected(Cause),
-    /// The request may or may not have been carried out. The same request may be sent again.
-    Ambiguous(Cause),
-}
-
-impl Failure {
-    pub(crate) fn cause(&self) -> &Cause {
-        match self {
-            Failure::NotSent(cause)
-            | Failure::NotNow(cause)
-            | Failure::Rejected(cause)
-            | Failure::Ambiguous(cause) => cause,
-        }
-    }
-
-    /// Whether another try gets the same.
-    pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Failure::Rejected(_))
-    }
-
-    /// The public error of a step that only reads: without an answer, too, the server is as it was.
-    pub(crate) fn into_read_error(self, doing: impl Into<Box<str>>) -> Error {
-        match self {
-            Failure::Ambiguous(cause) => Failure::NotSent(cause),
-            other => other,
-        }
-        .into_error(doing, Duration::ZERO)
-    }
-
-    /// The public error, which names the step that failed.
-    pub(crate) fn into_error(self, doing: impl Into<Box<str>>, free_within: Duration) -> Error {
-        let doing = doing.into();
-        match self {
-            Failure::Rejected(source) if source.is::<ThreadGone>() => Error::ThreadGone,
-            Failure::NotSent(source) => Error::NotSent { doing, source },
-            Failure::NotNow(source) | Failure::Rejected(source) => {
-                Error::Rejected { doing, source }
-            }
-            Failure::Ambiguous(source) => Error::Ambiguous {
-                doing,
-                free_within,
-                source,
-            },
-        }
-    }
 }
 
 /// The receiver of a backend's wake-ups. The backend is given one, and knows nothing of the layers behind it.

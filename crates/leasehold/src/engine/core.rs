@@ -70,7 +70,14 @@ pub(crate) struct Core {
 impl Core {
     /// What a caller is told whose time is up before the server has answered its request.
     pub(super) fn time_is_up(&self) -> Failure {
-        Failure::Ambiguous(Arc::new(TimeIsUp(self.backend.trouble())))
+        let has_reached = self.backend.has_reached();
+        let cause = Arc::new(TimeIsUp(self.backend.trouble()));
+        if has_reached {
+            Failure::Ambiguous(cause)
+        } else {
+            // What connects from here on gives back at once what it may get: this caller is gone.
+            Failure::NotSent(cause)
+        }
     }
 
     /// A client's engine, on a backend that tells `wake_ups` what it hears. Its watchdog runs at `home`.

@@ -41,7 +41,7 @@ use crate::{
 /// assert_eq!(guard.release().await.unwrap(), Released::Freed);
 /// # Ok(()) }
 /// ```
-#[must_use = "the name is released as soon as the guard is dropped"]
+#[must_use = "the name is released as soon as the guard is dropped, also by `let _ =`: bind it, as in `let guard =`"]
 #[clippy::has_significant_drop]
 pub struct Guard<K = Exclusive> {
     held: Held,

@@ -170,7 +170,10 @@ async fn say_what_we_wait_for(args: &Run, client: &Client, remarks: &Remarks) ->
         // Held, or without an answer: who reads this is to know which.
         let why = match args.kind.status(client, &args.name).await {
             Ok(status) => holders(&status),
-            Err(error) => format!(": {error}"),
+            Err(Error::NotSent { source, .. }) => {
+                format!("; the server does not answer ({source}), asking again by itself")
+            }
+            Err(error) => format!("; {error}"),
         };
         remarks.add(&format!("waiting for {:?}{why}", args.name));
     }

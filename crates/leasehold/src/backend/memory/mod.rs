@@ -318,6 +318,10 @@ impl Backend for Memory {
         self.server.called()
     }
 
+    fn has_reached(&self) -> bool {
+        true
+    }
+
     fn trouble(&self) -> Option<crate::error::Cause> {
         None
     }

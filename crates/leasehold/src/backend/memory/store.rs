@@ -244,7 +244,7 @@ impl Store {
             }
             return ReleaseReply::NotOurs;
         }
-        let before = rules(id.kind).ends(self.held_by(id));
+        let before = self.ours(client, id, step.lease).map(|held| held.ends);
         self.drop_hold(client, id, step.lease);
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
         let next = next.filter(|next| !self.is_given_up(client, next.lease));
@@ -366,7 +366,7 @@ impl Store {
         let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };
-        let before = rules(id.kind).ends(&held);
+        let before = held.iter().map(|held| held.ends).max();
         if self.give_to_next(id, before).is_none() && !rules(id.kind).is_in_turn() {
             self.tell_all(id);
         }

@@ -53,6 +53,11 @@ impl Caller {
         self.commands.trouble()
     }
 
+    /// Whether there has ever been a connection.
+    pub(super) fn has_worked(&self) -> bool {
+        self.commands.has_worked()
+    }
+
     /// Calls a script, and reads its reply.
     pub(super) fn call<T: Send + 'static>(
         &self,

@@ -45,6 +45,11 @@ impl Commands {
         self.lanes.trouble()
     }
 
+    /// Whether there has ever been a connection.
+    pub(super) fn has_worked(&self) -> bool {
+        self.lanes.has_worked()
+    }
+
     /// Leases are held that will have to be renewed from home.
     pub(super) fn prepare(&self) {
         self.lanes.prepare();

@@ -64,7 +64,8 @@ impl fmt::Display for InWords {
 impl Error for InWords {}
 
 /// The end of a message about a right that the user of the server lacks.
-const RIGHTS: &str = "https://docs.rs/leasehold/latest/leasehold/docs/keys/ lists the commands, keys and channels that a user needs";
+const RIGHTS: &str =
+    "leasehold's docs/keys.md lists the commands, keys and channels that a user needs";
 
 fn words(error: &RedisError) -> String {
     let detail = error.detail().map(without_script).unwrap_or_default();
@@ -73,7 +74,7 @@ fn words(error: &RedisError) -> String {
             return format!("the server's user lacks a right: {detail} (NOPERM); {RIGHTS}");
         }
         Some("NOAUTH") => {
-            "the server wants a password (NOAUTH); give it in the URL, as in redis://:password@127.0.0.1:6379/"
+            "the server wants a password (NOAUTH); put user:password@ before the host of the URL, or ?user=…&pass=… behind the path of a Unix socket"
         }
         Some("WRONGPASS") => {
             "the server refuses the user name or the password (WRONGPASS); correct them in the URL, or where the program gives them"
@@ -118,7 +119,9 @@ fn words(error: &RedisError) -> String {
                 return format!("the server's answer is none that this version knows: {detail}");
             }
             ErrorKind::Parse => "the server's answer is not in Redis' protocol",
-            ErrorKind::Io if error.is_connection_refusal() => "no server listens there",
+            ErrorKind::Io if error.is_connection_refusal() => {
+                "no server listens there; start it, or check host and port"
+            }
             ErrorKind::Io if error.is_connection_dropped() => "the connection broke",
             kind => {
                 let text = error.to_string();
@@ -181,7 +184,7 @@ mod tests {
             "User x has no permissions to run the 'evalsha' command",
         );
         assert!(
-            said.contains("'evalsha'") && said.contains("docs/keys"),
+            said.contains("'evalsha'") && said.contains("docs/keys.md"),
             "{said}"
         );
     }
@@ -194,7 +197,10 @@ mod tests {
             "could not resolve to any addresses",
         );
         for (error, said) in [
-            (RedisError::from(refused), "no server listens there"),
+            (
+                RedisError::from(refused),
+                "no server listens there; start it, or check host and port",
+            ),
             (
                 RedisError::from(config),
                 "could not resolve to any addresses",

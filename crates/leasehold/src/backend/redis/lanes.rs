@@ -237,6 +237,11 @@ impl Lanes {
         }
     }
 
+    /// Whether there has ever been a connection.
+    pub(super) fn has_worked(&self) -> bool {
+        self.dialler.has_worked.load(Ordering::Relaxed)
+    }
+
     /// Renewals will want a connection.
     pub(super) fn prepare(&self) {
         self.of_home.dial();

@@ -202,8 +202,13 @@ impl Backend for Redis {
         self.subscriptions.heard()
     }
 
+    fn has_reached(&self) -> bool {
+        self.caller.has_worked()
+    }
+
     fn trouble(&self) -> Option<Cause> {
-        self.caller.trouble()
+        let trouble = self.caller.trouble();
+        trouble.or_else(|| self.subscriptions.trouble())
     }
 
     fn prepare(&self) {

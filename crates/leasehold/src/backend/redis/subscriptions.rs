@@ -14,7 +14,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -84,6 +84,11 @@ impl Subscriptions {
         self.counted.order(id).is_some()
     }
 
+    /// Why there is no connection, as long as one is wanted and there is none.
+    pub(super) fn trouble(&self) -> Option<Cause> {
+        self.counted.trouble.lock().clone()
+    }
+
     pub(super) fn listen(&self, id: LockId) -> Reply<()> {
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then no answer comes.
@@ -147,6 +152,7 @@ struct SubscriptionLane {
 struct Audience {
     ids: Mutex<HashMap<LockId, u64>>,
     orders: AtomicU64,
+    trouble: Mutex<Option<Cause>>,
 }
 
 impl Audience {
@@ -187,13 +193,20 @@ const LOOK: &[u8] = b"0";
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
+/// How often a user is told of connections that fail one after the other.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
 impl SubscriptionLane {
     /// Ends with the client.
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let mut pause = PAUSE_FIRST;
         let mut waiting = Vec::new();
+        let mut warned: Option<Instant> = None;
         loop {
             // No waiter: no connection is needed.
+            if self.ids.is_empty() && waiting.is_empty() {
+                self.counted.trouble.lock().take();
+            }
             while self.ids.is_empty() && waiting.is_empty() {
                 match orders.recv().await {
                     Some(Order::Listen(id, told)) => waiting.push((id, told)),
@@ -203,6 +216,7 @@ impl SubscriptionLane {
             }
             match self.dial().await {
                 Ok(halves) => {
+                    self.counted.trouble.lock().take();
                     self.worked = false;
                     let ended = self.hear(halves, &mut orders, &mut waiting).await.is_none();
                     self.counted.ids.lock().clear();
@@ -210,6 +224,7 @@ impl SubscriptionLane {
                         return;
                     }
                     if self.worked {
+                        warned = None;
                         pause = PAUSE_FIRST;
                         continue;
                     }
@@ -218,9 +233,13 @@ impl SubscriptionLane {
                     for (_, told) in waiting.drain(..) {
                         let _ = told.send(Err(Arc::clone(&cause)));
                     }
-                    callout::quietly(|| {
-                        tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, polling meanwhile");
-                    });
+                    self.counted.trouble.lock().replace(Arc::clone(&cause));
+                    if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                        warned = Some(Instant::now());
+                        callout::quietly(|| {
+                            tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
+                        });
+                    }
                 }
             }
             // Also after a connection that ended at once: the server may refuse a subscription each time.

@@ -48,7 +48,7 @@ impl Target {
                 "of the form scheme://host:port/database",
             )
             .remedy(if given.contains('@') {
-                "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25, or give them apart from the URL"
+                ENCODING
             } else {
                 "such as redis://127.0.0.1:6379/0, redis+unix:///run/redis.sock, or memory:"
             })
@@ -88,6 +88,7 @@ impl Target {
             .remedy("such as redis://127.0.0.1:6379/0")
             .into());
         }
+        check_rest(&parsed, is_unix)?;
         let info = parsed.into_connection_info().map_err(|error| {
             let (what, value, limit, remedy) = not_understood(&error);
             Invalid::new(what, value, limit).remedy(remedy)
@@ -130,6 +131,39 @@ impl Target {
             tls,
         })
     }
+}
+
+/// What to do about a password that ends the URL too soon.
+const ENCODING: &str =
+    "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25";
+
+/// What stands behind host and port. What the redis crate overlooks there was meant to be something.
+fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
+    let scheme = url.scheme();
+    let is_cut_short = url.path().contains('@') || url.query().is_some_and(|q| q.contains('@'));
+    if url.fragment().is_some() || !is_unix && is_cut_short {
+        let invalid = Invalid::new(
+            "url",
+            format!("{scheme}://… with a #, ?, / or @ too many"),
+            "of the form scheme://user:password@host:port/database",
+        );
+        return Err(invalid.remedy(ENCODING).into());
+    }
+    let (known, limit): (&[&str], _) = if is_unix {
+        let limit = "one of db, user, pass, protocol";
+        (&["db", "user", "pass", "protocol"], limit)
+    } else {
+        (&["protocol"], "protocol, the only one")
+    };
+    let other = url
+        .query_pairs()
+        .find(|(name, _)| !known.contains(&&**name));
+    other.map_or(Ok(()), |(name, _)| {
+        let name: String = name.chars().take(40).collect();
+        Err(Invalid::new("a parameter of the url", format!("{name:?}"), limit)
+            .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket")
+            .into())
+    })
 }
 
 /// Schemes by which other clients ask a sentinel, or a cluster, for the server.
@@ -207,19 +241,9 @@ fn not_understood(
             "leave it out for 0",
         )
     } else if is_about("sername") {
-        (
-            "the user name in the url",
-            "not UTF-8",
-            ENCODED,
-            "encode it, or give it apart from the URL",
-        )
+        ("the user name in the url", "not UTF-8", ENCODED, ENCODING)
     } else if is_about("assword") {
-        (
-            "the password in the url",
-            "not UTF-8",
-            ENCODED,
-            "encode it, or give it apart from the URL",
-        )
+        ("the password in the url", "not UTF-8", ENCODED, ENCODING)
     } else if is_about("protocol") {
         (
             "the protocol in the url",
@@ -262,12 +286,16 @@ impl fmt::Display for Target {
         };
         #[cfg(not(feature = "tls"))]
         let scheme = "redis";
+        let db = self.info.redis_settings().db();
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}")?,
-            ConnectionAddr::Unix(path) => write!(f, "redis+unix://{}", path.display())?,
-            other => write!(f, "{other}")?,
+            ConnectionAddr::Tcp(host, port) if host.contains(':') => {
+                write!(f, "{scheme}://[{host}]:{port}/{db}")
+            }
+            ConnectionAddr::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}/{db}"),
+            ConnectionAddr::Unix(path) if db == 0 => write!(f, "redis+unix://{}", path.display()),
+            ConnectionAddr::Unix(path) => write!(f, "redis+unix://{}?db={db}", path.display()),
+            other => write!(f, "{other}/{db}"),
         }
-        write!(f, "/{}", self.info.redis_settings().db())
     }
 }
 
@@ -298,6 +326,11 @@ mod tests {
             ("redis://:hush@127.0.0.1:99999/", "port"),
             ("redis://:hush@127.0.0.1:0/", "between 1 and 65535"),
             ("redis://:hush@127.0.0.1/first", "redis://"),
+            ("redis://user:12#hush@127.0.0.1/", "# as %23"),
+            ("redis://user:12?hush@127.0.0.1/", "? as %3F"),
+            ("redis://user:12/hush@127.0.0.1/", "/ as %2F"),
+            ("redis://127.0.0.1/?db=3", "redis://127.0.0.1:6379/3"),
+            ("redis+unix:///run/r.sock?databse=3", "one of db, user"),
             #[cfg(not(feature = "tls"))]
             ("rediss://:hush@127.0.0.1/", "feature `tls`"),
             #[cfg(feature = "tls")]
@@ -315,6 +348,8 @@ mod tests {
         let target = Target::parse("valkey://me:hush@localhost:7000/3", &Login::default()).unwrap();
         assert_eq!(target.to_string(), "redis://localhost:7000/3");
         let unix = Target::parse("redis+unix:///run/r.sock?db=2", &Login::default()).unwrap();
-        assert_eq!(unix.to_string(), "redis+unix:///run/r.sock/2");
+        assert_eq!(unix.to_string(), "redis+unix:///run/r.sock?db=2");
+        let six = Target::parse("redis://[::1]:7000/", &Login::default()).unwrap();
+        assert_eq!(six.to_string(), "redis://[::1]:7000/0");
     }
 }

@@ -37,6 +37,10 @@ pub(super) enum TlsTrouble {
     )]
     BadCertificate(String),
     #[error(
+        "the server's certificate is of version 1, which is not accepted; make one of version 3, as openssl x509 does with -extfile"
+    )]
+    OldCertificate,
+    #[error(
         "the server wants a client certificate, and none was given; give one and its key with Tls::client_cert_file, or --tls-cert and --tls-key"
     )]
     WantsCertificate,
@@ -107,7 +111,15 @@ impl TlsTrouble {
             CertificateError::Other(other)
                 if format!("{other:?}").contains("CaUsedAsEndEntity") =>
             {
-                TlsTrouble::BadCertificate("it is an authority's own, not a server's".to_owned())
+                TlsTrouble::BadCertificate(
+                    "it is an authority's own, not a server's (openssl req -x509 makes one for a server with -addext basicConstraints=critical,CA:FALSE)"
+                        .to_owned(),
+                )
+            }
+            CertificateError::Other(other)
+                if format!("{other:?}").contains("UnsupportedCertVersion") =>
+            {
+                TlsTrouble::OldCertificate
             }
             other => TlsTrouble::BadCertificate(other.to_string()),
         }

@@ -50,6 +50,10 @@ struct LineupState {
     has_keeper: bool,
     /// When the keeper asks the server next.
     look_at: Tick,
+    /// A message asks for a look.
+    was_told: bool,
+    /// A message has asked for a look while no task waited: the next that begins to wait asks for it.
+    looks_soon: bool,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
 }
@@ -80,6 +84,8 @@ impl Lineup {
                 subscription: Subscription::Closed,
                 has_keeper: false,
                 look_at: Tick::MAX,
+                was_told: false,
+                looks_soon: false,
                 foreign: false,
             }),
             keeper_wake: Notify::new(),
@@ -182,7 +188,11 @@ impl Lineup {
         let mut state = self.state.lock();
         let now = core.clock.now();
         state.foreign |= foreign;
-        let at = now.after(state.pause(core, left));
+        let at = if std::mem::take(&mut state.looks_soon) {
+            now
+        } else {
+            now.after(state.pause(core, left))
+        };
         if at < state.look_at {
             state.look_at = at;
             self.keeper_wake.notify_one();
@@ -191,7 +201,11 @@ impl Lineup {
 
     /// The keeper asks the server now.
     pub(super) fn look(&self) {
-        self.state.lock().look_at = Tick::from_nanos(0);
+        {
+            let mut state = self.state.lock();
+            state.look_at = Tick::from_nanos(0);
+            state.was_told = true;
+        }
         self.keeper_wake.notify_one();
     }
 

@@ -317,6 +317,10 @@ impl Queue {
         match &state.phase {
             // It is to enter there, and the server has not yet said that it counts it.
             Phase::Held(hold) if its_own(hold) => return Err(no_answer(core, &self.id.name, spec)),
+            // It was held when the server last said so. Where it cannot be asked any more, that is no news.
+            Phase::WaitingRemote if core.backend.trouble().is_some() => {
+                return Err(no_answer(core, &self.id.name, spec));
+            }
             Phase::Held(_) | Phase::WaitingRemote => return Ok(None),
             _ if state.shared.of_owner(spec.owner).is_some() => {
                 return Err(no_answer(core, &self.id.name, spec));

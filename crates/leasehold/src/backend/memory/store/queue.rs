@@ -52,7 +52,11 @@ impl Store {
     }
 
     pub(super) fn held_by_others(&self, id: &LockId, wants: Access) -> Acquired {
-        let ends = rules(id.kind).ends(self.held_by(id));
+        // Of those that may upgrade there is one at a time.
+        let is_rival = |held: &&StoredHold| wants == held.access && wants == Access::Upgradeable;
+        let rival = self.held_by(id).iter().find(is_rival);
+        let ends = rival.map(|held| held.ends);
+        let ends = ends.or_else(|| rules(id.kind).ends(self.held_by(id)));
         // An upgrade keeps others out for no longer than its hold lasts.
         let first = self.goes_first(id, wants);
         let upgrade =
@@ -152,11 +156,11 @@ impl Store {
         self.gone.contains_key(&(Arc::clone(client), lease))
     }
 
-    /// Gives the lock, whose holders until now would have had it until `before`, to the first in the queue that hears it, and to those
-    /// behind it that can have it too. Returns how long the first has it; `None` if there is none.
+    /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. Returns how long the first has
+    /// it; `None` if there is none.
     ///
-    /// Those that wait sleep until the end that they were told of. If the new one is sooner, they are woken: none would see that
-    /// holder die (L1).
+    /// Those that wait sleep until the end that they were told of, such as `before`, that of the holder that leaves. If that of another is
+    /// sooner, some are woken: none would see that holder die (L1).
     pub(super) fn give_to_next(
         &mut self,
         id: &LockId,
@@ -169,9 +173,24 @@ impl Store {
         given
     }
 
+    /// Tells the first four clients in the queue that a holder's lease is over before that of the one that leaves would have been.
     pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>) {
-        if before > rules(id.kind).ends(self.held_by(id)) {
-            self.tell_all(id);
+        let held = self.held_by(id).iter();
+        if self.cut || before.is_none_or(|before| held.clone().all(|held| held.ends >= before)) {
+            return;
+        }
+        let mut told: Vec<Arc<str>> = Vec::new();
+        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        for queued in places {
+            if !told.contains(&queued.client) && self.hears(id, &queued.client) {
+                told.push(Arc::clone(&queued.client));
+            }
+        }
+        told.truncate(4);
+        for subscriber in self.subscribers(id) {
+            if told.contains(&subscriber.client) {
+                self.outbox.push((subscriber, id.clone(), WakeUp::TryAgain));
+            }
         }
     }
 

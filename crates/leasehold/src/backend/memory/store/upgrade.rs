@@ -82,7 +82,8 @@ impl Store {
         }
         held.access = Access::Shared;
         held.holds = step.holds;
-        self.give_to_next(id, None);
+        let ends = held.ends;
+        self.give_to_next(id, Some(ends));
         if before == Access::Exclusive {
             self.tell_all(id);
         }

@@ -31,10 +31,23 @@ local function may_hear(channel)
   return heard.err or heard[2] ~= 0
 end
 
--- Wakes those that wait if the lease of those that hold the name now is over in `left` ms, before the one that they were told of, in
--- `before` ms: they sleep until then, or for 12 s if no client was told otherwise, and none would see the holders die (L1).
-local function wake_for_less(channel, left, before)
-  if left >= 0 and left < 12000 and (before == -1 or left < before) then
-    pcall('PUBLISH', channel, '0')
+-- Waiters sleep until the end of the lease that they were told of, or for 12 s unless their client was told otherwise. If the lease of a
+-- holder is over sooner, in `left` ms and not in `before`, none of them would see it die (L1): so the first four in the queue that hear it
+-- are told to look. Not all: each of them passes the name on to the one whose turn it is.
+local function wake_for_less(queue, grants, left, before)
+  if left < 0 or left >= 12000 or (before ~= -1 and left >= before) then
+    return
+  end
+  local told, count = {}, 0
+  for _, place in ipairs(call('LRANGE', queue, 0, 63)) do
+    local client = string.match(place, '^([^: ]*):')
+    if client and not told[client] then
+      told[client] = true
+      local heard = pcall('PUBLISH', grants .. client, '0')
+      count = count + (type(heard) == 'number' and math.min(heard, 1) or 0)
+      if count == 4 then
+        return
+      end
+    end
   end
 end

@@ -72,13 +72,17 @@ pub(super) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
 /// Asks the server once.
 async fn look(core: &Arc<Core>, lineup: &Lineup, pauses: &mut Pauses) {
     let sent = core.clock.now();
+    // Before the places are read: a task that begins to wait from here on says when it wants a look.
+    lineup.state.lock().look_at = Tick::MAX;
     let places = lineup.places(sent);
     if places.is_empty() {
-        // Those that wait are asking by themselves.
-        lineup.state.lock().look_at = sent.after(every(core, false));
+        // Those that wait are asking by themselves. What they hear may be older than the message that this look is for.
+        let mut state = lineup.state.lock();
+        state.look_at = state.look_at.min(sent.after(every(core, false)));
+        state.looks_soon = std::mem::take(&mut state.was_told);
         return;
     }
-    lineup.state.lock().look_at = Tick::MAX;
+    lineup.state.lock().was_told = false;
     let step = Keep {
         id: lineup.id.clone(),
         places,

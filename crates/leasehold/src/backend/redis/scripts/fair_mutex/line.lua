@@ -164,21 +164,6 @@ local function pass_to(owner, place, left)
   return nil
 end
 
--- As `wake_for_less`, of our waiters: each client hears of it on its own channel.
-local function wake_line_for_less(left, before)
-  if left < 0 or left >= 12000 or (before ~= -1 and left >= before) then
-    return
-  end
-  local told = {}
-  for _, owner in ipairs(call('LRANGE', KEYS[2], 0, -1)) do
-    local client = client_of(owner)
-    if not told[client] then
-      told[client] = true
-      pcall('PUBLISH', grants .. client, '0')
-    end
-  end
-end
-
 -- Passes the lock on to the next, if there is one; returns as `pass_to`. An error comes before those in `from` are taken out of it.
 local function pass_on(from)
   local before = call('PTTL', KEYS[1])
@@ -190,7 +175,7 @@ local function pass_on(from)
     local ms, ours = pass_to(owner, place, left)
     if ms then
       if ours then
-        wake_line_for_less(ms, before)
+        wake_for_less(KEYS[2], grants, ms, before)
       end
       return ms, ours
     end

@@ -26,7 +26,7 @@ end
 local waiting = call('LLEN', KEYS[2])
 if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) then
   local first, count = reserve(ARGV[3])
-  if first and give_to_next(owners, ARGV[1], ARGV[2], string.format(' %.0f %d', first, count)) then
+  if first and give_to_next(owners, ARGV[2], string.format(' %.0f %d', first, count)) then
     return owners
   end
 end

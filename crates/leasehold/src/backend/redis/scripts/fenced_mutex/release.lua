@@ -73,7 +73,7 @@ end
 
 local granted
 if is_passed_on and first then
-  granted = give_to_next({ owner }, ARGV[2], ARGV[3], string.format(' %.0f %d', first, count))
+  granted = give_to_next({ owner }, ARGV[3], string.format(' %.0f %d', first, count))
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0) then

@@ -22,7 +22,7 @@ if #owners == 0 then
   return owners
 end
 local waiting = call('LLEN', KEYS[2])
-if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(owners, ARGV[1], ARGV[2]) then
+if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(owners, ARGV[2]) then
   return owners
 end
 return free(ARGV[1]) or owners

@@ -39,7 +39,7 @@ end
 --
 -- Each command that may be refused comes before a client is told, for a message cannot be taken back. An error comes before
 -- those in `from` are taken out; after nil the name may be free already.
-local function give_to_next(from, channel, grants, tokens)
+local function give_to_next(from, grants, tokens)
   local before = call('PTTL', KEYS[1])
   local place = call('LPOP', KEYS[2])
   while place do
@@ -55,7 +55,7 @@ local function give_to_next(from, channel, grants, tokens)
       -- It must be the holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place .. (tokens or ''))
       if type(told) == 'number' and told > 0 then
-        wake_for_less(channel, tonumber(lease_ms), before)
+        wake_for_less(KEYS[2], grants, tonumber(lease_ms), before)
         return tonumber(lease_ms)
       end
       call('HDEL', KEYS[1], owner)

@@ -20,7 +20,7 @@ if is_permits(holder) then
   return refuse('plain_mutex')
 end
 local waiting = call('LLEN', KEYS[2])
-if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(ARGV[1], ARGV[2]) then
+if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(ARGV[2]) then
   return { holder }
 end
 return free(ARGV[1]) or { holder }

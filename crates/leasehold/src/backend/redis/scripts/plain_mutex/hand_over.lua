@@ -20,7 +20,7 @@ end
 
 -- Gives the name to the first in the queue that hears it: publishes to its client the place with which it was queued,
 -- and so the ask that it answers (B3). Returns the length of the lease, or nil if there is none: then call `free`.
-local function give_to_next(channel, grants)
+local function give_to_next(grants)
   local before = call('PTTL', KEYS[1])
   local place = call('LPOP', KEYS[2])
   while place do
@@ -32,7 +32,7 @@ local function give_to_next(channel, grants)
       -- It must be the holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
-        wake_for_less(channel, tonumber(lease_ms), before)
+        wake_for_less(KEYS[2], grants, tonumber(lease_ms), before)
         return tonumber(lease_ms)
       end
     end

@@ -59,7 +59,7 @@ end
 
 local granted
 if is_queues_turn(others, waiting) then
-  granted = give_to_next(ARGV[2], ARGV[3])
+  granted = give_to_next(ARGV[3])
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0) then

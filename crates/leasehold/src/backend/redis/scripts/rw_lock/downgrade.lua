@@ -32,7 +32,7 @@ if refusal then
 end
 -- From here on no error may hide that it reads.
 leave({}, look())
-_G.pcall(function() give_to_next(ARGV[2], ARGV[3]) end)
+_G.pcall(function() give_to_next(ARGV[3], held.left) end)
 if wrote then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
 end

@@ -26,7 +26,7 @@ if #fields == 0 then
 end
 leave(all.live, all)
 local waiting = call('LLEN', KEYS[3])
-if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(ARGV[1], ARGV[2]) then
+if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(ARGV[2]) then
   return fields
 end
 return free(ARGV[1]) or fields

@@ -46,6 +46,29 @@ local function longest_that_stays()
   return math.max(longest, 1)
 end
 
+-- What is left to the one of those that stay that is over first.
+local function soonest()
+  local left = math.huge
+  for _, holder in ipairs(found.live) do
+    if staying(holder.field) and holder.left ~= -1 then
+      left = math.min(left, holder.left)
+    end
+  end
+  return left
+end
+
+-- What is left to the one of those that leave that lasts longest; -1: it has no end.
+local function longest_that_leaves()
+  local left = 0
+  for _, holder in ipairs(leaving) do
+    if holder.left == -1 then
+      return -1
+    end
+    left = math.max(left, holder.left)
+  end
+  return left
+end
+
 -- The name is not that of those who leave any more. In the hash they would stay holders: a second copy of a release would
 -- find its field there, and give away what is the next one's (S2).
 local function take_out()
@@ -121,8 +144,8 @@ end
 --
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
-local function give_to_next(channel, grants)
-  local given, holders, writes, at = nil, stay, false, 0
+local function give_to_next(grants, before)
+  local given, holders, writes, at, shortest = nil, stay, false, 0, math.huge
   may_upgrade = found.may ~= nil and staying(found.may) ~= nil
   local place = call('LINDEX', KEYS[3], at)
   while place do
@@ -146,6 +169,7 @@ local function give_to_next(channel, grants)
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1
+        shortest = math.min(shortest, tonumber(lease_ms))
         may_upgrade = may_upgrade or is_upgradeable(field)
         if is_writer(field) then
           writes = true
@@ -158,7 +182,7 @@ local function give_to_next(channel, grants)
     place = call('LINDEX', KEYS[3], at)
   end
   if given then
-    wake_for_less(channel, call('PTTL', KEYS[1]), found.left)
+    wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before or longest_that_leaves())
   end
   return given, given and not writes and not place
 end

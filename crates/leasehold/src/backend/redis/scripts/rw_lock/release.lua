@@ -60,7 +60,7 @@ if not held then
   -- Readers that only waited for this writer to have its turn need not wait any more.
   if made_way and all.mode == 'read' then
     leave({}, all)
-    give_to_next(ARGV[2], ARGV[3])
+    give_to_next(ARGV[3])
   end
   return { 0, 0 }
 end
@@ -92,7 +92,7 @@ end
 local granted, readers
 if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
-  granted, readers = give_to_next(ARGV[2], ARGV[3])
+  granted, readers = give_to_next(ARGV[3])
 end
 if readers and goes_on and not next_waits and next_fits() and not take(next_field, ARGV[7], false) then
   return { 3, tonumber(ARGV[7]) }
@@ -122,6 +122,6 @@ end
 if all.mode ~= 'read' then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
 else
-  wake_for_less(ARGV[2], call('PTTL', KEYS[1]), all.left)
+  wake_for_less(KEYS[3], ARGV[3], soonest(), held.left)
 end
 return { 1, 0 }

@@ -1,0 +1,63 @@
+//! Why a step has no answer.
+
+use std::time::Duration;
+
+use crate::{
+    error::{Cause, Error},
+    home::ThreadGone,
+};
+
+/// Why a step has no answer; each variant says what the server may hold.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// The request did not leave; the server is as it was. Worth another try.
+    NotSent(Cause),
+    /// The server said: not now (it loads, is busy, full, or a replica). It is as it was. Worth another try.
+    NotNow(Cause),
+    /// The server said no. Another try gets the same.
+    Rejected(Cause),
+    /// The request may or may not have been carried out. The same request may be sent again.
+    Ambiguous(Cause),
+}
+
+impl Failure {
+    pub(crate) fn cause(&self) -> &Cause {
+        match self {
+            Failure::NotSent(cause)
+            | Failure::NotNow(cause)
+            | Failure::Rejected(cause)
+            | Failure::Ambiguous(cause) => cause,
+        }
+    }
+
+    /// Whether another try gets the same.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Failure::Rejected(_))
+    }
+
+    /// The public error of a step that only reads: without an answer, too, the server is as it was.
+    pub(crate) fn into_read_error(self, doing: impl Into<Box<str>>) -> Error {
+        match self {
+            Failure::Ambiguous(cause) => Failure::NotSent(cause),
+            other => other,
+        }
+        .into_error(doing, Duration::ZERO)
+    }
+
+    /// The public error, which names the step that failed.
+    pub(crate) fn into_error(self, doing: impl Into<Box<str>>, free_within: Duration) -> Error {
+        let doing = doing.into();
+        match self {
+            Failure::Rejected(source) if source.is::<ThreadGone>() => Error::ThreadGone,
+            Failure::NotSent(source) => Error::NotSent { doing, source },
+            Failure::NotNow(source) | Failure::Rejected(source) => {
+                Error::Rejected { doing, source }
+            }
+            Failure::Ambiguous(source) => Error::Ambiguous {
+                doing,
+                free_within,
+                source,
+            },
+        }
+    }
+}
