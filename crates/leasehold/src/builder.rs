@@ -264,7 +264,7 @@ impl ClientBuilder {
     ///
     /// | the server | `try_lock()` | `try_lock_for(d)` | `lock()` |
     /// |---|---|---|---|
-    /// | is not there, or not ready | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent), or [`Ambiguous`](Error::Ambiguous) if `d` is shorter than the operation timeout | waits for it |
+    /// | is not there, or not ready | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent) | waits for it |
     /// | refuses this client: wrong password, a node of a cluster, no certificate that it trusts, … | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) |
     ///
     /// So do the verbs of the other kinds, and all other requests. After a refusal the next call tries to connect again. Once

@@ -255,7 +255,7 @@ impl fmt::Display for Error {
                     return f.write_str("; look whether it has before you try again");
                 }
                 let within = at_most(*free_within);
-                write!(f, ", and then its lease ends within {within}; try again")
+                write!(f, ", and then its lease ends within {within}, or as soon as this client can give it back; try again")
             }
             Error::Reentered {
                 name,

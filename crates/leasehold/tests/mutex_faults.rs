@@ -558,3 +558,39 @@ async fn every_one_of_many_losses_is_told_in_time_when_the_server_stands_still()
         server.thaw();
     }
 }
+
+/// The name was held when the server last said so.
+#[tokio::test]
+async fn a_wait_whose_server_has_died_meanwhile_does_not_end_as_if_the_name_were_held() {
+    const WAIT: Duration = Duration::from_millis(1_500);
+    for mut server in servers() {
+        let (holder, waiter) = (
+            client_of(&server.url()).await,
+            client_of(&server.url()).await,
+        );
+        macro_rules! waits {
+            ($kind:ident) => {{
+                let held = holder.$kind(stringify!($kind)).fixed_lease(20 * LEASE);
+                let guard = held.lock().await.unwrap();
+                let waits = waiter.$kind(stringify!($kind)).try_lock_for(WAIT);
+                let waits = tokio::spawn(waits);
+                while held.status().await.unwrap().waiting_clients == 0 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                waiter.heard().await;
+                (guard, waits)
+            }};
+        }
+        let (mutex, waits) = waits!(mutex);
+        let (fair, waits_in_turn) = waits!(fair_mutex);
+        server.kill();
+        for waits in [
+            waits.await.unwrap().map(drop),
+            waits_in_turn.await.unwrap().map(drop),
+        ] {
+            let error = waits.unwrap_err();
+            assert!(error.is_unreachable(), "{error}");
+        }
+        drop((mutex, fair));
+    }
+}

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, Shutdown, Status};
+use leasehold::{Client, Error, Shutdown, Status};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::debug;

@@ -50,12 +50,18 @@ struct LineupState {
     has_keeper: bool,
     /// When the keeper asks the server next.
     look_at: Tick,
-    /// A message asks for a look.
-    was_told: bool,
-    /// A message has asked for a look while no task waited: the next that begins to wait asks for it.
-    looks_soon: bool,
+    message: Message,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
+}
+
+/// A message that asks for a look: the tasks sleep by what is not true any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    None,
+    Heard,
+    /// While no task waited. What a task hears that asks meanwhile may be older, so it looks when it begins to wait.
+    ForTheNext,
 }
 
 impl LockId {
@@ -84,8 +90,7 @@ impl Lineup {
                 subscription: Subscription::Closed,
                 has_keeper: false,
                 look_at: Tick::MAX,
-                was_told: false,
-                looks_soon: false,
+                message: Message::None,
                 foreign: false,
             }),
             keeper_wake: Notify::new(),
@@ -188,7 +193,8 @@ impl Lineup {
         let mut state = self.state.lock();
         let now = core.clock.now();
         state.foreign |= foreign;
-        let at = if std::mem::take(&mut state.looks_soon) {
+        let at = if state.message == Message::ForTheNext {
+            state.message = Message::None;
             now
         } else {
             now.after(state.pause(core, left))
@@ -204,7 +210,7 @@ impl Lineup {
         {
             let mut state = self.state.lock();
             state.look_at = Tick::from_nanos(0);
-            state.was_told = true;
+            state.message = Message::Heard;
         }
         self.keeper_wake.notify_one();
     }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::Lineup;
+use super::{Lineup, Message};
 use crate::{
     backend::Keep,
     clock::Tick,
@@ -76,13 +76,15 @@ async fn look(core: &Arc<Core>, lineup: &Lineup, pauses: &mut Pauses) {
     lineup.state.lock().look_at = Tick::MAX;
     let places = lineup.places(sent);
     if places.is_empty() {
-        // Those that wait are asking by themselves. What they hear may be older than the message that this look is for.
+        // Those that wait are asking by themselves.
         let mut state = lineup.state.lock();
         state.look_at = state.look_at.min(sent.after(every(core, false)));
-        state.looks_soon = std::mem::take(&mut state.was_told);
+        if state.message == Message::Heard {
+            state.message = Message::ForTheNext;
+        }
         return;
     }
-    lineup.state.lock().was_told = false;
+    lineup.state.lock().message = Message::None;
     let step = Keep {
         id: lineup.id.clone(),
         places,
