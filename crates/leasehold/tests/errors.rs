@@ -59,7 +59,7 @@ impl Table {
             said = between(
                 &said,
                 "lacks a right: ",
-                "; https",
+                "; leasehold",
                 "<in the server's words>",
             );
         }

@@ -627,7 +627,7 @@ async fn a_primary_with_too_few_replicas_is_waited_for() {
         };
         a_release_is_repeated(&server, || replicas("1"), || replicas("0")).await;
         replicas("1");
-        let says = "replicas to write";
+        let says = "too few replicas";
         writes_are_refused_for_some_time(&server, says, || replicas("0")).await;
     }
 }
@@ -651,7 +651,7 @@ async fn a_server_that_cannot_write_its_snapshot_is_waited_for() {
         stops("no");
         a_release_is_repeated(&server, || stops("yes"), || stops("no")).await;
         stops("yes");
-        let says = "unable to persist";
+        let says = "cannot save its data";
         writes_are_refused_for_some_time(&server, says, || stops("no")).await;
     }
 }

@@ -32,8 +32,8 @@ leaves the group (a daemon) or changes to another user (sudo) is out of reach.
 With --at-least the name stays taken for that long, counted from the moment at which it was taken, whether CMD succeeds \
 or fails. As a rule `leasehold run` ends with CMD, and nothing runs on: the lease on the server ends when it is time. If \
 CMD takes nearly as long, its lease has to be extended; then `leasehold run` waits for the end of --at-least, and \
-releases the name. A crash does not free the name sooner: the first lease is as long as --at-least. That is the lease \
-until CMD has run for a part of it, even if --lease is longer. If CMD cannot be started, the name is free at once.
+releases the name. A crash does not free the name sooner: the first lease is as long as --at-least, and --lease counts \
+only if CMD runs for longer than that. If CMD cannot be started, the name is free at once.
 
 Ctrl-Z stops CMD and `leasehold run`, which then cannot renew: CMD is killed when the lease ends. Without a \
 terminal only CMD is stopped, and the lease is kept.

@@ -35,5 +35,6 @@ leave({}, look())
 _G.pcall(function() give_to_next(ARGV[3], held.left) end)
 if wrote then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
+  wake_late_comers(ARGV[2])
 end
 return 1

@@ -187,10 +187,19 @@ local function give_to_next(grants, before)
   return given, given and not writes and not place
 end
 
+-- '1' wakes all of Redisson's threads that wait in a process. It passes one by that has just asked and is about to wait, which then
+-- sleeps until the end of a lease that is no more; '0' wakes one, also such a one.
+local function wake_late_comers(channel)
+  pcall('PUBLISH', channel, '0')
+end
+
 -- Frees the name for all who listen. Returns an error if that is refused and those who leave hold it still. (If they do
 -- not, no error may hide that it is free.)
 local function free(channel)
   local done = pcall('PUBLISH', channel, found.mode == 'read' and '0' or '1')
+  if found.mode ~= 'read' then
+    wake_late_comers(channel)
+  end
   if taken_out then
     return nil
   end

@@ -68,8 +68,11 @@ held.count = 1 -- the only one of its leases that is a key
 leave({ held }, all)
 
 if waiting == 0 and next_field == '' and stay == 0 then
-  -- No client of ours waits anywhere: Redisson's unlock, to the letter.
+  -- No client of ours waits anywhere: Redisson's unlock.
   local heard = call('PUBLISH', ARGV[2], all.mode == 'read' and '0' or '1')
+  if all.mode ~= 'read' and heard > tonumber(ARGV[5]) then
+    wake_late_comers(ARGV[2])
+  end
   call('DEL', KEYS[1], timeout_key(held.field, 1))
   return { 1, heard - ARGV[5] }
 end
@@ -121,6 +124,7 @@ if not taken_out then
 end
 if all.mode ~= 'read' then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
+  wake_late_comers(ARGV[2])
 else
   wake_for_less(KEYS[3], ARGV[3], soonest(), held.left)
 end
