@@ -33,7 +33,7 @@ With --at-least the name stays taken for that long, counted from the moment at w
 or fails. As a rule `leasehold run` ends with CMD, and nothing runs on: the lease on the server ends when it is time. If \
 CMD takes nearly as long, its lease has to be extended; then `leasehold run` waits for the end of --at-least, and \
 releases the name. A crash does not free the name sooner: the first lease is as long as --at-least, and --lease counts \
-only if CMD runs for longer than that. If CMD cannot be started, the name is free at once.
+only once CMD has run for nearly as long. If CMD cannot be started, the name is free at once.
 
 Ctrl-Z stops CMD and `leasehold run`, which then cannot renew: CMD is killed when the lease ends. Without a \
 terminal only CMD is stopped, and the lease is kept.
