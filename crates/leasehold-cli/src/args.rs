@@ -6,7 +6,7 @@ mod run;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub(crate) use self::run::Run;
+pub(crate) use self::{durations::duration, run::Run};
 use crate::{
     exit,
     kinds::Kind,

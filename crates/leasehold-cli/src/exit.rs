@@ -145,8 +145,9 @@ fn in_words_of_the_command_line(invalid: &Invalid) -> String {
         ),
         "port" => ("the port in the server's URL", own_remedy),
         "name" => ("NAME", own_remedy),
+        "connect_timeout" => ("--connect-timeout", own_remedy),
         "permits" => ("--permits", "say how many may hold the semaphore at once"),
-        "lease" => (
+        "lease" | "fixed_lease" => (
             "the lease (--lease, or --at-least)",
             "leave --lease out for 30s, renewed while CMD runs",
         ),

@@ -301,6 +301,15 @@ pub(crate) fn has_no_permits(status: &Status) -> bool {
         && status.available.is_some_and(|free| free <= 0)
 }
 
+/// How many permits a semaphore has in all: free ones, and those that are out.
+pub(crate) fn permits(status: &Status) -> i64 {
+    let out = status.holders.iter().map(|holder| match holder.access {
+        Access::Permits(count) => i64::from(count),
+        _ => 0,
+    });
+    status.available.unwrap_or(0) + out.sum::<i64>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,12 +2,14 @@
 
 #[cfg(feature = "tls")]
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use leasehold::{Client, ClientBuilder, MemoryServer};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    args::duration,
     exit::{Exit, Failure},
     output,
 };
@@ -32,6 +34,9 @@ const NAME: &str = "Expect a certificate for this name, and not for the URL's ho
 pub(crate) struct Server {
     #[arg(long, value_name = "URL", help = URL)]
     url: Option<String>,
+    /// How long to try to connect [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    connect_timeout: Option<Duration>,
     #[command(flatten)]
     tls: TlsOptions,
 }
@@ -43,12 +48,11 @@ impl Server {
             .clone()
             .or_else(|| from_environment("LEASEHOLD_URL"))
             .or_else(|| from_environment("REDIS_URL"));
-        match url {
-            Some(url) => Address::new(url, &self.tls),
-            None => Address {
-                is_default: true,
-                ..Address::new(URL_DEFAULT.to_owned(), &self.tls)
-            },
+        let is_default = url.is_none();
+        Address {
+            is_default,
+            connect_timeout: self.connect_timeout,
+            ..Address::new(url.unwrap_or_else(|| URL_DEFAULT.to_owned()), &self.tls)
         }
     }
 }
@@ -78,6 +82,7 @@ pub(crate) struct Address {
     /// It may contain a password.
     url: String,
     tls: TlsOptions,
+    connect_timeout: Option<Duration>,
     /// The user has named none.
     is_default: bool,
 }
@@ -93,6 +98,7 @@ impl Address {
         Address {
             url,
             tls,
+            connect_timeout: None,
             is_default: false,
         }
     }
@@ -134,7 +140,11 @@ impl Address {
             ));
             return Ok(ClientBuilder::default().memory(&MemoryServer::new()));
         }
-        self.tls.given_to(ClientBuilder::default().url(&self.url))
+        let mut builder = ClientBuilder::default().url(&self.url);
+        if let Some(most) = self.connect_timeout {
+            builder = builder.connect_timeout(most);
+        }
+        self.tls.given_to(builder)
     }
 }
 

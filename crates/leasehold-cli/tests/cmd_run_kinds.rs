@@ -143,6 +143,24 @@ fn a_semaphore_of_two_lets_two_in_and_no_third() {
     assert!(gets_in(&server, &two[..2]));
 }
 
+#[test]
+fn a_number_of_permits_that_changes_nothing_is_said() {
+    let server = Server::start(Flavor::Redis);
+    let said = |permits: &str| {
+        let flags = ["--kind", "leased", "--permits", permits];
+        let output = run(&server.url(), &flags, "true").output().unwrap();
+        assert_eq!(code(output.status), 0, "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(said("2"), "");
+    assert_eq!(said("2"), "", "as they are");
+    let other = said("5");
+    assert!(
+        other.contains("has 2 permits; --permits 5 changes nothing"),
+        "{other}"
+    );
+}
+
 /// It would wait for ever, and with `--skip-if-held` never run.
 #[test]
 fn a_semaphore_without_permits_is_refused() {

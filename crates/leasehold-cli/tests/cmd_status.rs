@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::net::TcpListener;
+
 use common::{Notes, Process, code, leasehold, run, stderr, stdout};
 use leasehold_testkit::{Flavor, Server};
 use serde_json::Value;
@@ -175,6 +177,31 @@ fn failures_are_json_too_when_asked() {
     assert_eq!(code(output.status), 69);
     let failure: Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(failure["exit"], 69);
+}
+
+#[test]
+fn a_server_that_says_nothing_is_given_up_when_the_connect_timeout_is_over() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}/", silent.local_addr().unwrap());
+    let ask = |most: &str| {
+        let mut command = leasehold(&url);
+        command.args(["status", "--connect-timeout", most, "job"]);
+        command.output().unwrap()
+    };
+    let output = ask("120ms");
+    assert_eq!(code(output.status), 69);
+    let said = stderr(&output);
+    assert!(
+        said.contains("no answer within 120ms") && said.contains("--connect-timeout"),
+        "{said}"
+    );
+    let output = ask("0s");
+    assert_eq!(code(output.status), 64);
+    assert!(
+        stderr(&output).contains("--connect-timeout is 0s"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[tokio::test]

@@ -192,23 +192,35 @@ impl Config {
             check_renewal(every, self.lease)?;
         }
         let retention = self.token_retention.unwrap_or(TOKEN_RETENTION_DEFAULT);
-        for (what, value) in [
-            ("token_retention", retention),
-            ("poll_every", self.poll_every),
-            ("fair_wait_timeout", self.fair_wait_timeout),
-            ("connect_timeout", self.connect_timeout),
-            ("operation_timeout", self.operation_timeout),
+        for (what, value, usual) in [
+            ("token_retention", retention, TOKEN_RETENTION_DEFAULT),
+            ("poll_every", self.poll_every, POLL_EVERY_DEFAULT),
+            (
+                "fair_wait_timeout",
+                self.fair_wait_timeout,
+                FAIR_WAIT_TIMEOUT_DEFAULT,
+            ),
+            (
+                "connect_timeout",
+                self.connect_timeout,
+                CONNECT_TIMEOUT_DEFAULT,
+            ),
+            (
+                "operation_timeout",
+                self.operation_timeout,
+                OPERATION_TIMEOUT_DEFAULT,
+            ),
         ] {
-            if value < LEASE_MIN {
-                return Err(Invalid::new(what, humane(value), "at least 1ms")
-                    .remedy("leave it out for the default")
-                    .into());
-            }
-            if value > LEASE_MAX {
-                return Err(Invalid::new(what, humane(value), "at most 366 days")
-                    .remedy("leave it out for the default")
-                    .into());
-            }
+            let limit = if value < LEASE_MIN {
+                "at least 1ms".to_owned()
+            } else if value > LEASE_MAX {
+                no_longer_than_a_year()
+            } else {
+                continue;
+            };
+            return Err(Invalid::new(what, humane(value), limit)
+                .remedy(format!("leave it out for {}", humane(usual)))
+                .into());
         }
         Ok(())
     }
@@ -220,16 +232,20 @@ impl Config {
     }
 }
 
+fn no_longer_than_a_year() -> String {
+    format!("at most {}", humane(LEASE_MAX))
+}
+
 /// A lease between 1 ms and a year, cut to whole milliseconds as the server counts it.
 pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duration, Error> {
     let (limit, remedy) = if lease < LEASE_MIN {
         (
-            "at least 1ms",
+            "at least 1ms".to_owned(),
             "leave it out for 30s, renewed while the guard lives",
         )
     } else if lease > LEASE_MAX {
         (
-            "at most 366 days",
+            no_longer_than_a_year(),
             "take a shorter one, which is renewed while the guard lives",
         )
     } else {
@@ -266,10 +282,7 @@ pub(crate) fn check_max_hold(most: Duration, fixed: bool) -> Result<Duration, Er
             "give the holder time to do its work, or leave max_hold out for no limit",
         )
     } else if most > LEASE_MAX {
-        (
-            "at most 366 days".to_owned(),
-            "leave max_hold out for no limit",
-        )
+        (no_longer_than_a_year(), "leave max_hold out for no limit")
     } else {
         return Ok(Duration::from_millis(millis(most)));
     };
@@ -332,7 +345,7 @@ mod tests {
         for (lease, limit) in [
             (Duration::ZERO, "at least 1ms"),
             (Duration::from_micros(999), "at least 1ms"),
-            (Duration::MAX, "at most 366 days"),
+            (Duration::MAX, "at most 366d"),
         ] {
             let error = check_lease("lease", lease).unwrap_err().to_string();
             assert!(

@@ -8,7 +8,7 @@ const LEASE_MIN: Duration = Duration::from_millis(3);
 const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A duration with its unit.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text.starts_with('-') {
         return Err("a duration cannot be negative".to_owned());

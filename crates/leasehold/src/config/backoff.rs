@@ -38,8 +38,12 @@ impl Backoff {
     }
 }
 
-/// Pauses between 1 ms and a minute, in whole milliseconds.
-pub(crate) fn check_backoff(first: Duration, most: Duration) -> Result<Backoff, Error> {
+/// Pauses between 1 ms and a minute, in whole milliseconds; `usual` are those of a lock that says nothing of them.
+pub(crate) fn check_backoff(
+    first: Duration,
+    most: Duration,
+    usual: Backoff,
+) -> Result<Backoff, Error> {
     let limit = if first < LEASE_MIN {
         "a first pause of at least 1ms"
     } else if most > BACKOFF_MOST {
@@ -57,7 +61,10 @@ pub(crate) fn check_backoff(first: Duration, most: Duration) -> Result<Backoff, 
         format!("{} to {}", humane(first), humane(most)),
         limit,
     )
-    .remedy("give the shortest pause first, or leave it out for the default")
+    .remedy(format!(
+        "give the shortest pause first, or leave it out for {}ms to {}ms",
+        usual.first_ms, usual.most_ms
+    ))
     .into())
 }
 
@@ -68,7 +75,7 @@ mod tests {
     #[test]
     fn pauses_double_from_the_first_to_the_longest_and_never_leave_these_bounds() {
         let ms = Duration::from_millis;
-        let backoff = check_backoff(ms(2), ms(60)).unwrap();
+        let backoff = check_backoff(ms(2), ms(60), Backoff::SPIN).unwrap();
         for looks in 0..100 {
             let most = ms(2 << looks.min(20)).min(ms(60));
             for _ in 0..20 {
@@ -76,7 +83,7 @@ mod tests {
                 assert!(pause >= ms(2) && pause <= most, "{looks}: {pause:?}");
             }
         }
-        let longest = check_backoff(ms(60_000), ms(60_000)).unwrap();
+        let longest = check_backoff(ms(60_000), ms(60_000), Backoff::SPIN).unwrap();
         assert_eq!(longest.pause(u32::MAX), ms(60_000));
     }
 
@@ -88,7 +95,9 @@ mod tests {
             (ms(7), ms(5), "no longer than the longest"),
             (ms(7), ms(60_001), "more than 60s"),
         ] {
-            let error = check_backoff(first, most).unwrap_err().to_string();
+            let error = check_backoff(first, most, Backoff::SPIN)
+                .unwrap_err()
+                .to_string();
             let both = format!("{} to {}", humane(first), humane(most));
             assert!(error.contains(limit) && error.contains(&both), "{error}");
         }

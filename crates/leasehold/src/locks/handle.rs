@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 
 use crate::{
     Error, Guard, Status,
-    config::{Handoff, RwPolicy, check_backoff, check_lease, check_max_hold, check_renewed},
+    config::{Handoff, RwPolicy, check_lease, check_max_hold, check_renewed},
     engine::core::Core,
     engine::queue::{self, Patience, Spec, Waits},
     error::Invalid,
@@ -137,7 +137,12 @@ impl Handle {
         place: &'static Location<'static>,
     ) -> Result<Spec, Error> {
         let settings = &self.settings;
-        let mut lease = check_lease("lease", settings.lease)?;
+        let what = if settings.fixed {
+            "fixed_lease"
+        } else {
+            "lease"
+        };
+        let mut lease = check_lease(what, settings.lease)?;
         if let Some(most) = settings.max_hold {
             lease = lease.min(check_max_hold(most, settings.fixed)?);
         }
@@ -148,7 +153,7 @@ impl Handle {
             self.core.config.renew_every(lease)
         };
         let waits = match settings.backoff {
-            Some((first, most)) => settings.waits.with(check_backoff(first, most)?),
+            Some((first, most)) => settings.waits.with(first, most)?,
             None => settings.waits,
         };
         Ok(Spec {

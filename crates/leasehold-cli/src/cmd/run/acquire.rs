@@ -115,7 +115,7 @@ async fn lock(
     remarks: &Remarks,
 ) -> Result<Option<Held>, Failure> {
     if args.kind == Kind::Leased {
-        look_for_permits(args, client, permits).await?;
+        look_for_permits(args, client, permits, remarks).await?;
     }
     let ask = Ask {
         lease: terms.first(),
@@ -142,17 +142,27 @@ async fn look_for_permits(
     args: &Run,
     client: &Client,
     permits: Option<u32>,
+    remarks: &Remarks,
 ) -> Result<(), Failure> {
     let name = &args.name;
     if let Some(permits) = permits {
-        client
-            .leased_semaphore(name)
-            .try_set_permits(permits)
-            .await?;
-        return Ok(());
+        let semaphore = client.leased_semaphore(name);
+        if semaphore.try_set_permits(permits).await? {
+            return Ok(());
+        }
     }
     // Only to be helpful: what a server without an answer means is a matter of the wait for the permit.
     let status = args.kind.status(client, name).await;
+    if let (Some(wanted), Ok(status)) = (permits, &status) {
+        let there = kinds::permits(status);
+        if there != i64::from(wanted) {
+            remarks.add(&format!(
+                "the semaphore {name:?} has {there} permits; --permits {wanted} changes nothing, it counts only where no \
+                 client has set them"
+            ));
+        }
+        return Ok(());
+    }
     if status.is_ok_and(|status| kinds::has_no_permits(&status)) {
         return Err(Failure::new(
             Exit::Rejected,

@@ -242,12 +242,12 @@ struct NotRedis;
 struct HungUp;
 
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {}; check host and port, or raise the connect timeout", humane(*.0))]
+#[error("no answer within {}; check host and port, or wait longer, with connect_timeout or --connect-timeout", humane(*.0))]
 struct Silent(Duration);
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no answer to the TLS handshake within {}; check that the server speaks TLS at this port, or raise the connect timeout",
+    "no answer to the TLS handshake within {}; check that the server speaks TLS at this port, or wait longer, with connect_timeout or --connect-timeout",
     humane(*.0)
 )]
 struct SilentInHandshake(Duration);

@@ -4,8 +4,8 @@ use std::{panic::Location, time::Duration};
 
 use crate::{
     clock::{Span, Tick},
-    config::{Backoff, Handoff, VERIFY_EVERY_MOST, millis},
-    error::NO_REENTRY,
+    config::{Backoff, Handoff, VERIFY_EVERY_MOST, check_backoff, millis},
+    error::{Error, NO_REENTRY},
     kind::Access,
     name::Name,
     owner::OwnerId,
@@ -143,14 +143,13 @@ pub(crate) enum Waits {
 }
 
 impl Waits {
-    /// The same with other pauses, if there are any.
-    pub(crate) fn with(self, backoff: Backoff) -> Waits {
-        match self {
-            Waits::Told => Waits::Told,
-            Waits::ToldOrLooks(_) => Waits::ToldOrLooks(backoff),
-            Waits::Looks(_) => Waits::Looks(backoff),
-            Waits::InTurn => Waits::InTurn,
-        }
+    /// The same with these pauses, if there are any.
+    pub(crate) fn with(self, first: Duration, most: Duration) -> Result<Waits, Error> {
+        Ok(match self {
+            Waits::ToldOrLooks(usual) => Waits::ToldOrLooks(check_backoff(first, most, usual)?),
+            Waits::Looks(usual) => Waits::Looks(check_backoff(first, most, usual)?),
+            Waits::Told | Waits::InTurn => self,
+        })
     }
 
     pub(super) fn is_in_turn(self) -> bool {
