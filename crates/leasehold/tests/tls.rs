@@ -337,6 +337,17 @@ async fn a_server_that_ends_the_handshake_is_told_apart_from_one_that_speaks_no_
     closing.abort();
 }
 
+/// As openssl makes them without -extfile: `openssl x509 -req -in worker.csr -signkey worker.key -days 36500`.
+const OF_VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIHeMIGRAhQGdzs/ea2XwNb+nIGuV6ILjxUeHTAFBgMrZXAwETEPMA0GA1UEAwwG
+d29ya2VyMCAXDTI2MTEyMjE5NTM0NVoYDzIxMjYxMDI5MTk1MzQ1WjARMQ8wDQYD
+VQQDDAZ3b3JrZXIwKjAFBgMrZXADIQCbBeOve+8VDWcABPbDsee7zzGH6ZGk94gb
+z8sOsy3HZzAFBgMrZXADQQDaf2Zg9ANEHnFHoFUs6T4PA3ARwR83DY1ddBgRy0L2
+Xciu6novN+52+wXZdI2+owfDvFn6Ly8+KSVFFhL/PCsF
+-----END CERTIFICATE-----
+";
+
 #[tokio::test]
 async fn settings_that_do_not_fit_are_refused_before_anything_is_sent() {
     let authority = Authority::new("the authority");
@@ -367,6 +378,11 @@ async fn settings_that_do_not_fit_are_refused_before_anything_is_sent() {
             rediss,
             tls().client_cert_pem("hush", one.key.as_str()),
             "BEGIN CERTIFICATE",
+        ),
+        (
+            rediss,
+            tls().client_cert_pem(OF_VERSION_1, one.key.as_str()),
+            "of version 3",
         ),
         (rediss, Tls::new().root_pem("hush"), "BEGIN CERTIFICATE"),
         (

@@ -254,6 +254,12 @@ fn certified(
                 .remedy("give the key that the certificate was made with")
                 .into())
         }
+        Err(rustls::Error::InvalidCertificate(_)) => {
+            let limit = "an X.509 certificate of version 3";
+            Err(Invalid::new(CERTIFICATE, certificates.shown(), limit)
+                .remedy("make one as openssl x509 does with -extfile")
+                .into())
+        }
         Err(_) => Err(unfit("make one with `openssl genpkey -algorithm ed25519`").into()),
     }
 }
