@@ -28,11 +28,11 @@ pub struct Shop {
     pub bank: Bank,
 }
 
-type Refused = (StatusCode, String);
+type Refused = (StatusCode, &'static str);
 
 fn unavailable(why: impl Display) -> Refused {
-    let why = format!("nothing was sold: {why}");
-    (StatusCode::SERVICE_UNAVAILABLE, why)
+    eprintln!("nothing was sold: {why}"); // for those who run the shop
+    (StatusCode::SERVICE_UNAVAILABLE, "not sold, try again")
 }
 
 impl Shop {
@@ -49,13 +49,13 @@ impl Shop {
         // From here on the database refuses holders that came before.
         let umbrella = self.stock.look(guard.token()).map_err(unavailable)?;
         if umbrella == 0 {
-            return Err((StatusCode::GONE, "no umbrella is left".into()));
+            return Err((StatusCode::GONE, "no umbrella is left"));
         }
         // Nothing is sold yet, so this may be cut short: if the lock is lost, or the bank is slow.
         let payment = tokio::time::timeout(PAY, (self.bank)(buyer));
         let paid = guard.run(payment).await.map_err(unavailable)?;
         if !paid.map_err(unavailable)? {
-            return Err((StatusCode::PAYMENT_REQUIRED, "the bank says no".into()));
+            return Err((StatusCode::PAYMENT_REQUIRED, "the bank says no"));
         }
         // The step that counts is not cut short: the answer to the buyer is what the database says.
         let sold = self.stock.sell(guard.token(), umbrella, buyer);
