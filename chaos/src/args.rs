@@ -41,7 +41,7 @@ pub(crate) struct NemesisArgs {
     #[arg(long, default_value_t = 4)]
     pub(crate) tasks: u64,
     /// How many names they fight for.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 9)]
     pub(crate) names: usize,
     /// The kinds of the names in turn: `all`, or a list such as `mutex,rw`.
     #[arg(long, default_value = "all", value_parser = Kinds::parse)]

@@ -1,7 +1,7 @@
 //! Reads what the processes wrote down, and judges it while they still write.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -51,8 +51,16 @@ pub(crate) struct Checker {
     pub(crate) quiet: BTreeMap<u64, [usize; 3]>,
     pub(crate) setups: BTreeMap<u64, String>,
     pub(crate) calm_locks: BTreeMap<u64, u64>,
+    /// The clients of each process that lives.
+    clients: BTreeMap<u64, BTreeSet<String>>,
+    /// The clients that have ended, one way or the other: what they held without a lease is lost.
+    pub(crate) gone: BTreeSet<String>,
+    /// The processes that did not come to their end.
+    pub(crate) killed: BTreeSet<u64>,
+    /// Latches that may be left.
+    pub(crate) doubtful: BTreeSet<String>,
     /// Hangs that were told already.
-    pub(crate) reported: std::collections::BTreeSet<(u64, u64)>,
+    pub(crate) reported: BTreeSet<(u64, u64)>,
 }
 
 impl Checker {
@@ -136,6 +144,16 @@ impl Checker {
             Record::Ready { setup } => {
                 self.setups.insert(process, setup);
             }
+            Record::Client { id } => {
+                self.clients.entry(process).or_default().insert(id);
+            }
+            Record::Gone { id } => {
+                self.gone.insert(id);
+            }
+            Record::Doubtful { name } => {
+                self.doubtful.insert(name);
+            }
+            Record::Breach { what } => self.sentences.push(format!("process {process}: {what}")),
             Record::CalmLock { .. } => *self.calm_locks.entry(process).or_default() += 1,
             Record::Quiet { left } => {
                 self.quiet.insert(process, left);
@@ -175,6 +193,11 @@ impl Checker {
             span.ended |= span.id.process == process;
         }
         self.open_asks.retain(|&(of, _), _| of != process);
+        self.gone
+            .extend(self.clients.remove(&process).unwrap_or_default());
+        if !self.quiet.contains_key(&process) {
+            self.killed.insert(process);
+        }
     }
 
     /// Looks for overlaps, and forgets spans that ended longer than `keep` ago.

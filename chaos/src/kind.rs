@@ -15,10 +15,14 @@ pub(crate) enum Kind {
     /// A leased semaphore of one permit.
     Permit,
     Fair,
+    /// A semaphore without leases, of one permit. The permits of the dead are given back by an [operator](crate::operator).
+    Semaphore,
+    /// Latches, one after the other: each has a name of its own that begins with this one's.
+    Latch,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 7] = [
+    pub(crate) const ALL: [Kind; 9] = [
         Kind::Mutex,
         Kind::Fenced,
         Kind::Rw,
@@ -26,6 +30,8 @@ impl Kind {
         Kind::Spin,
         Kind::Permit,
         Kind::Fair,
+        Kind::Semaphore,
+        Kind::Latch,
     ];
 
     fn word(self) -> &'static str {
@@ -37,6 +43,22 @@ impl Kind {
             Kind::Spin => "spin",
             Kind::Permit => "permit",
             Kind::Fair => "fair",
+            Kind::Semaphore => "semaphore",
+            Kind::Latch => "latch",
+        }
+    }
+
+    /// Whether it has a lease, and so can be a part of a multi-lock.
+    pub(crate) fn is_leased(self) -> bool {
+        !matches!(self, Kind::Semaphore | Kind::Latch)
+    }
+
+    /// The key of its permits that are out, if it has permits.
+    pub(crate) fn permits_out(self, name: &str) -> Option<String> {
+        match self {
+            Kind::Permit => Some(format!("{{{name}}}:timeout")),
+            Kind::Semaphore => Some(format!("leasehold:{{{name}}}:semaphore:out")),
+            _ => None,
         }
     }
 
@@ -50,7 +72,8 @@ impl Kind {
 
 /// Makes the semaphores among these names, with their permit, as any library does.
 pub(crate) fn prepare(server: &Server, names: &[String]) {
-    for name in names.iter().filter(|name| Kind::of(name) == Kind::Permit) {
+    let has_permits = |name: &&String| Kind::of(name).permits_out(name).is_some();
+    for name in names.iter().filter(has_permits) {
         server.cli(&["SET", name, "1"]);
     }
 }
@@ -109,6 +132,6 @@ mod tests {
         assert_eq!(Kind::of("rw:2"), Kind::Rw);
         let all = Kinds::parse("all").unwrap();
         assert_eq!(Kinds::parse(&all.to_string()).unwrap().0, Kind::ALL);
-        assert!(Kinds::parse("sem").unwrap_err().contains("mutex"));
+        assert!(Kinds::parse("sema").unwrap_err().contains("mutex"));
     }
 }

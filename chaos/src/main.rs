@@ -9,6 +9,7 @@ mod invariants;
 mod journal;
 mod kind;
 mod nemesis;
+mod operator;
 mod ops;
 mod record;
 mod report;

@@ -96,6 +96,26 @@ pub(crate) enum Record {
         /// Nanoseconds.
         took: u64,
     },
+    /// A client has connected.
+    Client {
+        /// Its uuid.
+        id: String,
+    },
+    /// A client was shut down: none of its guards is valid any more.
+    Gone {
+        /// Its uuid.
+        id: String,
+    },
+    /// No answer says whether a latch was set: it may stay.
+    Doubtful {
+        /// The latch.
+        name: String,
+    },
+    /// A promise was broken, in a sentence.
+    Breach {
+        /// Which one, and how.
+        what: String,
+    },
     /// Nothing is held or asked for. What is left in memory: queues, watched holds, tasks.
     Quiet {
         /// [`footprint`](crate::api::footprint)

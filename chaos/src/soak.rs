@@ -35,6 +35,7 @@ use crate::{
         overlaps_found,
         schedule::{Fault, Plan, Schedule, Target},
     },
+    operator::{Operator, take_back_now},
     ops::{self, LONGEST_LEASE, Phase, World},
     report::Report,
     worker,
@@ -59,6 +60,7 @@ struct Outside<'a> {
     world: Arc<World>,
     proxies: Vec<Proxy>,
     checker: Checker,
+    operator: Option<Operator>,
     log: Log,
     patience: Patience,
     report: Report,
@@ -73,7 +75,9 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         args.operations
     );
     let server = Server::start(flavor);
-    kind::prepare(&server, &args.kinds.names(args.names));
+    let names = args.kinds.names(args.names);
+    kind::prepare(&server, &names);
+    let operator = Operator::start(&server.url(), &names);
     let proxies: Vec<Proxy> = (0..args.clients)
         .map(|_| Proxy::start(server.addr()))
         .collect();
@@ -97,7 +101,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     let world = Arc::new(World {
         journal: Journal::in_memory(),
         counter: Counter::open(&dir.path().join("counter")).expect("a counter"),
-        names: args.kinds.names(args.names),
+        names,
         lease,
         brisk: true,
         process: 0,
@@ -105,6 +109,9 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         operations: AtomicU64::new(0),
         clients: clients.collect(),
     });
+    for client in 0..args.clients {
+        world.journal.write(ops::begins(&world.client(client)));
+    }
     let mut tasks = JoinSet::new();
     for task in 0..args.clients * args.tasks {
         let work = ops::work(Arc::clone(&world), task % args.clients, rng.u64(..));
@@ -116,6 +123,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         world,
         proxies,
         checker: Checker::default(),
+        operator: Some(operator),
         log: Log::default(),
         patience: Patience {
             lease,
@@ -257,6 +265,7 @@ impl Outside<'_> {
             .hangs
             .extend(hangs.map(|failure| format!("in the calm, {failure}")));
         self.look();
+        self.operator = None;
         // Tasks that are left hang, and were reported.
         tasks.abort_all();
     }
@@ -277,6 +286,15 @@ impl Outside<'_> {
             .map(|channel| format!("a subscription to {channel:?}"));
         self.report.leftovers.extend(listens);
         self.report.unrest(leftovers::unrest(server));
+        let out = take_back_now(
+            &mut server.connection(),
+            &self.world.names,
+            &self.checker.gone,
+        );
+        let out = out.into_iter();
+        self.report.leftovers.extend(
+            out.map(|out| format!("a permit of a client that lives and holds nothing: {out}")),
+        );
         // Every other client is shut down; the rest are dropped with the world.
         for client in (0..self.args.clients).step_by(2) {
             let client = self.world.client(client);
@@ -324,9 +342,9 @@ impl Outside<'_> {
             lease,
             poll: Duration::ZERO,
         };
-        let mut keys = leftovers::keys(server, &names, ends);
+        let mut keys = leftovers::keys(server, &names, ends, &self.checker);
         for key in &mut keys {
-            key.allowed &= key.kind == "tombstone";
+            key.allowed &= ["tombstone", "of a semaphore", "of a latch"].contains(&key.kind);
         }
         self.report.keys(&keys);
         self.report.seconds = millis(now() - started) / 1e3;
@@ -347,6 +365,9 @@ impl Outside<'_> {
     fn look(&mut self) {
         for record in self.world.journal.take() {
             self.checker.add(0, record);
+        }
+        if let Some(operator) = &self.operator {
+            operator.hears_of(&self.checker.gone);
         }
         for (_, number, ask) in self.checker.hanging(now(), self.patience) {
             let waited = millis(now() - ask.at) / 1e3;

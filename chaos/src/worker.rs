@@ -91,6 +91,7 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
     let lease = Duration::from_millis(job.lease_ms);
     let journal = Journal::to_file(&job.journal).expect("the journal can be opened");
     let client = connect(&job.url, lease, &mut rng).await;
+    journal.write(ops::begins(&client));
     journal.write(Record::Ready {
         setup: format!("{threads} threads"),
     });

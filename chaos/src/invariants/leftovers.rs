@@ -6,7 +6,7 @@ use leasehold_testkit::Server;
 use redis::Connection;
 use serde::Serialize;
 
-use crate::kind::Kind;
+use crate::{checker::Checker, kind::Kind};
 
 /// A key, and when it ends.
 #[derive(Clone, Debug, Serialize)]
@@ -29,7 +29,7 @@ pub(crate) struct Ends {
 }
 
 /// The state of a server.
-pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
+pub(crate) fn keys(server: &Server, names: &[String], ends: Ends, checker: &Checker) -> Vec<Key> {
     let mut connection = server.connection();
     let mut found: Vec<String> = ask(&mut connection, &["KEYS", "*"]);
     found.sort_unstable();
@@ -38,7 +38,7 @@ pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
         .filter_map(|key| {
             let ttl_ms: i64 = ask(&mut connection, &["PTTL", &key]);
             // -2: it has ended since.
-            (ttl_ms != -2).then(|| judge(key, ttl_ms, names, ends))
+            (ttl_ms != -2).then(|| judge(key, ttl_ms, names, ends, checker))
         })
         .chain(wrong_permits(server, names))
         .collect()
@@ -48,9 +48,12 @@ pub(crate) fn keys(server: &Server, names: &[String], ends: Ends) -> Vec<Key> {
 fn wrong_permits(server: &Server, names: &[String]) -> Vec<Key> {
     let mut connection = server.connection();
     let mut wrong = Vec::new();
-    for name in names.iter().filter(|name| Kind::of(name) == Kind::Permit) {
+    for name in names {
+        let Some(out) = Kind::of(name).permits_out(name) else {
+            continue;
+        };
         let free: i64 = ask(&mut connection, &["GET", name]);
-        let out: i64 = ask(&mut connection, &["ZCARD", &format!("{{{name}}}:timeout")]);
+        let out: i64 = ask(&mut connection, &["ZCARD", &out]);
         if free + out != 1 {
             wrong.push(Key {
                 path: format!("{name}: {free} free, {out} out"),
@@ -78,15 +81,33 @@ fn is_of_fair(path: &str) -> bool {
         || path.starts_with("leasehold:") && path.ends_with(":fair:places")
 }
 
-fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
+/// A latch that was neither counted down nor deleted: that of a process that died, or one of which no answer says whether it was
+/// set. Beside the count stands the mark that it is a latch's.
+fn is_of_latch(path: &str, checker: &Checker) -> bool {
+    let mark = path.strip_prefix("leasehold:{");
+    let name = mark.map_or(Some(path), |mark| mark.strip_suffix("}:latch:set"));
+    let Some(name) = name else {
+        return false;
+    };
+    let mut parts = name.split(':').skip(2);
+    let process = parts.next().and_then(|process| process.parse().ok());
+    name.starts_with("latch:")
+        && (checker.doubtful.contains(name)
+            || process.is_some_and(|process| checker.killed.contains(&process)))
+}
+
+fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends, checker: &Checker) -> Key {
     let tombstone = ends.lease.max(Duration::from_secs(30));
-    let is_permit = |name: &String| Kind::of(name) == Kind::Permit;
-    let permits = names.iter().filter(|name| is_permit(name));
     // Neither has an end: the semaphore stays, and a permit's time is in the sorted set.
-    let stays = permits.flat_map(|name| [name.clone(), format!("{{{name}}}:timeout")]);
-    let stays = stays.into_iter().any(|key| key == path);
+    let stays = names.iter().any(|name| match Kind::of(name) {
+        Kind::Permit => path == *name || Kind::Permit.permits_out(name).as_ref() == Some(&path),
+        Kind::Semaphore => path == *name,
+        _ => false,
+    });
     let (kind, most) = if stays {
         ("of a semaphore", None)
+    } else if is_of_latch(&path, checker) {
+        ("of a latch", None)
     } else if names.contains(&path) {
         ("hold", Some(ends.lease))
     } else if path.starts_with("leasehold:") && path.contains(":gone:") {
@@ -103,7 +124,7 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends) -> Key {
     let ttl = u64::try_from(ttl_ms).map(Duration::from_millis);
     let allowed = match most {
         Some(most) => ttl.is_ok_and(|ttl| ttl <= most),
-        None => stays,
+        None => kind != "unknown",
     };
     Key {
         path,
@@ -180,7 +201,10 @@ mod tests {
 
     #[test]
     fn a_key_needs_a_name_and_an_end() {
-        let names = ["mutex:1".to_owned(), "permit:2".to_owned()];
+        let names = ["mutex:1", "permit:2", "semaphore:3", "latch:4"].map(str::to_owned);
+        let mut checker = Checker::default();
+        checker.doubtful.insert("latch:4:7:13".to_owned());
+        checker.killed.insert(8);
         let ends = Ends {
             lease: Duration::from_secs(2),
             poll: Duration::from_secs(10),
@@ -196,11 +220,19 @@ mod tests {
             ("permit:2", -1, true),
             ("{permit:2}:timeout", -1, true),
             ("redisson_unlock_latch:{mutex:1}", 10, false),
+            ("semaphore:3", -1, true),
+            ("leasehold:{semaphore:3}:semaphore:out", 9_000, false),
+            ("latch:4:7:12", -1, false),
+            ("latch:4:7:13", -1, true),
+            ("leasehold:{latch:4:7:13}:latch:set", 86_400_000, true),
+            ("leasehold:{latch:4:7:12}:latch:set", 86_400_000, false),
+            ("latch:4:8:12", -1, true),
+            ("leasehold:{latch:4:8:12}:latch:gone:9", -1, false),
             ("redisson_lock_queue:{mutex:1}", 3_600_000, true),
             ("redisson_lock_timeout:{mutex:1}", -1, false),
             ("leasehold:{mutex:1}:fair:places", 3_600_001, false),
         ] {
-            let judged = judge(key.to_owned(), ttl, &names, ends);
+            let judged = judge(key.to_owned(), ttl, &names, ends, &checker);
             assert_eq!(judged.allowed, allowed, "{judged:?}");
         }
     }

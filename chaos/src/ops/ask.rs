@@ -13,6 +13,7 @@ use leasehold::{Error, Guard, Handoff};
 use super::{
     LONGEST_LEASE, World,
     hold::{self, Terms},
+    latch,
 };
 use crate::{
     api,
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// How an ask ended.
-enum Answer<G> {
+pub(super) enum Answer<G> {
     Guard(G),
     Busy,
     Dropped,
@@ -30,7 +31,7 @@ enum Answer<G> {
 }
 
 /// How an ask is given up before it is answered.
-enum Patience {
+pub(super) enum Patience {
     Endless,
     /// Dropped after this time.
     For(Duration),
@@ -40,12 +41,12 @@ enum Patience {
 
 /// An ask, as it was drawn.
 pub(super) struct Plan {
-    name: usize,
+    pub(super) name: usize,
     pub(super) handoff: Option<Handoff>,
     pub(super) lease: Lease,
     /// How long it waits; `None`: without end.
     pub(super) wait: Option<Duration>,
-    patience: Patience,
+    pub(super) patience: Patience,
 }
 
 /// The terms of its lease.
@@ -110,20 +111,48 @@ impl Plan {
     }
 }
 
-/// Asks through a handle of any kind, by its three verbs, as planned.
+/// Asks through a handle of any kind with a lease, by its three verbs, as planned.
 macro_rules! ask {
-    ($world:expr, $plan:expr, $rng:expr, $lock:expr, $wait:ident, $try:ident, $try_for:ident) => {{
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, $verb:ident) => {{
         let plan = $plan;
         let lock = $lock;
-        let lock = match plan.handoff {
-            Some(handoff) => lock.handoff(handoff),
-            None => lock,
-        };
         let lock = match plan.lease {
             Lease::Fixed(lease) => lock.fixed_lease(lease),
             Lease::Renewed(lease) => lock.lease(lease),
             Lease::MaxHold(most) => lock.max_hold(most),
             Lease::OfTheClient => lock,
+        };
+        ask_as_it_is!($world, plan, $rng, lock, $verb);
+    }};
+}
+
+/// Asks through a handle of any kind, by its three verbs, as planned but for the lease.
+macro_rules! ask_as_it_is {
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, lock) => {
+        ask_as_it_is!($world, $plan, $rng, $lock, lock, try_lock, try_lock_for)
+    };
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, acquire) => {
+        ask_as_it_is!(
+            $world,
+            $plan,
+            $rng,
+            $lock,
+            acquire,
+            try_acquire,
+            try_acquire_for
+        )
+    };
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, read) => {
+        ask_as_it_is!($world, $plan, $rng, $lock, read, try_read, try_read_for)
+    };
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, write) => {
+        ask_as_it_is!($world, $plan, $rng, $lock, write, try_write, try_write_for)
+    };
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr, $wait:ident, $try:ident, $try_for:ident) => {{
+        let (plan, lock) = ($plan, $lock);
+        let lock = match plan.handoff {
+            Some(handoff) => lock.handoff(handoff),
+            None => lock,
         };
         let wait = plan.wait;
         let asked = async {
@@ -136,6 +165,7 @@ macro_rules! ask {
         let terms = Terms {
             shared: stringify!($wait) == "read",
             fixed: plan.is_fixed(),
+            detaches: Kind::of(&$world.names[plan.name]).is_leased(),
         };
         carry_out($world, plan, asked, terms, $rng).await;
     }};
@@ -148,92 +178,37 @@ pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
     let (client, name) = (world.client(client), &world.names[number]);
     match Kind::of(name) {
         Kind::Mutex => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.mutex(name),
-                lock,
-                try_lock,
-                try_lock_for
-            );
+            ask!(world, plan, rng, client.mutex(name), lock);
         }
         Kind::Fenced => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.fenced_mutex(name),
-                lock,
-                try_lock,
-                try_lock_for
-            );
+            ask!(world, plan, rng, client.fenced_mutex(name), lock);
         }
         Kind::Plain => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.plain_mutex(name),
-                lock,
-                try_lock,
-                try_lock_for
-            );
+            ask!(world, plan, rng, client.plain_mutex(name), lock);
         }
         Kind::Spin => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.spin_mutex(name),
-                lock,
-                try_lock,
-                try_lock_for
-            );
+            ask!(world, plan, rng, client.spin_mutex(name), lock);
         }
         Kind::Permit => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.leased_semaphore(name),
-                acquire,
-                try_acquire,
-                try_acquire_for
-            );
+            ask!(world, plan, rng, client.leased_semaphore(name), acquire);
         }
         Kind::Fair => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.fair_mutex(name),
-                lock,
-                try_lock,
-                try_lock_for
-            );
+            ask!(world, plan, rng, client.fair_mutex(name), lock);
         }
+        Kind::Semaphore => {
+            let plan = Plan {
+                lease: Lease::OfTheClient, // which it has not
+                ..plan
+            };
+            let lock = client.semaphore(name);
+            ask_as_it_is!(world, plan, rng, lock, acquire);
+        }
+        Kind::Latch => latch::one(world, &client, plan, rng).await,
         Kind::Rw if rng.u32(0..3) == 0 => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.rw_lock(name),
-                write,
-                try_write,
-                try_write_for
-            );
+            ask!(world, plan, rng, client.rw_lock(name), write);
         }
         Kind::Rw => {
-            ask!(
-                world,
-                plan,
-                rng,
-                client.rw_lock(name),
-                read,
-                try_read,
-                try_read_for
-            );
+            ask!(world, plan, rng, client.rw_lock(name), read);
         }
     }
 }
@@ -267,13 +242,6 @@ pub(super) async fn answer<G>(
         wait: plan.wait.map(nanos),
         at: now(),
     });
-    let asked = async {
-        match asked.await {
-            Ok(Some(guard)) => Answer::Guard(guard),
-            Ok(None) => Answer::Busy,
-            Err(error) => Answer::Failed(error),
-        }
-    };
     let answer = impatiently(asked, plan.patience).await;
     let at = now();
     let what = match &answer {
@@ -292,7 +260,18 @@ pub(super) async fn answer<G>(
     None
 }
 
-async fn impatiently<G>(asked: impl Future<Output = Answer<G>>, patience: Patience) -> Answer<G> {
+/// Waits as long as `patience` lasts.
+pub(super) async fn impatiently<G>(
+    asked: impl Future<Output = Result<Option<G>, Error>>,
+    patience: Patience,
+) -> Answer<G> {
+    let asked = async {
+        match asked.await {
+            Ok(Some(guard)) => Answer::Guard(guard),
+            Ok(None) => Answer::Busy,
+            Err(error) => Answer::Failed(error),
+        }
+    };
     match patience {
         Patience::Endless => asked.await,
         Patience::For(wait) => tokio::time::timeout(wait, asked)
@@ -327,6 +306,8 @@ pub(crate) async fn calm_lock(world: &World, client: usize, number: usize) -> Re
         Kind::Permit => calm(world, number, client.leased_semaphore(name).acquire()).await,
         Kind::Fair => calm(world, number, client.fair_mutex(name).lock()).await,
         Kind::Rw => calm(world, number, client.rw_lock(name).write()).await,
+        Kind::Semaphore => calm(world, number, client.semaphore(name).acquire()).await,
+        Kind::Latch => latch::calm(world, &client, number).await,
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Terms {
     /// Guards that are shared do not exclude each other.
     pub(super) shared: bool,
     pub(super) fixed: bool,
+    /// Whether a hold that is detached comes back by itself.
+    pub(super) detaches: bool,
 }
 
 /// Holds for a while drawn at random, and lets go.
@@ -29,7 +31,7 @@ pub(super) async fn hold<K>(
     terms: Terms,
     rng: &mut Rng,
 ) {
-    let Terms { shared, fixed } = terms;
+    let Terms { shared, fixed, .. } = terms;
     let mut witness = Witness::new(&world.journal, name, shared, None);
     // The first look comes at once: nothing else stands between the answer and its use.
     witness.look(&guard);
@@ -47,17 +49,17 @@ pub(super) async fn hold<K>(
             within.look(&inner);
             if rng.bool() {
                 // The outer guard goes first; the name stays with the inner one.
-                let_go(world, &mut witness, guard, rng).await;
+                let_go(world, &mut witness, guard, terms, rng).await;
                 let until = now() + nanos(Duration::from_micros(rng.u64(0..3_000)));
                 look_and_count(world, name, &inner, &mut within, until, rng).await;
-                let_go(world, &mut within, inner, rng).await;
+                let_go(world, &mut within, inner, terms, rng).await;
                 return;
             }
-            let_go(world, &mut within, inner, rng).await;
+            let_go(world, &mut within, inner, terms, rng).await;
             witness.look(&guard);
         }
     }
-    let_go(world, &mut witness, guard, rng).await;
+    let_go(world, &mut witness, guard, terms, rng).await;
 }
 
 /// In the calm.
@@ -189,13 +191,19 @@ fn length(world: &World, rng: &mut Rng) -> Duration {
     most.mul_f64(0.1 + 0.9 * rng.f64())
 }
 
-async fn let_go<K>(world: &World, witness: &mut Witness<'_>, guard: Guard<K>, rng: &mut Rng) {
+async fn let_go<K>(
+    world: &World,
+    witness: &mut Witness<'_>,
+    guard: Guard<K>,
+    terms: Terms,
+    rng: &mut Rng,
+) {
     world.counted();
     witness.look(&guard);
     // Rare, since no task can have the name for the rest of the lease.
     let detaches = rng.u32(0..if world.brisk { 2_000 } else { 100 }) == 0;
     match rng.u32(1..60) {
-        _ if detaches => {
+        _ if detaches && terms.detaches => {
             witness.end("detach");
             guard.detach();
         }

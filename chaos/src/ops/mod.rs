@@ -2,6 +2,7 @@
 
 mod ask;
 mod hold;
+mod latch;
 mod several;
 
 use std::{
@@ -16,7 +17,7 @@ use fastrand::Rng;
 use leasehold::{Client, Error, Handoff, Shutdown};
 use tokio::sync::watch;
 
-use crate::{counter::Counter, journal::Journal};
+use crate::{counter::Counter, journal::Journal, record::Record};
 
 pub(crate) use ask::calm_lock;
 
@@ -95,20 +96,32 @@ async fn replace_client(world: &World, index: usize, rng: &mut Rng) {
     let Ok(fresh) = connect(&world.clients[index].1, world.lease, rng).await else {
         return; // the way to the server is broken just now
     };
+    world.journal.write(begins(&fresh));
     let slot = &world.clients[index].0;
     let old = std::mem::replace(
         &mut *slot.lock().unwrap_or_else(PoisonError::into_inner),
         fresh,
     );
+    let id = old.id().to_owned();
     match rng.u32(0..4) {
         0 => old.shutdown(Shutdown::LetExpire).await,
-        1 => drop(old),
+        1 => {
+            drop(old);
+            return; // its guards live on
+        }
         _ => {
             let grace = rng.u64(0..100);
             let grace = Duration::from_millis(grace);
             old.shutdown(Shutdown::ReleaseAll { grace }).await;
         }
     }
+    world.journal.write(Record::Gone { id });
+}
+
+/// Written before the client is asked for anything.
+pub(crate) fn begins(client: &Client) -> Record {
+    let id = client.id().to_owned();
+    Record::Client { id }
 }
 
 /// A client with settings drawn at random.

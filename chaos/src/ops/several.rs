@@ -20,9 +20,13 @@ use crate::{
 /// Asks for two or three of the names, and holds them.
 pub(super) async fn some(world: &World, client: usize, rng: &mut Rng) {
     let client = world.client(client);
-    let mut numbers: Vec<usize> = (0..world.names.len()).collect();
+    let is_leased = |number: &usize| Kind::of(&world.names[*number]).is_leased();
+    let mut numbers: Vec<usize> = (0..world.names.len()).filter(is_leased).collect();
     rng.shuffle(&mut numbers);
     numbers.truncate(rng.usize(2..=3));
+    if numbers.is_empty() {
+        return;
+    }
     let parts = numbers
         .iter()
         .map(|number| part(&client, &world.names[*number]));
@@ -63,6 +67,7 @@ fn part(client: &Client, name: &str) -> Part {
         Kind::Permit => client.leased_semaphore(name).part(1),
         Kind::Fair => (&client.fair_mutex(name)).into(),
         Kind::Rw => client.rw_lock(name).write_part(),
+        Kind::Semaphore | Kind::Latch => unreachable!("these have no leases"),
     }
 }
 
