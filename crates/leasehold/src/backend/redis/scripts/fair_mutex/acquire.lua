@@ -44,7 +44,7 @@ local ttl, foreign
 local holder = holders[1]
 if holder then
   if call('HEXISTS', KEYS[1], 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a fair_mutex')
+    return refuse('fair_mutex')
   end
   ttl = call('PTTL', KEYS[1])
   foreign = is_foreign(holder)

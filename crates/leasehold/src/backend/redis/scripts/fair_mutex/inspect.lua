@@ -11,7 +11,7 @@ if held.err then
 end
 for i = 1, #held, 2 do
   if held[i] == 'mode' then
-    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a fair_mutex')
+    return refuse('fair_mutex')
   end
 end
 local seen, clients = {}, 0

@@ -52,7 +52,7 @@ if known > 0 then
     return { 2, 0 }
   end
   if call('HEXISTS', KEYS[1], 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a fenced_mutex')
+    return refuse('fenced_mutex')
   end
   if ARGV[3] ~= '0' then
     local wanted = owner .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]

@@ -13,7 +13,7 @@ if held.err then
 end
 for i = 1, #held, 2 do
   if held[i] == 'mode' then
-    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a fenced_mutex')
+    return refuse('fenced_mutex')
   end
 end
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])

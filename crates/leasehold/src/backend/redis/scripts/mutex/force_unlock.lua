@@ -15,7 +15,7 @@ if owners.err then
 end
 for _, owner in ipairs(owners) do
   if owner == 'mode' then
-    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
+    return refuse('mutex')
   end
 end
 if #owners == 0 then

@@ -12,7 +12,7 @@ if held.err then
 end
 for i = 1, #held, 2 do
   if held[i] == 'mode' then
-    return redis.error_reply('WRONGTYPE the name is held as a rw_lock, and not as a mutex')
+    return refuse('mutex')
   end
 end
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
