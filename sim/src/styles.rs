@@ -80,6 +80,10 @@ fn short_leases_on_a_slow_network(config: &mut Config, r: &mut Rng) {
     config.same_terms = false;
     config.lease = pick(r, &[60, 100, 300, 1_000]) * MS;
     config.latency = pick(r, &[10, 30, 60]) * MS;
+    // One that asked for less than a round trip leaves, and another stands there when its answer comes (L4).
+    config.tasks = config.tasks.max(2);
+    config.ops = 5;
+    config.faults.cancel = if r.bool() { 0.3 } else { 0.0 };
 }
 
 /// Cut off when the work is done.
