@@ -113,7 +113,7 @@ fn copies_older_than_tombstones(config: &mut Config, r: &mut Rng) {
 /// Chosen by a release, and dead at once, under a lease that ends before the one that the others were told of: they must have heard of it (L1).
 fn dead_under_a_shorter_lease(config: &mut Config, r: &mut Rng) {
     one_name(config, r);
-    config.clients = config.clients.max(3);
+    config.clients = r.u8(3..=7);
     config.same_terms = false;
     config.lease = pick(r, &[300, 1_000, 3_000]) * MS;
     config.poll_every = 10 * SECOND;

@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{SOON, World, int, rw::until_waiting_here, servers, soon};
-use leasehold::{Client, Status};
+use leasehold::{Client, RwPolicy, Status};
 use leasehold_testkit::{Lane, Proxy, Server, Way, wait_until_async};
 
 const LONG: Duration = Duration::from_secs(25);
@@ -68,6 +68,79 @@ kind!(who_waits_for_a_mutex_hears_of_a_shorter_lease, mutex);
 kind!(who_waits_for_a_fenced_mutex_hears_of_it, fenced_mutex);
 kind!(who_waits_for_a_plain_mutex_hears_of_it, plain_mutex);
 kind!(who_waits_for_a_fair_mutex_hears_of_it, fair_mutex);
+
+/// One holds for long. Of those that wait under a short lease, `$turns` are served and give it back; or those that were told, and would
+/// look, give up. One dies. The last was never told by the first hand-over, since four others stood before it.
+macro_rules! fifth {
+    ($test:ident, $kind:ident, $lock:ident) => {
+        #[tokio::test]
+        async fn $test() {
+            let lock = |client: &Client, lease| client.$kind("name").fixed_lease(lease).$lock();
+            for world in World::all() {
+                for give_up in [false, true] {
+                    let mut clients = Vec::new();
+                    for _ in 0..7 {
+                        clients.push(world.builder().connect().await.unwrap());
+                    }
+                    let look = async || clients[0].$kind("name").status().await.unwrap();
+                    let first = lock(&clients[0], LONG).await.unwrap();
+                    let mut waits = Vec::new();
+                    for (client, before) in clients[1..].iter().zip(1..) {
+                        waits.push(tokio::spawn(lock(client, SHORT)));
+                        until_waiting(before, look).await;
+                    }
+                    for client in &clients {
+                        client.heard().await;
+                    }
+                    first.release().await.unwrap();
+                    let last = waits.pop().unwrap();
+                    let dead = waits.remove(if give_up { 0 } else { 4 });
+                    let others = waits;
+                    if !give_up {
+                        for served in others {
+                            let guard = soon("its turn", served).await.unwrap().unwrap();
+                            guard.release().await.unwrap();
+                        }
+                        drop(soon("its turn", dead).await.unwrap().unwrap().detach());
+                    } else {
+                        drop(soon("its turn", dead).await.unwrap().unwrap().detach());
+                        for gives_up in others {
+                            gives_up.abort();
+                        }
+                    }
+                    let since = Instant::now();
+                    let last = soon("the last has it", last).await.unwrap().unwrap();
+                    let late = since.elapsed();
+                    println!("{} {give_up}: {late:?}", world.name());
+                    assert!(late < AT_MOST, "{} {give_up}: {late:?}", world.name());
+                    last.release().await.unwrap();
+                }
+            }
+        }
+    };
+}
+
+fifth!(
+    the_fifth_that_waits_for_a_mutex_is_told_in_its_turn,
+    mutex,
+    lock
+);
+fifth!(
+    the_fifth_that_waits_for_a_fenced_mutex_is_told,
+    fenced_mutex,
+    lock
+);
+fifth!(
+    the_fifth_that_waits_for_a_plain_mutex_is_told,
+    plain_mutex,
+    lock
+);
+fifth!(
+    the_fifth_that_waits_for_a_fair_mutex_is_told,
+    fair_mutex,
+    lock
+);
+fifth!(the_fifth_that_waits_to_write_is_told, rw_lock, write);
 
 #[tokio::test]
 async fn a_writer_hears_of_a_reader_with_a_shorter_lease() {
@@ -298,5 +371,41 @@ async fn a_long_line_does_not_keep_a_short_lease_from_its_turn() {
             wait.abort();
         }
         drop(next);
+    }
+}
+
+/// A reader that comes and goes has a lease of which more is left than of the one that stays. Those who wait know that one's end.
+#[tokio::test]
+async fn readers_that_go_first_do_not_wake_the_writer_each_time() {
+    for server in servers() {
+        let connect = async || {
+            let builder = Client::builder().url(server.url());
+            builder
+                .lease(Duration::from_secs(6))
+                .connect()
+                .await
+                .unwrap()
+        };
+        let (stays, comes, writes) = (connect().await, connect().await, connect().await);
+        let stays = stays.rw_lock("name").read().await.unwrap();
+        let reads = comes.rw_lock("name").policy(RwPolicy::PreferReaders);
+        let writer = tokio::spawn(writes.rw_lock("name").write());
+        until_waiting_here(&writes, 1).await;
+        writes.heard().await;
+        let before = common::wire::script_calls(&server);
+        const READS: u64 = 50;
+        for _ in 0..READS {
+            let guard = reads.read().await.unwrap();
+            // Long enough to differ by a millisecond.
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            guard.release().await.unwrap();
+        }
+        let scripts = common::wire::script_calls(&server) - before;
+        assert!(
+            scripts < 2 * READS + 10,
+            "{scripts} scripts for {READS} reads"
+        );
+        writer.abort();
+        drop(stays);
     }
 }

@@ -231,16 +231,16 @@ impl Store {
         let in_turn = rules(id.kind).is_in_turn();
         let made_way = self.leave_queue(client, id, step.lease);
         if self.ours(client, id, step.lease).is_none() {
-            let next = next.and_then(|next| self.ours(client, id, next.lease));
-            if let Some(next) = next {
+            if let Some(next) = next.and_then(|next| self.ours(client, id, next.lease)) {
                 let remaining = next.ends.saturating_sub(now);
                 let tokens = self.tokens(id);
                 return ReleaseReply::Kept { remaining, tokens };
             }
             // Clients that only waited for this one to have its turn need not wait any more.
             let is_free = self.held_by(id).is_empty();
-            if made_way && is_free == rules(id.kind).is_in_turn() {
-                self.give_to_next(id, None);
+            let given = made_way && is_free == rules(id.kind).is_in_turn();
+            if made_way && (!given || self.give_to_next(id, None).is_none()) {
+                self.tell_of_less(id, None, true);
             }
             return ReleaseReply::NotOurs;
         }
@@ -299,7 +299,7 @@ impl Store {
             return ReleaseReply::Granted { lease };
         }
         if !is_free {
-            self.tell_of_less(id, before);
+            self.tell_of_less(id, before, false);
         }
         if !is_free || in_turn {
             return ReleaseReply::Freed { others: 0 };

@@ -15,7 +15,18 @@ use crate::{
 pub(super) struct Waiting {
     pub(super) places: VecDeque<Queued>,
     pub(super) ends: Duration,
+    looks: Option<Looks>,
 }
+
+/// When those last look that were told of a shorter lease, and until when the others may sleep by the end of before.
+#[derive(Clone, Copy)]
+struct Looks {
+    at: Duration,
+    until: Duration,
+}
+
+/// A client that waits looks after so long at the latest, as far as the server knows; `waiting.lua` says the same.
+const ASKS_WITHIN: Duration = Duration::from_secs(12);
 
 /// One of them, and the ask that a grant to it answers (B3).
 pub(super) struct Queued {
@@ -168,25 +179,56 @@ impl Store {
     ) -> Option<Duration> {
         let given = self.pass_on(id);
         if given.is_some() {
-            self.tell_of_less(id, before);
+            self.tell_of_less(id, before, true);
         }
         given
     }
 
-    /// Tells the first four clients in the queue that a holder's lease is over before that of the one that leaves would have been.
-    pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>) {
-        let held = self.held_by(id).iter();
-        if self.cut || before.is_none_or(|before| held.clone().all(|held| held.ends >= before)) {
+    /// The first four clients in the queue that hear it know when the first hold is over, or look before that: they are told, if it is over
+    /// before the end that those who wait were told of, `before`. Those that look learn each end from then on; and when one of them is
+    /// served or leaves (the queue has `moved`), the new fourth is told in its place, for as long as the others sleep by the end of before.
+    pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>, moved: bool) {
+        let now = self.clock;
+        let held = self.held_by(id).iter().map(|held| held.ends);
+        let Some(ends) = held.min().filter(|ends| *ends < now + ASKS_WITHIN) else {
+            return;
+        };
+        let Some(waiting) = self.queues.get_mut(id).filter(|_| !self.cut) else {
+            return;
+        };
+        let is_less = before.is_some_and(|before| ends < before);
+        let known = waiting.looks.filter(|looks| looks.until > now);
+        let mut until = known.map_or(now, |looks| looks.until);
+        if is_less && let Some(before) = before {
+            until = until.max(before.min(now + ASKS_WITHIN));
+        }
+        if until <= ends {
             return;
         }
-        let mut told: Vec<Arc<str>> = Vec::new();
+        let looked = known
+            .map(|looks| looks.at)
+            .filter(|at| (now..=ends).contains(at));
+        let only_fourth = !is_less || looked.is_some();
+        if only_fourth && !moved {
+            return;
+        }
+        if is_less {
+            let at = looked.unwrap_or(ends);
+            waiting.looks = Some(Looks { at, until });
+        }
+        let mut clients: Vec<Arc<str>> = Vec::new();
         let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
         for queued in places {
-            if !told.contains(&queued.client) && self.hears(id, &queued.client) {
-                told.push(Arc::clone(&queued.client));
+            if !clients.contains(&queued.client) {
+                clients.push(Arc::clone(&queued.client));
             }
         }
-        told.truncate(4);
+        let (informed, to_tell) = if only_fourth { (3, 1) } else { (0, 4) };
+        let told = clients.into_iter().skip(informed);
+        let told: Vec<_> = told
+            .filter(|client| self.hears(id, client))
+            .take(to_tell)
+            .collect();
         for subscriber in self.subscribers(id) {
             if told.contains(&subscriber.client) {
                 self.outbox.push((subscriber, id.clone(), WakeUp::TryAgain));

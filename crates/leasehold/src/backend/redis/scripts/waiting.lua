@@ -32,22 +32,51 @@ local function may_hear(channel)
 end
 
 -- Waiters sleep until the end of the lease that they were told of, or for 12 s unless their client was told otherwise. If the lease of a
--- holder is over sooner, in `left` ms and not in `before`, none of them would see it die (L1): so the first four in the queue that hear it
--- are told to look. Not all: each of them passes the name on to the one whose turn it is.
-local function wake_for_less(queue, grants, left, before)
-  if left < 0 or left >= 12000 or (before ~= -1 and left >= before) then
-    return
+-- holder is over sooner, in `left` ms and not in `before`, none of them would see it die (L1): so the first four clients in the queue
+-- that hear it are told to look. Not all: each of them passes the name on to the one whose turn it is. Those that look learn each end
+-- from then on, and when one of them is served or leaves (the queue has `moved`), the new fourth is told in its place, for as long as
+-- the others sleep by the end of before: that long `looks` lasts, which says when those that were told last look.
+-- True if the lease is over sooner than the one before.
+local function wake_for_less(queue, grants, left, before, moved, looks)
+  if left < 0 or left >= 12000 then
+    return false
   end
-  local told, count = {}, 0
+  looks = looks or queue .. ':looks'
+  local is_less = before == -1 or left < before
+  local known = pcall('GET', looks)
+  known = type(known) == 'string' and tonumber(known)
+  local lasts = known and call('PTTL', looks) or 0
+  if is_less then
+    lasts = math.max(lasts, before == -1 and 12000 or math.min(before, 12000))
+  end
+  if lasts <= left then
+    return is_less
+  end
+  local time = call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local first, ends = 1, now + left
+  if not is_less or known and known >= now and known <= ends then
+    if not moved then
+      return is_less
+    end
+    first, ends = 4, known or ends
+  end
+  local asked, at, told = {}, 0, 0
   for _, place in ipairs(call('LRANGE', queue, 0, 63)) do
     local client = string.match(place, '^([^: ]*):')
-    if client and not told[client] then
-      told[client] = true
-      local heard = pcall('PUBLISH', grants .. client, '0')
-      count = count + (type(heard) == 'number' and math.min(heard, 1) or 0)
-      if count == 4 then
-        return
+    if client and not asked[client] then
+      asked[client], at = true, at + 1
+      if at >= first then
+        local heard = pcall('PUBLISH', grants .. client, '0')
+        told = told + (type(heard) == 'number' and math.min(heard, 1) or 0)
+        if told > 4 - first then
+          break
+        end
       end
     end
   end
+  if is_less and next(asked) then
+    pcall('SET', looks, string.format('%d', ends), 'PX', lasts)
+  end
+  return is_less
 end

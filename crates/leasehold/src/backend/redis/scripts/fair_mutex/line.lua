@@ -175,7 +175,7 @@ local function pass_on(from)
     local ms, ours = pass_to(owner, place, left)
     if ms then
       if ours then
-        wake_for_less(KEYS[2], grants, ms, before)
+        wake_for_less(KEYS[2], grants, ms, before, true, KEYS[5] .. ':looks')
       end
       return ms, ours
     end

@@ -27,8 +27,11 @@ if waited then
 end
 if not holds then
   -- A client of Redisson's may have told this one that the name is free: it passes that on.
-  if waited and call('EXISTS', KEYS[1]) == 0 then
+  local ttl = waited and call('PTTL', KEYS[1])
+  if ttl == -2 then
     pass_on()
+  elseif ttl then
+    wake_for_less(KEYS[2], grants, ttl, ttl, true, KEYS[5] .. ':looks')
   end
   return { 0, 0 }
 end

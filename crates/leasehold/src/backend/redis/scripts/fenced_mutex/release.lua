@@ -27,10 +27,11 @@ local owner, next_owner = ARGV[1], ARGV[6]
 if ARGV[4] ~= '0' then
   pcall('SET', KEYS[3] .. owner, '1', 'PX', ARGV[4])
 end
-local waiting, next_waits = 0, false
+local waiting, next_waits, moved = 0, false, false
 for _, place in ipairs(call('LRANGE', KEYS[2], 0, -1)) do
   if is_place_of(place, owner) then
     call('LREM', KEYS[2], 0, place)
+    moved = true
   else
     waiting = waiting + 1
     next_waits = next_waits or is_place_of(place, next_owner)
@@ -43,6 +44,10 @@ if call('HEXISTS', KEYS[1], owner) == 0 then
       return count
     end
     return { 3, call('PTTL', KEYS[1]), first, count }
+  end
+  if moved and waiting > 0 then
+    local ttl = call('PTTL', KEYS[1])
+    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, true)
   end
   return { 0, 0 }
 end
@@ -71,9 +76,13 @@ if is_kept and first then
   end
 end
 
-local granted
+local granted, sooner
 if is_passed_on and first then
-  granted = give_to_next({ owner }, ARGV[3], string.format(' %.0f %d', first, count))
+  granted, sooner = give_to_next({ owner }, ARGV[3], string.format(' %.0f %d', first, count))
+end
+if sooner and others > waiting then
+  -- Redisson's waiters, and those of the mutex, sleep by the end of before: they look, as they would after Redisson's unlock.
+  pcall('PUBLISH', ARGV[2], '0')
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0) then

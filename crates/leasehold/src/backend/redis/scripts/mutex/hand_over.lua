@@ -35,7 +35,7 @@ end
 
 -- Gives the name to the first in the queue that hears it: publishes to its client the place with which it was queued,
 -- and so the ask that it answers (B3), with `tokens` behind it if the kind has any. Returns the length of the lease, or nil if
--- there is none.
+-- there is none; and whether it is over sooner than that of the one that leaves.
 --
 -- Each command that may be refused comes before a client is told, for a message cannot be taken back. An error comes before
 -- those in `from` are taken out; after nil the name may be free already.
@@ -55,8 +55,7 @@ local function give_to_next(from, grants, tokens)
       -- It must be the holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place .. (tokens or ''))
       if type(told) == 'number' and told > 0 then
-        wake_for_less(KEYS[2], grants, tonumber(lease_ms), before)
-        return tonumber(lease_ms)
+        return tonumber(lease_ms), wake_for_less(KEYS[2], grants, tonumber(lease_ms), before, true)
       end
       call('HDEL', KEYS[1], owner)
     end

@@ -24,10 +24,11 @@ local owner, next_owner = ARGV[1], ARGV[6]
 if ARGV[4] ~= '0' then
   pcall('SET', KEYS[3] .. owner, '1', 'PX', ARGV[4])
 end
-local waiting, next_waits = 0, false
+local waiting, next_waits, moved = 0, false, false
 for _, place in ipairs(call('LRANGE', KEYS[2], 0, -1)) do
   if is_place_of(place, owner) then
     call('LREM', KEYS[2], 0, place)
+    moved = true
   else
     waiting = waiting + 1
     next_waits = next_waits or is_place_of(place, next_owner)
@@ -36,6 +37,10 @@ end
 if call('HEXISTS', KEYS[1], owner) == 0 then
   if next_owner ~= '' and call('HEXISTS', KEYS[1], next_owner) == 1 then
     return { 3, call('PTTL', KEYS[1]) }
+  end
+  if moved and waiting > 0 then
+    local ttl = call('PTTL', KEYS[1])
+    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, true)
   end
   return { 0, 0 }
 end
@@ -57,9 +62,13 @@ if waiting == 0 and others <= 0 and goes_on and ARGV[8] == '1' then
   end
 end
 
-local granted
+local granted, sooner
 if is_queues_turn(others, waiting) then
-  granted = give_to_next({ owner }, ARGV[3])
+  granted, sooner = give_to_next({ owner }, ARGV[3])
+end
+if sooner and others > waiting then
+  -- Redisson's waiters, and those of the fenced mutex, sleep by the end of before: they look, as they would after Redisson's unlock.
+  pcall('PUBLISH', ARGV[2], '0')
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0) then

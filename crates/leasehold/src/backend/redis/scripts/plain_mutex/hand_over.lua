@@ -32,8 +32,7 @@ local function give_to_next(grants)
       -- It must be the holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
-        wake_for_less(KEYS[2], grants, tonumber(lease_ms), before)
-        return tonumber(lease_ms)
+        return tonumber(lease_ms), wake_for_less(KEYS[2], grants, tonumber(lease_ms), before, true)
       end
     end
     place = call('LPOP', KEYS[2])

@@ -24,10 +24,11 @@ local owner, next_owner = ARGV[1], ARGV[6]
 if ARGV[4] ~= '0' then
   pcall('SET', KEYS[3] .. owner, '1', 'PX', ARGV[4])
 end
-local waiting, next_waits = 0, false
+local waiting, next_waits, moved = 0, false, false
 for _, place in ipairs(call('LRANGE', KEYS[2], 0, -1)) do
   if is_place_of(place, owner) then
     call('LREM', KEYS[2], 0, place)
+    moved = true
   else
     waiting = waiting + 1
     next_waits = next_waits or is_place_of(place, next_owner)
@@ -37,6 +38,10 @@ local holder = call('GET', KEYS[1])
 if holder ~= owner then
   if next_owner ~= '' and holder == next_owner then
     return { 3, call('PTTL', KEYS[1]) }
+  end
+  if moved and waiting > 0 then
+    local ttl = call('PTTL', KEYS[1])
+    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, true)
   end
   return { 0, 0 }
 end

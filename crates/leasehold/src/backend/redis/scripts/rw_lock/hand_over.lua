@@ -181,10 +181,11 @@ local function give_to_next(grants, before)
     end
     place = call('LINDEX', KEYS[3], at)
   end
+  local sooner
   if given then
-    wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before or longest_that_leaves())
+    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before or longest_that_leaves(), true)
   end
-  return given, given and not writes and not place
+  return given, given and not writes and not place, sooner
 end
 
 -- '1' wakes all of Redisson's threads that wait in a process. It passes one by that has just asked and is about to wait, which then

@@ -60,7 +60,10 @@ if not held then
   -- Readers that only waited for this writer to have its turn need not wait any more.
   if made_way and all.mode == 'read' then
     leave({}, all)
-    give_to_next(ARGV[3])
+    made_way = not give_to_next(ARGV[3])
+  end
+  if made_way and waiting > 0 then
+    wake_for_less(KEYS[3], ARGV[3], all.left, all.left, true)
   end
   return { 0, 0 }
 end
@@ -92,10 +95,13 @@ if waiting == 0 and others <= 0 and goes_on and (stay == 0 or next_fits()) and A
   end
 end
 
-local granted, readers
+local granted, readers, sooner
 if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
-  granted, readers = give_to_next(ARGV[3])
+  granted, readers, sooner = give_to_next(ARGV[3])
+end
+if sooner and stay == 0 and others > waiting then
+  wake_late_comers(ARGV[2]) -- Redisson's waiters sleep by the end of before
 end
 if readers and goes_on and not next_waits and next_fits() and not take(next_field, ARGV[7], false) then
   return { 3, tonumber(ARGV[7]) }
@@ -126,6 +132,6 @@ if all.mode ~= 'read' then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
   wake_late_comers(ARGV[2])
 else
-  wake_for_less(KEYS[3], ARGV[3], soonest(), held.left)
+  wake_for_less(KEYS[3], ARGV[3], soonest(), held.left, false)
 end
 return { 1, 0 }
