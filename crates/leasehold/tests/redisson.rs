@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{assert_nothing_left, redisson::Redisson, servers, wait_until_idle};
+use common::{
+    assert_nothing_left, int, redisson::Redisson, servers, wait_until_idle, wire::script_calls,
+};
 use futures_util::future::join_all;
 use leasehold::{Client, Handoff, LostReason, Released};
 use leasehold_testkit::{Server, wait_until_async};
@@ -164,5 +166,59 @@ async fn what_redisson_unlocks_by_force_is_lost_at_the_next_renewal() {
         assert!(next.is_valid());
         common::assert_lost(guard.release().await, LostReason::Replaced);
         next.verify().await.unwrap();
+    }
+}
+
+/// A Java thread was told of the end of a long lease. The next in our queue has a short one, and dies.
+#[tokio::test]
+async fn a_java_thread_that_waits_hears_of_a_shorter_lease_of_ours() {
+    const SHORT: Duration = Duration::from_millis(400);
+    for server in servers() {
+        let (first, next) = (client_of(&server).await, client_of(&server).await);
+        let mut java = Redisson::start(&server, LEASE).await;
+        macro_rules! play {
+            ($kind:ident, $verb:ident, $lock:expr, $unlock:expr, $queue:expr) => {
+                // The name goes to either side by chance: until ours was first.
+                loop {
+                    let long = first.$kind("name").$verb().await.unwrap();
+                    let short = next.$kind("name").fixed_lease(SHORT).$verb();
+                    let short = tokio::spawn(short);
+                    let in_line = || int(&server, &["LLEN", $queue]) == 1;
+                    wait_until_async(SOON, "ours is in line", in_line).await;
+                    let before = script_calls(&server);
+                    java.order($lock);
+                    // Once, and once more when it has subscribed.
+                    let asked = || script_calls(&server) >= before + 2;
+                    wait_until_async(SOON, "the thread waits", asked).await;
+                    long.release().await.unwrap();
+                    let served = tokio::time::timeout(SHORT, short).await;
+                    let died = Instant::now();
+                    if let Ok(guard) = served {
+                        drop(guard.unwrap().unwrap().detach());
+                        assert_eq!(java.answer().await, "locked");
+                        assert!(died.elapsed() < WOKEN, "{:?}", died.elapsed());
+                        assert_eq!(java.obey($unlock).await, "unlocked");
+                        break;
+                    }
+                    assert_eq!(java.answer().await, "locked");
+                    assert_eq!(java.obey($unlock).await, "unlocked");
+                }
+            };
+        }
+        play!(
+            mutex,
+            lock,
+            "lock name",
+            "unlock name",
+            "leasehold:{name}:queue"
+        );
+        server.cli(&["FLUSHALL"]);
+        play!(
+            rw_lock,
+            write,
+            "write lock name",
+            "write unlock name",
+            "leasehold:{name}:rw:queue"
+        );
     }
 }
