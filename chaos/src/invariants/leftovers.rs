@@ -72,6 +72,9 @@ const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The queue of a fair mutex in which none of Redisson's waits is kept for so long after the last visit.
 const FAIR_QUEUE: Duration = Duration::from_secs(3600);
 
+/// Those that wait look after so long at the latest.
+const LOOKS: Duration = Duration::from_secs(12);
+
 /// Where Redisson keeps the queue of a fair lock.
 const FAIR_LIST: &str = "redisson_lock_queue:";
 
@@ -114,6 +117,8 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends, checker: &Chec
         ("tombstone", Some(tombstone))
     } else if path.starts_with("redisson_lock_token:") {
         ("last token", Some(RETENTION))
+    } else if path.starts_with("leasehold:") && path.ends_with(":looks") {
+        ("looks", Some(LOOKS))
     } else if path.starts_with("leasehold:") && path.ends_with(":queue") {
         ("queue", Some(ends.poll * 3))
     } else if is_of_fair(&path) {

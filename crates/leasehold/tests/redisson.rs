@@ -3,6 +3,7 @@
 mod common;
 
 use std::{
+    future::Future,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -11,7 +12,7 @@ use common::{
     assert_nothing_left, int, redisson::Redisson, servers, wait_until_idle, wire::script_calls,
 };
 use futures_util::future::join_all;
-use leasehold::{Client, Handoff, LostReason, Released};
+use leasehold::{Client, Guard, Handoff, LostReason, Released};
 use leasehold_testkit::{Server, wait_until_async};
 
 /// Long enough that a waiter that is not woken is noticed.
@@ -172,53 +173,81 @@ async fn what_redisson_unlocks_by_force_is_lost_at_the_next_renewal() {
 /// A Java thread was told of the end of a long lease. The next in our queue has a short one, and dies.
 #[tokio::test]
 async fn a_java_thread_that_waits_hears_of_a_shorter_lease_of_ours() {
-    const SHORT: Duration = Duration::from_millis(400);
     for server in servers() {
         let (first, next) = (client_of(&server).await, client_of(&server).await);
         let mut java = Redisson::start(&server, LEASE).await;
         macro_rules! play {
-            ($kind:ident, $verb:ident, $lock:expr, $unlock:expr, $queue:expr) => {
-                // The name goes to either side by chance: until ours was first.
-                loop {
-                    let long = first.$kind("name").$verb().await.unwrap();
-                    let short = next.$kind("name").fixed_lease(SHORT).$verb();
-                    let short = tokio::spawn(short);
-                    let in_line = || int(&server, &["LLEN", $queue]) == 1;
-                    wait_until_async(SOON, "ours is in line", in_line).await;
-                    let before = script_calls(&server);
-                    java.order($lock);
-                    // Once, and once more when it has subscribed.
-                    let asked = || script_calls(&server) >= before + 2;
-                    wait_until_async(SOON, "the thread waits", asked).await;
-                    long.release().await.unwrap();
-                    let served = tokio::time::timeout(SHORT, short).await;
-                    let died = Instant::now();
-                    if let Ok(guard) = served {
-                        drop(guard.unwrap().unwrap().detach());
-                        assert_eq!(java.answer().await, "locked");
-                        assert!(died.elapsed() < WOKEN, "{:?}", died.elapsed());
-                        assert_eq!(java.obey($unlock).await, "unlocked");
-                        break;
-                    }
-                    assert_eq!(java.answer().await, "locked");
-                    assert_eq!(java.obey($unlock).await, "unlocked");
-                }
+            ($kind:ident, $verb:ident, $java:literal, $queue:literal, $channel:literal) => {
+                let long = || first.$kind("name").$verb();
+                let short = || next.$kind("name").fixed_lease(SHORT).$verb();
+                let words = [concat!($java, "lock name"), concat!($java, "unlock name")];
+                let keys = [$queue, $channel];
+                behind_ours(&server, &mut java, keys, words, long, short).await;
             };
         }
         play!(
             mutex,
             lock,
-            "lock name",
-            "unlock name",
-            "leasehold:{name}:queue"
+            "",
+            "leasehold:{name}:queue",
+            "redisson_lock__channel:{name}"
         );
-        server.cli(&["FLUSHALL"]);
         play!(
             rw_lock,
             write,
-            "write lock name",
-            "write unlock name",
-            "leasehold:{name}:rw:queue"
+            "write ",
+            "leasehold:{name}:rw:queue",
+            "redisson_rwlock:{name}"
         );
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(400);
+
+/// The name goes to either side by chance: until ours was first.
+async fn behind_ours<K: Send + 'static, L, S>(
+    server: &Server,
+    java: &mut Redisson,
+    [queue, channel]: [&str; 2],
+    [lock, unlock]: [&str; 2],
+    long: impl Fn() -> L,
+    short: impl Fn() -> S,
+) where
+    L: Future<Output = Result<Guard<K>, leasehold::Error>>,
+    S: Future<Output = Result<Guard<K>, leasehold::Error>> + Send + 'static,
+{
+    let heard = || {
+        let reply = server.cli(&["PUBSUB", "NUMSUB", channel]);
+        let (_, heard): (String, u64) = redis::from_redis_value(reply).unwrap();
+        heard
+    };
+    loop {
+        let long = long().await.unwrap();
+        let short = tokio::spawn(short());
+        let in_line = || int(server, &["LLEN", queue]) == 1;
+        wait_until_async(SOON, "ours is in line", in_line).await;
+        let before = heard();
+        java.order(lock);
+        wait_until_async(SOON, "the thread listens", || heard() > before).await;
+        // It asks once more, and then it sleeps.
+        let mut asked = 0;
+        while asked != script_calls(server) {
+            asked = script_calls(server);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        long.release().await.unwrap();
+        let served = tokio::time::timeout(SHORT, short).await;
+        let since = Instant::now();
+        let was_first = served.is_ok();
+        if let Ok(guard) = served {
+            drop(guard.unwrap().unwrap().detach());
+        }
+        assert_eq!(java.answer().await, "locked");
+        let late = since.elapsed();
+        assert_eq!(java.obey(unlock).await, "unlocked");
+        assert!(late < WOKEN, "{late:?}");
+        if was_first {
+            return;
+        }
     }
 }
