@@ -236,10 +236,10 @@ async fn behind_ours<K: Send + 'static, L, S>(
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         long.release().await.unwrap();
-        let served = tokio::time::timeout(SHORT, short).await;
+        let ours = tokio::time::timeout(SHORT, short).await;
         let since = Instant::now();
-        let was_first = served.is_ok();
-        if let Ok(guard) = served {
+        let was_first = ours.is_ok();
+        if let Ok(guard) = ours {
             drop(guard.unwrap().unwrap().detach());
         }
         assert_eq!(java.answer().await, "locked");

@@ -377,6 +377,7 @@ async fn a_long_line_does_not_keep_a_short_lease_from_its_turn() {
 /// A reader that comes and goes has a lease of which more is left than of the one that stays. Those who wait know that one's end.
 #[tokio::test]
 async fn readers_that_go_first_do_not_wake_the_writer_each_time() {
+    const READS: u64 = 50;
     for server in servers() {
         let connect = async || {
             let builder = Client::builder().url(server.url());
@@ -386,14 +387,13 @@ async fn readers_that_go_first_do_not_wake_the_writer_each_time() {
                 .await
                 .unwrap()
         };
-        let (stays, comes, writes) = (connect().await, connect().await, connect().await);
+        let (stays, comes, waits) = (connect().await, connect().await, connect().await);
         let stays = stays.rw_lock("name").read().await.unwrap();
         let reads = comes.rw_lock("name").policy(RwPolicy::PreferReaders);
-        let writer = tokio::spawn(writes.rw_lock("name").write());
-        until_waiting_here(&writes, 1).await;
-        writes.heard().await;
+        let writer = tokio::spawn(waits.rw_lock("name").write());
+        until_waiting_here(&waits, 1).await;
+        waits.heard().await;
         let before = common::wire::script_calls(&server);
-        const READS: u64 = 50;
         for _ in 0..READS {
             let guard = reads.read().await.unwrap();
             // Long enough to differ by a millisecond.
