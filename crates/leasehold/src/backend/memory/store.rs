@@ -240,7 +240,7 @@ impl Store {
             let is_free = self.held_by(id).is_empty();
             let given = made_way && is_free == rules(id.kind).is_in_turn();
             if made_way && (!given || self.give_to_next(id, None).is_none()) {
-                self.tell_of_less(id, None, true);
+                self.tell_of_less(id, None, 1);
             }
             return ReleaseReply::NotOurs;
         }
@@ -299,7 +299,7 @@ impl Store {
             return ReleaseReply::Granted { lease };
         }
         if !is_free {
-            self.tell_of_less(id, before, false);
+            self.tell_of_less(id, before, 0);
         }
         if !is_free || in_turn {
             return ReleaseReply::Freed { others: 0 };

@@ -15,14 +15,8 @@ use crate::{
 pub(super) struct Waiting {
     pub(super) places: VecDeque<Queued>,
     pub(super) ends: Duration,
-    looks: Option<Looks>,
-}
-
-/// When those last look that were told of a shorter lease, and until when the others may sleep by the end of before.
-#[derive(Clone, Copy)]
-struct Looks {
-    at: Duration,
-    until: Duration,
+    /// Those that were not told of a shorter lease.
+    others_sleep_until: Duration,
 }
 
 /// A client that waits looks after so long at the latest, as far as the server knows; `waiting.lua` says the same.
@@ -177,17 +171,18 @@ impl Store {
         id: &LockId,
         before: Option<Duration>,
     ) -> Option<Duration> {
+        let places = self.waiting(id);
         let given = self.pass_on(id);
         if given.is_some() {
-            self.tell_of_less(id, before, true);
+            self.tell_of_less(id, before, places - self.waiting(id));
         }
         given
     }
 
-    /// The first four clients in the queue that hear it know when the first hold is over, or look before that: they are told, if it is over
-    /// before the end that those who wait were told of, `before`. Those that look learn each end from then on; and when one of them is
-    /// served or leaves (the queue has `moved`), the new fourth is told in its place, for as long as the others sleep by the end of before.
-    pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>, moved: bool) {
+    /// The first four clients in the queue know when a hold is over: those that hear it are told, if that is before the end that those
+    /// who wait were told of, `before`. Those that look learn each end from then on. When some of them are served or leave (`moved` places
+    /// are gone), those that come to stand among the four are told in their place, for as long as others sleep by the end of before.
+    pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>, moved: usize) {
         let now = self.clock;
         let held = self.held_by(id).iter().map(|held| held.ends);
         let Some(ends) = held.min().filter(|ends| *ends < now + ASKS_WITHIN) else {
@@ -196,39 +191,24 @@ impl Store {
         let Some(waiting) = self.queues.get_mut(id).filter(|_| !self.cut) else {
             return;
         };
-        let is_less = before.is_some_and(|before| ends < before);
-        let known = waiting.looks.filter(|looks| looks.until > now);
-        let mut until = known.map_or(now, |looks| looks.until);
-        if is_less && let Some(before) = before {
-            until = until.max(before.min(now + ASKS_WITHIN));
+        let less_than = before.filter(|before| ends < *before);
+        if let Some(before) = less_than {
+            let asks = before.min(now + ASKS_WITHIN);
+            waiting.others_sleep_until = waiting.others_sleep_until.max(asks);
         }
-        if until <= ends {
+        let to_tell = if less_than.is_some() { 4 } else { moved.min(4) };
+        if waiting.others_sleep_until <= ends || to_tell == 0 {
             return;
-        }
-        let looked = known
-            .map(|looks| looks.at)
-            .filter(|at| (now..=ends).contains(at));
-        let only_fourth = !is_less || looked.is_some();
-        if only_fourth && !moved {
-            return;
-        }
-        if is_less {
-            let at = looked.unwrap_or(ends);
-            waiting.looks = Some(Looks { at, until });
         }
         let mut clients: Vec<Arc<str>> = Vec::new();
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
-        for queued in places {
+        for queued in &waiting.places {
             if !clients.contains(&queued.client) {
                 clients.push(Arc::clone(&queued.client));
             }
         }
-        let (informed, to_tell) = if only_fourth { (3, 1) } else { (0, 4) };
-        let told = clients.into_iter().skip(informed);
-        let told: Vec<_> = told
-            .filter(|client| self.hears(id, client))
-            .take(to_tell)
-            .collect();
+        let told = clients.into_iter().skip(4 - to_tell);
+        let told = told.filter(|client| self.hears(id, client)).take(to_tell);
+        let told: Vec<_> = told.collect();
         for subscriber in self.subscribers(id) {
             if told.contains(&subscriber.client) {
                 self.outbox.push((subscriber, id.clone(), WakeUp::TryAgain));

@@ -34,8 +34,8 @@ end
 -- Waiters sleep until the end of the lease that they were told of, or for 12 s unless their client was told otherwise. If the lease of a
 -- holder is over sooner, in `left` ms and not in `before`, none of them would see it die (L1): so the first four clients in the queue
 -- that hear it are told to look. Not all: each of them passes the name on to the one whose turn it is. Those that look learn each end
--- from then on, and when one of them is served or leaves (the queue has `moved`), the new fourth is told in its place, for as long as
--- the others sleep by the end of before: that long `looks` lasts, which says when those that were told last look.
+-- from then on. When some of them are served or leave (`moved` places are gone), those that come to stand among the four are told in
+-- their place, for as long as others sleep by the end of before: that long `looks` lasts.
 -- True if the lease is over sooner than the one before.
 local function wake_for_less(queue, grants, left, before, moved, looks)
   if left < 0 or left >= 12000 then
@@ -43,23 +43,14 @@ local function wake_for_less(queue, grants, left, before, moved, looks)
   end
   looks = looks or queue .. ':looks'
   local is_less = before == -1 or left < before
-  local known = pcall('GET', looks)
-  known = type(known) == 'string' and tonumber(known)
-  local lasts = known and call('PTTL', looks) or 0
+  local lasts = pcall('PTTL', looks)
+  lasts = type(lasts) == 'number' and lasts or -2
   if is_less then
     lasts = math.max(lasts, before == -1 and 12000 or math.min(before, 12000))
   end
-  if lasts <= left then
+  local first = is_less and 1 or math.max(5 - moved, 1)
+  if lasts <= left or first > 4 then
     return is_less
-  end
-  local time = call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local first, ends = 1, now + left
-  if not is_less or known and known >= now and known <= ends then
-    if not moved then
-      return is_less
-    end
-    first, ends = 4, known or ends
   end
   local asked, at, told = {}, 0, 0
   for _, place in ipairs(call('LRANGE', queue, 0, 63)) do
@@ -75,8 +66,8 @@ local function wake_for_less(queue, grants, left, before, moved, looks)
       end
     end
   end
-  if is_less and next(asked) then
-    pcall('SET', looks, string.format('%d', ends), 'PX', lasts)
+  if is_less and at > 0 then
+    pcall('SET', looks, '1', 'PX', lasts)
   end
   return is_less
 end

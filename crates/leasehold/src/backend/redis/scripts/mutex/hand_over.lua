@@ -41,8 +41,9 @@ end
 -- those in `from` are taken out; after nil the name may be free already.
 local function give_to_next(from, grants, tokens)
   local before = call('PTTL', KEYS[1])
-  local place = call('LPOP', KEYS[2])
+  local place, moved = call('LPOP', KEYS[2]), 0
   while place do
+    moved = moved + 1
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     if owner and not is_given_up(owner) and may_hear(grants .. client) then
       if from then
@@ -55,7 +56,8 @@ local function give_to_next(from, grants, tokens)
       -- It must be the holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place .. (tokens or ''))
       if type(told) == 'number' and told > 0 then
-        return tonumber(lease_ms), wake_for_less(KEYS[2], grants, tonumber(lease_ms), before, true)
+        local left = tonumber(lease_ms)
+        return left, wake_for_less(KEYS[2], grants, left, before, moved)
       end
       call('HDEL', KEYS[1], owner)
     end

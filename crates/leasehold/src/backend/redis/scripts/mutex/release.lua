@@ -40,7 +40,7 @@ if call('HEXISTS', KEYS[1], owner) == 0 then
   end
   if moved and waiting > 0 then
     local ttl = call('PTTL', KEYS[1])
-    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, true)
+    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, 1)
   end
   return { 0, 0 }
 end

@@ -145,7 +145,7 @@ end
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants, before)
-  local given, holders, writes, at, shortest = nil, stay, false, 0, math.huge
+  local given, holders, writes, at, moved, shortest = nil, stay, false, 0, 0, math.huge
   may_upgrade = found.may ~= nil and staying(found.may) ~= nil
   local place = call('LINDEX', KEYS[3], at)
   while place do
@@ -157,6 +157,7 @@ local function give_to_next(grants, before)
       at = at + 1
     else
       call('LREM', KEYS[3], 1, place)
+      moved = moved + 1
     end
     if fits == 'fits' and not is_given_up(field) and may_hear(grants .. client) then
       if not taken_out then
@@ -183,7 +184,8 @@ local function give_to_next(grants, before)
   end
   local sooner
   if given then
-    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before or longest_that_leaves(), true)
+    before = before or longest_that_leaves()
+    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before, moved)
   end
   return given, given and not writes and not place, sooner
 end

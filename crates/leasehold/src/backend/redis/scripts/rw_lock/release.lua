@@ -63,7 +63,7 @@ if not held then
     made_way = not give_to_next(ARGV[3])
   end
   if made_way and waiting > 0 then
-    wake_for_less(KEYS[3], ARGV[3], all.left, all.left, true)
+    wake_for_less(KEYS[3], ARGV[3], all.left, all.left, 1)
   end
   return { 0, 0 }
 end
@@ -132,6 +132,6 @@ if all.mode ~= 'read' then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
   wake_late_comers(ARGV[2])
 else
-  wake_for_less(KEYS[3], ARGV[3], soonest(), held.left, false)
+  wake_for_less(KEYS[3], ARGV[3], soonest(), held.left, 0)
 end
 return { 1, 0 }
