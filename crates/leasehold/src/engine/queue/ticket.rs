@@ -32,6 +32,8 @@ pub(super) struct Ticket {
     asks: u32,
     copies: bool,
     open: bool,
+    /// As it was before the latest ask.
+    was_open: bool,
     /// The latest ask has no answer yet.
     unanswered: bool,
     pub(super) known: Known,
@@ -82,6 +84,7 @@ impl Ticket {
             // Something between us and the server may send everything twice.
             copies: core.config.may_duplicate,
             open: false,
+            was_open: false,
             unanswered: false,
             known: Known::default(),
             clock: core.clock.clone(),
@@ -104,7 +107,7 @@ impl Ticket {
         }
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
-        self.open = true;
+        self.was_open = std::mem::replace(&mut self.open, true);
         self.unanswered = true;
         self.asks
     }
@@ -126,9 +129,14 @@ impl Ticket {
         self.asks > 0 && !self.unanswered
     }
 
-    /// A request has failed.
+    /// The latest ask has failed.
     pub(super) fn failed(&mut self, failure: &Failure) {
-        self.copies |= matches!(failure, Failure::Ambiguous(_));
+        match failure {
+            Failure::Ambiguous(_) => self.copies = true,
+            // The server is as it was before that ask.
+            Failure::NotSent(_) => self.open = self.was_open || self.copies,
+            Failure::NotNow(_) | Failure::Rejected(_) => {}
+        }
     }
 
     /// The server does not have it, says the answer to the only request that could have given it a hold or a place.
@@ -243,7 +251,15 @@ impl Pauses {
 
 /// Gives a lease id up for good, in the background (B5).
 pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
-    core.spawn(settle(Arc::clone(core), id.clone(), debt));
+    if may_owe(core) {
+        core.spawn(settle(Arc::clone(core), id.clone(), debt));
+    }
+}
+
+/// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and whoever
+/// gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
+pub(super) fn may_owe(core: &Core) -> bool {
+    core.backend.has_reached()
 }
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
@@ -288,6 +304,7 @@ mod tests {
             asks: 0,
             copies: false,
             open: false,
+            was_open: false,
             unanswered: false,
             known: Known::default(),
             clock: Clock::Boot,
@@ -353,5 +370,28 @@ mod tests {
             .debt()
             .expect("the copy without an answer may be under way");
         assert!(debt.copies);
+    }
+
+    #[test]
+    fn an_ask_that_was_not_sent_leaves_the_debt_as_it_was() {
+        let not_sent = Failure::NotSent(Arc::new(std::fmt::Error));
+        let mut ticket = ticket();
+        for ms in 0..2 {
+            ticket.ask(at(ms));
+            ticket.failed(&not_sent);
+            assert!(ticket.debt().is_none(), "no ask was sent");
+        }
+        ticket.ask(at(2));
+        ticket.answered();
+        ticket.ask(at(3));
+        ticket.failed(&not_sent);
+        let debt = ticket.debt().expect("an earlier ask may have a place");
+        assert!(!debt.copies);
+        ticket.refused();
+        ticket.ask(at(4));
+        ticket.failed(&Failure::Ambiguous(Arc::new(std::fmt::Error)));
+        ticket.ask(at(5));
+        ticket.failed(&not_sent);
+        assert!(ticket.debt().expect("a copy may be under way").copies);
     }
 }
