@@ -84,14 +84,16 @@ impl TlsDialler {
             }),
             Err(error) => Err(match cause(&error) {
                 Some(cause) => self.trouble(cause),
-                None if matches!(self.showed(), Showed::Nothing) => TlsTrouble::WantsCertificate,
-                None => TlsTrouble::Closed(error),
+                None => match self.showed() {
+                    Showed::NotAsked => TlsTrouble::Closed(error),
+                    showed => TlsTrouble::ClosedAfterAsking(showed),
+                },
             }),
         }
     }
 
     /// Why the server ended a connection between the handshake and its first answer: with TLS 1.3 it looks at the client's
-    /// certificate only then. `None`: for a reason that has nothing to do with TLS.
+    /// certificate only then, and says so in an alert if it refuses it. `None`: for a reason that has nothing to do with TLS.
     pub(super) fn after_handshake(
         &self,
         broken: &OnceLock<rustls::Error>,
@@ -103,13 +105,10 @@ impl TlsDialler {
         if !error.is_connection_dropped() {
             return None;
         }
-        // Its last word is lost if it closed while there was still something for it to read.
+        // So does a proxy whose server is not up yet.
         match self.showed() {
             Showed::NotAsked => None,
-            Showed::Nothing => Some(TlsTrouble::WantsCertificate),
-            Showed::Certificate => Some(TlsTrouble::RefusesCertificate(
-                "it closed the connection".to_owned(),
-            )),
+            showed => Some(TlsTrouble::ClosedAfterAsking(showed)),
         }
     }
 
@@ -288,6 +287,23 @@ impl TlsLink {
             None => error,
         })
     }
+
+    /// The same for what was sent. A server that refuses the client's certificate closes the connection while requests are on
+    /// their way to it: its alert has come before the failure of the next write, and is still to be read.
+    fn ended_at_write<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &polled
+            && cause(error).is_none()
+        {
+            let (mut byte, stream) = ([0], Pin::new(&mut self.stream));
+            let last = stream.poll_read(cx, &mut ReadBuf::new(&mut byte));
+            let _ = self.ended(last);
+        }
+        self.ended(polled)
+    }
 }
 
 impl AsyncRead for TlsLink {
@@ -314,12 +330,12 @@ impl AsyncWrite for TlsLink {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.ended(written)
+        self.ended_at_write(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.ended(flushed)
+        self.ended_at_write(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -331,7 +347,7 @@ impl AsyncWrite for TlsLink {
 #[cfg(test)]
 mod tests {
     use leasehold_testkit::Authority;
-    use rustls::{ServerConfig, pki_types::pem::PemObject};
+    use rustls::{ServerConfig, pki_types::pem::PemObject, server::WebPkiClientVerifier};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -340,25 +356,35 @@ mod tests {
 
     use super::*;
 
-    /// A server that says `+OK`, and then dies without a goodbye: what is after that on its socket is `last`.
-    async fn link_to_a_dying_server(last: &'static [u8]) -> TlsLink {
+    /// A server's side of TLS, and an authority that signed its certificate. Clients must show one, if it is `strict`.
+    fn acceptor(strict: bool) -> (TlsAcceptor, Authority) {
         let authority = Authority::new("the authority");
         let own = authority.signs(&["localhost"]);
         let chain = CertificateDer::pem_slice_iter(own.pem.as_bytes());
         let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
         let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let server = ServerConfig::builder_with_provider(provider)
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
             .unwrap();
+        let server = if strict {
+            let roots = Arc::new(roots(&Tls::new().root_pem(authority.pem())).unwrap());
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            server.with_client_cert_verifier(verifier.build().unwrap())
+        } else {
+            server.with_no_client_auth()
+        };
+        let server = server.with_single_cert(chain, key).unwrap();
+        (TlsAcceptor::from(Arc::new(server)), authority)
+    }
+
+    /// A server that says `+OK`, and then dies without a goodbye: what is after that on its socket is `last`.
+    async fn link_to_a_dying_server(last: &'static [u8]) -> TlsLink {
+        let (acceptor, authority) = acceptor(false);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
-            let acceptor = TlsAcceptor::from(Arc::new(server));
             let mut stream = acceptor.accept(stream).await.unwrap();
             stream.write_all(b"+OK").await.unwrap();
             stream.flush().await.unwrap();
@@ -368,6 +394,33 @@ mod tests {
         let dialler = TlsDialler::new("localhost", &tls).unwrap();
         let stream = TcpStream::connect(address).await.unwrap();
         dialler.shake_hands(stream).await.unwrap()
+    }
+
+    /// With TLS 1.3 the handshake is over for the client before the server has looked at its certificate.
+    #[tokio::test]
+    async fn a_refused_certificate_is_told_although_the_connection_is_gone_before_the_first_request()
+     {
+        let (acceptor, authority) = acceptor(true);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let refusing = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            // It closes as a server does that has not read everything.
+            super::super::target::set_up(&stream).unwrap();
+            assert!(acceptor.accept(stream).await.is_err());
+        });
+        let tls = Tls::new().root_pem(authority.pem());
+        let dialler = TlsDialler::new("localhost", &tls).unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut link = dialler.shake_hands(stream).await.unwrap();
+        refusing.await.unwrap();
+        let error = link.write_all(b"PING\r\n").await.unwrap_err();
+        let broken = Arc::clone(&link.broken);
+        let trouble = dialler.after_handshake(&broken, &RedisError::from(error));
+        assert!(
+            matches!(trouble, Some(TlsTrouble::WantsCertificate)),
+            "{trouble:?}"
+        );
     }
 
     #[tokio::test]
