@@ -135,7 +135,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The user to log in as; wins over the URL's.
+    /// The user to log in as; wins over the URL's. Without a password it logs in with an empty one, which suits a user of the
+    /// server that needs none.
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.login.username = Some(username.into());
         self
@@ -264,10 +265,12 @@ impl ClientBuilder {
     ///
     /// | the server | `try_lock()` | `try_lock_for(d)` | `lock()` |
     /// |---|---|---|---|
-    /// | is not there, or not ready | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent) | waits for it |
+    /// | is not there | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent) | waits for it |
+    /// | is there, and not ready: it loads its data, is a replica, is busy, its memory is full, … | [`Rejected`](Error::Rejected) after the operation timeout | waits for it, up to `d`; then [`Rejected`](Error::Rejected) | waits for it |
     /// | refuses this client: wrong password, a node of a cluster, no certificate that it trusts, … | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) |
     ///
-    /// So do the verbs of the other kinds, and all other requests. After a refusal the next call tries to connect again. Once
+    /// So do the verbs of the other kinds, and all other requests. Of [`Rejected`](Error::Rejected),
+    /// [`is_unreachable`](Error::is_unreachable) is false. After a refusal the next call tries to connect again. Once
     /// it has been connected, a client is as one of [`connect`](ClientBuilder::connect), and waits also for a server that refuses it.
     ///
     /// # Examples

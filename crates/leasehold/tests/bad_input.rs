@@ -246,6 +246,40 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
     }
 }
 
+#[tokio::test]
+async fn a_user_without_a_password_logs_in_and_one_that_is_not_known_is_refused() {
+    for server in servers() {
+        server.cli(&[
+            "ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all",
+        ]);
+        let at = server.addr();
+        let builders = |user: &str| {
+            let url = |url: String| Client::builder().url(url);
+            [
+                url(format!("redis://{user}@{at}/")),
+                url(format!("redis://{user}:@{at}/")),
+                url(server.url()).username(user),
+            ]
+        };
+        for builder in builders("open") {
+            let client = builder.connect().await.unwrap();
+            let list = server.cli(&["CLIENT", "LIST"]);
+            let list: String = redis::from_redis_value(list).unwrap();
+            let ours = list.lines().find(|line| line.contains("name=leasehold:"));
+            assert!(ours.unwrap().contains(" user=open "), "{list}");
+            drop(client);
+            let gone = || common::int(&server, &["CLIENT", "KILL", "USER", "open"]) == 0;
+            leasehold_testkit::wait_until_async(common::SOON, "the client is gone", gone).await;
+        }
+        for builder in builders("ghost") {
+            let error = builder.connect().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            let message = error.to_string();
+            assert!(message.contains("the user name"), "{message}");
+        }
+    }
+}
+
 /// Its names would have to be asked about node by node, and so would the leases that are renewed together.
 #[tokio::test]
 async fn a_node_of_a_cluster_is_refused() {

@@ -79,6 +79,33 @@ async fn a_server_that_never_starts_is_told_as_each_verb_promises() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_not_ready_is_told_as_each_verb_promises() {
+    for server in servers() {
+        // A replica of none: it answers, and takes no writes.
+        server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        let client = builder(&server).connect_lazily().unwrap();
+        let mutex = client.mutex("name");
+
+        let begin = Instant::now();
+        let told = mutex.try_lock().await.map(drop).unwrap_err();
+        assert!(begin.elapsed() >= ANSWER, "{told}");
+        assert!(!told.is_unreachable(), "{told}");
+        let said = assert_kind(Err::<(), _>(told), ErrorKind::Rejected);
+        assert!(said.contains("replica"), "{said}");
+
+        let begin = Instant::now();
+        assert_kind(mutex.try_lock_for(A_WHILE).await, ErrorKind::Rejected);
+        assert!(begin.elapsed() >= A_WHILE);
+
+        let lock = tokio::spawn(mutex.lock());
+        tokio::time::sleep(ANSWER * 2).await;
+        assert!(!lock.is_finished(), "lock() waits for the server");
+        server.cli(&["REPLICAOF", "NO", "ONE"]);
+        release(soon("the lock", lock).await.unwrap().unwrap()).await;
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_starts_later_is_found_by_all_that_wait() {
     let mut server = Server::start(Flavor::Redis);
     server.kill();
