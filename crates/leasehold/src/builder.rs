@@ -317,26 +317,27 @@ impl ClientBuilder {
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
         let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
+        check_characters(url)?;
+        let label = self.label.unwrap_or_else(default_label);
+        if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Invalid::new(
+                "label",
+                format!("{label:?}"),
+                "printable ASCII without spaces",
+            )
+            .remedy("the server refuses other connection names")
+            .into());
+        }
         let memory = match self.memory {
             Some(server) => Some(server),
             None => MemoryServer::from_url(url).inspect(|_| loudly::memory_was_chosen()),
         };
-        let label = self.label.unwrap_or_else(default_label);
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(server) = memory {
             let clock = server.clock();
             let backend = memory::Memory::new(server, &uuid, label, &config, sink);
             Backing::Memory(backend, clock)
         } else {
-            if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Invalid::new(
-                    "label",
-                    format!("{label:?}"),
-                    "printable ASCII without spaces",
-                )
-                .remedy("the server refuses other connection names")
-                .into());
-            }
             let target = redis::Target::parse(url, &self.login)?;
             let home = home().map_err(|error| Error::NotSent {
                 doing: "start the thread of this client".into(),
@@ -387,6 +388,29 @@ impl fmt::Debug for ClientBuilder {
             .field("label", &self.label)
             .finish_non_exhaustive()
     }
+}
+
+/// Characters that the parser of URLs would take out, or that were meant to be something else. The URL may carry a password, so
+/// they are told without what is around them.
+fn check_characters(url: &str) -> Result<(), Invalid> {
+    let is_odd = |c: char| c.is_ascii_whitespace() || c.is_ascii_control();
+    let Some((at, odd)) = url.char_indices().find(|(_, c)| is_odd(*c)) else {
+        return Ok(());
+    };
+    let what = match odd {
+        ' ' => "a space",
+        '\t' => "a tab",
+        '\n' | '\r' => "a line break",
+        _ => "a control character",
+    };
+    let place = match at {
+        0 => "at its beginning",
+        _ if url[at..].chars().all(is_odd) => "at its end",
+        _ => "in it",
+    };
+    let limit = "without white space and control characters";
+    Err(Invalid::new("url", format!("with {what} {place}"), limit)
+        .remedy(format!("take it out, or write it as %{:02X}", odd as u32)))
 }
 
 fn default_label() -> String {

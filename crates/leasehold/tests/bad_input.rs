@@ -152,6 +152,7 @@ async fn a_bad_lease_is_refused() {
 async fn settings_that_do_not_fit_each_other_are_refused() {
     let seconds = Duration::from_secs;
     let builder = || Client::builder().url("redis://127.0.0.1:1/");
+    let in_memory = || Client::builder().url("memory:");
     for (builder, says) in [
         (builder().lease(seconds(0)), ["lease is 0s", "at least 1ms"]),
         (
@@ -189,6 +190,14 @@ async fn settings_that_do_not_fit_each_other_are_refused() {
             builder().label("two words"),
             ["two words", "without spaces"],
         ),
+        (
+            in_memory().label("two words"),
+            ["two words", "without spaces"],
+        ),
+        (
+            in_memory().lease(seconds(0)),
+            ["lease is 0s", "at least 1ms"],
+        ),
     ] {
         assert_says(&builder.connect().await.unwrap_err(), &says);
     }
@@ -215,6 +224,21 @@ async fn a_bad_url_is_refused_without_its_password() {
             },
         ),
         ("memory", "redis://"),
+        (" redis://:hush@127.0.0.1:1/", "a space at its beginning"),
+        (
+            "\nredis://:hush@127.0.0.1:1/",
+            "a line break at its beginning",
+        ),
+        ("redis://:hush@127.0.0.1:1/\r\n", "a line break at its end"),
+        ("redis://:hush@127.0.0.1:1/ ", "a space at its end"),
+        ("redis://:hu\tsh@127.0.0.1:1/", "write it as %09"),
+        ("redis://:hush @127.0.0.1:1/", "write it as %20"),
+        ("redis://:hush\0@127.0.0.1:1/", "a control character in it"),
+        (
+            "redis+unix:///run/the server.sock?pass=hush",
+            "a space in it",
+        ),
+        ("memory: ", "a space at its end"),
     ] {
         let error = Client::connect(url).await.unwrap_err();
         assert_says(&error, &[says]);
