@@ -1,6 +1,6 @@
 //! The settings of a client, and how it connects.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, io, sync::Arc, time::Duration};
 
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -330,7 +330,8 @@ impl ClientBuilder {
         }
         let memory = match self.memory {
             Some(server) => Some(server),
-            None => MemoryServer::from_url(url).inspect(|_| loudly::memory_was_chosen()),
+            None => MemoryServer::from_url(&in_small_letters(url))
+                .inspect(|_| loudly::memory_was_chosen()),
         };
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(server) = memory {
@@ -411,6 +412,16 @@ fn check_characters(url: &str) -> Result<(), Invalid> {
     let limit = "without white space and control characters";
     Err(Invalid::new("url", format!("with {what} {place}"), limit)
         .remedy(format!("take it out, or write it as %{:02X}", odd as u32)))
+}
+
+/// The URL with the scheme `memory` in small letters. A scheme may be in any; those of servers the parser of URLs minds.
+fn in_small_letters(url: &str) -> Cow<'_, str> {
+    match url.split_once(':') {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("memory") => {
+            format!("memory:{rest}").into()
+        }
+        _ => url.into(),
+    }
 }
 
 fn default_label() -> String {
