@@ -27,6 +27,8 @@ impl Client {
     /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
     ///
+    /// In memory there is no login and no TLS: a user, a password, a database and certificates mean nothing.
+    ///
     /// A URL that chooses memory is warned about, once per process: by `tracing`, or on standard error if the program has no subscriber.
     /// [`ClientBuilder::memory`] chooses it without a warning.
     ///
@@ -89,7 +91,8 @@ impl Client {
 ///
 /// # From a configuration file
 /// With the feature `serde` it can be read, by itself or in settings of yours. The fields are named as the methods, and all of them
-/// may be left out. Durations are texts: `"10s"`, `"500ms"`, `"1m 30s"`. A field with another name is refused.
+/// may be left out. Durations are texts: `"10s"`, `"500ms"`, `"1m 30s"`, in weeks, days or less. A field with another name is refused. A `null`
+/// stands for the default, as if the field was left out: the builder's `token_retention(None)` is `"forever"`.
 ///
 #[cfg_attr(feature = "serde", doc = "```")]
 #[cfg_attr(not(feature = "serde"), doc = "```ignore")]
