@@ -358,7 +358,7 @@ async fn proxy(authority: &Authority, upstream: SocketAddr) -> String {
         read.collect::<Result<Vec<_>, _>>().unwrap()
     };
     let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(pem(&authority.pem()));
+    roots.add_parsable_certificates(pem(authority.pem()));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
     let verifier = verifier.allow_unauthenticated().build().unwrap();

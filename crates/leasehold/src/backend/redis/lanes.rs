@@ -477,9 +477,8 @@ impl Lane {
             drop(strong);
             let spread = |pause: Duration| pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
             tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
-            if pause > RECONNECT_MOST {
-                wanted.or_after(spread(pause - RECONNECT_MOST)).await;
-            }
+            let rest = pause.saturating_sub(RECONNECT_MOST);
+            wanted.or_after(spread(rest)).await;
             pause = (pause * 2).min(RECONNECT_UNWANTED);
         }
     }

@@ -32,10 +32,8 @@ pub(super) struct Ticket {
     asks: u32,
     copies: bool,
     open: bool,
-    /// As it was before the latest ask.
-    was_open: bool,
-    /// The latest ask has no answer yet.
-    unanswered: bool,
+    /// The latest ask has no answer yet; whether the ticket was open before it.
+    unanswered: Option<bool>,
     pub(super) known: Known,
     clock: Clock,
 }
@@ -84,8 +82,7 @@ impl Ticket {
             // Something between us and the server may send everything twice.
             copies: core.config.may_duplicate,
             open: false,
-            was_open: false,
-            unanswered: false,
+            unanswered: None,
             known: Known::default(),
             clock: core.clock.clone(),
         }
@@ -107,8 +104,7 @@ impl Ticket {
         }
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
-        self.was_open = std::mem::replace(&mut self.open, true);
-        self.unanswered = true;
+        self.unanswered = Some(std::mem::replace(&mut self.open, true));
         self.asks
     }
 
@@ -121,12 +117,12 @@ impl Ticket {
 
     /// The server has answered the latest ask: another has it, unless it says [`granted`](Ticket::granted).
     pub(super) fn answered(&mut self) {
-        self.unanswered = false;
+        self.unanswered = None;
         self.known.is_said(self.clock.now());
     }
 
     pub(super) fn is_answered(&self) -> bool {
-        self.asks > 0 && !self.unanswered
+        self.asks > 0 && self.unanswered.is_none()
     }
 
     /// The latest ask has failed.
@@ -134,7 +130,10 @@ impl Ticket {
         match failure {
             Failure::Ambiguous(_) => self.copies = true,
             // The server is as it was before that ask.
-            Failure::NotSent(_) => self.open = self.was_open || self.copies,
+            Failure::NotSent(_) => {
+                let was_open = self.unanswered.unwrap_or(self.open);
+                self.open = was_open || self.copies;
+            }
             Failure::NotNow(_) | Failure::Rejected(_) => {}
         }
     }
@@ -304,8 +303,7 @@ mod tests {
             asks: 0,
             copies: false,
             open: false,
-            was_open: false,
-            unanswered: false,
+            unanswered: None,
             known: Known::default(),
             clock: Clock::Boot,
         }
