@@ -1,6 +1,8 @@
 //! The settings of a client, and how it connects.
 
-use std::{borrow::Cow, fmt, io, sync::Arc, time::Duration};
+mod given;
+
+use std::{fmt, io, sync::Arc, time::Duration};
 
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -10,7 +12,6 @@ use crate::{
     clock::Clock,
     config::{Config, Handoff, millis},
     engine::{core::Core, wakeup::WakeUps},
-    error::Invalid,
     home::Home,
     loudly,
     owner::client_uuid,
@@ -320,20 +321,11 @@ impl ClientBuilder {
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
         let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
-        check_characters(url)?;
-        let label = self.label.unwrap_or_else(default_label);
-        if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Invalid::new(
-                "label",
-                format!("{label:?}"),
-                "printable ASCII without spaces",
-            )
-            .remedy("the server refuses other connection names")
-            .into());
-        }
+        given::check_characters(url)?;
+        let label = given::label(self.label)?;
         let memory = match self.memory {
             Some(server) => Some(server),
-            None => MemoryServer::from_url(&in_small_letters(url))
+            None => MemoryServer::from_url(&given::in_small_letters(url))
                 .inspect(|_| loudly::memory_was_chosen()),
         };
         let sink = Arc::clone(&wake_ups);
@@ -392,47 +384,4 @@ impl fmt::Debug for ClientBuilder {
             .field("label", &self.label)
             .finish_non_exhaustive()
     }
-}
-
-/// Characters that the parser of URLs would take out, or that were meant to be something else. The URL may carry a password, so
-/// they are told without what is around them.
-fn check_characters(url: &str) -> Result<(), Invalid> {
-    let is_odd = |c: char| c.is_ascii_whitespace() || c.is_ascii_control();
-    let Some((at, odd)) = url.char_indices().find(|(_, c)| is_odd(*c)) else {
-        return Ok(());
-    };
-    let what = match odd {
-        ' ' => "a space",
-        '\t' => "a tab",
-        '\n' | '\r' => "a line break",
-        _ => "a control character",
-    };
-    let place = match at {
-        0 => "at its beginning",
-        _ if url[at..].chars().all(is_odd) => "at its end",
-        _ => "in it",
-    };
-    let limit = "without white space and control characters";
-    Err(Invalid::new("url", format!("with {what} {place}"), limit)
-        .remedy(format!("take it out, or write it as %{:02X}", odd as u32)))
-}
-
-/// The URL with the scheme `memory` in small letters. A scheme may be in any; those of servers the parser of URLs minds.
-fn in_small_letters(url: &str) -> Cow<'_, str> {
-    match url.split_once(':') {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("memory") => {
-            format!("memory:{rest}").into()
-        }
-        _ => url.into(),
-    }
-}
-
-fn default_label() -> String {
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let mut label = format!("{host}:{}", std::process::id());
-    label.retain(|c| c.is_ascii_graphic());
-    label
 }

@@ -271,11 +271,11 @@ impl Lanes {
 }
 
 impl Wanted {
-    fn by_one_more(&self) -> Waits<'_> {
+    fn by_one_more(&self) -> CommandWaits<'_> {
         if self.by.fetch_add(1, Ordering::Relaxed) == 0 {
             self.first.notify_waiters();
         }
-        Waits(self)
+        CommandWaits(self)
     }
 
     fn is_by_none(&self) -> bool {
@@ -292,9 +292,9 @@ impl Wanted {
 }
 
 /// One command that waits.
-struct Waits<'a>(&'a Wanted);
+struct CommandWaits<'a>(&'a Wanted);
 
-impl Drop for Waits<'_> {
+impl Drop for CommandWaits<'_> {
     fn drop(&mut self) {
         self.0.by.fetch_sub(1, Ordering::Relaxed);
     }

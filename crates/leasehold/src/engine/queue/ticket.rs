@@ -255,8 +255,8 @@ pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
     }
 }
 
-/// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and whoever
-/// gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
+/// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and the actor
+/// that gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
 pub(super) fn may_owe(core: &Core) -> bool {
     core.backend.has_reached()
 }
