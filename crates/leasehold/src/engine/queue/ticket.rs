@@ -127,14 +127,10 @@ impl Ticket {
 
     /// The latest ask has failed.
     pub(super) fn failed(&mut self, failure: &Failure) {
-        match failure {
-            Failure::Ambiguous(_) => self.copies = true,
+        self.copies |= matches!(failure, Failure::Ambiguous(_));
+        if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
-            Failure::NotSent(_) => {
-                let was_open = self.unanswered.unwrap_or(self.open);
-                self.open = was_open || self.copies;
-            }
-            Failure::NotNow(_) | Failure::Rejected(_) => {}
+            self.open = was_open || self.copies;
         }
     }
 
