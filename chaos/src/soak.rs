@@ -344,8 +344,7 @@ impl Outside<'_> {
         };
         let mut keys = leftovers::keys(server, &names, ends, &self.checker);
         for key in &mut keys {
-            key.allowed &=
-                ["tombstone", "last token", "of a semaphore", "of a latch"].contains(&key.kind);
+            key.allowed &= ["tombstone", "last token", "of a semaphore", "of a latch"].contains(&key.kind);
         }
         self.report.keys(&keys);
         self.report.seconds = millis(now() - started) / 1e3;
