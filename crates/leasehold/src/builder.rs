@@ -1,5 +1,7 @@
 //! The settings of a client, and how it connects.
 
+mod given;
+
 use std::{fmt, io, sync::Arc, time::Duration};
 
 #[cfg(feature = "tls")]
@@ -10,7 +12,6 @@ use crate::{
     clock::Clock,
     config::{Config, Handoff, millis},
     engine::{core::Core, wakeup::WakeUps},
-    error::Invalid,
     home::Home,
     loudly,
     owner::client_uuid,
@@ -26,6 +27,8 @@ impl Client {
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
     /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
+    ///
+    /// In memory there is no login and no TLS: a user, a password, a database and certificates mean nothing.
     ///
     /// A URL that chooses memory is warned about, once per process: by `tracing`, or on standard error if the program has no subscriber.
     /// [`ClientBuilder::memory`] chooses it without a warning.
@@ -89,7 +92,8 @@ impl Client {
 ///
 /// # From a configuration file
 /// With the feature `serde` it can be read, by itself or in settings of yours. The fields are named as the methods, and all of them
-/// may be left out. Durations are texts: `"10s"`, `"500ms"`, `"1m 30s"`. A field with another name is refused.
+/// may be left out. Durations are texts: `"10s"`, `"500ms"`, `"1m 30s"`, in weeks, days or less. A field with another name is refused. A `null`
+/// stands for the default, as if the field was left out: the builder's `token_retention(None)` is `"forever"`.
 ///
 #[cfg_attr(feature = "serde", doc = "```")]
 #[cfg_attr(not(feature = "serde"), doc = "```ignore")]
@@ -135,7 +139,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The user to log in as; wins over the URL's.
+    /// The user to log in as; wins over the URL's. Without a password it logs in with an empty one, which suits a user of the
+    /// server that needs none.
     pub fn username(mut self, username: impl Into<String>) -> Self {
         self.login.username = Some(username.into());
         self
@@ -264,10 +269,12 @@ impl ClientBuilder {
     ///
     /// | the server | `try_lock()` | `try_lock_for(d)` | `lock()` |
     /// |---|---|---|---|
-    /// | is not there, or not ready | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent) | waits for it |
+    /// | is not there | [`NotSent`](Error::NotSent) after the operation timeout | waits for it, up to `d`; then [`NotSent`](Error::NotSent) | waits for it |
+    /// | is there, and not ready: it loads its data, is a replica, is busy, its memory is full, … | [`Rejected`](Error::Rejected) after the operation timeout | waits for it, up to `d`; then [`Rejected`](Error::Rejected) | waits for it |
     /// | refuses this client: wrong password, a node of a cluster, no certificate that it trusts, … | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) | [`Rejected`](Error::Rejected) |
     ///
-    /// So do the verbs of the other kinds, and all other requests. After a refusal the next call tries to connect again. Once
+    /// So do the verbs of the other kinds, and all other requests. Of [`Rejected`](Error::Rejected),
+    /// [`is_unreachable`](Error::is_unreachable) is false. After a refusal the next call tries to connect again. Once
     /// it has been connected, a client is as one of [`connect`](ClientBuilder::connect), and waits also for a server that refuses it.
     ///
     /// # Examples
@@ -314,26 +321,19 @@ impl ClientBuilder {
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
         let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
+        given::check_characters(url)?;
+        let label = given::label(self.label)?;
         let memory = match self.memory {
             Some(server) => Some(server),
-            None => MemoryServer::from_url(url).inspect(|_| loudly::memory_was_chosen()),
+            None => MemoryServer::from_url(&given::in_small_letters(url))
+                .inspect(|_| loudly::memory_was_chosen()),
         };
-        let label = self.label.unwrap_or_else(default_label);
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(server) = memory {
             let clock = server.clock();
             let backend = memory::Memory::new(server, &uuid, label, &config, sink);
             Backing::Memory(backend, clock)
         } else {
-            if !label.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Invalid::new(
-                    "label",
-                    format!("{label:?}"),
-                    "printable ASCII without spaces",
-                )
-                .remedy("the server refuses other connection names")
-                .into());
-            }
             let target = redis::Target::parse(url, &self.login)?;
             let home = home().map_err(|error| Error::NotSent {
                 doing: "start the thread of this client".into(),
@@ -384,14 +384,4 @@ impl fmt::Debug for ClientBuilder {
             .field("label", &self.label)
             .finish_non_exhaustive()
     }
-}
-
-fn default_label() -> String {
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
-    let mut label = format!("{host}:{}", std::process::id());
-    label.retain(|c| c.is_ascii_graphic());
-    label
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{Error as _, Visitor},
+    de::{Error as _, Expected, Unexpected, Visitor},
 };
 
 use crate::{ClientBuilder, Handoff};
@@ -20,7 +20,12 @@ impl<'de> Deserialize<'de> for ClientBuilder {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename = "the settings of a client")]
+#[serde(
+    default,
+    deny_unknown_fields,
+    rename = "the settings of a client",
+    expecting = "the settings of a client, each under its name"
+)]
 struct ClientSettings {
     url: Option<String>,
     username: Option<String>,
@@ -41,7 +46,11 @@ struct ClientSettings {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename = "a hand-off")]
+#[serde(
+    deny_unknown_fields,
+    rename = "a hand-off",
+    expecting = "a hand-off, such as { max_in_row = 64, max_time = \"20ms\" }"
+)]
 struct HandoffSettings {
     max_in_row: u32,
     max_time: Time,
@@ -54,7 +63,11 @@ struct TlsSettings(crate::Tls);
 
 #[cfg(feature = "tls")]
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename = "the settings for TLS")]
+#[serde(
+    deny_unknown_fields,
+    rename = "the settings for TLS",
+    expecting = "the settings for TLS, each under its name"
+)]
 struct TlsFields {
     root_file: Option<std::path::PathBuf>,
     client_cert_file: Option<std::path::PathBuf>,
@@ -143,11 +156,9 @@ impl TryFrom<TlsFields> for TlsSettings {
 /// A duration as people write it.
 struct Time(Duration);
 
-const TIME: &str = "a duration in quotes, such as \"10s\", \"500ms\" or \"1m 30s\"";
-
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(TimeVisitor(TIME)).map(Time)
+        deserializer.deserialize_str(TimeVisitor)
     }
 }
 
@@ -156,30 +167,56 @@ struct Retention(Option<Duration>);
 
 impl<'de> Deserialize<'de> for Retention {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match &*text {
+        deserializer.deserialize_str(RetentionVisitor)
+    }
+}
+
+struct RetentionVisitor;
+
+impl Visitor<'_> for RetentionVisitor {
+    type Value = Retention;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration in quotes, such as \"7days\", or \"forever\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Retention, E> {
+        match text {
             "forever" => Ok(Retention(None)),
-            text => {
-                let time = TimeVisitor("a duration such as \"7days\", or \"forever\"");
-                time.visit_str(text).map(|time| Retention(Some(time)))
-            }
+            text => duration(text, &self).map(|time| Retention(Some(time))),
         }
     }
 }
 
-struct TimeVisitor(&'static str);
+struct TimeVisitor;
 
 impl Visitor<'_> for TimeVisitor {
-    type Value = Duration;
+    type Value = Time;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str("a duration in quotes, such as \"10s\", \"500ms\" or \"1m 30s\"")
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
-        humantime::parse_duration(text)
-            .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Time, E> {
+        duration(text, &self).map(Time)
     }
+}
+
+fn duration<E: serde::de::Error>(text: &str, expected: &dyn Expected) -> Result<Duration, E> {
+    // Months and years have no fixed length, and an `M` was most likely meant to be a minute.
+    let units = text.split(|c: char| !c.is_alphabetic());
+    let is_vague = |unit: &str| {
+        matches!(
+            unit,
+            "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years"
+        )
+    };
+    if let Some(unit) = units.into_iter().find(|unit| is_vague(unit)) {
+        return Err(E::custom(format_args!(
+            "{text:?} is in months or years ({unit}), but must be in weeks, days or less; a minute is `m`, and a year \"365days\""
+        )));
+    }
+    humantime::parse_duration(text).map_err(|_| E::invalid_value(Unexpected::Str(text), expected))
 }
 
 /// A text that no error repeats.

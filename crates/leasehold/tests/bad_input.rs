@@ -152,6 +152,7 @@ async fn a_bad_lease_is_refused() {
 async fn settings_that_do_not_fit_each_other_are_refused() {
     let seconds = Duration::from_secs;
     let builder = || Client::builder().url("redis://127.0.0.1:1/");
+    let in_memory = || Client::builder().url("memory:");
     for (builder, says) in [
         (builder().lease(seconds(0)), ["lease is 0s", "at least 1ms"]),
         (
@@ -189,6 +190,14 @@ async fn settings_that_do_not_fit_each_other_are_refused() {
             builder().label("two words"),
             ["two words", "without spaces"],
         ),
+        (
+            in_memory().label("two words"),
+            ["two words", "without spaces"],
+        ),
+        (
+            in_memory().lease(seconds(0)),
+            ["lease is 0s", "at least 1ms"],
+        ),
     ] {
         assert_says(&builder.connect().await.unwrap_err(), &says);
     }
@@ -215,6 +224,21 @@ async fn a_bad_url_is_refused_without_its_password() {
             },
         ),
         ("memory", "redis://"),
+        (" redis://:hush@127.0.0.1:1/", "a space at its beginning"),
+        (
+            "\nredis://:hush@127.0.0.1:1/",
+            "a line break at its beginning",
+        ),
+        ("redis://:hush@127.0.0.1:1/\r\n", "a line break at its end"),
+        ("redis://:hush@127.0.0.1:1/ ", "a space at its end"),
+        ("redis://:hu\tsh@127.0.0.1:1/", "write it as %09"),
+        ("redis://:hush @127.0.0.1:1/", "write it as %20"),
+        ("redis://:hush\0@127.0.0.1:1/", "a control character in it"),
+        (
+            "redis+unix:///run/the server.sock?pass=hush",
+            "a space in it",
+        ),
+        ("memory: ", "a space at its end"),
     ] {
         let error = Client::connect(url).await.unwrap_err();
         assert_says(&error, &[says]);
@@ -243,6 +267,40 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
         assert!(!format!("{builder:?}").contains("sesame"));
         let error = builder.connect().await.unwrap_err();
         assert!(!format!("{error} {error:?}").contains("sesame"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_a_password_logs_in_and_one_that_is_not_known_is_refused() {
+    for server in servers() {
+        server.cli(&[
+            "ACL", "SETUSER", "open", "on", "nopass", "~*", "&*", "+@all",
+        ]);
+        let at = server.addr();
+        let builders = |user: &str| {
+            let url = |url: String| Client::builder().url(url);
+            [
+                url(format!("redis://{user}@{at}/")),
+                url(format!("redis://{user}:@{at}/")),
+                url(server.url()).username(user),
+            ]
+        };
+        for builder in builders("open") {
+            let client = builder.connect().await.unwrap();
+            let list = server.cli(&["CLIENT", "LIST"]);
+            let list: String = redis::from_redis_value(list).unwrap();
+            let ours = list.lines().find(|line| line.contains("name=leasehold:"));
+            assert!(ours.unwrap().contains(" user=open "), "{list}");
+            drop(client);
+            let gone = || common::int(&server, &["CLIENT", "KILL", "USER", "open"]) == 0;
+            leasehold_testkit::wait_until_async(common::SOON, "the client is gone", gone).await;
+        }
+        for builder in builders("ghost") {
+            let error = builder.connect().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            let message = error.to_string();
+            assert!(message.contains("the user name"), "{message}");
+        }
     }
 }
 

@@ -3,12 +3,16 @@
 mod common;
 
 use std::{
-    sync::LazyLock,
+    net::TcpListener,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use common::{SOON, int, release, servers, soon, until_listening, without_runtime};
-use leasehold::{Client, ClientBuilder, Error, ErrorKind, MemoryServer};
+use leasehold::{Client, ClientBuilder, Error, ErrorKind, MemoryServer, Shutdown};
 use leasehold_testkit::{Flavor, Server};
 
 /// The operation timeout of these tests.
@@ -70,8 +74,35 @@ async fn a_server_that_never_starts_is_told_as_each_verb_promises() {
     assert_kind(client.latch("count").count().await, ErrorKind::NotSent);
     let waits = tokio::time::timeout(A_WHILE, mutex.lock()).await;
     assert!(waits.is_err(), "lock() waits for the server");
-    let shutdown = leasehold::Shutdown::ReleaseAll { grace: SOON };
+    let shutdown = Shutdown::ReleaseAll { grace: SOON };
     soon("the shutdown", client.shutdown(shutdown)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_ready_is_told_as_each_verb_promises() {
+    for server in servers() {
+        // A replica of none: it answers, and takes no writes.
+        server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        let client = builder(&server).connect_lazily().unwrap();
+        let mutex = client.mutex("name");
+
+        let begin = Instant::now();
+        let told = mutex.try_lock().await.map(drop).unwrap_err();
+        assert!(begin.elapsed() >= ANSWER, "{told}");
+        assert!(!told.is_unreachable(), "{told}");
+        let said = assert_kind(Err::<(), _>(told), ErrorKind::Rejected);
+        assert!(said.contains("replica"), "{said}");
+
+        let begin = Instant::now();
+        assert_kind(mutex.try_lock_for(A_WHILE).await, ErrorKind::Rejected);
+        assert!(begin.elapsed() >= A_WHILE);
+
+        let lock = tokio::spawn(mutex.lock());
+        tokio::time::sleep(ANSWER * 2).await;
+        assert!(!lock.is_finished(), "lock() waits for the server");
+        server.cli(&["REPLICAOF", "NO", "ONE"]);
+        release(soon("the lock", lock).await.unwrap().unwrap()).await;
+    }
 }
 
 #[tokio::test]
@@ -154,6 +185,111 @@ async fn a_client_that_was_connected_waits_for_a_server_that_refuses_it() {
     assert!(!waiting.is_finished());
     server.cli(&["CONFIG", "SET", "requirepass", ""]);
     release(soon("the lock", waiting).await.unwrap().unwrap()).await;
+}
+
+/// A server that closes each connection as soon as it is there, and counts them.
+struct Closes {
+    url: String,
+    attempts: Arc<AtomicUsize>,
+}
+
+impl Closes {
+    fn start() -> Closes {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}/", listener.local_addr().unwrap());
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&attempts);
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                drop(stream);
+            }
+        });
+        Closes { url, attempts }
+    }
+
+    fn client(&self) -> Client {
+        Client::builder()
+            .url(self.url.as_str())
+            .operation_timeout(ANSWER)
+            .connect_lazily()
+            .unwrap()
+    }
+
+    /// How many attempts come in this time.
+    async fn attempts_in(&self, time: Duration) -> usize {
+        let before = self.attempts.load(Ordering::SeqCst);
+        tokio::time::sleep(time).await;
+        self.attempts.load(Ordering::SeqCst) - before
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_had_a_connection_owes_nothing_and_ends() {
+    const A_YEAR: Duration = Duration::from_secs(366 * 86_400);
+    let server = Closes::start();
+    let (one, two, three, four, five) = (
+        server.client(),
+        server.client(),
+        server.client(),
+        server.client(),
+        server.client(),
+    );
+    let year = one.mutex("name").fixed_lease(A_YEAR);
+    assert_kind(year.try_lock().await, ErrorKind::NotSent);
+    let permit = two.semaphore("name").try_acquire().await;
+    assert_kind(permit, ErrorKind::NotSent);
+    let several = three.multi_lock(["a", "b"]);
+    assert_kind(several.try_lock().await, ErrorKind::NotSent);
+    // Dropped while it waits for the first answer, and later.
+    for wait in [ANSWER / 10, ANSWER * 2] {
+        let lock = tokio::time::timeout(wait, four.mutex("name").lock());
+        assert!(lock.await.is_err());
+        let fair = four.fair_mutex("name").lock();
+        assert!(tokio::time::timeout(wait, fair).await.is_err());
+        let latch = four.latch("name");
+        let _ = tokio::time::timeout(wait, latch.wait()).await;
+    }
+    let release_all = Shutdown::ReleaseAll {
+        grace: Duration::ZERO,
+    };
+    assert_kind(five.mutex("name").try_lock().await, ErrorKind::NotSent);
+    five.shutdown(release_all).await;
+    drop((year, several, one, two, three, four));
+    tokio::time::sleep(ANSWER * 4).await;
+    // Also of the one that was shut down and is kept.
+    assert_eq!(server.attempts_in(ANSWER * 4).await, 0);
+    assert_kind(five.mutex("name").status().await, ErrorKind::NotSent);
+    drop(five);
+}
+
+#[tokio::test]
+async fn a_client_for_which_no_request_waits_dials_seldom() {
+    let server = Closes::start();
+    let client = server.client();
+    assert_kind(client.mutex("name").try_lock().await, ErrorKind::NotSent);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let seldom = server.attempts_in(Duration::from_secs(6)).await;
+    assert!((1..=3).contains(&seldom), "{seldom} attempts in 6 s");
+    // One that comes to wait does not wait for the end of such a pause.
+    let lock = client.mutex("name").try_lock_for(Duration::from_secs(3));
+    let (often, lock) = tokio::join!(server.attempts_in(Duration::from_secs(3)), lock);
+    assert_kind(lock, ErrorKind::NotSent);
+    assert!(often >= 3, "{often} attempts in 3 s");
+}
+
+/// Its server is gone, and the request was not sent: the name is not to be given back.
+#[tokio::test]
+async fn a_request_that_was_not_sent_leaves_no_debt() {
+    let mut server = Server::start(Flavor::Redis);
+    let client = builder(&server).connect_lazily().unwrap();
+    release(client.mutex("name").lock().await.unwrap()).await;
+    server.kill();
+    // Finds that the connection is gone.
+    let _ = client.mutex("name").status().await;
+    assert_kind(client.mutex("name").try_lock().await, ErrorKind::NotSent);
+    tokio::time::sleep(ANSWER).await;
+    assert_eq!(client.footprint().tasks, 0);
 }
 
 static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start(Flavor::Redis));

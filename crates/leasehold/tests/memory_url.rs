@@ -105,3 +105,17 @@ async fn the_builders_way_is_silent() {
     let explicit = Client::builder().memory(&server).connect().await;
     drop(explicit.unwrap());
 }
+
+#[tokio::test]
+async fn its_scheme_may_be_in_any_letters() {
+    let Some(output) = alone("its_scheme_may_be_in_any_letters") else {
+        let one = Client::connect("MEMORY:Shared").await.unwrap();
+        let two = Client::connect("memory:Shared").await.unwrap();
+        let other = Client::connect("Memory:shared").await.unwrap();
+        let _guard = one.mutex("name").lock().await.unwrap();
+        assert!(two.mutex("name").try_lock().await.unwrap().is_none());
+        assert!(other.mutex("name").try_lock().await.unwrap().is_some());
+        return;
+    };
+    assert_eq!(warnings(&String::from_utf8_lossy(&output.stderr)), 1);
+}

@@ -116,7 +116,13 @@ fn what_is_not_understood_is_refused_with_what_would_be() {
         ("lease = 10", "a duration in quotes, such as \"10s\""),
         ("lease = \"10\"", "\"10s\""),
         ("lease = \"soon\"", "\"10s\""),
+        ("lease = \"1M\"", "a minute is `m`"),
+        ("lease = \"2 months\"", "in weeks, days or less"),
+        ("poll_every = \"1h 1y\"", "\"365days\""),
+        ("token_retention = \"1year\"", "\"365days\""),
         ("token_retention = \"always\"", "\"forever\""),
+        ("token_retention = 7", "\"forever\""),
+        ("handoff = \"off\"", "max_in_row = 64"),
         ("database = -1", "u32"),
         ("handoff = { max_in_row = 3 }", "max_time"),
         (
@@ -126,7 +132,23 @@ fn what_is_not_understood_is_refused_with_what_would_be() {
     ] {
         let said = refused(text);
         assert!(said.contains(says), "{text}: {said}");
+        assert!(!said.contains("Settings"), "{text}: {said}");
     }
+    for text in ["null", "7", r#"{"handoff": 7}"#] {
+        let said = serde_json::from_str::<ClientBuilder>(text).unwrap_err();
+        let said = said.to_string();
+        assert!(!said.contains("Settings"), "{text}: {said}");
+        assert!(
+            said.contains("expected the settings of a client") || said.contains("a hand-off"),
+            "{said}"
+        );
+    }
+    let weeks: ClientBuilder = toml::from_str("lease = \"1week 1day\"").unwrap();
+    let built = Client::builder().lease(Duration::from_secs(8 * 86_400));
+    assert_eq!(format!("{weeks:?}"), format!("{built:?}"));
+    // As if it was left out.
+    let null: ClientBuilder = serde_json::from_str(r#"{"token_retention": null}"#).unwrap();
+    assert_eq!(format!("{null:?}"), format!("{:?}", Client::builder()));
 }
 
 #[test]

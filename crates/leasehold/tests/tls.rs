@@ -4,11 +4,23 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use common::{SOON, int, release, soon, until_listening};
 use leasehold::{Client, ClientBuilder, Error, ErrorKind, Tls};
 use leasehold_testkit::{Authority, Certificate, Flavor, Server, TlsFiles, wait_until_async};
+use redis::io::tcp::socket2::SockRef;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tokio::io::AsyncWriteExt;
+use tokio_rustls::TlsAcceptor;
 
 /// What a client and a server agree on.
 struct World {
@@ -335,6 +347,79 @@ async fn a_server_that_ends_the_handshake_is_told_apart_from_one_that_speaks_no_
         &["closed the connection in the TLS handshake"],
     );
     closing.abort();
+}
+
+/// A proxy that speaks TLS with a server that does not, and asks its clients for a certificate, which they may lack. If the server is
+/// not there, it closes the connection: with a goodbye, without one, or with a reset, in turn.
+async fn proxy(authority: &Authority, upstream: SocketAddr) -> String {
+    let own = authority.signs(&["localhost"]);
+    let pem = |text: &str| {
+        let read = CertificateDer::pem_slice_iter(text.as_bytes());
+        read.collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(pem(authority.pem()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+    let verifier = verifier.allow_unauthenticated().build().unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(
+            pem(&own.pem),
+            PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
+        );
+    let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!(
+        "rediss://localhost:{}/",
+        listener.local_addr().unwrap().port()
+    );
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut stream = acceptor.accept(stream).await.unwrap();
+                if let Ok(mut server) = tokio::net::TcpStream::connect(upstream).await {
+                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await;
+                } else if number % 3 == 0 {
+                    let _ = stream.shutdown().await;
+                } else if number % 3 == 1 {
+                    let socket = SockRef::from(stream.get_ref().0);
+                    socket.set_linger(Some(Duration::ZERO)).unwrap();
+                }
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_proxy_that_asks_for_a_certificate_and_whose_server_is_not_up_yet_is_waited_for() {
+    let authority = Authority::new("the authority");
+    let own = authority.signs(&["worker"]);
+    let mut server = Server::start(Flavor::Redis);
+    let url = proxy(&authority, server.addr()).await;
+    server.kill();
+    let none = Tls::new().root_pem(authority.pem());
+    let right = none.clone().client_cert_pem(own.pem, own.key);
+    let builder = |tls| Client::builder().url(url.as_str()).tls(tls);
+    for _ in 0..10 {
+        let error = refused(builder(right.clone())).await;
+        let words = ["closed the connection after the TLS handshake", "another"];
+        assert_says(&error, ErrorKind::NotSent, &words);
+        let error = refused(builder(none.clone())).await;
+        let words = ["may not be ready, or it may want one", "--tls-cert"];
+        assert_says(&error, ErrorKind::NotSent, &words);
+    }
+    let client = builder(right).connect_lazily().unwrap();
+    let lock = tokio::spawn(client.mutex("name").lock());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!lock.is_finished());
+    server.restart();
+    release(soon("the lock", lock).await.unwrap().unwrap()).await;
 }
 
 /// As openssl makes them without -extfile: `openssl x509 -req -in worker.csr -signkey worker.key -days 36500`.

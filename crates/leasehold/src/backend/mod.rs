@@ -95,6 +95,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Leases are held that will have to be renewed from home: the backend may make a connection ready for that.
     fn prepare(&self) {}
+
+    /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
+    fn shut(&self) {}
 }
 
 /// Asks for a lock.

@@ -373,6 +373,7 @@ impl Drop for Ending<'_> {
         }
         core.tasks.close();
         core.watchdog.close();
+        core.backend.shut();
     }
 }
 

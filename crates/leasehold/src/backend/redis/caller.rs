@@ -48,6 +48,11 @@ impl Caller {
         self.commands.prepare();
     }
 
+    /// From here on a connection is made only while a command waits for it.
+    pub(super) fn shut(&self) {
+        self.commands.shut();
+    }
+
     /// Why there is no connection, as long as there is none.
     pub(super) fn trouble(&self) -> Option<Cause> {
         self.commands.trouble()

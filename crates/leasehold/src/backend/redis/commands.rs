@@ -55,6 +55,11 @@ impl Commands {
         self.lanes.prepare();
     }
 
+    /// From here on a connection is made only while a command waits for it.
+    pub(super) fn shut(&self) {
+        self.lanes.shut();
+    }
+
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
     pub(super) async fn call(&self, call: Call) -> Result<Value, Failure> {
         let sent = match call.behind_another() {

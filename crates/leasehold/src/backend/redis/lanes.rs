@@ -5,17 +5,18 @@
 //! A command never changes threads on its way, and no runtime that is blocked or ended stands in the way of
 //! another's commands, nor of a renewal: those travel on the home's lane.
 //!
-//! A lane reconnects on its own runtime, for as long as there is one.
+//! A lane reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and not for a
+//! client that was shut down.
 
 use std::{
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
 use tokio::{
     runtime::{Handle, Id},
@@ -43,6 +44,9 @@ const SILENT: u32 = 2;
 const RECONNECT_FIRST: Duration = Duration::from_millis(20);
 const RECONNECT_MOST: Duration = Duration::from_secs(1);
 
+/// The most while no command waits for the connection. One that comes to wait ends a longer pause than its own most.
+const RECONNECT_UNWANTED: Duration = Duration::from_secs(5);
+
 /// All lanes of a client.
 pub(super) struct Lanes {
     home: Home,
@@ -60,14 +64,26 @@ pub(super) struct Lane {
     dialler: Arc<Dialler>,
     state: RwLock<LaneState>,
     changed: Notify,
+    wanted: Arc<Wanted>,
+    /// How many connections it has had.
+    made: AtomicU64,
     /// Commands in a row without an answer.
     silent: AtomicU32,
+    /// The task that reconnects, or did.
+    dialling: Mutex<Option<AbortHandle>>,
     /// The task that ends with the runtime, and tells.
     sentinel: OnceLock<AbortHandle>,
 }
 
+/// The commands that wait for a connection.
+#[derive(Default)]
+struct Wanted {
+    by: AtomicU32,
+    first: Notify,
+}
+
 enum LaneState {
-    /// It has not been wanted yet.
+    /// It has not been wanted yet; or not any more, since its client was shut down.
     Idle,
     Up {
         connection: Connection,
@@ -76,7 +92,7 @@ enum LaneState {
         since: Instant,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
-    Down { number: u64, cause: Cause },
+    Down(Cause),
     /// The server refuses a client that has never been connected: no task is at work until one is wanted again.
     Refused(Cause),
     /// The runtime has ended.
@@ -134,7 +150,7 @@ impl Lanes {
             Some(here) if here.id() != self.of_home.id => self.open(here),
             _ => Arc::clone(&self.of_home),
         };
-        first.is_up(connection, 1);
+        first.is_up(connection);
         Ok(())
     }
 
@@ -172,9 +188,10 @@ impl Lanes {
             if let Some(way) = Arc::clone(&lane).way() {
                 return Ok(way);
             }
-            if let LaneState::Down { cause, .. } = &*lane.state.read() {
+            if let LaneState::Down(cause) = &*lane.state.read() {
                 *why_not = Arc::clone(cause);
             }
+            let _waits = lane.wanted.by_one_more();
             lane.changed_or_left(changed, self.of_home.id).await;
         }
     }
@@ -230,7 +247,7 @@ impl Lanes {
         let lane = self.of_this_runtime()?;
         let state = lane.state.read();
         match &*state {
-            LaneState::Down { cause, .. } | LaneState::Refused(cause) => {
+            LaneState::Down(cause) | LaneState::Refused(cause) => {
                 (!cause.is::<NotYet>()).then(|| Arc::clone(cause))
             }
             _ => None,
@@ -245,6 +262,41 @@ impl Lanes {
     /// Renewals will want a connection.
     pub(super) fn prepare(&self) {
         self.of_home.dial();
+    }
+
+    /// From here on a connection is made only while a command waits for it.
+    pub(super) fn shut(&self) {
+        self.dialler.is_shut.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Wanted {
+    fn by_one_more(&self) -> CommandWaits<'_> {
+        if self.by.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.first.notify_waiters();
+        }
+        CommandWaits(self)
+    }
+
+    fn is_by_none(&self) -> bool {
+        self.by.load(Ordering::Relaxed) == 0
+    }
+
+    /// Completes when a command comes to wait, or after this time.
+    async fn or_after(&self, time: Duration) {
+        let first = self.first.notified();
+        if self.is_by_none() {
+            let _ = tokio::time::timeout(time, first).await;
+        }
+    }
+}
+
+/// One command that waits.
+struct CommandWaits<'a>(&'a Wanted);
+
+impl Drop for CommandWaits<'_> {
+    fn drop(&mut self) {
+        self.0.by.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -312,7 +364,10 @@ impl Lane {
             dialler: Arc::clone(dialler),
             state: RwLock::new(LaneState::Idle),
             changed: Notify::new(),
+            wanted: Arc::default(),
+            made: AtomicU64::new(0),
             silent: AtomicU32::new(0),
+            dialling: Mutex::default(),
             sentinel: OnceLock::new(),
         })
     }
@@ -345,12 +400,12 @@ impl Lane {
         callout::shielded(changed_or_left).await;
     }
 
-    fn is_up(&self, connection: Connection, number: u64) {
+    fn is_up(&self, connection: Connection) {
         let mut state = self.state.write();
         if !matches!(&*state, LaneState::Gone) {
             *state = LaneState::Up {
                 connection,
-                number,
+                number: self.made.fetch_add(1, Ordering::Relaxed),
                 since: Instant::now(),
             };
         }
@@ -368,12 +423,15 @@ impl Lane {
         if !is_at_rest(&*state) {
             return;
         }
-        *state = LaneState::Down {
-            number: 0,
-            cause: Arc::new(NotYet),
-        };
+        *state = LaneState::Down(Arc::new(NotYet));
         drop(state);
-        self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
+        self.begin_to_reconnect();
+    }
+
+    /// On the lane's own runtime, not on that of the caller that has noticed.
+    fn begin_to_reconnect(self: &Arc<Self>) {
+        let task = self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
+        *self.dialling.lock() = Some(task.abort_handle());
     }
 
     /// The connection `number` is broken: drops it and reconnects in the background. Once per connection.
@@ -385,19 +443,14 @@ impl Lane {
             } if *present == number => {}
             _ => return, // another caller was faster
         }
-        let down = LaneState::Down {
-            number,
-            cause: Arc::clone(cause),
-        };
-        let was = std::mem::replace(&mut *state, down);
+        let was = std::mem::replace(&mut *state, LaneState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
         callout::quietly(|| {
             tracing::warn!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
-        // On the lane's own runtime, not on that of the caller that has noticed.
-        self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
+        self.begin_to_reconnect();
     }
 
     /// Ends when there is a connection, or none is wanted.
@@ -411,47 +464,54 @@ impl Lane {
             let Some(strong) = lane.upgrade() else { return };
             match made {
                 Ok(connection) => {
-                    let number = match &*strong.state.read() {
-                        LaneState::Down { number, .. } | LaneState::Up { number, .. } => number + 1,
-                        LaneState::Idle | LaneState::Refused(_) => 1,
-                        LaneState::Gone => return,
-                    };
-                    strong.is_up(connection, number);
+                    strong.is_up(connection);
                     callout::quietly(
                         || tracing::debug!(target: "leasehold", server = %dialler.target, "connected"),
                     );
                     return;
                 }
-                // A client that was connected waits for a server that refuses it, as for one that is down: its holders, and those
-                // that wait, need the server back. One that never was has most likely been told the wrong thing.
-                Err(failure)
-                    if failure.is_final() && !dialler.has_worked.load(Ordering::Relaxed) =>
-                {
-                    let mut state = strong.state.write();
-                    if matches!(&*state, LaneState::Down { .. }) {
-                        *state = LaneState::Refused(Arc::clone(failure.cause()));
-                    }
-                    drop(state);
-                    strong.changed.notify_waiters();
-                    return;
-                }
-                Err(failure) => {
-                    if let LaneState::Down { cause, .. } = &mut *strong.state.write() {
-                        *cause = Arc::clone(failure.cause());
-                    }
-                    // Those that wait for a connection tell why there is none.
-                    strong.changed.notify_waiters();
-                }
+                Err(failure) if strong.tries_again_after(&failure) => {}
+                Err(_) => return,
             }
+            let wanted = Arc::clone(&strong.wanted);
             drop(strong);
-            tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
-            pause = (pause * 2).min(RECONNECT_MOST);
+            let spread = |pause: Duration| pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+            tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
+            let rest = pause.saturating_sub(RECONNECT_MOST);
+            wanted.or_after(spread(rest)).await;
+            pause = (pause * 2).min(RECONNECT_UNWANTED);
         }
+    }
+
+    /// An attempt has failed. Those that wait are told why; whether there is another attempt, the answer says.
+    fn tries_again_after(&self, failure: &Failure) -> bool {
+        let cause = Arc::clone(failure.cause());
+        let next = if failure.is_final() && !self.dialler.has_worked.load(Ordering::Relaxed) {
+            // A client that was connected waits for a server that refuses it, as for one that is down: its holders, and those
+            // that wait, need the server back. One that never was has most likely been told the wrong thing.
+            LaneState::Refused(cause)
+        } else if self.dialler.is_shut.load(Ordering::Relaxed) && self.wanted.is_by_none() {
+            LaneState::Idle
+        } else {
+            LaneState::Down(cause)
+        };
+        let goes_on = {
+            let mut state = self.state.write();
+            if matches!(&*state, LaneState::Down(_)) {
+                *state = next;
+            }
+            matches!(&*state, LaneState::Down(_))
+        };
+        self.changed.notify_waiters();
+        goes_on
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        if let Some(task) = self.dialling.get_mut() {
+            task.abort();
+        }
         if let Some(sentinel) = self.sentinel.get() {
             sentinel.abort();
         }
@@ -466,6 +526,8 @@ pub(super) struct Dialler {
     connect_timeout: Duration,
     /// A connection has come about.
     has_worked: AtomicBool,
+    /// The client was shut down.
+    is_shut: AtomicBool,
 }
 
 impl Dialler {
@@ -475,6 +537,7 @@ impl Dialler {
             name,
             connect_timeout,
             has_worked: AtomicBool::new(false),
+            is_shut: AtomicBool::new(false),
         }
     }
 

@@ -214,6 +214,10 @@ impl Backend for Redis {
     fn prepare(&self) {
         self.caller.prepare();
     }
+
+    fn shut(&self) {
+        self.caller.shut();
+    }
 }
 
 impl fmt::Debug for Redis {

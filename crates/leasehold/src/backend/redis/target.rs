@@ -114,6 +114,10 @@ impl Target {
         if let Some(password) = &login.password {
             redis = redis.set_password(password);
         }
+        // The redis crate logs in only if there is a password. A user of the server that needs none takes any.
+        if redis.password().is_none() && redis.username().is_some_and(|user| !user.is_empty()) {
+            redis = redis.set_password("");
+        }
         if let Some(database) = login.database {
             redis = redis.set_db(i64::from(database));
         }

@@ -84,14 +84,16 @@ impl TlsDialler {
             }),
             Err(error) => Err(match cause(&error) {
                 Some(cause) => self.trouble(cause),
-                None if matches!(self.showed(), Showed::Nothing) => TlsTrouble::WantsCertificate,
-                None => TlsTrouble::Closed(error),
+                None => match self.showed() {
+                    Showed::NotAsked => TlsTrouble::Closed(error),
+                    showed => TlsTrouble::ClosedAfterAsking(showed),
+                },
             }),
         }
     }
 
     /// Why the server ended a connection between the handshake and its first answer: with TLS 1.3 it looks at the client's
-    /// certificate only then. `None`: for a reason that has nothing to do with TLS.
+    /// certificate only then, and says so in an alert if it refuses it. `None`: for a reason that has nothing to do with TLS.
     pub(super) fn after_handshake(
         &self,
         broken: &OnceLock<rustls::Error>,
@@ -103,13 +105,10 @@ impl TlsDialler {
         if !error.is_connection_dropped() {
             return None;
         }
-        // Its last word is lost if it closed while there was still something for it to read.
+        // So does a proxy whose server is not up yet.
         match self.showed() {
             Showed::NotAsked => None,
-            Showed::Nothing => Some(TlsTrouble::WantsCertificate),
-            Showed::Certificate => Some(TlsTrouble::RefusesCertificate(
-                "it closed the connection".to_owned(),
-            )),
+            showed => Some(TlsTrouble::ClosedAfterAsking(showed)),
         }
     }
 
@@ -288,6 +287,23 @@ impl TlsLink {
             None => error,
         })
     }
+
+    /// The same for what was sent. A server that refuses the client's certificate closes the connection while requests are on
+    /// their way to it: its alert has come before the failure of the next write, and is still to be read.
+    fn ended_at_write<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &polled
+            && cause(error).is_none()
+        {
+            let (mut byte, stream) = ([0], Pin::new(&mut self.stream));
+            let last = stream.poll_read(cx, &mut ReadBuf::new(&mut byte));
+            let _ = self.ended(last);
+        }
+        self.ended(polled)
+    }
 }
 
 impl AsyncRead for TlsLink {
@@ -314,12 +330,12 @@ impl AsyncWrite for TlsLink {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.ended(written)
+        self.ended_at_write(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.ended(flushed)
+        self.ended_at_write(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -329,65 +345,4 @@ impl AsyncWrite for TlsLink {
 }
 
 #[cfg(test)]
-mod tests {
-    use leasehold_testkit::Authority;
-    use rustls::{ServerConfig, pki_types::pem::PemObject};
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        net::TcpListener,
-    };
-    use tokio_rustls::TlsAcceptor;
-
-    use super::*;
-
-    /// A server that says `+OK`, and then dies without a goodbye: what is after that on its socket is `last`.
-    async fn link_to_a_dying_server(last: &'static [u8]) -> TlsLink {
-        let authority = Authority::new("the authority");
-        let own = authority.signs(&["localhost"]);
-        let chain = CertificateDer::pem_slice_iter(own.pem.as_bytes());
-        let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
-        let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let server = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            let (stream, _) = listener.accept().await.unwrap();
-            let acceptor = TlsAcceptor::from(Arc::new(server));
-            let mut stream = acceptor.accept(stream).await.unwrap();
-            stream.write_all(b"+OK").await.unwrap();
-            stream.flush().await.unwrap();
-            stream.get_mut().0.write_all(last).await.unwrap();
-        });
-        let tls = Tls::new().root_pem(authority.pem());
-        let dialler = TlsDialler::new("localhost", &tls).unwrap();
-        let stream = TcpStream::connect(address).await.unwrap();
-        dialler.shake_hands(stream).await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_server_that_dies_without_a_goodbye_ends_the_stream_as_without_tls() {
-        let mut link = link_to_a_dying_server(b"").await;
-        let mut said = Vec::new();
-        link.read_to_end(&mut said).await.unwrap();
-        assert_eq!(said, b"+OK");
-    }
-
-    #[tokio::test]
-    async fn bytes_that_are_no_tls_break_the_connection_and_are_told_in_our_words() {
-        let mut link = link_to_a_dying_server(b"-ERR no TLS here\r\n").await;
-        let error = link.read_to_end(&mut Vec::new()).await.unwrap_err();
-        // With this kind the redis crate gives the connection up.
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
-        assert!(
-            error.to_string().contains("bytes came that are no TLS"),
-            "{error}"
-        );
-        assert!(link.broken.get().is_some());
-    }
-}
+mod tests;

@@ -64,12 +64,23 @@ pub(super) enum TlsTrouble {
         "the server closed the connection in the TLS handshake; check that it speaks TLS at this port"
     )]
     Closed(#[source] io::Error),
+    #[error(
+        "the server asked for a client certificate, and closed the connection after the TLS handshake without saying why: what stands behind it may not be ready, or it may want {}",
+        match .0 {
+            Showed::Certificate => "another client certificate",
+            _ => "one, which Tls::client_cert_file, or --tls-cert and --tls-key, give",
+        }
+    )]
+    ClosedAfterAsking(Showed),
 }
 
 impl TlsTrouble {
     /// Whether another attempt may succeed although nothing was repaired.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, TlsTrouble::Closed(_))
+        matches!(
+            self,
+            TlsTrouble::Closed(_) | TlsTrouble::ClosedAfterAsking(_)
+        )
     }
 
     pub(super) fn of(cause: &rustls::Error) -> TlsTrouble {

@@ -10,7 +10,7 @@ use wait::Pause;
 use super::{
     Life, Locked, Queue,
     enter::{TooLate, ask_server},
-    ticket::{Debt, Pauses, Ticket, abandon, place},
+    ticket::{Debt, Pauses, Ticket, abandon, may_owe, place},
 };
 use crate::{
     backend::{Acquire, Acquired, Failure},
@@ -368,6 +368,9 @@ impl<'a> Driver<'a> {
     /// Tells the server once here, so that the next caller finds the name free; if need be, again in the background.
     async fn give_up(&self, debt: Debt) {
         let (core, id) = (self.core, &self.queue.id);
+        if !may_owe(core) {
+            return;
+        }
         let release = debt.release(core, id, core.queues.is_listening(id));
         if let Err(failure) = core.backend.release(release).await {
             let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));

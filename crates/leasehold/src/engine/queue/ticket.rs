@@ -32,8 +32,8 @@ pub(super) struct Ticket {
     asks: u32,
     copies: bool,
     open: bool,
-    /// The latest ask has no answer yet.
-    unanswered: bool,
+    /// The latest ask has no answer yet; whether the ticket was open before it.
+    unanswered: Option<bool>,
     pub(super) known: Known,
     clock: Clock,
 }
@@ -82,7 +82,7 @@ impl Ticket {
             // Something between us and the server may send everything twice.
             copies: core.config.may_duplicate,
             open: false,
-            unanswered: false,
+            unanswered: None,
             known: Known::default(),
             clock: core.clock.clone(),
         }
@@ -104,8 +104,7 @@ impl Ticket {
         }
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
-        self.open = true;
-        self.unanswered = true;
+        self.unanswered = Some(std::mem::replace(&mut self.open, true));
         self.asks
     }
 
@@ -118,17 +117,21 @@ impl Ticket {
 
     /// The server has answered the latest ask: another has it, unless it says [`granted`](Ticket::granted).
     pub(super) fn answered(&mut self) {
-        self.unanswered = false;
+        self.unanswered = None;
         self.known.is_said(self.clock.now());
     }
 
     pub(super) fn is_answered(&self) -> bool {
-        self.asks > 0 && !self.unanswered
+        self.asks > 0 && self.unanswered.is_none()
     }
 
-    /// A request has failed.
+    /// The latest ask has failed.
     pub(super) fn failed(&mut self, failure: &Failure) {
         self.copies |= matches!(failure, Failure::Ambiguous(_));
+        if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
+            // The server is as it was before that ask.
+            self.open = was_open || self.copies;
+        }
     }
 
     /// The server does not have it, says the answer to the only request that could have given it a hold or a place.
@@ -243,7 +246,15 @@ impl Pauses {
 
 /// Gives a lease id up for good, in the background (B5).
 pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
-    core.spawn(settle(Arc::clone(core), id.clone(), debt));
+    if may_owe(core) {
+        core.spawn(settle(Arc::clone(core), id.clone(), debt));
+    }
+}
+
+/// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and the actor
+/// that gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
+pub(super) fn may_owe(core: &Core) -> bool {
+    core.backend.has_reached()
 }
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
@@ -288,7 +299,7 @@ mod tests {
             asks: 0,
             copies: false,
             open: false,
-            unanswered: false,
+            unanswered: None,
             known: Known::default(),
             clock: Clock::Boot,
         }
@@ -353,5 +364,28 @@ mod tests {
             .debt()
             .expect("the copy without an answer may be under way");
         assert!(debt.copies);
+    }
+
+    #[test]
+    fn an_ask_that_was_not_sent_leaves_the_debt_as_it_was() {
+        let not_sent = Failure::NotSent(Arc::new(std::fmt::Error));
+        let mut ticket = ticket();
+        for ms in 0..2 {
+            ticket.ask(at(ms));
+            ticket.failed(&not_sent);
+            assert!(ticket.debt().is_none(), "no ask was sent");
+        }
+        ticket.ask(at(2));
+        ticket.answered();
+        ticket.ask(at(3));
+        ticket.failed(&not_sent);
+        let debt = ticket.debt().expect("an earlier ask may have a place");
+        assert!(!debt.copies);
+        ticket.refused();
+        ticket.ask(at(4));
+        ticket.failed(&Failure::Ambiguous(Arc::new(std::fmt::Error)));
+        ticket.ask(at(5));
+        ticket.failed(&not_sent);
+        assert!(ticket.debt().expect("a copy may be under way").copies);
     }
 }
