@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 pub(crate) use self::{durations::duration, run::Run};
 use crate::{
-    exit,
+    exit::{self, Failure},
     kinds::Kind,
     server::{Address, Server, TlsOptions},
 };
@@ -92,10 +92,12 @@ pub(crate) struct Demo {
 
 impl Demo {
     /// `None`: in memory.
-    pub(crate) fn address(&self) -> Option<Address> {
-        let url = self.url.clone()?;
-        let server = Address::new(url, &self.tls);
-        (!server.is_memory()).then_some(server)
+    pub(crate) fn address(&self) -> Result<Option<Address>, Failure> {
+        let Some(url) = self.url.clone() else {
+            return Ok(None);
+        };
+        let server = Address::new(url, &self.tls)?;
+        Ok(Some(server).filter(|server| !server.is_memory()))
     }
 }
 

@@ -19,7 +19,7 @@ mod supervise;
 mod terms;
 mod trace;
 
-use std::process::ExitCode;
+use std::{io, os::unix::net::UnixStream, process::ExitCode};
 
 use args::{Args, Command};
 use clap::Parser;
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Exit, Failure> {
+    room_for_files().map_err(|error| Failure::internal("open the files that it needs", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -70,14 +71,24 @@ fn run(args: &Args) -> Result<Exit, Failure> {
     })
 }
 
+/// Fails where a few files cannot be opened (`ulimit -n`). Where it cannot open those for signals, tokio panics.
+fn room_for_files() -> io::Result<()> {
+    let files: io::Result<Vec<_>> = (0..4).map(|_| UnixStream::pair()).collect();
+    files.map(drop)
+}
+
 /// Help and version go to stdout and are no mistake; everything else is.
 fn usage(error: &clap::Error) -> ExitCode {
-    let text = error.render();
+    let text = error.render().ansi().to_string();
     if error.use_stderr() {
-        anstream::eprint!("{}", output::redact(&text.ansi().to_string()));
-        Exit::Usage.into()
-    } else {
-        anstream::print!("{}", text.ansi());
-        Exit::Done.into()
+        output::say(output::redact(&text).trim_end_matches('\n'));
+        return Exit::Usage.into();
+    }
+    match output::print(&text) {
+        Ok(()) => Exit::Done.into(),
+        Err(failure) => {
+            output::say(&output::failure(&failure, false));
+            failure.exit.into()
+        }
     }
 }

@@ -1,6 +1,10 @@
 //! Output to the terminal: words on stderr, answers on stdout, and never a password.
 
-use std::{borrow::Cow, io::Write, time::Duration};
+use std::{
+    borrow::Cow,
+    io::{ErrorKind, Write},
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -37,8 +41,19 @@ pub(crate) fn json_line(document: &Value) -> String {
 }
 
 /// The answer of a command as one line of JSON, on stdout.
-pub(crate) fn answer(document: &Value) {
-    anstream::println!("{}", json_line(document));
+pub(crate) fn answer(document: &Value) -> Result<(), Failure> {
+    print(&format!("{}\n", json_line(document)))
+}
+
+/// The answer of a command, on stdout. A reader that has closed the pipe has seen enough; any other failure is the command's.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::internal("write to standard output", &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Text that others wrote, as it may be printed: a terminal obeys control characters, so they are shown as in

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tls")]
 use std::path::PathBuf;
-use std::time::Duration;
+use std::{ffi::OsString, time::Duration};
 
 use clap::Args as ClapArgs;
 use leasehold::{Client, ClientBuilder, MemoryServer};
@@ -35,25 +35,26 @@ pub(crate) struct Server {
     #[arg(long, value_name = "URL", help = URL)]
     url: Option<String>,
     /// How long to try to connect [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     connect_timeout: Option<Duration>,
     #[command(flatten)]
     tls: TlsOptions,
 }
 
 impl Server {
-    pub(crate) fn address(&self) -> Address {
-        let url = self
-            .url
-            .clone()
-            .or_else(|| from_environment("LEASEHOLD_URL"))
-            .or_else(|| from_environment("REDIS_URL"));
+    pub(crate) fn address(&self) -> Result<Address, Failure> {
+        let mut url = self.url.clone();
+        for variable in ["LEASEHOLD_URL", "REDIS_URL"] {
+            if url.is_none() {
+                url = text_of_environment(variable, "--url")?;
+            }
+        }
         let is_default = url.is_none();
-        Address {
+        Ok(Address {
             is_default,
             connect_timeout: self.connect_timeout,
-            ..Address::new(url.unwrap_or_else(|| URL_DEFAULT.to_owned()), &self.tls)
-        }
+            ..Address::new(url.unwrap_or_else(|| URL_DEFAULT.to_owned()), &self.tls)?
+        })
     }
 }
 
@@ -88,19 +89,19 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    pub(crate) fn new(url: String, tls: &TlsOptions) -> Address {
+    pub(crate) fn new(url: String, tls: &TlsOptions) -> Result<Address, Failure> {
         let scheme = url.split(':').next().unwrap_or_default();
         let tls = if ["rediss", "valkeys"].contains(&&*scheme.to_ascii_lowercase()) {
-            tls.or_of_environment()
+            tls.or_of_environment()?
         } else {
             tls.clone()
         };
-        Address {
+        Ok(Address {
             url,
             tls,
             connect_timeout: None,
             is_default: false,
-        }
+        })
     }
 
     /// Whether the leases would live in the memory of this process.
@@ -150,15 +151,18 @@ impl Address {
 
 #[cfg(feature = "tls")]
 impl TlsOptions {
-    fn or_of_environment(&self) -> TlsOptions {
+    fn or_of_environment(&self) -> Result<TlsOptions, Failure> {
         let file = |name| from_environment(name).map(PathBuf::from);
-        TlsOptions {
+        let server_name = match &self.server_name {
+            Some(name) => Some(name.clone()),
+            None => text_of_environment("LEASEHOLD_TLS_SERVER_NAME", "--tls-server-name")?,
+        };
+        Ok(TlsOptions {
             ca: self.ca.clone().or_else(|| file("LEASEHOLD_TLS_CA")),
             cert: self.cert.clone().or_else(|| file("LEASEHOLD_TLS_CERT")),
             key: self.key.clone().or_else(|| file("LEASEHOLD_TLS_KEY")),
-            server_name: (self.server_name.clone())
-                .or_else(|| from_environment("LEASEHOLD_TLS_SERVER_NAME")),
-        }
+            server_name,
+        })
     }
 
     fn given_to(&self, builder: ClientBuilder) -> Result<ClientBuilder, Failure> {
@@ -198,8 +202,9 @@ fn without(one: &str, other: &str) -> Failure {
 
 #[cfg(not(feature = "tls"))]
 impl TlsOptions {
-    fn or_of_environment(&self) -> TlsOptions {
-        self.clone()
+    #[expect(clippy::unnecessary_wraps, reason = "as with TLS")]
+    fn or_of_environment(&self) -> Result<TlsOptions, Failure> {
+        Ok(self.clone())
     }
 
     #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "as with TLS")]
@@ -209,6 +214,18 @@ impl TlsOptions {
 }
 
 /// A variable that is empty counts as one that is not there.
-fn from_environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+fn from_environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// A variable that this program cannot read does not count as absent: the lock would be taken on another server.
+fn text_of_environment(name: &str, option: &str) -> Result<Option<String>, Failure> {
+    let text = from_environment(name)
+        .map(OsString::into_string)
+        .transpose();
+    // Not with its value, which may contain a password.
+    text.map_err(|_| {
+        let message = format!("{name} is not UTF-8, but must be: correct it, or give {option}");
+        Failure::new(Exit::Usage, message)
+    })
 }

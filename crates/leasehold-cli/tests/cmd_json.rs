@@ -4,16 +4,22 @@ mod common;
 
 use std::{collections::BTreeSet, path::Path};
 
-use common::{leasehold, run, stderr, stdout};
-use leasehold_testkit::{Flavor, Server};
+use common::{Notes, Process, SOON, leasehold, run, stderr, stdout};
+use leasehold_testkit::{Flavor, Server, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 
-/// The fields that the tables under this heading name.
-fn documented(heading: &str) -> BTreeSet<String> {
+/// The text under this heading, up to the next.
+fn section(heading: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/command.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once(&format!("{heading}\n")).expect(heading);
-    let section = section.split("\n#").next().unwrap();
+    section.split("\n#").next().unwrap().to_owned()
+}
+
+/// The fields that the tables under this heading name.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let section = section(heading);
     let rows = section.lines().filter_map(|row| row.strip_prefix("| `"));
     let first = rows.filter_map(|row| row.split(" |").next());
     let names = first.flat_map(|cell| cell.split(','));
@@ -65,5 +71,64 @@ fn a_run_has_the_documented_fields() {
     let begun = ["name", "kind", "access", "outcome", "exit"].map(str::to_owned);
     assert_eq!(all[1], BTreeSet::from(begun));
     let said: BTreeSet<String> = all.into_iter().flatten().collect();
-    assert_eq!(said, documented("## `leasehold run --json NAME CMD`"));
+    assert_eq!(said, documented(RUN));
+}
+
+const RUN: &str = "## `leasehold run --json NAME CMD`";
+
+/// The outcomes that the page has.
+fn documented_outcomes() -> BTreeSet<String> {
+    let section = section(RUN);
+    let row = section.lines().find(|row| row.starts_with("| `outcome`"));
+    let words = row.unwrap().split("`\"").skip(1);
+    words
+        .map(|word| word.split('"').next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_run_has_the_documented_outcomes_and_help_names_them_too() {
+    let server = Server::start(Flavor::Redis);
+    let leasehold = env!("CARGO_BIN_EXE_leasehold");
+    let outcome = |flags: &[&str], script: &str| {
+        let mut command = run(&server.url(), &[&["--json"], flags].concat(), script);
+        let output = command.arg(leasehold).output().unwrap();
+        read(&stderr(&output))["outcome"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let unlock = "$0 unlock --force job";
+    let mut said = BTreeSet::from([
+        outcome(&[], "true"),
+        outcome(&[], unlock),
+        outcome(&["--url", "redis://127.0.0.1:1/"], "true"),
+    ]);
+    let notes = Notes::new();
+    let script = format!("echo >{}; sleep 100", notes.sh("up"));
+    let _holder = Process::start(&mut run(&server.url(), &[], &script));
+    notes.wait("up");
+    said.insert(outcome(&["-n"], "true"));
+    said.insert(outcome(&["--skip-if-held"], "true"));
+    let mut waiter = run(&server.url(), &["--json"], "true");
+    let mut waiter = Process::start_captured(&mut waiter);
+    wait_until(SOON, "it waits", || {
+        let mut status = common::leasehold(&server.url());
+        let status = status.args(["status", "--json", "job"]).output().unwrap();
+        read(&stdout(&status))["waiting_clients"] == 1
+    });
+    waiter.signal(Signal::TERM);
+    let (code, line) = waiter.end();
+    let interrupted = read(&line);
+    assert_eq!((code, &interrupted["exit"]), (143, &143.into()));
+    said.insert(interrupted["outcome"].as_str().unwrap().to_owned());
+
+    assert_eq!(said, documented_outcomes());
+    let help = common::leasehold("").args(["run", "--help"]).output();
+    let help = stdout(&help.unwrap());
+    let (_, listed) = help.split_once("outcome is ").unwrap();
+    let listed = listed.split(';').next().unwrap();
+    let words = listed.split(|c: char| !c.is_alphabetic());
+    let words = words.filter(|word| !["", "or"].contains(word));
+    assert_eq!(words.map(str::to_owned).collect::<BTreeSet<_>>(), said);
 }

@@ -3,11 +3,13 @@
 mod common;
 
 use std::{
-    io::Write,
+    fs::File,
+    io::{self, Write},
     process::{Command, Stdio},
 };
 
 use common::{Notes, code, leasehold, stderr, stdout};
+use leasehold_testkit::{Flavor, Server};
 
 const NOWHERE: &str = "redis://127.0.0.1:1/";
 
@@ -97,6 +99,41 @@ fn the_help_of_a_run_fits_a_page() {
         let options = &help[help.find("\nOptions:").unwrap()..];
         let end = options.find("\nTLS, ").unwrap_or(options.len());
         assert!(options[..end].contains("--json"), "{help}");
+    }
+}
+
+/// Where it cannot be written, and where the reader has seen enough.
+#[test]
+fn an_answer_that_cannot_be_printed_is_a_failure_in_words() {
+    let server = Server::start(Flavor::Redis);
+    for words in [
+        &["status", "job"][..],
+        &["status", "--json", "job"],
+        &["unlock", "--force", "job"],
+        &["unlock", "--force", "--json", "job"],
+        &["completions", "bash"],
+        &["man", "run"],
+        &["--help"],
+        &["--version"],
+        &["demo"],
+    ] {
+        let Ok(full) = File::options().write(true).open("/dev/full") else {
+            println!("skipped: there is no /dev/full");
+            return;
+        };
+        let output = leasehold(&server.url()).args(words).stdout(full).output();
+        let output = output.unwrap();
+        let said = stderr(&output);
+        assert_eq!(code(output.status), 70, "{words:?}: {said}");
+        assert!(said.contains("standard output"), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+        if words == ["demo"] {
+            continue;
+        }
+        let (_, closed) = io::pipe().unwrap();
+        let output = leasehold(&server.url()).args(words).stdout(closed).output();
+        let output = output.unwrap();
+        assert_eq!((code(output.status), stderr(&output)), (0, String::new()));
     }
 }
 

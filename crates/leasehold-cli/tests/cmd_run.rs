@@ -3,8 +3,9 @@
 mod common;
 
 use std::{
+    ffi::OsStr,
     io::{self, Write},
-    os::unix::net::UnixStream,
+    os::unix::{ffi::OsStrExt, net::UnixStream},
     process::{Command, Stdio},
     thread,
 };
@@ -123,6 +124,7 @@ fn signals_reach_the_command() {
         (Signal::QUIT, "QUIT"),
         (Signal::USR1, "USR1"),
         (Signal::USR2, "USR2"),
+        (Signal::ALARM, "ALRM"),
         (Signal::WINCH, "WINCH"),
     ] {
         let ready = format!("ready-{name}");
@@ -283,12 +285,14 @@ fn a_waiting_run_that_is_told_to_end_ends_and_leaves_nothing_behind() {
     let (server, notes) = (server(), Notes::new());
     let mut holder = Process::start(&mut run(&server.url(), &[], &stay(&notes)));
     notes.wait("pid");
-    let mut waiter = Process::start_captured(&mut run(&server.url(), &[], "echo ran"));
-    // The subscription shows that it waits; it also shows that its handlers are in place.
-    wait_until(SOON, "it waits", || waiting(&server) == 1);
-    waiter.signal(Signal::TERM);
-    assert_eq!(waiter.code(), 143);
-    wait_until(SOON, "nobody waits", || waiting(&server) == 0);
+    for (signal, status) in [(Signal::TERM, 143), (Signal::ALARM, 142)] {
+        let mut waiter = Process::start_captured(&mut run(&server.url(), &[], "echo ran"));
+        // The subscription shows that it waits; it also shows that its handlers are in place.
+        wait_until(SOON, "it waits", || waiting(&server) == 1);
+        waiter.signal(signal);
+        assert_eq!(waiter.code(), status);
+        wait_until(SOON, "nobody waits", || waiting(&server) == 0);
+    }
     notes.write("go", "");
     assert_eq!(holder.code(), 0);
     assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
@@ -482,6 +486,46 @@ fn the_url_comes_from_the_flag_or_else_the_environment() {
     assert_eq!(run(None, Some(&url), Some(nowhere)), 0);
     assert_eq!(run(None, None, Some(&url)), 0);
     assert_eq!(run(None, Some(nowhere), Some(&url)), 69);
+}
+
+/// It does not count as absent: the lock would be taken on another server.
+#[test]
+fn a_url_variable_that_is_not_utf8_is_refused_and_not_passed_over() {
+    let server = server();
+    let broken = OsStr::from_bytes(b"redis://:s3cret-word@127.0.0.1:1/\xff");
+    for (ours, redis, named) in [
+        (broken, OsStr::new(&server.url()), "LEASEHOLD_URL"),
+        (OsStr::new(""), broken, "REDIS_URL"),
+    ] {
+        for words in [&["run", "job", "echo", "ran"][..], &["status", "job"]] {
+            let mut command = leasehold("");
+            command.env("LEASEHOLD_URL", ours).env("REDIS_URL", redis);
+            let output = command.args(words).output().unwrap();
+            assert_eq!((code(output.status), stdout(&output).as_str()), (64, ""));
+            let said = stderr(&output);
+            assert!(said.contains(named) && said.contains("--url"), "{said}");
+            assert!(!said.contains("s3cret-word"), "{said}");
+        }
+    }
+    let mut command = leasehold("");
+    command.env("LEASEHOLD_URL", broken);
+    let output = command.args(["status", "--url", &server.url(), "job"]);
+    assert_eq!(code(output.status().unwrap()), 0, "the option is enough");
+}
+
+/// A library that this program uses panics where it cannot open its files.
+#[test]
+fn without_room_for_files_it_fails_in_words() {
+    for most in 5..13 {
+        let script = format!("ulimit -n {most}; exec \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_leasehold")]);
+        command.args(["run", "--url", "redis://127.0.0.1:1/", "job", "true"]);
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert!([69, 70].contains(&code(output.status)), "{most}: {said}");
+        assert!(said.starts_with("leasehold: could not"), "{most}: {said}");
+    }
 }
 
 #[test]

@@ -74,6 +74,38 @@ fn without_waiting_a_held_name_is_busy_and_a_free_one_is_taken() {
     }
 }
 
+/// A replica is asked for two seconds, since it may become a primary. Who does not wait is not said to wait for the name.
+#[test]
+fn a_run_that_does_not_wait_says_that_the_server_has_not_answered() {
+    let server = server();
+    server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+    for flags in ["-n", "--skip-if-held", "-w0"] {
+        let output = start(&server.url(), &[flags, "job", "true"]);
+        let said = stderr(&output);
+        assert_eq!(code(output.status), 77, "{flags}: {said}");
+        assert!(said.contains("READONLY"), "{flags}: {said}");
+        assert!(!said.contains("waiting for \"job\""), "{flags}: {said}");
+    }
+}
+
+#[test]
+fn a_duration_that_is_none_is_refused_with_the_reason() {
+    for (words, reason) in [
+        (&["-w", "-1"][..], "-1 is negative"),
+        (&["--wait", "-0.5s"], "-0.5s is negative"),
+        (&["--lease", "-5s"], "-5s is negative"),
+        (&["--grace", "-5s"], "-5s is negative"),
+        (&["--at-least", "-5s"], "-5s is negative"),
+        (&["--connect-timeout", "-5s"], "-5s is negative"),
+        (&["-w", "NaN"], "write it like 30s"),
+    ] {
+        let output = start("redis://127.0.0.1:1/", &[words, &["job", "true"]].concat());
+        let said = stderr(&output);
+        assert_eq!(code(output.status), 64, "{words:?}: {said}");
+        assert!(said.contains(reason), "{words:?}: {said}");
+    }
+}
+
 /// What a crontab says is mailed.
 #[test]
 fn a_quiet_run_says_nothing_of_a_held_name_and_everything_else() {

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt};
+
 use common::{code, leasehold, stderr, stdout};
 use leasehold_testkit::{Authority, Flavor, Server, TlsFiles};
 
@@ -101,6 +103,15 @@ fn certificates_of_the_environment_count_where_the_url_speaks_tls() {
     let output = status.args(["status", "job"]).output().unwrap();
     assert_eq!(code(output.status), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("free"), "{}", stdout(&output));
+
+    // A file's name need not be UTF-8.
+    let odd = world.server.dir().join(OsStr::from_bytes(b"\xff.pem"));
+    fs::copy(&world.ca, &odd).unwrap();
+    status
+        .env_remove("SSL_CERT_FILE")
+        .env("LEASEHOLD_TLS_CA", odd);
+    let output = status.output().unwrap();
+    assert_eq!(code(output.status), 0, "{}", stderr(&output));
 
     let mut plain = leasehold(&world.server.url());
     let plain = plain.env("LEASEHOLD_TLS_CA", &world.ca);

@@ -10,7 +10,7 @@ use std::{
 
 use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, Error, EventKind, Guard, Handoff, LostReason, Released};
+use leasehold::{Client, Error, EventKind, Guard, Handoff, LostReason, Part, Released};
 use leasehold_testkit::{Proxy, Recorder, Way, wait_until_async};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -592,5 +592,79 @@ async fn a_wait_whose_server_has_died_meanwhile_does_not_end_as_if_the_name_were
             assert!(error.is_unreachable(), "{error}");
         }
         drop((mutex, fair));
+    }
+}
+
+/// So was one of several names, and the count of a latch was not zero.
+#[tokio::test]
+async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_died_meanwhile() {
+    const WAIT: Duration = Duration::from_millis(1_500);
+    for mut server in servers() {
+        let (holder, waiter) = (
+            client_of(&server.url()).await,
+            client_of(&server.url()).await,
+        );
+        let (x, z) = (holder.mutex("x"), holder.fair_mutex("z"));
+        let guards = (
+            x.fixed_lease(20 * LEASE).lock().await.unwrap(),
+            z.fixed_lease(20 * LEASE).lock().await.unwrap(),
+        );
+        let latch = holder.latch("latch");
+        latch.try_set_count(1).await.unwrap();
+        // By one request, and one by one.
+        let together = waiter.multi_lock(["x", "y"]).try_lock_for(WAIT);
+        let in_turn = waiter.multi_lock([Part::from("w"), waiter.fair_mutex("z").into()]);
+        let in_turn = in_turn.try_lock_for(WAIT);
+        let waits = [
+            tokio::spawn(async { together.await.map(|_| ()) }),
+            tokio::spawn(async { in_turn.await.map(|_| ()) }),
+        ];
+        let opens = waiter.latch("latch");
+        let opens = tokio::spawn(async move { opens.wait_for(WAIT).await });
+        loop {
+            let waiting = [
+                x.status().await.unwrap().waiting_clients,
+                z.status().await.unwrap().waiting_clients,
+                latch.status().await.unwrap().waiting_clients,
+            ];
+            if waiting == [1; 3] {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        waiter.heard().await;
+        server.kill();
+        for waits in waits {
+            let error = waits.await.unwrap().unwrap_err();
+            assert!(error.is_unreachable(), "{error}");
+        }
+        let error = opens.await.unwrap().unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        drop(guards);
+    }
+}
+
+/// The other name was held at first, was given back, and was taken.
+#[tokio::test]
+async fn a_wait_for_several_names_that_ends_with_a_server_that_is_silent_does_not_end_as_if_one_were_held()
+ {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let (client, behind) = (
+            client_of(&server.url()).await,
+            client_of(&proxy.url()).await,
+        );
+        let holder = client_of(&server.url()).await;
+        let held = holder.mutex("b").lock().await.unwrap();
+        proxy.black_hole(None);
+        let names = [Part::from("a"), Part::from("b"), behind.mutex("c").into()];
+        let waits = tokio::spawn(client.multi_lock(names).try_lock_for(2 * LEASE));
+        while holder.status("b").await.unwrap().waiting_clients == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        held.release().await.unwrap();
+        let error = waits.await.unwrap().map(drop).unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        assert!(error.to_string().contains("\"c\""), "{error}");
     }
 }

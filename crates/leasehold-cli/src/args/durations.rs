@@ -10,10 +10,12 @@ const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// A duration with its unit.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
-    if text.starts_with('-') {
-        return Err("a duration cannot be negative".to_owned());
+    if text.starts_with('-') && text[1..].starts_with(|c: char| c == '.' || c.is_ascii_digit()) {
+        return Err(format!(
+            "{text} is negative, and a duration cannot be: write it like 30s, 500ms or \"1m 30s\""
+        ));
     }
-    if text.parse::<f64>().is_ok() {
+    if text.parse().is_ok_and(f64::is_finite) {
         return Err(format!(
             "a number needs a unit: {text}s for seconds, {text}ms, {text}min or {text}h"
         ));
@@ -26,9 +28,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(super) fn wait(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     match text.parse::<f64>() {
-        Ok(seconds) if seconds.is_sign_negative() => {
-            Err("a duration cannot be negative".to_owned())
-        }
+        Ok(seconds) if seconds.is_nan() => duration(text),
+        Ok(seconds) if seconds.is_sign_negative() => Err(format!(
+            "{text} is negative, and a time to wait cannot be: 0 asks once; leave it out to wait for ever"
+        )),
         Ok(seconds) => Duration::try_from_secs_f64(seconds)
             .map_err(|_| format!("{text} seconds are too many; leave it out to wait for ever")),
         Err(_) => duration(text),
@@ -77,8 +80,19 @@ mod tests {
             let error = of("30").unwrap_err();
             assert!(error.contains("30s for seconds"), "{error}");
         }
-        for text in ["-1", "-0.5s", "1e300", "NaN", "soon"] {
-            assert!(wait(text).is_err(), "{text}");
+        for (text, word) in [
+            ("-1", "negative"),
+            ("-0.5s", "negative"),
+            ("-inf", "negative"),
+            ("1e300", "too many"),
+            ("inf", "too many"),
+            ("NaN", "like 30s"),
+            ("-NaN", "like 30s"),
+            ("-n", "like 30s"),
+            ("soon", "like 30s"),
+        ] {
+            let error = wait(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
         }
     }
 

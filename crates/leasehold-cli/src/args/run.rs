@@ -22,10 +22,11 @@ Holds the lock NAME while CMD runs, and releases it afterwards.
 The lease is renewed as long as CMD runs. When it cannot be renewed, CMD is stopped before another holder can \
 get the name: SIGTERM when no more than --grace of the lease is left, SIGKILL shortly before its end. The same \
 happens when `leasehold run` itself is killed or stopped, because a guardian process of its own watches the \
-deadline. When the lock was taken away (unlock --force), the next renewal notices and CMD is killed.
+deadline. If both are killed or stopped at once (kill -9 of both, the OOM killer, a frozen container), \
+CMD may outlive the lock. When the lock was taken away (unlock --force), the next renewal notices and CMD is killed.
 
-CMD runs in a process group of its own. Its input, output, signals and exit status are passed through; on a \
-terminal it is in the foreground. When CMD ends and leaves processes behind in its group, they get SIGTERM, \
+CMD runs in a process group of its own. Its input, output and exit status are passed through; on a terminal it is in \
+the foreground. These signals are passed on to it: TERM, INT, HUP, QUIT, USR1, USR2, ALRM, WINCH, TSTP and CONT. When CMD ends and leaves processes behind in its group, they get SIGTERM, \
 and SIGKILL after --grace, before the lock is released: they would go on working without it. A process that \
 leaves the group (a daemon) or changes to another user (sudo) is out of reach.
 
@@ -48,8 +49,8 @@ CMD finds in its environment:
       with --kind fenced: the fencing token of this hold, larger
       than those of all holds before
 
---json reports the outcome on stderr when all is over, as one line: outcome is ran, lost, busy, skipped or failed; \
-kind and access are words that `leasehold status --json` uses, too.";
+--json reports the outcome on stderr when all is over, as one line: outcome is ran, lost, busy, skipped, interrupted or \
+failed; kind and access are words that `leasehold status --json` uses, too.";
 
 // No line is longer than 70 columns: one that is wrapped, also by `man`, loses its indentation.
 const EXAMPLES: &str = "\
@@ -91,7 +92,7 @@ pub(crate) struct Run {
     permits: Option<u32>,
     /// Give up with status 75 when NAME is not free within this time: seconds, or a duration such as 1m; 0 asks once
     /// [default: wait for ever]. A server that cannot be reached at first is status 69
-    #[arg(short, long, alias = "timeout", value_name = "DURATION", value_parser = wait)]
+    #[arg(short, long, alias = "timeout", value_name = "DURATION", value_parser = wait, allow_hyphen_values = true)]
     wait: Option<Duration>,
     /// Do not wait: when NAME is held, give up with status 75 at once
     #[arg(short, long, alias = "nb", conflicts_with = "wait")]
@@ -100,14 +101,14 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["wait", "nonblock"])]
     pub(crate) skip_if_held: bool,
     /// Keep NAME taken for this long from the start, even if CMD is done before: for a crontab of many hosts
-    #[arg(long, value_name = "DURATION", value_parser = at_least)]
+    #[arg(long, value_name = "DURATION", value_parser = at_least, allow_hyphen_values = true)]
     at_least: Option<Duration>,
     /// How long the name outlives this process if it crashes; renewed every third of it while CMD runs
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease, allow_hyphen_values = true)]
     lease: Duration,
     /// How long before the end of a lease that cannot be renewed CMD gets SIGTERM [default: 5s, at most a third
     /// of the lease]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     grace: Option<Duration>,
     /// Do not say on stderr that NAME is held: the exit status tells. For a crontab, which mails what is said
     #[arg(short, long, conflicts_with = "json")]

@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Demo) -> Result<Exit, Failure> {
         // Leaving this way, and not by the signal, takes the temporary file along.
         Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::by_signal(Signal::INT.as_raw())),
     };
-    if let Some(server) = args.address()
+    if let Some(server) = args.address()?
         && let Err(failure) = clean_up(&server, &prefix).await
     {
         let message = format!("could not clean up: {}", failure.message);
@@ -100,18 +100,18 @@ async fn play(args: &Demo, backend: Backend, prefix: &str) -> Result<Exit, Failu
         screen: Screen::new(args.json),
     };
     let on = stage.describe();
-    stage.screen.print(&picture::head(on, seed, args.broken));
+    stage.screen.print(&picture::head(on, seed, args.broken))?;
     let mut records = Vec::new();
     for act in story::acts() {
         records.push(stage.perform(act).await?);
     }
     let verdict = verdict::judge(&records, stock.read().map_err(no_stock)?);
-    stage.screen.print(&picture::verdict(&verdict));
+    stage.screen.print(&picture::verdict(&verdict))?;
     if let (Backend::Memory(_), true) = (&stage.backend, verdict.ok) {
-        stage.screen.print(&picture::hint());
+        stage.screen.print(&picture::hint())?;
     }
     if args.json {
-        output::answer(&document(&stage, &records, &verdict));
+        output::answer(&document(&stage, &records, &verdict))?;
     }
     Ok(if verdict.ok {
         Exit::Done
@@ -122,7 +122,7 @@ async fn play(args: &Demo, backend: Backend, prefix: &str) -> Result<Exit, Failu
 
 /// Where the leases live, and the prefix of the names.
 async fn backend(args: &Demo) -> Result<(Backend, String), Failure> {
-    let Some(server) = args.address() else {
+    let Some(server) = args.address()? else {
         return Ok((Backend::Memory(MemoryServer::new()), String::new()));
     };
     // Before anything is drawn: a user that mistyped the URL should read that and nothing else.
@@ -179,16 +179,17 @@ impl Stage<'_> {
         all_ready(&mut ears, hosts.len()).await?;
         let mut record = Record::new(act, clock::now());
         if self.screen.is_live() {
-            self.screen.sketch(&picture::act(&record, record.started));
+            let empty = picture::act(&record, record.started);
+            self.screen.sketch(&empty)?;
             sleep(READ).await;
             record.started = clock::now();
         }
         for host in &mut hosts {
             host.go();
         }
-        self.watch(&mut record, &mut hosts, &mut ears).await;
+        self.watch(&mut record, &mut hosts, &mut ears).await?;
         let end = record.happenings.last().map_or(record.started, |it| it.at);
-        self.screen.print(&picture::act(&record, end));
+        self.screen.print(&picture::act(&record, end))?;
         Ok(record)
     }
 
@@ -198,7 +199,7 @@ impl Stage<'_> {
         record: &mut Record,
         hosts: &mut [Host],
         ears: &mut UnboundedReceiver<Happening>,
-    ) {
+    ) -> Result<(), Failure> {
         let give_up = Instant::now() + TOO_LONG;
         let mut kill_at = None;
         let mut draw = interval(DRAW_EVERY);
@@ -206,7 +207,7 @@ impl Stage<'_> {
         while playing > 0 {
             tokio::select! {
                 happening = ears.recv() => {
-                    let Some(happening) = happening else { return };
+                    let Some(happening) = happening else { break };
                     if matches!(happening.what, What::Ended | What::Killed) {
                         playing -= 1;
                     }
@@ -219,10 +220,11 @@ impl Stage<'_> {
                     kill_at = None;
                     hosts[0].kill();
                 }
-                _ = draw.tick() => self.screen.sketch(&picture::act(record, clock::now())),
-                () = sleep_until(give_up) => return,
+                _ = draw.tick() => self.screen.sketch(&picture::act(record, clock::now()))?,
+                () = sleep_until(give_up) => break,
             }
         }
+        Ok(())
     }
 }
 

@@ -1,12 +1,11 @@
 //! `leasehold completions` and `leasehold man`: pages made of the definition of the command line.
 
-use std::io::{self, Write};
-
 use clap::CommandFactory;
 
 use crate::{
     args::{Args, Completions, Man},
     exit::{Exit, Failure},
+    output,
 };
 
 pub(crate) fn completions(args: &Completions) -> Result<Exit, Failure> {
@@ -48,13 +47,6 @@ fn unknown(whole: &clap::Command, name: &str) -> Failure {
 }
 
 fn print(text: &[u8]) -> Result<Exit, Failure> {
-    match io::stdout()
-        .write_all(text)
-        .and_then(|()| io::stdout().flush())
-    {
-        // The reader has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done),
-        Err(error) => Err(Failure::internal("print the page", &error)),
-        Ok(()) => Ok(Exit::Done),
-    }
+    output::print(&String::from_utf8_lossy(text))?;
+    Ok(Exit::Done)
 }

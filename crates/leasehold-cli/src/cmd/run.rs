@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &Run, verbose: u8) -> Result<Exit, Failure> {
     let usage = |message| Failure::new(Exit::Usage, message);
     let terms = args.terms().map_err(usage)?;
     let permits = args.permits().map_err(usage)?;
-    let server = args.server.address();
+    let server = args.server.address()?;
     server.refuse_memory()?;
     // What no client can be made of, before anything is started.
     drop(server.builder()?);
@@ -87,8 +87,11 @@ pub(crate) async fn run(args: &Run, verbose: u8) -> Result<Exit, Failure> {
             })
         }
         Ok(Acquired::Not(exit)) => Ok(exit),
-        // Nothing more is to be said than the name that it waited for.
-        Ok(Acquired::ToldToEnd(exit)) => return Ok(exit),
+        Ok(Acquired::ToldToEnd(exit)) => {
+            remarks.report(&report::not_begun(args, "interrupted", exit));
+            let _ = timeout(LAST_WORDS, remarks.written()).await;
+            return Ok(exit);
+        }
         Err(failure) => Err(failure),
     };
     let exit = ended.unwrap_or_else(|failure| {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
-    let client = args.server.address().connect().await?;
+    let client = args.server.address()?.connect().await?;
     let (_, status) = kinds::look(&client, args.kind, &args.name).await?;
     if args.quiet {
         return Ok(match status.holder() {
@@ -22,9 +22,9 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
         });
     }
     if args.json {
-        output::answer(&document(&status));
+        output::answer(&document(&status))?;
     } else {
-        anstream::print!("{}", picture(&status, SystemTime::now()));
+        output::print(&picture(&status, SystemTime::now()))?;
     }
     Ok(Exit::Done)
 }

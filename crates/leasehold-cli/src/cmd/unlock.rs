@@ -22,7 +22,7 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let client = args.server.address().connect().await?;
+    let client = args.server.address()?.connect().await?;
     let (kind, before) = kinds::look(&client, args.kind, &args.name).await?;
     if args.kind.is_none() && kinds::may_be_data(&before) {
         return Err(Failure::new(
@@ -41,24 +41,21 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             "name": args.name,
             "unlocked": unlocked,
             "before": document(&before),
-        }));
+        }))?;
         return Ok(Exit::Done);
     }
     let name = visible(&args.name);
-    anstream::println!(
-        "{}",
-        if !unlocked {
-            format!("{name} was free already")
-        } else if kind == Kind::Latch {
-            format!("{name} was deleted, and all that wait for it go on")
-        } else {
-            let next = match before.waiting_clients {
-                0 => "is free",
-                _ => "goes to the next in line",
-            };
-            format!("{name} was taken away{}, and {next}", from(&before))
-        }
-    );
+    output::print(&if !unlocked {
+        format!("{name} was free already\n")
+    } else if kind == Kind::Latch {
+        format!("{name} was deleted, and all that wait for it go on\n")
+    } else {
+        let next = match before.waiting_clients {
+            0 => "is free",
+            _ => "goes to the next in line",
+        };
+        format!("{name} was taken away{}, and {next}\n", from(&before))
+    })?;
     Ok(Exit::Done)
 }
 

@@ -21,7 +21,7 @@ use rustix::{
     termios::{isatty, tcgetpgrp},
 };
 
-use crate::exit::Exit;
+use crate::{exit::Exit, output};
 
 /// The first argument that makes a process of ours wait for the terminal. After it: CMD.
 pub(crate) const WORD: &str = "__foreground";
@@ -45,6 +45,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         thread::sleep(LOOK_EVERY);
     }
     let error = Command::new(&program).args(words).exec();
-    eprintln!("leasehold: cannot run {}: {error}", program.display());
+    let message = format!("cannot run {}: {error}", program.display());
+    output::say(&output::remark(&message));
     Exit::cannot_start(&error).into()
 }

@@ -6,14 +6,16 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The signals that a user or a service manager sends to a command. The rest either cannot be caught or carry no
-/// message (SIGCHLD, SIGPIPE, faults).
-const PASSED_ON: [Signal; 9] = [
+/// message (SIGCHLD, SIGPIPE, faults, the limits of this process). `--help` and docs/command.md list them.
+const PASSED_ON: [Signal; 10] = [
     Signal::TERM,
     Signal::INT,
     Signal::HUP,
     Signal::QUIT,
     Signal::USR1,
     Signal::USR2,
+    // From `timeout -s ALRM`, or an alarm that was set before this program was started.
+    Signal::ALARM,
     Signal::WINCH,
     Signal::TSTP,
     Signal::CONT,
@@ -55,7 +57,13 @@ impl Signals {
 pub(crate) fn is_deadly(signal: Signal) -> bool {
     matches!(
         signal,
-        Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT | Signal::USR1 | Signal::USR2
+        Signal::TERM
+            | Signal::INT
+            | Signal::HUP
+            | Signal::QUIT
+            | Signal::USR1
+            | Signal::USR2
+            | Signal::ALARM
     )
 }
 

@@ -226,7 +226,9 @@ impl Gate {
     /// The answer to a waiter that has waited since `began`, and whose time is up.
     fn out_of_time(&self, core: &Core, began: Tick) -> Result<bool, Error> {
         let state = self.state.lock();
-        if state.said.is_some_and(|said| said >= began) {
+        // Where the server cannot be asked any more, what it said last is no news.
+        let is_news = core.backend.trouble().is_none();
+        if is_news && state.said.is_some_and(|said| said >= began) {
             return Ok(false);
         }
         let failure = state.trouble.clone();

@@ -42,7 +42,7 @@ pub(crate) async fn acquire(
         until,
         held: Vec::with_capacity(parts.len()),
         waited: false,
-        said_held: false,
+        said_held: None,
     };
     for _ in 0..ROUNDS_MOST {
         if !taking.take_all().await? {
@@ -91,8 +91,8 @@ struct Taking<'a> {
     held: Vec<Held>,
     /// A part was waited for, or asked for by itself, with others held.
     waited: bool,
-    /// A server has said that another owner holds a part.
-    said_held: bool,
+    /// The server has said that another owner holds this part, which was not taken since.
+    said_held: Option<usize>,
 }
 
 impl Taking<'_> {
@@ -107,7 +107,9 @@ impl Taking<'_> {
             while wanted > 1 {
                 let asked = queue::acquire_at_once(&rest[..wanted], self.patience, self.until);
                 let asked = asked.await;
-                self.said_held |= matches!(asked, Ok(AtOnce::Held(_)));
+                if let Ok(AtOnce::Held(at)) = asked {
+                    self.said_held = Some(self.held.len() + at);
+                }
                 match asked {
                     Err(error) if error.is_unreachable() && self.was_held() => return Ok(false),
                     Err(error) => return Err(error),
@@ -129,10 +131,12 @@ impl Taking<'_> {
     }
 
     /// Whether the caller's time is up, and may be told that a part was held: a request that was sent in what was left of it
-    /// may have no answer.
+    /// may have no answer. Where the server cannot be asked any more, what it said last is no news.
     fn was_held(&self) -> bool {
         let is_over = |until| Instant::now() >= until;
-        self.said_held && self.until.is_some_and(is_over)
+        let part = self.said_held.filter(|at| *at >= self.held.len());
+        part.is_some_and(|at| self.parts[at].core.backend.trouble().is_none())
+            && self.until.is_some_and(is_over)
     }
 
     /// Takes the first that is missing, by its own queue.

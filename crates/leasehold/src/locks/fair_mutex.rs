@@ -149,7 +149,8 @@ impl FairMutex {
     /// place in the queue is given up.
     ///
     /// # Errors
-    /// As [`lock`](FairMutex::lock), but a server that has not answered at all is an error when `wait` is over.
+    /// As [`lock`](FairMutex::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
+    /// connection is known to be gone: whether the name is held still, it cannot say.
     ///
     /// # Cancel safety
     /// As [`lock`](FairMutex::lock).

@@ -160,7 +160,8 @@ impl FencedMutex {
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](FencedMutex::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](FencedMutex::lock), but a server that has not answered at all is an error when `wait` is over.
+    /// As [`lock`](FencedMutex::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
+    /// connection is known to be gone: whether the name is held still, it cannot say.
     ///
     /// # Cancel safety
     /// As [`lock`](FencedMutex::lock).

@@ -168,7 +168,8 @@ impl Latch {
     /// `wait` counts from the first poll. With a `wait` of zero it only looks.
     ///
     /// # Errors
-    /// As [`wait`](Latch::wait); and if the server has not answered in all that time.
+    /// As [`wait`](Latch::wait); and if the server has not answered in all that time, or its connection is known to be gone at the
+    /// end of it.
     ///
     /// # Cancel safety
     /// As [`wait`](Latch::wait).

@@ -213,7 +213,8 @@ impl MultiLock {
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](MultiLock::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](MultiLock::lock), but a server that has not answered at all is an error when `wait` is over.
+    /// As [`lock`](MultiLock::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
+    /// connection is known to be gone: whether a name is held still, it cannot say.
     ///
     /// # Cancel safety
     /// As [`lock`](MultiLock::lock).

@@ -117,7 +117,8 @@ impl Mutex {
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](Mutex::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Mutex::lock), but a server that has not answered at all is an error when `wait` is over.
+    /// As [`lock`](Mutex::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
+    /// connection is known to be gone: whether the name is held still, it cannot say.
     ///
     /// # Cancel safety
     /// As [`lock`](Mutex::lock).

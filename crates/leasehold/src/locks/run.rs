@@ -174,7 +174,8 @@ macro_rules! run_verbs {
             /// [`Duration::ZERO`](std::time::Duration::ZERO) asks once.
             ///
             /// # Errors
-            /// As [`run`](Self::run); and a server that has not answered at all is an error when `wait` is over.
+            /// As [`run`](Self::run); and when `wait` is over, a server that has not answered at all is an error, and so is one whose
+            /// connection is known to be gone.
             ///
             /// # Cancel safety
             /// As [`run`](Self::run).

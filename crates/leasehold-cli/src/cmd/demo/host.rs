@@ -3,7 +3,7 @@
 //! Both can be killed such that they do nothing any more, not even release what they hold.
 
 use std::{
-    io::{self, BufRead},
+    io::{self, BufRead, Write},
     path::PathBuf,
     process::{ExitCode, Stdio},
     thread,
@@ -117,7 +117,8 @@ impl Reporter {
             Some(channel) => drop(channel.send(happening)),
             None => {
                 if let Ok(line) = serde_json::to_string(&happening) {
-                    println!("{line}");
+                    // The process that directs the demo may be gone.
+                    let _ = writeln!(io::stdout(), "{line}");
                 }
             }
         }

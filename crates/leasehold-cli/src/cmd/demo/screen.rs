@@ -2,10 +2,12 @@
 
 use std::{
     fmt::Write as _,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
 };
 
 use rustix::termios::tcgetwinsize;
+
+use crate::{exit::Failure, output};
 
 /// The width of the picture.
 const WIDTH: u16 = 80;
@@ -35,22 +37,24 @@ impl Screen {
     }
 
     /// Lines that stay.
-    pub(super) fn print(&mut self, lines: &[String]) {
-        self.draw(lines);
+    pub(super) fn print(&mut self, lines: &[String]) -> Result<(), Failure> {
+        self.draw(lines)?;
         self.drawn = 0;
+        Ok(())
     }
 
     /// Lines that the next ones replace.
-    pub(super) fn sketch(&mut self, lines: &[String]) {
+    pub(super) fn sketch(&mut self, lines: &[String]) -> Result<(), Failure> {
         if self.is_live() {
-            self.draw(lines);
+            self.draw(lines)?;
             self.drawn = lines.len();
         }
+        Ok(())
     }
 
-    fn draw(&self, lines: &[String]) {
+    fn draw(&self, lines: &[String]) -> Result<(), Failure> {
         if self.quiet {
-            return;
+            return Ok(());
         }
         let mut text = String::new();
         if self.drawn > 0 {
@@ -61,8 +65,7 @@ impl Screen {
             // The rest of a longer line.
             text.push_str(if self.live { "\x1b[K\n" } else { "\n" });
         }
-        let mut out = anstream::stdout().lock();
-        // The reader has closed the pipe and wants no more; the verdict is in the exit status.
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        // Of a reader that has closed the pipe this says nothing: the verdict is in the exit status.
+        output::print(&text)
     }
 }

@@ -6,14 +6,12 @@ use std::{
 };
 
 use leasehold::{Client, Error, Shutdown, Status};
-use serde_json::json;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::told_to_end;
+use super::{report, told_to_end};
 use crate::{
     args::Run,
-    cmd::status,
     exit::{Exit, Failure},
     held::{Ask, Held},
     kinds::{self, Kind},
@@ -177,15 +175,23 @@ async fn look_for_permits(
 async fn say_what_we_wait_for(args: &Run, client: &Client, remarks: &Remarks) -> Infallible {
     if !args.json && !args.quiet {
         tokio::time::sleep(PATIENCE).await;
+        // A run that does not wait for the name is still here because the server has not said whether it is held.
+        let asks_once = args.wait() == Some(Duration::ZERO);
         // Held, or without an answer: who reads this is to know which.
         let why = match args.kind.status(client, &args.name).await {
+            Ok(_) if asks_once => String::new(),
             Ok(status) => holders(&status),
             Err(Error::NotSent { source, .. }) => {
                 format!("; the server does not answer ({source}), asking again by itself")
             }
             Err(error) => format!("; {error}"),
         };
-        remarks.add(&format!("waiting for {:?}{why}", args.name));
+        let what = if asks_once {
+            "the server's answer about "
+        } else {
+            ""
+        };
+        remarks.add(&format!("waiting for {what}{:?}{why}", args.name));
     }
     std::future::pending().await
 }
@@ -217,13 +223,7 @@ async fn held(args: &Run, client: &Client, remarks: &Remarks) -> Exit {
     };
     if args.json {
         let outcome = if args.skip_if_held { "skipped" } else { "busy" };
-        remarks.report(&json!({
-            "name": args.name,
-            "kind": args.kind.lock().as_str(),
-            "access": status::access(args.kind.access()),
-            "outcome": outcome,
-            "exit": exit.code(),
-        }));
+        remarks.report(&report::not_begun(args, outcome, exit));
         return exit;
     }
     if args.quiet {

@@ -47,6 +47,17 @@ pub(super) fn conclude(
     exit
 }
 
+/// What a program hears of a run whose command was not started.
+pub(super) fn not_begun(args: &Run, outcome: &str, exit: Exit) -> Value {
+    json!({
+        "name": args.name,
+        "kind": args.kind.lock().as_str(),
+        "access": status::access(args.kind.access()),
+        "outcome": outcome,
+        "exit": exit.code(),
+    })
+}
+
 fn exit_status(how: Ended) -> Exit {
     match how {
         Ended::Exited(code) => Exit::Of(u8::try_from(code).unwrap_or(u8::MAX)),
