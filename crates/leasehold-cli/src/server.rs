@@ -106,7 +106,7 @@ impl Address {
 
     /// Whether the leases would live in the memory of this process.
     pub(crate) fn is_memory(&self) -> bool {
-        self.url.starts_with("memory:")
+        (self.url.get(..7)).is_some_and(|scheme| scheme.eq_ignore_ascii_case("memory:"))
     }
 
     /// Refuses locks in the memory of one process, which exclude no other process: they can only be a mistake.

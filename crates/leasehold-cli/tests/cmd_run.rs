@@ -450,6 +450,7 @@ fn usage_is_64_and_a_password_in_it_is_not_quoted() {
         &["run", "--lease", "4s", "--grace", "3s", "job", "--", "true"],
         &["run", "", "--", "true"],
         &["run", "--url", "memory:", "job", "--", "true"],
+        &["run", "--url", "MEMORY:", "job", "--", "true"],
         &["run", "--url", "nonsense", "job", "--", "true"],
         &["status", "job", "redis://:s3cret-word@db/"],
         &["unlock", "job"],

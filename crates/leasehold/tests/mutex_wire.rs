@@ -341,3 +341,48 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
         assert_eq!(refused(&server), [], "refused by the rules");
     }
 }
+
+/// Valkey 9.1 miscounts 8 subscribers of a channel, and some other numbers.
+#[tokio::test]
+async fn status_counts_the_clients_that_wait_also_where_the_server_miscounts_them() {
+    for server in common::servers() {
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let guards = (
+            holder.mutex("mutex").lock().await.unwrap(),
+            holder.fenced_mutex("fenced").lock().await.unwrap(),
+            holder.plain_mutex("plain").lock().await.unwrap(),
+            holder.rw_lock("rw").write().await.unwrap(),
+        );
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let client = Client::connect(&server.url()).await.unwrap();
+            let wait = client.mutex("mutex").lock();
+            waits.push(tokio::spawn(async { wait.await.map(drop) }));
+            let wait = client.fenced_mutex("fenced").lock();
+            waits.push(tokio::spawn(async { wait.await.map(drop) }));
+            let wait = client.plain_mutex("plain").lock();
+            waits.push(tokio::spawn(async { wait.await.map(drop) }));
+            let wait = client.rw_lock("rw").write();
+            waits.push(tokio::spawn(async { wait.await.map(drop) }));
+        }
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        loop {
+            let waiting = [
+                holder.mutex("mutex").status().await.unwrap(),
+                holder.fenced_mutex("fenced").status().await.unwrap(),
+                holder.plain_mutex("plain").status().await.unwrap(),
+                holder.rw_lock("rw").status().await.unwrap(),
+            ]
+            .map(|status| status.waiting_clients);
+            if waiting == [8; 4] {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{waiting:?}");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        for wait in waits {
+            wait.abort();
+        }
+        drop(guards);
+    }
+}

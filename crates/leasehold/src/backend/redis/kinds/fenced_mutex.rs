@@ -125,9 +125,10 @@ impl Wire for FencedMutexWire {
     }
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
-        let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
+        let call = Call::new(&INSPECT, 3, 1, size_hint(&id.name, 4))
             .arg(id.name.as_str())
             .text(token_key(&id.name))
+            .text(id.queue_key())
             .text(channel(&id.name));
         caller.inspect(call, |reply| {
             let Value::Array(values) = reply else {

@@ -125,8 +125,9 @@ impl Wire for MutexWire {
     }
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
-        let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
+        let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
             .arg(id.name.as_str())
+            .text(id.queue_key())
             .text(channel(&id.name));
         caller.inspect(call, inspection)
     }

@@ -114,8 +114,9 @@ impl Wire for PlainMutexWire {
     }
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
-        let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
+        let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
             .arg(id.name.as_str())
+            .text(id.queue_key())
             .text(id.free_channel());
         caller.inspect(call, inspection)
     }
