@@ -255,6 +255,7 @@ impl Client {
             watched: self.core.watchdog.len(),
             tasks: self.core.tasks(),
             waiting: self.core.queues.waiting_drivers() + self.core.gates.waiting_drivers(),
+            asking: self.core.queues.asking(),
         }
     }
 
@@ -275,6 +276,8 @@ pub struct Footprint {
     pub tasks: usize,
     /// How many of the tasks are drivers that wait for a wake-up, or keepers of their places.
     pub waiting: usize,
+    /// How many queues have a request under way, that of a caller included.
+    pub asking: usize,
 }
 
 impl fmt::Debug for Client {

@@ -135,9 +135,10 @@ impl<K: OneHolder> Game<K> {
         const LONG: Duration = Duration::from_secs(60);
         match K::ROW.lock(&self.clients[client], &self.names[name]) {
             AnyLock::Spin(lock) => AnyLock::Spin(lock.backoff(LONG, LONG)),
-            // Of each name and one that both need, and that comes last.
+            // Of each name and one that all need, and that comes first. (If it came last, those that have their own name would race
+            // for it, and either world would be right.)
             AnyLock::Multi(_, first) => {
-                let both = self.names[0].replace("/0", "/both");
+                let both = self.names[0].replace("/0", "/-");
                 let parts = [both.as_str(), &self.names[name]];
                 AnyLock::Multi(self.clients[client].multi_lock(parts), first)
             }

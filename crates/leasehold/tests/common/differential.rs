@@ -96,20 +96,25 @@ impl<'a> Table<'a> {
         (calls, self.clients.iter().map(Client::footprint).collect())
     }
 
-    /// Waits until nothing is under way between the clients and their server: no task runs but drivers that wait, all
+    /// Waits until nothing is under way between the clients and their server: no task runs but drivers that wait, no caller asks, all
     /// wake-ups are heard, and neither has any of them led to anything.
     async fn rest(&self) {
         let deadline = Instant::now() + SOON;
         loop {
             let before = self.activity();
-            if before.1.iter().all(|client| client.tasks == client.waiting) {
+            let rests = |client: &Footprint| client.tasks == client.waiting && client.asking == 0;
+            if before.1.iter().all(rests) {
                 for client in &self.clients {
                     client.heard().await;
                 }
                 // What was woken has its turn, and is seen in the middle of it.
                 let mut same = true;
-                for _ in 0..4 {
+                for turn in 0..4 {
                     tokio::task::yield_now().await;
+                    if turn % 2 == 1 {
+                        // On a busy machine the clients' own thread needs a turn, too.
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
                     same &= self.activity() == before;
                 }
                 if same {

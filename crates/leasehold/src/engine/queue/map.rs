@@ -198,6 +198,15 @@ impl Queues {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    /// How many queues talk to the server.
+    pub(crate) fn asking(&self) -> usize {
+        let asks = |queue: &Arc<Queue>| {
+            let phase = &queue.state.lock().phase;
+            matches!(phase, Phase::InFlight(_) | Phase::Releasing(..))
+        };
+        self.all().iter().filter(|queue| asks(queue)).count()
+    }
+
     /// How many drivers wait for a wake-up, and keepers for the time to ask.
     pub(crate) fn waiting_drivers(&self) -> usize {
         let waits = |queue: &Arc<Queue>| matches!(queue.state.lock().phase, Phase::WaitingRemote);
