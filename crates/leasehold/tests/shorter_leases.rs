@@ -24,17 +24,25 @@ async fn until_waiting(clients: u64, look: impl AsyncFn() -> Status) {
     .await;
 }
 
+/// Its driver sleeps: it has its place on the server, behind those that had theirs before.
+async fn until_in_line(client: &Client) {
+    let waits = || {
+        let now = client.footprint();
+        now.waiting > 0 && now.waiting == now.tasks && now.asking == 0
+    };
+    wait_until_async(SOON, "it is in line", waits).await;
+}
+
 /// `$first` holds for long; `$next` is to die; `$last` waits behind it. All as expressions of a client.
 macro_rules! last_is_served {
     ($world:expr, $status:ident, $first:expr, $next:expr, $last:expr) => {{
         let connect = async || $world.builder().connect().await.unwrap();
         let clients: [Client; 3] = [connect().await, connect().await, connect().await];
-        let look = async || clients[0].$status("name").status().await.unwrap();
         let first = $first(&clients[0]).await.unwrap();
         let next = tokio::spawn($next(&clients[1]));
-        until_waiting(1, look).await;
+        until_in_line(&clients[1]).await;
         let last = tokio::spawn($last(&clients[2]));
-        until_waiting(2, look).await;
+        until_in_line(&clients[2]).await;
         first.release().await.unwrap();
         let dead = soon("the next has it", next).await.unwrap().unwrap();
         drop(dead.detach()); // as if its process had died: nobody gives it back
@@ -82,12 +90,11 @@ macro_rules! fifth {
                     for _ in 0..7 {
                         clients.push(world.builder().connect().await.unwrap());
                     }
-                    let look = async || clients[0].$kind("name").status().await.unwrap();
                     let first = lock(&clients[0], LONG).await.unwrap();
                     let mut waits = Vec::new();
-                    for (client, before) in clients[1..].iter().zip(1..) {
+                    for client in &clients[1..] {
                         waits.push(tokio::spawn(lock(client, SHORT)));
-                        until_waiting(before, look).await;
+                        until_in_line(client).await;
                     }
                     for client in &clients {
                         client.heard().await;
@@ -244,9 +251,9 @@ async fn who_waits_for_the_right_to_upgrade_hears_of_a_shorter_one() {
             let held = held.upgradeable_read().await.unwrap();
             let lock = next.rw_lock("name").fixed_lease(SHORT);
             let dies = tokio::spawn(lock.upgradeable_read());
-            until_waiting_here(&next, 1).await;
+            until_in_line(&next).await;
             let waits = tokio::spawn(last.rw_lock("name").upgradeable_read());
-            until_waiting_here(&last, 1).await;
+            until_in_line(&last).await;
             last.heard().await;
             let left = if downgrades {
                 Some(held.downgrade().await.unwrap())
