@@ -127,7 +127,7 @@ macro_rules! run_verbs {
             /// is not polled before the lock is held.
             ///
             /// Once `work` has finished under a lease that was valid, its output is returned. A server that does not answer the
-            /// release does not change that: the release is repeated for the operation timeout (2 s) here, and then in the
+            /// release does not change that: the release is repeated for the operation timeout (2 s; of several names, twice that) here, and then in the
             /// background, until the lease has ended there. Nor does a server that says, asked to release, that it has
             /// forgotten the lock, or gave it away by force: then `work` may not have been alone, which
             /// [`Client::events`](crate::Client::events) and a warning of `tracing` tell. Work to which that matters takes a guard
