@@ -60,10 +60,7 @@ async fn share(
     // Where nothing is held, what counts is how fast each side is; a debug build of ours is slow.
     let asks = !(held.is_zero() && cfg!(debug_assertions));
     let shared = !asks || holds.min(theirs) >= all / 3;
-    // Without hand-off each of our tasks must win a race of its own against the JVM's threads, which have two turns of three: a run of
-    // bad luck is long, and how long differs by the machine's hour (2.5 to 4.6 rounds were seen, with the same code).
-    let rounds = if handoff == Handoff::off() { 8 } else { 3 };
-    let soon = held.is_zero() || longest < rounds * round;
+    let soon = held.is_zero() || longest < 3 * round;
     if shared && soon { Ok(case) } else { Err(case) }
 }
 
