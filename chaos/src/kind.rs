@@ -73,8 +73,11 @@ impl Kind {
 /// Makes the semaphores among these names, with their permit, as any library does.
 pub(crate) fn prepare(server: &Server, names: &[String]) {
     let has_permits = |name: &&String| Kind::of(name).permits_out(name).is_some();
+    // Over a connection that ends here: the nemesis cuts those that stay open, the test kit's own too.
+    let mut connection = server.connection();
     for name in names.iter().filter(has_permits) {
-        server.cli(&["SET", name, "1"]);
+        let made = redis::cmd("SET").arg(name).arg(1).exec(&mut connection);
+        made.unwrap_or_else(|error| panic!("semaphore {name} cannot be made: {error}"));
     }
 }
 
