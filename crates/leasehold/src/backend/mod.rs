@@ -164,12 +164,21 @@ pub(crate) struct Next {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
-    /// Go on under the next lease id if no other client waits.
-    pub(crate) keep: bool,
+    pub(crate) stays: Stays,
     /// Take a place in the queue if other clients wait; only for a client that listens.
     pub(crate) place: Option<Place>,
     /// As in [`Acquire`].
     pub(crate) ahead: bool,
+}
+
+/// When a name that a client gives back stays with it, for the next of its tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stays {
+    Never,
+    /// If no other client waits.
+    Alone,
+    /// If none stands in our queue. Those beside it would race for a free name, and have had it for longer than this client.
+    AmongRacers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

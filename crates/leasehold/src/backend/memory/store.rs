@@ -25,7 +25,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Owned, Release,
-        ReleaseReply, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
+        ReleaseReply, Renew, Renewal, Sink, Stays, WakeUp, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -253,9 +253,8 @@ impl Store {
             .len()
             .saturating_sub(usize::from(step.listening));
         if let Some(next) = next
-            && next.keep
-            && others == 0
             && self.waiting(id) == 0
+            && (next.stays == Stays::AmongRacers || next.stays == Stays::Alone && others == 0)
             && self.fits(id, next.access)
         {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, LostReason, Released,
-    backend::{Failure, Next, Release, ReleaseReply},
+    backend::{Failure, Next, Release, ReleaseReply, Stays},
     callout,
     clock::Tick,
     engine::core::Core,
@@ -136,7 +136,7 @@ fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
 
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
-fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseId, bool)> {
+fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseId, Stays)> {
     if state.life != Life::Open {
         return None; // B6
     }
@@ -144,9 +144,18 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     if waiter.access.upgrades().is_some() {
         return None; // its hold is over, and it will find out
     }
-    let keep = spec.handoff.is_on() && spec.serves(&waiter);
     let held_until = state.since;
+    let number = state.first_number()?;
     let remote = state.remote();
+    let stays = if !spec.serves(&waiter) {
+        Stays::Never
+    } else if remote.turns.goes_on_with(number, held_until) {
+        Stays::AmongRacers
+    } else if spec.handoff.is_on() {
+        Stays::Alone
+    } else {
+        Stays::Never
+    };
     remote.known.ends(held_until);
     if !waiter.waits.listens() || waiter.waits.is_in_turn() {
         // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
@@ -155,14 +164,14 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     }
     // A holder's queue has no ticket (B5), so there is none with other terms.
     let ticket = remote.ticket_for(core, waiter.terms())?;
-    Some((ticket.lease(), keep))
+    Some((ticket.lease(), stays))
 }
 
 /// A release on its way to the server.
 pub(crate) struct Releasing {
     pub(super) hold: Arc<Hold>,
-    /// The ticket under which this process goes on, and whether the server may keep the name for it.
-    pub(super) next: Option<(LeaseId, bool)>,
+    /// The ticket under which this process goes on, and when the name stays with it.
+    pub(super) next: Option<(LeaseId, Stays)>,
     /// Until when the lease would have been believed.
     until: Tick,
     began: Tick,
@@ -298,7 +307,7 @@ impl Releasing {
         let (next, listening) = {
             let mut state = queue.lock();
             let listening = state.is_listening();
-            let next = self.next.and_then(|(lease, keep)| {
+            let next = self.next.and_then(|(lease, stays)| {
                 let remote = state.remote();
                 remote.asks();
                 let ticket = remote.ticket(lease)?;
@@ -308,7 +317,7 @@ impl Releasing {
                     access: terms.access,
                     lease,
                     lease_ms: terms.lease_ms,
-                    keep,
+                    stays,
                     place: listening.then(|| place(core, ask)),
                     ahead: terms.ahead,
                 })
@@ -365,8 +374,7 @@ impl Releasing {
                 || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
             );
         }
-        let next = self.next.map(|(lease, _)| lease);
-        queue.released(&self.hold, next, answered, self.silent);
+        queue.released(&self.hold, self.next, answered, self.silent);
         if is_lost {
             return Err(self.hold.lost_error(reason));
         }

@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Locked, Phase, Queue, driver::Start, release::ReleaseAnswer};
 use crate::{
-    backend::ReleaseReply, engine::core::Core, engine::hold::Hold, kind::Access, owner::LeaseId,
+    backend::{ReleaseReply, Stays},
+    engine::core::Core,
+    engine::hold::Hold,
+    kind::Access,
+    owner::LeaseId,
 };
 
 impl Queue {
@@ -12,7 +16,7 @@ impl Queue {
     pub(super) fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
-        next: Option<LeaseId>,
+        next: Option<(LeaseId, Stays)>,
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
@@ -22,6 +26,7 @@ impl Queue {
             sent,
             queued,
         } = *answered;
+        let among_racers = next.is_some_and(|(_, stays)| stays == Stays::AmongRacers);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
         let mut state = self.lock();
         let began = state.since;
@@ -32,6 +37,7 @@ impl Queue {
                     remote.known.is_said(core.clock.now());
                     remote.turns.is_theirs(core.clock.now());
                 }
+                ReleaseReply::Kept { .. } if among_racers => {}
                 ReleaseReply::Kept { .. } | ReleaseReply::Freed { others: 0 } => {
                     remote.turns.is_not_shared();
                 }
@@ -41,7 +47,7 @@ impl Queue {
                 _ => {}
             }
         }
-        if let Some(lease) = next
+        if let Some((lease, _)) = next
             && let Some(ticket) = state.remote().ticket(lease)
         {
             match answer {

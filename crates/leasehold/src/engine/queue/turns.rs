@@ -101,9 +101,18 @@ impl Turns {
         self.shared && number >= self.round
     }
 
+    /// Whether this turn goes on with the waiter of this number: it was there when the turn began, and others have had the name for
+    /// longer than this process.
+    pub(super) fn goes_on_with(&self, number: i64, now: Tick) -> bool {
+        self.shared
+            && number < self.round
+            && self.ended.is_none()
+            && now.since(self.began) < self.owed
+    }
+
     /// The name was freed for others that race for it, after `holds` in this process. Returns for how long they are given way
-    /// to: each hold takes them one or two round trips. `None` if the waiter `next` was there when this turn began, and others have
-    /// had the name for longer than this process: then the turn goes on, if no other is faster.
+    /// to: for as much as this process has had the name for longer than they, and for one or two round trips for each hold at least,
+    /// since so long it takes them. `None` if the turn goes on with the waiter `next`, if no other is faster.
     pub(super) fn gives_way(
         &mut self,
         now: Tick,
@@ -111,13 +120,12 @@ impl Turns {
         (holds, round_trip): (u32, Duration),
     ) -> Option<Duration> {
         self.shared = true;
-        let length = now.since(self.began);
-        let goes_on = next.is_some_and(|next| !self.is_over_for(next));
-        if goes_on && self.ended.is_none() && length < self.owed {
+        if next.is_some_and(|next| self.goes_on_with(next, now)) {
             return None;
         }
+        let more = now.since(self.began).saturating_sub(self.owed);
         self.ends(now);
-        Some(length.max(round_trip * holds * 3 / 2).min(LONGEST_WAY))
+        Some(more.max(round_trip * holds * 3 / 2).min(LONGEST_WAY))
     }
 
     fn ends(&mut self, now: Tick) {

@@ -97,7 +97,7 @@ impl Wire for FencedMutexWire {
             .arg(u8::from(step.listening))
             .text(OrEmpty(next.map(|next| OwnerField::of(caller, next.lease))))
             .arg(next.map_or(0, |next| next.lease_ms))
-            .arg(next.map_or(0, |next| u8::from(next.keep)))
+            .arg(next.map_or(0, |next| next.stays as u8))
             .arg(place.map_or(0, |place| place.ask))
             .arg(place.map_or(0, |place| place.keep_ms))
             .arg(caller.token_ms)

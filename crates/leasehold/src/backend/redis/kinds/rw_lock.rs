@@ -180,7 +180,7 @@ impl Wire for RwLockWire {
                 next.map(|next| Field::of(caller, next.access, next.lease)),
             ))
             .arg(next.map_or(0, |next| next.lease_ms))
-            .arg(next.map_or(0, |next| u8::from(next.keep)))
+            .arg(next.map_or(0, |next| next.stays as u8))
             .arg(place.map_or(0, |place| place.ask))
             .arg(place.map_or(0, |place| place.keep_ms))
             .arg(next.map_or(0, |next| u8::from(next.ahead)))

@@ -25,6 +25,12 @@ local function is_queues_turn(others, waiting)
   return waiting > 0 and call('TIME')[2] % others < waiting
 end
 
+-- Whether the name stays with the client that gives it back, for the next of its tasks (`wish`, 1: if no other client waits; 2: if none
+-- stands in the queue, since those beside it have had the name for longer).
+local function stays(wish, others, waiting)
+  return waiting == 0 and (wish == '2' or wish == '1' and others <= 0)
+end
+
 -- Whether a client may hear this channel. What PUBLISH counts includes monitors of all channels (PSUBSCRIBE).
 local function may_hear(channel)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)

@@ -10,13 +10,13 @@
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[6] next       bytes   owner under which this client goes on; empty: it does not
 -- ARGV[7] next_ms    integer the lease of `next`
--- ARGV[8] keep       integer 1: if no other client waits, the name goes to `next` at once
+-- ARGV[8] stays      integer the name goes to `next` at once, 1: if no other client waits; 2: if none stands in the queue
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
 --
 -- Returns {1, others}  the name is free; so many other clients were told
 --         {2, ms}      given to the next client in the queue, for ms from now
---         {3, left_ms} `next` holds it, for left_ms from now: no other client waits, or an earlier copy found so
+--         {3, left_ms} `next` holds it, for left_ms from now: it stays with this client, or an earlier copy found so
 --         {0, 0}       the owner did not hold it
 -- Error   the name is as it was: commands that may be refused (rights, a channel, memory) come before those that delete.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone.
@@ -56,7 +56,7 @@ end
 -- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
 local goes_on = next_owner ~= '' and not is_given_up(next_owner)
 local others = count_others(ARGV[2], ARGV[5], waiting)
-if waiting == 0 and others <= 0 and goes_on and ARGV[8] == '1' then
+if goes_on and stays(ARGV[8], others, waiting) then
   if write(next_owner, ARGV[7]) then
     return { 3, tonumber(ARGV[7]) }
   end

@@ -11,14 +11,14 @@
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[6] next       bytes   field under which this client goes on; empty: it does not
 -- ARGV[7] next_ms    integer the lease of `next`
--- ARGV[8] keep       integer 1: if no other client waits, the name goes to `next` at once
+-- ARGV[8] stays      integer the name goes to `next` at once, 1: if no other client waits; 2: if none stands in the queue
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
 -- ARGV[11] ahead     integer 1: `next` is queued in front of those that wait to do the other
 --
 -- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
---         {3, left_ms} `next` holds it, for left_ms from now: no other client waits, or only readers did and it reads with them,
+--         {3, left_ms} `next` holds it, for left_ms from now: it stays with this client, or only readers waited and it reads with them,
 --                      or an earlier copy found so
 --         {0, 0}       the owner did not hold it
 -- Error   the name is as it was: what may be refused (a command, a channel, memory) comes before what deletes.
@@ -88,7 +88,7 @@ local function next_fits()
   return not is_writer(next_field) and not (is_upgradeable(next_field) and may_upgrade)
 end
 may_upgrade = all.may ~= nil and all.may ~= held.field
-if waiting == 0 and others <= 0 and goes_on and (stay == 0 or next_fits()) and ARGV[8] == '1' then
+if goes_on and stays(ARGV[8], others, waiting) and (stay == 0 or next_fits()) then
   take_out()
   if not take(next_field, ARGV[7], stay == 0) then
     return { 3, tonumber(ARGV[7]) }
