@@ -147,12 +147,8 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     let held_until = state.since;
     let number = state.first_number()?;
     let remote = state.remote();
-    let stays = if !spec.serves(&waiter) {
-        Stays::Never
-    } else if remote.turns.goes_on_with(number, held_until) {
-        Stays::AmongRacers
-    } else if spec.handoff.is_on() {
-        Stays::Alone
+    let stays = if spec.serves(&waiter) {
+        remote.turns.stays(number, held_until, spec.handoff)
     } else {
         Stays::Never
     };

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Tick;
+use crate::{Handoff, backend::Stays, clock::Tick};
 
 /// The longest time for which others are given way to. A turn may be longer; a name that is left to others that do not take it is
 /// not to stay free for longer than this.
@@ -108,6 +108,17 @@ impl Turns {
             && number < self.round
             && self.ended.is_none()
             && now.since(self.began) < self.owed
+    }
+
+    /// When the name stays with this process for the waiter of this number.
+    pub(super) fn stays(&self, number: i64, now: Tick, handoff: Handoff) -> Stays {
+        if self.goes_on_with(number, now) {
+            Stays::AmongRacers
+        } else if handoff.is_on() {
+            Stays::Alone
+        } else {
+            Stays::Never
+        }
     }
 
     /// The name was freed for others that race for it, after `holds` in this process. Returns for how long they are given way
