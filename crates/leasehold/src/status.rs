@@ -44,7 +44,7 @@ pub struct Status {
     /// The last fencing token that was given or reserved; `None` for a kind that has none, or if it is not there (any more).
     pub token: Option<u64>,
     /// How many clients listen for it to become free, Redisson's included. Where the server does not tell (to a user without
-    /// `PUBSUB`; on Valkey 9.1 if there are 8, 15, 16, or 29 to 32, which it miscounts) those in our own queue; 0 of a semaphore or latch.
+    /// `PUBSUB`; on Valkey 9.1 if there are 8, 15, 16, 29 to 32, 57 to 64 …, which it miscounts) those in our own queue; 0 of a semaphore or latch.
     pub waiting_clients: u64,
     /// How many tasks of this client wait for it.
     pub waiting_here: usize,

@@ -202,6 +202,7 @@ impl Store {
             }
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             self.leave_queue(client, id, step.lease);
+            self.let_in_behind(id, step, is_free);
             return Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
                 tokens: self.tokens(id),

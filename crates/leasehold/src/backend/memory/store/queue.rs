@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Store, StoredHold, rules};
 use crate::{
-    backend::{Acquired, Grant, Place, WakeUp},
+    backend::{Acquire, Acquired, Grant, Place, WakeUp},
     kind::Access,
     name::LockId,
     owner::LeaseId,
@@ -179,15 +179,28 @@ impl Store {
         given
     }
 
+    /// This step has taken a lock that was free, or not. If it reads, the holder before has died, and no release lets in the readers that
+    /// wait.
+    pub(super) fn let_in_behind(&mut self, id: &LockId, step: &Acquire, was_free: bool) {
+        if was_free && !step.access.is_exclusive() && rules(id.kind).has_queue() {
+            let ends = self.clock + Duration::from_millis(step.lease_ms);
+            self.give_to_next(id, Some(ends));
+        }
+    }
+
     /// The first four clients in the queue know when a hold is over: those that hear it are told, if that is before the end that those
     /// who wait were told of, `before`. Those that look learn each end from then on. When some of them are served or leave (`moved` places
-    /// are gone), those that come to stand among the four are told in their place, for as long as others sleep by the end of before.
+    /// are gone), those that come to stand among the four are told in their place, for as long as others sleep by the end of before. Where
+    /// there is no holder, one of those that had looked has left: the next looks.
     pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>, moved: usize) {
         let now = self.clock;
         let held = self.held_by(id).iter().map(|held| held.ends);
-        let Some(ends) = held.min().filter(|ends| *ends < now + ASKS_WITHIN) else {
-            return;
+        let Some(ends) = held.min() else {
+            return self.tell_to_look(id, 0, 1);
         };
+        if ends >= now + ASKS_WITHIN {
+            return;
+        }
         let Some(waiting) = self.queues.get_mut(id).filter(|_| !self.cut) else {
             return;
         };
@@ -197,16 +210,23 @@ impl Store {
             waiting.others_sleep_until = waiting.others_sleep_until.max(asks);
         }
         let to_tell = if less_than.is_some() { 4 } else { moved.min(4) };
-        if waiting.others_sleep_until <= ends || to_tell == 0 {
-            return;
+        if waiting.others_sleep_until > ends && to_tell > 0 {
+            self.tell_to_look(id, 4 - to_tell, to_tell);
         }
+    }
+
+    /// Tells clients in the queue to look, past the first `skipped`: so many of those that hear it.
+    fn tell_to_look(&mut self, id: &LockId, skipped: usize, to_tell: usize) {
+        let Some(waiting) = self.queues.get(id).filter(|_| !self.cut) else {
+            return;
+        };
         let mut clients: Vec<Arc<str>> = Vec::new();
         for queued in &waiting.places {
             if !clients.contains(&queued.client) {
                 clients.push(Arc::clone(&queued.client));
             }
         }
-        let told = clients.into_iter().skip(4 - to_tell);
+        let told = clients.into_iter().skip(skipped);
         let told = told.filter(|client| self.hears(id, client)).take(to_tell);
         let told: Vec<_> = told.collect();
         for subscriber in self.subscribers(id) {

@@ -26,9 +26,11 @@ use crate::{
 
 static ACQUIRE: Lazy = script!(
     "refuse",
+    "waiting",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/places",
+    "rw_lock/hand_over",
     "rw_lock/acquire"
 );
 static RELEASE: Lazy = script!(
@@ -152,7 +154,7 @@ impl Wire for RwLockWire {
             .arg(id.name.as_str())
             .text(timeouts(&id.name))
             .text(id.queue_key())
-            .text(id.gone_key(&caller.client, step.lease))
+            .text(id.gone_prefix())
             .text(Field::of(caller, step.access, step.lease))
             .arg(step.lease_ms)
             .arg(step.place.map_or(0, |place| place.ask))

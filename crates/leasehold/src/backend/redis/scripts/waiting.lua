@@ -2,7 +2,7 @@
 local call, pcall = redis.call, redis.pcall
 
 -- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
--- permitted, one might. Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32): then those
+-- permitted, one might. Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32, 57 to 64 …): then those
 -- in the queue.
 local function count_others(channel, listening, waiting)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)
@@ -37,18 +37,81 @@ local function may_hear(channel)
   return heard.err or heard[2] ~= 0
 end
 
+-- The client of a place, or of an owner.
+local function client_in(place)
+  return string.match(place, '^([^: ]*):')
+end
+
+-- Whether a client listens on the channel beside the calling one and those of `places`, which stood in our queue: one of Redisson's, or
+-- one that waits for another kind or in another database. True where that cannot be told. The places of the dead count for nothing.
+local function is_heard_beside(places, owner, channel, listening, grants)
+  local heard = pcall('PUBSUB', 'NUMSUB', channel)
+  if heard.err or heard[2] < 0 or heard[2] > 1000000 then
+    return true
+  end
+  local asked, inboxes = { [client_in(owner) or ''] = true }, {}
+  for _, place in ipairs(places) do
+    local client = client_in(place)
+    if client and not asked[client] then
+      asked[client] = true
+      inboxes[#inboxes + 1] = grants .. client
+    end
+  end
+  local beside = heard[2] - listening
+  if #inboxes > 1000 or beside <= 0 then
+    return beside > 0
+  end
+  local living = #inboxes > 0 and pcall('PUBSUB', 'NUMSUB', unpack(inboxes)) or {}
+  for i = 2, #living, 2 do
+    if living[i] ~= 0 then
+      beside = beside - 1
+    end
+  end
+  return beside > 0
+end
+
+-- Tells clients in the queue to look: the one at `first` and those behind it, until `most` have heard it. Whether there is any.
+local function tell_to_look(queue, grants, first, most)
+  local asked, at, told = {}, 0, 0
+  for from = 0, 65535, 64 do
+    local places = call('LRANGE', queue, from, from + 63)
+    for _, place in ipairs(places) do
+      local client = client_in(place)
+      if client and not asked[client] then
+        asked[client], at = true, at + 1
+        if at >= first then
+          local heard = pcall('PUBLISH', grants .. client, '0')
+          told = told + (type(heard) == 'number' and math.min(heard, 1) or 0)
+          if told >= most then
+            return true
+          end
+        end
+      end
+    end
+    if #places < 64 then
+      break
+    end
+  end
+  return at > 0
+end
+
 -- Waiters sleep until the end of the lease that they were told of, or for 12 s unless their client was told otherwise. If the lease of a
 -- holder is over sooner, in `left` ms and not in `before`, none of them would see it die (L1): so the first four clients in the queue
 -- that hear it are told to look. Not all: each of them passes the name on to the one whose turn it is. Those that look learn each end
 -- from then on. When some of them are served or leave (`moved` places are gone), those that come to stand among the four are told in
--- their place, for as long as others sleep by the end of before: that long `looks` lasts.
--- True if the lease is over sooner than the one before.
+-- their place, for as long as others sleep by the end of before: that long `looks` lasts. Where there is no holder (-2), one of those that
+-- had looked has left: the next looks.
+-- True if the lease is over sooner than the one before: Redisson's waiters sleep by that one, however long it is.
 local function wake_for_less(queue, grants, left, before, moved, looks)
-  if left < 0 or left >= 12000 then
+  if left == -2 then
+    tell_to_look(queue, grants, 1, 1)
     return false
   end
+  local is_less = left >= 0 and left < math.huge and (before == -1 or left < before)
+  if left < 0 or left >= 12000 then
+    return is_less
+  end
   looks = looks or queue .. ':looks'
-  local is_less = before == -1 or left < before
   local lasts = pcall('PTTL', looks)
   lasts = type(lasts) == 'number' and lasts or -2
   if is_less then
@@ -58,21 +121,8 @@ local function wake_for_less(queue, grants, left, before, moved, looks)
   if lasts <= left or first > 4 then
     return is_less
   end
-  local asked, at, told = {}, 0, 0
-  for _, place in ipairs(call('LRANGE', queue, 0, 63)) do
-    local client = string.match(place, '^([^: ]*):')
-    if client and not asked[client] then
-      asked[client], at = true, at + 1
-      if at >= first then
-        local heard = pcall('PUBLISH', grants .. client, '0')
-        told = told + (type(heard) == 'number' and math.min(heard, 1) or 0)
-        if told > 4 - first then
-          break
-        end
-      end
-    end
-  end
-  if is_less and at > 0 then
+  local any = tell_to_look(queue, grants, first, 5 - first)
+  if is_less and any then
     pcall('SET', looks, '1', 'PX', lasts)
   end
   return is_less

@@ -23,10 +23,17 @@ end
 if #owners == 0 then
   return owners
 end
-local waiting = call('LLEN', KEYS[2])
-if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) then
+local places = call('LRANGE', KEYS[2], 0, -1)
+if #places > 0 and is_queues_turn(count_others(ARGV[1], 0, #places), #places) then
   local first, count = reserve(ARGV[3])
-  if first and give_to_next(owners, ARGV[2], string.format(' %.0f %d', first, count)) then
+  local granted, sooner
+  if first then
+    granted, sooner = give_to_next(owners, ARGV[2], string.format(' %.0f %d', first, count))
+  end
+  if sooner and is_heard_beside(places, '', ARGV[1], 0, ARGV[2]) then
+    pcall('PUBLISH', ARGV[1], '0') -- as in release.lua
+  end
+  if granted then
     return owners
   end
 end

@@ -19,7 +19,7 @@ for i = 1, #held, 2 do
 end
 local heard = redis.pcall('PUBSUB', 'NUMSUB', ARGV[1])
 local token = redis.call('GET', KEYS[2])
--- Where PUBSUB is not permitted, and where Valkey 9.1 miscounts (8, 15, 16, 29 to 32): those in the queue.
+-- Where PUBSUB is not permitted, and where Valkey 9.1 miscounts (8, 15, 16, 29 to 32, 57 to 64 …): those in the queue.
 local unknown = heard.err or heard[2] < 0 or heard[2] > 1000000
 local waiting = unknown and redis.call('LLEN', KEYS[3]) or heard[2]
 return {

@@ -21,8 +21,14 @@ end
 if #owners == 0 then
   return owners
 end
-local waiting = call('LLEN', KEYS[2])
-if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(owners, ARGV[2]) then
-  return owners
+local places = call('LRANGE', KEYS[2], 0, -1)
+if #places > 0 and is_queues_turn(count_others(ARGV[1], 0, #places), #places) then
+  local granted, sooner = give_to_next(owners, ARGV[2])
+  if sooner and is_heard_beside(places, '', ARGV[1], 0, ARGV[2]) then
+    pcall('PUBLISH', ARGV[1], '0') -- as in release.lua
+  end
+  if granted then
+    return owners
+  end
 end
 return free(ARGV[1]) or owners

@@ -25,7 +25,8 @@ if ARGV[4] ~= '0' then
   pcall('SET', KEYS[3] .. owner, '1', 'PX', ARGV[4])
 end
 local waiting, next_waits, moved = 0, false, false
-for _, place in ipairs(call('LRANGE', KEYS[2], 0, -1)) do
+local places = call('LRANGE', KEYS[2], 0, -1)
+for _, place in ipairs(places) do
   if is_place_of(place, owner) then
     call('LREM', KEYS[2], 0, place)
     moved = true
@@ -66,7 +67,7 @@ local granted, sooner
 if is_queues_turn(others, waiting) then
   granted, sooner = give_to_next({ owner }, ARGV[3])
 end
-if sooner and others > waiting then
+if sooner and is_heard_beside(places, owner, ARGV[2], ARGV[5], ARGV[3]) then
   -- Redisson's waiters, and those of the fenced mutex, sleep by the end of before: they look, as they would after Redisson's unlock.
   pcall('PUBLISH', ARGV[2], '0')
 end

@@ -3,7 +3,7 @@
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
 -- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients, next first
--- KEYS[4] gone      string  tombstone of this lease id
+-- KEYS[4] gone      string  a tombstone's key without the lease id it ends with
 -- ARGV[1] field     bytes   <client uuid>:<lease id> to read, with :write behind it to write, with :upgrade to read and upgrade later;
 --                           <client uuid>:<lease id>:upgrade:<lease id of the hold>:write to upgrade that hold
 -- ARGV[2] lease_ms  integer at least 1; the same in every request for this lease id
@@ -83,7 +83,7 @@ if held then
   return type(left) == 'number' and { 1, left } or left
 end
 local may = upgrades and found.by[upgrades .. ':upgrade']
-if call('EXISTS', KEYS[4]) == 1 or upgrades and not may then
+if is_given_up(field) or upgrades and not may then
   return { 2, 0 }
 end
 if found.other then
@@ -156,4 +156,15 @@ if may then
   local refusal = upgrade(may, ARGV[2])
   return refusal or { 1, math.max(may.left, tonumber(ARGV[2])) }
 end
-return take(field, ARGV[2], free) or { 1, tonumber(ARGV[2]) }
+local refusal = take(field, ARGV[2], free)
+if refusal then
+  return refusal
+end
+if free and not is_writer(field) and call('EXISTS', KEYS[3]) == 1 then
+  -- The holder before has died: no release lets in the readers that wait. From here on no error may hide that this one holds the name.
+  _G.pcall(function()
+    leave({}, look())
+    give_to_next(ARGV[5], tonumber(ARGV[2]))
+  end)
+end
+return { 1, tonumber(ARGV[2]) }

@@ -25,8 +25,14 @@ if #fields == 0 then
   return fields
 end
 leave(all.live, all)
-local waiting = call('LLEN', KEYS[3])
-if waiting > 0 and is_queues_turn(count_others(ARGV[1], 0, waiting), waiting) and give_to_next(ARGV[2]) then
-  return fields
+local places = call('LRANGE', KEYS[3], 0, -1)
+if #places > 0 and is_queues_turn(count_others(ARGV[1], 0, #places), #places) then
+  local granted, _, sooner = give_to_next(ARGV[2])
+  if sooner and is_heard_beside(places, '', ARGV[1], 0, ARGV[2]) then
+    wake_late_comers(ARGV[1]) -- as in release.lua
+  end
+  if granted then
+    return fields
+  end
 end
 return free(ARGV[1]) or fields

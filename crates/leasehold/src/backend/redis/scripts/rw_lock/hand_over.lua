@@ -1,5 +1,5 @@
--- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua and take.lua, in front of release.lua,
--- downgrade.lua and force_unlock.lua.
+-- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua and take.lua, in front of acquire.lua,
+-- release.lua, downgrade.lua and force_unlock.lua.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows

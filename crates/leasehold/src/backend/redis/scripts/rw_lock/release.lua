@@ -38,7 +38,8 @@ local function is_owners(place)
 end
 
 local waiting, next_waits, made_way = 0, false, false
-for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+local places = call('LRANGE', KEYS[3], 0, -1)
+for _, place in ipairs(places) do
   if is_owners(place) then
     call('LREM', KEYS[3], 0, place)
     made_way = true
@@ -100,7 +101,7 @@ if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
   granted, readers, sooner = give_to_next(ARGV[3])
 end
-if sooner and stay == 0 and others > waiting then
+if sooner and stay == 0 and is_heard_beside(places, owner, ARGV[2], ARGV[5], ARGV[3]) then
   wake_late_comers(ARGV[2]) -- Redisson's waiters sleep by the end of before
 end
 if readers and goes_on and not next_waits and next_fits() and not take(next_field, ARGV[7], false) then
