@@ -47,8 +47,8 @@ pub enum Error {
         /// The step that was asked for, and its name.
         doing: Box<str>,
         /// How long at most the server may hold a lease for us, from the moment at which it carries the request out: as a rule
-        /// that was before this error, but a server that stands still may do it when it goes on. As long as this client lives,
-        /// it takes the request back.
+        /// that was before this error, but a server that stands still may do it when it goes on. As long as this process lives,
+        /// the client takes the request back, also after it was dropped.
         free_within: Duration,
         /// Why there is no answer.
         source: Cause,
