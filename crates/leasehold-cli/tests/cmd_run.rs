@@ -453,6 +453,9 @@ fn usage_is_64_and_a_password_in_it_is_not_quoted() {
         &["run", "--url", "MEMORY:", "job", "--", "true"],
         &["run", "--url", "nonsense", "job", "--", "true"],
         &["status", "job", "redis://:s3cret-word@db/"],
+        &["status", "job", "redis://:'s3cret-word@db/"],
+        &["status", "job", "redis://:/s3cret-word@db/"],
+        &["status", "job", "redis+unix:///r.sock?pass=s3cret-word"],
         &["unlock", "job"],
         &["unheard-of"],
     ] {
