@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 #[cfg(feature = "tls")]
 use super::tls_trouble::TlsTrouble;
 use super::{
-    failure::{classify, in_words},
+    failure::{classify, in_words, of_this_process},
     target::Target,
 };
 use crate::{backend::Failure, durations::humane, error::Cause};
@@ -198,7 +198,9 @@ impl Target {
             NoConnection::Tls(trouble) => return Failure::Rejected(Arc::new(trouble)),
             NoConnection::Unfit(cause) => return Failure::Rejected(cause),
         };
-        if error.kind() == ErrorKind::Parse {
+        if let Some(own) = of_this_process(&error) {
+            Failure::NotSent(Arc::new(own))
+        } else if error.kind() == ErrorKind::Parse {
             Failure::Rejected(Arc::new(NotRedis))
         } else if error.is_timeout() {
             Failure::NotSent(progress.silent(timeout))
