@@ -200,6 +200,8 @@ impl Target {
         };
         if let Some(own) = of_this_process(&error) {
             Failure::NotSent(Arc::new(own))
+        } else if error.kind() == ErrorKind::Parse && self.may_need_tls() {
+            Failure::Rejected(Arc::new(NotRedisOrTlsOnly))
         } else if error.kind() == ErrorKind::Parse {
             Failure::Rejected(Arc::new(NotRedis))
         } else if error.is_timeout() {
@@ -235,6 +237,10 @@ fn is_hang_up(error: &RedisError) -> bool {
 #[error(
     "the server at this address is not Redis or Valkey, or speaks TLS only; check host and port, or use rediss:// for TLS"
 )]
+struct NotRedisOrTlsOnly;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the server at this address is not Redis or Valkey; check the URL")]
 struct NotRedis;
 
 #[derive(Debug, thiserror::Error)]
