@@ -206,6 +206,8 @@ impl Target {
             Failure::Rejected(Arc::new(NotRedis))
         } else if error.is_timeout() {
             Failure::NotSent(progress.silent(timeout))
+        } else if error.is_connection_refusal() && self.is_unix() {
+            Failure::NotSent(Arc::new(NoSocket))
         } else if self.may_need_tls() && is_hang_up(&error) {
             Failure::NotSent(Arc::new(HungUp))
         } else if error.is_io_error() {
@@ -226,6 +228,10 @@ impl Target {
         }
         matches!(self.info.addr(), ConnectionAddr::Tcp(..))
     }
+
+    fn is_unix(&self) -> bool {
+        matches!(self.info.addr(), ConnectionAddr::Unix(_))
+    }
 }
 
 /// The server was there, and has gone without a word.
@@ -242,6 +248,10 @@ struct NotRedisOrTlsOnly;
 #[derive(Debug, thiserror::Error)]
 #[error("the server at this address is not Redis or Valkey; check the URL")]
 struct NotRedis;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no server listens there; start it, or check the path")]
+struct NoSocket;
 
 #[derive(Debug, thiserror::Error)]
 #[error(
