@@ -112,6 +112,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let exit = match error.kind() {
+            ErrorKind::NotSent if is_of_this_process(&error) => Exit::Internal,
             ErrorKind::Invalid => Exit::Usage,
             ErrorKind::NotSent | ErrorKind::Ambiguous => Exit::Unreachable,
             ErrorKind::Rejected => Exit::Rejected,
@@ -124,6 +125,11 @@ impl From<Error> for Failure {
         };
         Failure::new(exit, message)
     }
+}
+
+/// Whether the server has nothing to do with it: this process could not open a file, or start a thread.
+fn is_of_this_process(error: &Error) -> bool {
+    matches!(error, Error::NotSent { source, .. } if source.is::<std::io::Error>())
 }
 
 /// The library speaks of its methods; a user of the command line has options.
@@ -162,6 +168,8 @@ fn in_words_of_the_command_line(invalid: &Invalid) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -182,6 +190,20 @@ mod tests {
             let row = format!("\n  {:<4} ", exit.code());
             assert!(TABLE.contains(&row), "{exit:?} is missing");
         }
+    }
+
+    #[test]
+    fn a_lack_of_files_is_no_failure_of_the_server() {
+        let not_sent = |source| Error::NotSent {
+            doing: "connect".into(),
+            source,
+        };
+        let too_many: std::io::Error = rustix::io::Errno::MFILE.into();
+        let failure = Failure::from(not_sent(Arc::new(too_many)));
+        assert_eq!(failure.exit, Exit::Internal);
+        assert!(failure.message.contains("ulimit"), "{failure:?}");
+        let failure = Failure::from(not_sent(Arc::new(std::fmt::Error)));
+        assert_eq!(failure.exit, Exit::Unreachable);
     }
 
     #[test]

@@ -50,7 +50,12 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<Exit, Failure> {
-    room_for_files().map_err(|error| Failure::internal("open the files that it needs", &error))?;
+    room_for_files().map_err(|error| {
+        let message = format!(
+            "could not open the files that it needs: {error}; allow this process more, as with ulimit -n"
+        );
+        Failure::new(Exit::Internal, message)
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -71,9 +76,10 @@ fn run(args: &Args) -> Result<Exit, Failure> {
     })
 }
 
-/// Fails where a few files cannot be opened (`ulimit -n`). Where it cannot open those for signals, tokio panics.
+/// Fails where the files that `run` may have open at once cannot be opened (`ulimit -n`). Where it cannot open those for signals,
+/// tokio panics; and where there is none left for a connection, it would wait for a server that is not missing.
 fn room_for_files() -> io::Result<()> {
-    let files: io::Result<Vec<_>> = (0..4).map(|_| UnixStream::pair()).collect();
+    let files: io::Result<Vec<_>> = (0..8).map(|_| UnixStream::pair()).collect();
     files.map(drop)
 }
 

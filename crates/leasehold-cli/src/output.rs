@@ -89,7 +89,8 @@ fn is_obeyed(c: char) -> bool {
         )
 }
 
-/// Takes user names and passwords out of every URL in a text.
+/// Takes user names and passwords out of every URL in a text: all up to its last @, or to that of a URL right behind it, since in
+/// front of that a quote or a slash may belong to a password; and what stands behind `pass=` for a Unix socket.
 ///
 /// The library keeps secrets out of its errors; this covers what the user typed where it does not belong,
 /// which clap would quote back.
@@ -97,18 +98,20 @@ pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     let mut clean = String::new();
     let mut rest = text;
     while let Some(start) = rest.find("://").map(|at| at + "://".len()) {
-        let end = rest[start..]
-            .find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '\'' | '"' | '`'))
-            .map_or(rest.len(), |length| start + length);
         clean.push_str(&rest[..start]);
-        match rest[start..end].rfind('@') {
-            Some(at) => {
-                clean.push_str("***");
-                clean.push_str(&rest[start + at..end]);
-            }
-            None => clean.push_str(&rest[start..end]),
+        let length = rest[start..].find(char::is_whitespace);
+        let (mut url, after) = rest[start..].split_at(length.unwrap_or(rest.len() - start));
+        if let Some(at) = url.rfind('@') {
+            clean.push_str("***");
+            url = &url[at..];
         }
-        rest = &rest[end..];
+        while let Some((before, secret)) = url.split_once("pass=") {
+            clean.push_str(before);
+            clean.push_str("pass=***");
+            url = secret.find('&').map_or("", |end| &secret[end..]);
+        }
+        clean.push_str(url);
+        rest = after;
     }
     if clean.is_empty() {
         return Cow::Borrowed(text);
@@ -161,6 +164,14 @@ mod tests {
             (
                 "'redis://:p@ss@db' and rediss://:x@y/",
                 "'redis://***@db' and rediss://***@y/",
+            ),
+            (
+                "unexpected 'redis://:s'3@c/r?e#t@db' found",
+                "unexpected 'redis://***@db' found",
+            ),
+            (
+                "redis+unix:///run/r.sock?pass=s'3/c&db=2 and redis+unix:///r?user=a&pass=b",
+                "redis+unix:///run/r.sock?pass=***&db=2 and redis+unix:///r?user=a&pass=***",
             ),
             (
                 "mail ada@example.org about redis://db",

@@ -123,7 +123,10 @@ pub(crate) async fn supervise(
                 Ok(Some(report)) => {
                     answer_by = answer_by.map(|_| Instant::now() + SEARCH);
                     out_of_reach |= report == Report::OutOfReach;
-                    job.hear(report, &hold, remarks)?;
+                    // Sent before the loss and read after it: what it announces has happened, and the user has been told.
+                    if lost.is_none() || report != Report::Ending(Why::LeaseEnds) {
+                        job.hear(report, &hold, remarks)?;
+                    }
                 }
                 // A guardian that cannot be understood is as good as none.
                 Ok(None) | Err(_) => {

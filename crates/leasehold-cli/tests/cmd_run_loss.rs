@@ -157,6 +157,34 @@ fn a_stopped_supervisor_cannot_keep_the_command_alive() {
     assert_eq!(holder.code(), 76);
 }
 
+/// Eight, since what they hear first when they go on is a matter of chance.
+#[test]
+fn a_stopped_supervisor_does_not_announce_a_loss_that_it_has_told() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let names: Vec<_> = (0..8).map(|number| format!("job:{number}")).collect();
+    let holders = names.iter().map(|name| {
+        let script = format!("echo runs >{}; exec sleep 60", notes.sh(name));
+        let mut command = leasehold(&server.url());
+        command.args(["run", "--lease", "2s", name, "sh", "-c", &script]);
+        Process::start_captured(&mut command)
+    });
+    let mut holders: Vec<_> = holders.collect();
+    for (name, holder) in names.iter().zip(&holders) {
+        notes.wait(name);
+        holder.signal(Signal::STOP);
+    }
+    wait_until(SOON, "their leases have ended", || {
+        names.iter().all(|name| pttl(&server, name) < 0)
+    });
+    for holder in &mut holders {
+        holder.signal(Signal::CONT);
+        let (code, said) = holder.end();
+        assert_eq!(code, 76, "{said}");
+        let after = said.split_once("is lost").map_or("", |(_, after)| after);
+        assert!(!after.contains("could not be renewed"), "{said}");
+    }
+}
+
 /// `cpulimit` stops and continues a command like this. Each stop is reported to the supervisor, which takes none.
 #[test]
 fn reports_that_a_stopped_supervisor_does_not_take_do_not_delay_the_deadline() {

@@ -294,7 +294,8 @@ impl ClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a setting or the URL is not valid. [`Error::NotSent`]: the thread of this library cannot be started.
+    /// [`Error::Invalid`]: a setting or the URL is not valid. [`Error::NotSent`]: the thread of this library cannot be started;
+    /// its `source` is the system's [`io::Error`].
     ///
     /// # Panics
     /// For `memory:`, outside a tokio runtime.

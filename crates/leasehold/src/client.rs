@@ -13,8 +13,11 @@ use crate::{
 /// after the other: in a `static`, for instance. On a real server renewals, wake-ups and reconnecting run on one
 /// thread of Leasehold's own per process, so leases are renewed whether the runtimes of their holders are
 /// blocked, busy or ended. A process that hangs therefore keeps its locks: see
-/// [`max_hold`](crate::Mutex::max_hold). A client's background work ends when its last clone, lock handle and
-/// guard are gone; the thread stays.
+/// [`max_hold`](crate::Mutex::max_hold).
+///
+/// A client's background work ends when its last clone, lock handle and guard are gone, and the server has confirmed that it holds
+/// nothing of theirs. While it does not answer it is asked again, until any lease that it may hold for them has ended: for a
+/// [`Semaphore`] that takes a day. The thread stays.
 ///
 /// Each of these runtimes needs I/O *and* time (`enable_all`, or `enable_io` and `enable_time`), or calls panic or fail there.
 /// A client of `memory:` lives on the runtime that connected it, which must outlive the guards.
@@ -220,7 +223,8 @@ impl Client {
     /// With [`ReleaseAll`](Shutdown::ReleaseAll) guards are renewed as before during the grace; those that are left after it are
     /// lost ([`LostReason::ClientShutdown`](crate::LostReason::ClientShutdown)) and their names released. With
     /// [`LetExpire`](Shutdown::LetExpire) they are lost at once, and their names free themselves. Returns when the server
-    /// has been told, or could not be within the operation timeout. `status` and `force_unlock` go on working.
+    /// has been told, or could not be within the operation timeout: then it is told in the background, for as long as a client that was
+    /// dropped would do that (see [`Client`]). `status` and `force_unlock` go on working.
     ///
     /// # Cancel safety
     /// Dropping it leaves the client closed; leases that are still held expire.

@@ -1,6 +1,6 @@
 //! The errors: each says what the server may hold, and what to do next.
 
-use std::{error::Error as StdError, fmt, panic::Location, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, io, panic::Location, sync::Arc, time::Duration};
 
 use crate::durations::{about, at_most, humane};
 
@@ -32,7 +32,8 @@ pub enum Error {
     NotSent {
         /// The step that was to be sent, and its name.
         doing: Box<str>,
-        /// Why it could not be sent.
+        /// Why it could not be sent. An [`io::Error`] if the server has nothing to do with it: this process or machine may open no
+        /// more files, or start no more threads.
         source: Cause,
     },
     /// The server refused the request. It is as it was.
@@ -47,8 +48,8 @@ pub enum Error {
         /// The step that was asked for, and its name.
         doing: Box<str>,
         /// How long at most the server may hold a lease for us, from the moment at which it carries the request out: as a rule
-        /// that was before this error, but a server that stands still may do it when it goes on. As long as this client lives,
-        /// it takes the request back.
+        /// that was before this error, but a server that stands still may do it when it goes on. As long as this process lives,
+        /// the client takes the request back, also after it was dropped.
         free_within: Duration,
         /// Why there is no answer.
         source: Cause,
@@ -238,10 +239,12 @@ impl fmt::Display for Error {
         match self {
             Error::Invalid(invalid) => invalid.fmt(f),
             Error::NotSent { doing, source } => {
-                write!(
-                    f,
-                    "could not {doing}: {source}; nothing was changed, try again when the server can be reached"
-                )
+                let next = if source.is::<io::Error>() {
+                    "allow this process more files and threads, as with ulimit"
+                } else {
+                    "try again when the server can be reached"
+                };
+                write!(f, "could not {doing}: {source}; nothing was changed, {next}")
             }
             Error::Rejected { doing, source } => {
                 write!(f, "could not {doing}: {source}")

@@ -72,6 +72,9 @@
 //! runtime that is blocked, busy or ended costs no lease. The drawback: a process that hangs keeps its locks,
 //! unless [`max_hold`](Mutex::max_hold) ends them. A client of `memory:` lives on the runtime that connected it.
 //!
+//! On a paused clock (`tokio::time::pause`, `start_paused`) use `memory:`. The clock jumps ahead whenever a runtime waits for its
+//! socket, so there a real server never answers in time, and a client that finds none dials without a pause.
+//!
 //! After a `fork` the child connects a new client; the old one answers [`Error::ThreadGone`]
 //! ([`docs::guarantees`]). On a runtime that never ends and is never polled again, the connection that it
 //! used stays open.

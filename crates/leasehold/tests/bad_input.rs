@@ -367,6 +367,12 @@ async fn whoever_is_no_redis_server_is_told_from_one() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
     assert!(error.to_string().contains(&gone.to_string()), "{error}");
+    let error = Client::connect("redis+unix:///nonexistent/redis.sock");
+    let error = error.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("check the path"), "{said}");
+    assert!(!said.contains("port"), "{said}");
 }
 
 #[tokio::test]

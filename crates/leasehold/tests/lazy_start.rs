@@ -3,7 +3,7 @@
 mod common;
 
 use std::{
-    net::TcpListener,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::{
         Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
@@ -195,7 +195,11 @@ struct Closes {
 
 impl Closes {
     fn start() -> Closes {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Closes::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+
+    fn at(address: SocketAddr) -> Closes {
+        let listener = TcpListener::bind(address).unwrap();
         let url = format!("redis://{}/", listener.local_addr().unwrap());
         let attempts = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&attempts);
@@ -276,6 +280,29 @@ async fn a_client_for_which_no_request_waits_dials_seldom() {
     let (often, lock) = tokio::join!(server.attempts_in(Duration::from_secs(3)), lock);
     assert_kind(lock, ErrorKind::NotSent);
     assert!(often >= 3, "{often} attempts in 3 s");
+}
+
+/// It goes on giving back what an ask without an answer may have taken: of a semaphore, for a day.
+#[tokio::test]
+async fn a_client_that_was_shut_down_with_a_debt_dials_seldom() {
+    let mut server = Server::start(Flavor::Redis);
+    let operator = Client::connect(&server.url()).await.unwrap();
+    operator.semaphore("name").try_set_permits(1).await.unwrap();
+    // Most of the time it pauses between two requests about its debt.
+    let client = builder(&server).operation_timeout(ANSWER / 10);
+    let client = client.connect().await.unwrap();
+    server.freeze();
+    let permit = client.semaphore("name").try_acquire().await;
+    assert_kind(permit, ErrorKind::Ambiguous);
+    let address = server.addr();
+    server.thaw();
+    server.kill();
+    let server = Closes::at(address);
+    client.shutdown(Shutdown::LetExpire).await;
+    // Until its pauses have grown.
+    let _ = server.attempts_in(Duration::from_secs(3)).await;
+    let attempts = server.attempts_in(Duration::from_secs(6)).await;
+    assert!((1..=12).contains(&attempts), "{attempts} attempts in 6 s");
 }
 
 /// Its server is gone, and the request was not sent: the name is not to be given back.

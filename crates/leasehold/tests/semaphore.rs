@@ -13,7 +13,8 @@ use common::{
     wire::{Monitor, Network, documented_rules, more_rules, script_calls, send_copy},
 };
 use leasehold::{
-    Access, Client, ErrorKind, LostReason, Released, Semaphore, SemaphoreGuard, Shutdown,
+    Access, Client, ErrorKind, LostReason, MemoryServer, Released, Semaphore, SemaphoreGuard,
+    Shutdown,
 };
 use leasehold_testkit::{Server, wait_until_async};
 
@@ -53,6 +54,29 @@ async fn until_waiting(semaphore: &Semaphore, tasks: usize) {
         assert!(Instant::now() < deadline, "{tasks} never waited");
         tokio::task::yield_now().await;
     }
+}
+
+/// A permit is given back for as long as its holder is remembered, which is a day.
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_given_back_to_a_server_that_was_away_for_long_and_was_asked_seldom() {
+    const REQUESTS: usize = 2_000;
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let semaphore = client.semaphore("name");
+    semaphore.try_set_permits(1).await.unwrap();
+    server.drop_replies(usize::MAX);
+    let error = semaphore.try_acquire().await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Ambiguous);
+    server.drop_replies(0);
+    // With pauses of half a second they would last for 17 minutes at most.
+    server.fail(REQUESTS);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let tasks = client.footprint().tasks;
+    assert_eq!(tasks, 1, "the debt is settled, so all requests were sent");
+    server.fail(0);
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(client.footprint().tasks, 0);
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
 }
 
 /// Redisson's issue 5762.

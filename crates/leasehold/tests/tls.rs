@@ -349,9 +349,8 @@ async fn a_server_that_ends_the_handshake_is_told_apart_from_one_that_speaks_no_
     closing.abort();
 }
 
-/// A proxy that speaks TLS with a server that does not, and asks its clients for a certificate, which they may lack. If the server is
-/// not there, it closes the connection: with a goodbye, without one, or with a reset, in turn.
-async fn proxy(authority: &Authority, upstream: SocketAddr) -> String {
+/// A server's side of TLS, which asks its clients for a certificate, and takes those that have none.
+fn acceptor(authority: &Authority) -> TlsAcceptor {
     let own = authority.signs(&["localhost"]);
     let pem = |text: &str| {
         let read = CertificateDer::pem_slice_iter(text.as_bytes());
@@ -370,12 +369,59 @@ async fn proxy(authority: &Authority, upstream: SocketAddr) -> String {
             pem(&own.pem),
             PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap(),
         );
-    let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
+    TlsAcceptor::from(Arc::new(config.unwrap()))
+}
+
+async fn listener_by_tls() -> (tokio::net::TcpListener, String) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!(
-        "rediss://localhost:{}/",
-        listener.local_addr().unwrap().port()
-    );
+    let port = listener.local_addr().unwrap().port();
+    (listener, format!("rediss://localhost:{port}/"))
+}
+
+/// What is no answer of Redis', and no TLS either.
+const BY_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+
+#[tokio::test]
+async fn a_web_server_by_tls_is_told_without_advice_to_speak_tls() {
+    let authority = Authority::new("the authority");
+    let acceptor = acceptor(&authority);
+    let (listener, url) = listener_by_tls().await;
+    let answering = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        stream.write_all(BY_HTTP).await.unwrap();
+        stream
+    });
+    let tls = Tls::new().root_pem(authority.pem());
+    let error = refused(Client::builder().url(url).tls(tls)).await;
+    assert_says(&error, ErrorKind::Rejected, &["not Redis or Valkey"]);
+    assert!(!error.to_string().contains("TLS"), "{error}");
+    drop(answering.await.unwrap());
+}
+
+/// As a proxy may say that its server is not up yet.
+#[tokio::test]
+async fn plain_bytes_after_the_handshake_may_pass_and_are_not_taken_for_a_port_without_tls() {
+    let authority = Authority::new("the authority");
+    let acceptor = acceptor(&authority);
+    let (listener, url) = listener_by_tls().await;
+    let answering = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        stream.get_mut().0.write_all(BY_HTTP).await.unwrap();
+        stream
+    });
+    let tls = Tls::new().root_pem(authority.pem());
+    let error = refused(Client::builder().url(url).tls(tls)).await;
+    assert_says(&error, ErrorKind::NotSent, &["bytes came that are no TLS"]);
+    drop(answering.await.unwrap());
+}
+
+/// A proxy that speaks TLS with a server that does not, and asks its clients for a certificate, which they may lack. If the server is
+/// not there, it closes the connection: with a goodbye, without one, or with a reset, in turn.
+async fn proxy(authority: &Authority, upstream: SocketAddr) -> String {
+    let acceptor = acceptor(authority);
+    let (listener, url) = listener_by_tls().await;
     tokio::spawn(async move {
         for number in 0.. {
             let (stream, _) = listener.accept().await.unwrap();

@@ -153,6 +153,19 @@ fn a_timer_fires_although_its_thread_has_ended() {
 }
 
 #[test]
+fn a_thread_that_cannot_be_started_is_not_blamed_on_the_server() {
+    let too_many = || Err(rustix::io::Errno::MFILE.into());
+    let connect = Client::builder().connect_at(too_many);
+    let error = one_thread().block_on(connect).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent);
+    let said = error.to_string();
+    assert!(
+        said.contains("ulimit") && !said.contains("server"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_client_whose_thread_is_gone_says_so_and_its_guards_know_when_they_end() {
     for flavor in Flavor::available() {
         let server = Server::start(flavor);

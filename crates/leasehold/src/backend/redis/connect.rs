@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 #[cfg(feature = "tls")]
 use super::tls_trouble::TlsTrouble;
 use super::{
-    failure::{classify, in_words},
+    failure::{classify, in_words, of_this_process},
     target::Target,
 };
 use crate::{backend::Failure, durations::humane, error::Cause};
@@ -198,10 +198,16 @@ impl Target {
             NoConnection::Tls(trouble) => return Failure::Rejected(Arc::new(trouble)),
             NoConnection::Unfit(cause) => return Failure::Rejected(cause),
         };
-        if error.kind() == ErrorKind::Parse {
+        if let Some(own) = of_this_process(&error) {
+            Failure::NotSent(Arc::new(own))
+        } else if error.kind() == ErrorKind::Parse && self.may_need_tls() {
+            Failure::Rejected(Arc::new(NotRedisOrTlsOnly))
+        } else if error.kind() == ErrorKind::Parse {
             Failure::Rejected(Arc::new(NotRedis))
         } else if error.is_timeout() {
             Failure::NotSent(progress.silent(timeout))
+        } else if error.is_connection_refusal() && self.is_unix() {
+            Failure::NotSent(Arc::new(NoSocket))
         } else if self.may_need_tls() && is_hang_up(&error) {
             Failure::NotSent(Arc::new(HungUp))
         } else if error.is_io_error() {
@@ -222,6 +228,10 @@ impl Target {
         }
         matches!(self.info.addr(), ConnectionAddr::Tcp(..))
     }
+
+    fn is_unix(&self) -> bool {
+        matches!(self.info.addr(), ConnectionAddr::Unix(_))
+    }
 }
 
 /// The server was there, and has gone without a word.
@@ -233,7 +243,15 @@ fn is_hang_up(error: &RedisError) -> bool {
 #[error(
     "the server at this address is not Redis or Valkey, or speaks TLS only; check host and port, or use rediss:// for TLS"
 )]
+struct NotRedisOrTlsOnly;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the server at this address is not Redis or Valkey; check the URL")]
 struct NotRedis;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no server listens there; start it, or check the path")]
+struct NoSocket;
 
 #[derive(Debug, thiserror::Error)]
 #[error(

@@ -1,8 +1,9 @@
 //! The meaning of the redis crate's errors: what the server may hold, and in which words a user is told.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt, io, sync::Arc};
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+use rustix::io::Errno;
 
 use crate::{backend::Failure, error::Cause};
 
@@ -36,6 +37,14 @@ pub(super) fn classify(error: RedisError) -> Failure {
     } else {
         Failure::Ambiguous(cause)
     }
+}
+
+/// An error that is none of the server's: this process, or this machine, has as many files open as it may.
+pub(super) fn of_this_process(error: &RedisError) -> Option<io::Error> {
+    // The redis crate shares the error of the system with its copies.
+    let shared: &Arc<dyn Error + Send + Sync> = error.source()?.downcast_ref()?;
+    let errno = Errno::from_io_error(shared.downcast_ref()?)?;
+    matches!(errno, Errno::MFILE | Errno::NFILE).then(|| errno.into())
 }
 
 /// An error as a cause that speaks to the users of this library, not to those of the redis crate.
@@ -187,6 +196,18 @@ mod tests {
             said.contains("'evalsha'") && said.contains("docs/keys.md"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_lack_of_files_is_told_apart_from_what_the_server_does() {
+        for (errno, is_ours) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::CONNREFUSED, false),
+        ] {
+            let error = RedisError::from(io::Error::from(errno));
+            assert_eq!(of_this_process(&error).is_some(), is_ours, "{errno}");
+        }
     }
 
     #[test]

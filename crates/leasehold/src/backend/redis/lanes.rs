@@ -5,8 +5,8 @@
 //! A command never changes threads on its way, and no runtime that is blocked or ended stands in the way of
 //! another's commands, nor of a renewal: those travel on the home's lane.
 //!
-//! A lane reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and not for a
-//! client that was shut down.
+//! A lane reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and for a client
+//! that was shut down not before one does.
 
 use std::{
     sync::{
@@ -83,7 +83,7 @@ struct Wanted {
 }
 
 enum LaneState {
-    /// It has not been wanted yet; or not any more, since its client was shut down.
+    /// It has not been wanted yet.
     Idle,
     Up {
         connection: Connection,
@@ -282,11 +282,11 @@ impl Wanted {
         self.by.load(Ordering::Relaxed) == 0
     }
 
-    /// Completes when a command comes to wait, or after this time.
-    async fn or_after(&self, time: Duration) {
+    /// Completes when a command waits.
+    async fn by_any(&self) {
         let first = self.first.notified();
         if self.is_by_none() {
-            let _ = tokio::time::timeout(time, first).await;
+            first.await;
         }
     }
 }
@@ -453,7 +453,7 @@ impl Lane {
         self.begin_to_reconnect();
     }
 
-    /// Ends when there is a connection, or none is wanted.
+    /// Ends when there is a connection, or the server refuses a client that has never been connected.
     async fn reconnect(lane: Weak<Lane>) {
         let mut pause = RECONNECT_FIRST;
         loop {
@@ -478,7 +478,11 @@ impl Lane {
             let spread = |pause: Duration| pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
             tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
             let rest = pause.saturating_sub(RECONNECT_MOST);
-            wanted.or_after(spread(rest)).await;
+            let _ = tokio::time::timeout(spread(rest), wanted.by_any()).await;
+            // This task stays meanwhile: a new one would begin with the shortest pause again, at each command that comes.
+            if dialler.is_shut.load(Ordering::Relaxed) {
+                wanted.by_any().await;
+            }
             pause = (pause * 2).min(RECONNECT_UNWANTED);
         }
     }
@@ -490,8 +494,6 @@ impl Lane {
             // A client that was connected waits for a server that refuses it, as for one that is down: its holders, and those
             // that wait, need the server back. One that never was has most likely been told the wrong thing.
             LaneState::Refused(cause)
-        } else if self.dialler.is_shut.load(Ordering::Relaxed) && self.wanted.is_by_none() {
-            LaneState::Idle
         } else {
             LaneState::Down(cause)
         };

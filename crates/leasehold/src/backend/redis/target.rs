@@ -93,6 +93,15 @@ impl Target {
             let (what, value, limit, remedy) = not_understood(&error);
             Invalid::new(what, value, limit).remedy(remedy)
         })?;
+        let database = info.redis_settings().db();
+        if database < 0 {
+            let limit = "at least 0, as in redis://127.0.0.1:6379/0";
+            return Err(
+                Invalid::new("the database in the url", database.to_string(), limit)
+                    .remedy("leave it out for 0")
+                    .into(),
+            );
+        }
         #[cfg(feature = "tls")]
         let tls = match (info.addr(), &login.tls) {
             (ConnectionAddr::Tcp(host, _), tls) if with_tls => {
@@ -159,15 +168,23 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     } else {
         (&["protocol"], "protocol, the only one")
     };
-    let other = url
-        .query_pairs()
-        .find(|(name, _)| !known.contains(&&**name));
-    other.map_or(Ok(()), |(name, _)| {
-        let name: String = name.chars().take(40).collect();
-        Err(Invalid::new("a parameter of the url", format!("{name:?}"), limit)
-            .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket")
-            .into())
-    })
+    let mut seen = Vec::with_capacity(known.len());
+    for (name, _) in url.query_pairs() {
+        if !known.contains(&&*name) {
+            let name: String = name.chars().take(40).collect();
+            return Err(Invalid::new("a parameter of the url", format!("{name:?}"), limit)
+                .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket")
+                .into());
+        }
+        if seen.contains(&name) {
+            let twice = format!("{name:?} twice");
+            return Err(Invalid::new("a parameter of the url", twice, "given once")
+                .remedy("leave out all but one")
+                .into());
+        }
+        seen.push(name);
+    }
+    Ok(())
 }
 
 /// Schemes by which other clients ask a sentinel, or a cluster, for the server.
@@ -335,6 +352,13 @@ mod tests {
             ("redis://user:12/hush@127.0.0.1/", "/ as %2F"),
             ("redis://127.0.0.1/?db=3", "redis://127.0.0.1:6379/3"),
             ("redis+unix:///run/r.sock?databse=3", "one of db, user"),
+            ("redis://:hush@127.0.0.1/-1", "at least 0"),
+            ("redis+unix:///run/r.sock?db=-1&pass=hush", "at least 0"),
+            (
+                "redis://:hush@127.0.0.1/?protocol=resp3&protocol=resp2",
+                "twice, but must be given once",
+            ),
+            ("redis+unix:///run/r.sock?pass=hush&pass=hush2", "twice"),
             #[cfg(not(feature = "tls"))]
             ("rediss://:hush@127.0.0.1/", "feature `tls`"),
             #[cfg(feature = "tls")]

@@ -100,7 +100,11 @@ impl TlsDialler {
         error: &RedisError,
     ) -> Option<TlsTrouble> {
         if let Some(cause) = broken.get() {
-            return Some(self.trouble(cause));
+            return Some(match cause {
+                // It spoke TLS before.
+                rustls::Error::InvalidMessage(_) => TlsTrouble::Garbled,
+                cause => self.trouble(cause),
+            });
         }
         if !error.is_connection_dropped() {
             return None;
@@ -277,9 +281,7 @@ impl TlsLink {
                 let _ = self.broken.set(cause.clone());
                 let trouble = match cause {
                     // It spoke TLS before.
-                    rustls::Error::InvalidMessage(_) => {
-                        TlsTrouble::Failed("bytes came that are no TLS".to_owned())
-                    }
+                    rustls::Error::InvalidMessage(_) => TlsTrouble::Garbled,
                     cause => TlsTrouble::of(cause),
                 };
                 io::Error::new(io::ErrorKind::ConnectionAborted, trouble)

@@ -61,6 +61,10 @@ pub(super) enum TlsTrouble {
     #[error("the TLS connection failed: {0}; the server's log may say why")]
     Failed(String),
     #[error(
+        "the TLS connection failed: bytes came that are no TLS; the server's log, or that of a proxy before it, may say why"
+    )]
+    Garbled,
+    #[error(
         "the server closed the connection in the TLS handshake; check that it speaks TLS at this port"
     )]
     Closed(#[source] io::Error),
@@ -79,7 +83,7 @@ impl TlsTrouble {
     pub(super) fn may_pass(&self) -> bool {
         matches!(
             self,
-            TlsTrouble::Closed(_) | TlsTrouble::ClosedAfterAsking(_)
+            TlsTrouble::Closed(_) | TlsTrouble::ClosedAfterAsking(_) | TlsTrouble::Garbled
         )
     }
 
