@@ -298,3 +298,80 @@ async fn all_readers_get_in_behind_a_writer_that_died() {
         assert!(late < AT_MOST, "{}: {late:?}", world.name());
     }
 }
+
+/// Its place is still in the queue when it finds the lock free: the server refuses its subscription since.
+#[tokio::test]
+async fn a_reader_that_is_not_heard_any_more_is_not_taken_out_by_its_own_place() {
+    for server in servers() {
+        let deaf = ["-subscribe", "-ssubscribe", "-psubscribe"];
+        let user = ["ACL", "SETUSER", "w", "on", ">p", "~*", "&*", "+@all"];
+        server.cli(&[&user[..], &["-pubsub"]].concat());
+        let url = server.url().replace("redis://", "redis://w:p@");
+        let connect = async |url: &str| Client::connect(url).await.unwrap();
+        let (writer, reader) = (connect(&url).await, connect(&url).await);
+        let other = connect(&server.url()).await;
+        let writes = writer.rw_lock("name").fixed_lease(SHORT).write();
+        let writes = writes.await.unwrap();
+        let waits = tokio::spawn(reader.rw_lock("name").read());
+        until_in_line(&reader).await;
+        drop(writes.detach());
+        server.cli(&[&user[..3], &deaf].concat());
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let reads = soon("the reader", waits).await.unwrap().unwrap();
+        let writes = other.rw_lock("name").try_write().await.unwrap();
+        assert!(reads.is_valid());
+        assert!(writes.is_none(), "{}: S1", server.flavor());
+    }
+}
+
+#[tokio::test]
+async fn readers_get_in_behind_a_reader_also_past_a_dead_writer() {
+    for server in servers() {
+        let connect = async || Client::connect(&server.url()).await.unwrap();
+        let (holder, waits, comes) = (connect().await, connect().await, connect().await);
+        let held = holder.rw_lock("name").fixed_lease(LONG).write();
+        let held = held.await.unwrap();
+        let last = tokio::spawn(waits.rw_lock("name").read());
+        until_in_line(&waits).await;
+        let queue = queue_of(&server, "name");
+        server.cli(&["LPUSH", &queue, "dead:17:write 30000 1"]);
+        assert_eq!(int(&server, &["DEL", "name"]), 1); // as if its lease had ended
+        let since = Instant::now();
+        let first = comes.rw_lock("name").read().await.unwrap();
+        let last = soon("the other reader", last).await.unwrap().unwrap();
+        let late = since.elapsed();
+        assert!(late < AT_MOST, "{}: {late:?}", server.flavor());
+        drop((first, last, held));
+    }
+}
+
+/// Whoever may not tell others of their turn leaves them their places.
+#[tokio::test]
+async fn a_reader_that_may_tell_none_leaves_the_queue_as_it_is() {
+    for server in servers() {
+        let user = ["ACL", "SETUSER", "w", "on", ">p", "~*", "&*", "+@all"];
+        server.cli(&[&user[..], &["-publish"]].concat());
+        let url = server.url().replace("redis://", "redis://w:p@");
+        let connect = async |url: &str| Client::connect(url).await.unwrap();
+        let mute = connect(&url).await;
+        let holder = connect(&server.url()).await;
+        let held = holder.rw_lock("name").fixed_lease(LONG).write();
+        let held = held.await.unwrap();
+        let (mut clients, mut waits) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let client = connect(&server.url()).await;
+            waits.push(tokio::spawn(client.rw_lock("name").read()));
+            until_in_line(&client).await;
+            clients.push(client);
+        }
+        let queue = queue_of(&server, "name");
+        assert_eq!(int(&server, &["DEL", "name"]), 1); // as if its lease had ended
+        let reads = mute.rw_lock("name").read().await.unwrap();
+        assert!(reads.is_valid());
+        assert_eq!(int(&server, &["LLEN", &queue]), 3, "{}", server.flavor());
+        for wait in waits {
+            wait.abort();
+        }
+        drop(held);
+    }
+}

@@ -184,6 +184,7 @@ impl Store {
     pub(super) fn let_in_behind(&mut self, id: &LockId, step: &Acquire, was_free: bool) {
         if was_free && !step.access.is_exclusive() && rules(id.kind).has_queue() {
             let ends = self.clock + Duration::from_millis(step.lease_ms);
+            self.forget_gone(id, step.access);
             self.give_to_next(id, Some(ends));
         }
     }

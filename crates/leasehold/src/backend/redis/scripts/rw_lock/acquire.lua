@@ -163,6 +163,7 @@ end
 if free and not is_writer(field) and call('EXISTS', KEYS[3]) == 1 then
   -- The holder before has died: no release lets in the readers that wait. From here on no error may hide that this one holds the name.
   _G.pcall(function()
+    writer_waits() -- those that are dead keep readers out no longer
     leave({}, look())
     give_to_next(ARGV[5], tonumber(ARGV[2]))
   end)

@@ -159,7 +159,8 @@ local function give_to_next(grants, before)
       call('LREM', KEYS[3], 1, place)
       moved = moved + 1
     end
-    if fits == 'fits' and not is_given_up(field) and may_hear(grants .. client) then
+    -- A place that its holder has left behind, since it asked without one, is none to give the name to, nor to take it from (S1).
+    if fits == 'fits' and not found.by[field] and not is_given_up(field) and may_hear(grants .. client) then
       if not taken_out then
         take_out()
       end
@@ -178,6 +179,11 @@ local function give_to_next(grants, before)
         end
       else
         make_no_holder(field, holders == 0)
+        if type(told) ~= 'number' then
+          -- The caller may tell none: those that wait keep their places.
+          pcall('LPUSH', KEYS[3], place)
+          break
+        end
       end
     end
     place = call('LINDEX', KEYS[3], at)
