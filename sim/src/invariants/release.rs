@@ -88,7 +88,7 @@ pub fn came_late(world: &mut World, asked: &Asked, stray: bool) {
 }
 
 /// The lease id of the hold that this request is to upgrade.
-fn upgraded_by(request: &Request) -> Option<u64> {
+pub fn upgraded_by(request: &Request) -> Option<u64> {
     let words = format!("{:?}", request.what());
     let (_, lease) = words.split_once("access: Upgrade(")?;
     lease.split_once(')')?.0.parse().ok()
