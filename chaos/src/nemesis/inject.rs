@@ -39,6 +39,9 @@ impl Field {
                 if let Some(worker) = &self.workers[index] {
                     worker.stop();
                 }
+                if plan.fault == Fault::WakeUpsAfterStop {
+                    self.proxies[index].stall_lane(Lane::Subscriptions, Some(Way::ToClient));
+                }
             }
         }
         Ok(None)
@@ -62,10 +65,20 @@ impl Field {
         Ok(())
     }
 
-    /// A fault is as good as over: in its last quarter.
-    pub(crate) fn nears_its_end(&self, plan: &Plan) {
-        if let (Target::Network(index), Fault::WakeUpsLast) = (plan.target, plan.fault) {
-            self.proxies[index].heal_lane(Lane::Commands);
+    /// The second stage of a fault that has one: all but the wake-ups goes on. More than once for each fault.
+    pub(crate) fn second_stage(&self, plan: &Plan) {
+        match (plan.target, plan.fault) {
+            (Target::Network(index), Fault::WakeUpsLast) => {
+                self.proxies[index].heal_lane(Lane::Commands);
+            }
+            (Target::Process(index), Fault::WakeUpsAfterStop) => self.goes_on(index),
+            _ => {}
+        }
+    }
+
+    fn goes_on(&self, index: usize) {
+        if let Some(worker) = &self.workers[index] {
+            worker.go_on();
         }
     }
 
@@ -75,9 +88,10 @@ impl Field {
             (Target::Server, Fault::StopServer) => self.server.thaw(),
             (Target::Server, Fault::RestartServer) => self.server.restart(),
             (Target::Network(index), _) => self.proxies[index].heal(),
-            (Target::Process(index), _) => {
-                if let Some(worker) = &self.workers[index] {
-                    worker.go_on();
+            (Target::Process(index), fault) => {
+                self.goes_on(index);
+                if fault == Fault::WakeUpsAfterStop {
+                    self.proxies[index].heal_lane(Lane::Subscriptions);
                 }
             }
             (Target::Server, _) => {}

@@ -159,9 +159,8 @@ impl<'a> Run<'a> {
         while start.elapsed() < most {
             let due = |until: &Instant| *until <= Instant::now();
             for (until, _, plan) in &open {
-                let soon = Instant::now() + plan.lasts * (plan.draw % 32) / 128;
-                if *until <= soon {
-                    self.field.nears_its_end(plan);
+                if *until <= Instant::now() + plan.second_stage() {
+                    self.field.second_stage(plan);
                 }
             }
             while let Some(place) = open.iter().position(|(until, ..)| due(until)) {

@@ -8,6 +8,9 @@ use fastrand::Rng;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     StopWorker,
+    /// When a stopped process goes on, its commands get through somewhat before the wake-ups that came meanwhile: it asks anew, and
+    /// then hears what answers an older ask (B3).
+    WakeUpsAfterStop,
     KillWorker,
     StopServer,
     RestartServer,
@@ -74,6 +77,7 @@ const TABLE: &[Row] = {
     use {At::{Network, Process, Server}, Fault as F, Lasts::{Lease, Long, No, Shortly}};
     &[
         (F::StopWorker, "stop-worker", 24, Process, Lease),
+        (F::WakeUpsAfterStop, "wake-ups-after-stop", 24, Process, Long),
         (F::KillWorker, "kill-worker", 4, Process, Shortly),
         (F::StopServer, "stop-server", 3, Server, Shortly),
         (F::RestartServer, "restart-server", 1, Server, Shortly),
@@ -140,6 +144,17 @@ pub(crate) struct Plan {
     pub(crate) lasts: Duration,
     /// More chance, for the other parameters of the fault.
     pub(crate) draw: u32,
+}
+
+impl Plan {
+    /// How long before its end a fault of two stages is in its second.
+    pub(crate) fn second_stage(&self) -> Duration {
+        match self.fault {
+            Fault::WakeUpsAfterStop => self.lasts * (1 + self.draw % 10) / 100,
+            Fault::WakeUpsLast => self.lasts * (self.draw % 32) / 128,
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 /// All faults in order, without end.
