@@ -247,8 +247,11 @@ impl Store {
         }
         let before = self.ours(client, id, step.lease).map(|held| held.ends);
         self.drop_hold(client, id, step.lease);
+        // B2: nor may it begin anew what `next` holds beside the owner.
+        let holds = next.and_then(|next| self.ours(client, id, next.lease));
+        let kept = holds.map(|next| next.ends.saturating_sub(now));
         // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
-        let next = next.filter(|next| !self.is_given_up(client, next.lease));
+        let next = next.filter(|next| kept.is_none() && !self.is_given_up(client, next.lease));
         let others = self
             .subscribers(id)
             .len()
@@ -295,11 +298,15 @@ impl Store {
             };
             self.queue(client, id, grant, place, next.ahead);
         }
+        if granted.is_none() && !is_free {
+            self.tell_of_less(id, before, 0);
+        }
+        if let Some(remaining) = kept {
+            let tokens = self.tokens(id);
+            return ReleaseReply::Kept { remaining, tokens };
+        }
         if let Some(lease) = granted {
             return ReleaseReply::Granted { lease };
-        }
-        if !is_free {
-            self.tell_of_less(id, before, 0);
         }
         if !is_free || in_turn {
             return ReleaseReply::Freed { others: 0 };

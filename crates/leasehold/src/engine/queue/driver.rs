@@ -10,7 +10,7 @@ use wait::Pause;
 use super::{
     Life, Locked, Queue,
     enter::{TooLate, ask_server},
-    ticket::{Debt, Pauses, Ticket, abandon, may_owe, place},
+    ticket::{Debt, Pauses, Ticket, abandon, may_owe},
 };
 use crate::{
     backend::{Acquire, Acquired, Failure},
@@ -183,7 +183,7 @@ impl<'a> Driver<'a> {
                 lease_ms: spec.lease_ms(),
                 // Permits are raced for.
                 place: (listening && !matches!(spec.access, Access::Permits(_)))
-                    .then(|| place(self.core, ask)),
+                    .then(|| ticket.place(self.core, ask)),
                 ahead: spec.ahead,
             };
             let was_granted = remote.granted;

@@ -7,7 +7,7 @@ use super::{
     downgrade::{Downgrading, begin_downgrade},
     driver::Start,
     enter::write_count_in_background,
-    ticket::{Pauses, abandon, place},
+    ticket::{Pauses, abandon},
 };
 use crate::{
     Error, LostReason, Released,
@@ -314,7 +314,7 @@ impl Releasing {
                     lease,
                     lease_ms: terms.lease_ms,
                     stays,
-                    place: listening.then(|| place(core, ask)),
+                    place: listening.then(|| ticket.place(core, ask)),
                     ahead: terms.ahead,
                 })
             });

@@ -32,6 +32,8 @@ pub(super) struct Ticket {
     asks: u32,
     copies: bool,
     open: bool,
+    /// An ask took a place in the server's queue: until the ticket is granted or given up, no answer to another ask says that it is gone.
+    placed: bool,
     /// The latest ask has no answer yet; whether the ticket was open before it.
     unanswered: Option<bool>,
     pub(super) known: Known,
@@ -82,6 +84,7 @@ impl Ticket {
             // Something between us and the server may send everything twice.
             copies: core.config.may_duplicate,
             open: false,
+            placed: false,
             unanswered: None,
             known: Known::default(),
             clock: core.clock.clone(),
@@ -108,6 +111,15 @@ impl Ticket {
         self.asks
     }
 
+    /// The place in the server's queue that the ask number `ask` takes.
+    pub(super) fn place(&mut self, core: &Core, ask: u32) -> Place {
+        self.placed = true;
+        Place {
+            ask,
+            keep_ms: keep_ms(core),
+        }
+    }
+
     /// The number of a request that keeps its place, and is sent at `now`: an ask that gives it nothing.
     pub(super) fn kept(&mut self, now: Tick) -> u32 {
         self.asks = self.asks.checked_add(1).unwrap_or(1);
@@ -131,12 +143,13 @@ impl Ticket {
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
             self.open = was_open || self.copies;
+            self.placed &= self.open;
         }
     }
 
-    /// The server does not have it, says the answer to the only request that could have given it a hold or a place.
+    /// The answer to the latest ask gave it neither a hold nor a place. The server has nothing of it, unless by an earlier ask.
     pub(super) fn refused(&mut self) {
-        self.open = self.copies;
+        self.open = self.copies || self.placed;
     }
 
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
@@ -208,14 +221,6 @@ impl Debt {
             tombstone_ms: self.copies.then(|| core.tombstone_ms()),
             listening,
         }
-    }
-}
-
-/// A place in the server's queue, for the ask number `ask`.
-pub(super) fn place(core: &Core, ask: u32) -> Place {
-    Place {
-        ask,
-        keep_ms: keep_ms(core),
     }
 }
 
@@ -307,6 +312,7 @@ mod tests {
             asks: 0,
             copies: false,
             open: false,
+            placed: false,
             unanswered: None,
             known: Known::default(),
             clock: Clock::Boot,

@@ -39,6 +39,9 @@ local dead_writer = false
 local function writer_waits()
   for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
     local waits, client = string.match(place, '^(([^:]*):%S*:write) %d+ %d+$')
+    if waits and hold_of(found, waits) then
+      waits = nil -- it has the name
+    end
     if waits then
       local owner = to_upgrade(waits)
       local hold = owner and found.by[owner .. ':upgrade']
@@ -142,8 +145,9 @@ if not fits then
   end
   return { 0, left }
 end
--- The place first: the queue may be of another type, or a command refused.
-if ARGV[3] ~= '0' then
+-- The place first: the queue may be of another type, or a command refused. An ask without a place may come behind one with it, and
+-- who holds the name has none (B4): its place would keep others out.
+if ARGV[3] ~= '0' or call('EXISTS', KEYS[3]) == 1 then
   local at, place = find_place()
   if at then
     call('LREM', KEYS[3], 0, place)

@@ -138,6 +138,20 @@ local function make_no_holder(field, alone)
   drop(field, alone)
 end
 
+-- Puts a place back to where it stood, at `at`.
+local function put_back(place, at, lease_ms)
+  local behind = call('LINDEX', KEYS[3], at)
+  if behind then
+    pcall('LINSERT', KEYS[3], 'BEFORE', behind, place)
+  else
+    pcall('RPUSH', KEYS[3], place)
+  end
+  -- Where it was the only one, the queue is a new one. It ends like any other, or is none.
+  if call('PTTL', KEYS[3]) == -1 and type(pcall('PEXPIRE', KEYS[3], math.max(30000, tonumber(lease_ms)))) ~= 'number' then
+    call('LREM', KEYS[3], 0, place)
+  end
+end
+
 -- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it up to the next
 -- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
 -- length of the first one's lease, or nil if there is none; and whether readers have it now and no writer waits behind them.
@@ -159,8 +173,8 @@ local function give_to_next(grants, before)
       call('LREM', KEYS[3], 1, place)
       moved = moved + 1
     end
-    -- A place that its holder has left behind, since it asked without one, is none to give the name to, nor to take it from (S1).
-    if fits == 'fits' and not found.by[field] and not is_given_up(field) and may_hear(grants .. client) then
+    -- The place of a lease id that holds already, in whichever form, is none to give the name to (B4), nor to take it from (S1).
+    if fits == 'fits' and not hold_of(found, field) and not is_given_up(field) and may_hear(grants .. client) then
       if not taken_out then
         take_out()
       end
@@ -171,6 +185,7 @@ local function give_to_next(grants, before)
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1
+        found.by[field] = { field = field, count = 1, left = tonumber(lease_ms) }
         shortest = math.min(shortest, tonumber(lease_ms))
         may_upgrade = may_upgrade or is_upgradeable(field)
         if is_writer(field) then
@@ -181,7 +196,7 @@ local function give_to_next(grants, before)
         make_no_holder(field, holders == 0)
         if type(told) ~= 'number' then
           -- The caller may tell none: those that wait keep their places.
-          pcall('LPUSH', KEYS[3], place)
+          put_back(place, at, lease_ms)
           break
         end
       end

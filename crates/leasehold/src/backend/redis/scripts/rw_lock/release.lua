@@ -19,7 +19,7 @@
 -- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
 --         {3, left_ms} `next` holds it, for left_ms from now: it stays with this client, or only readers waited and it reads with them,
---                      or an earlier copy found so
+--                      or it did before, or an earlier copy found so
 --         {0, 0}       the owner did not hold it
 -- Error   the name is as it was: what may be refused (a command, a channel, memory) comes before what deletes.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone.
@@ -81,8 +81,10 @@ if waiting == 0 and next_field == '' and stay == 0 then
   return { 1, heard - ARGV[5] }
 end
 
--- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
-local goes_on = next_field ~= '' and not is_given_up(next_field)
+-- B4: a late copy of this release must not revive a `next` that was given up meanwhile. B2: nor begin anew what `next` holds beside the
+-- owner, which would bring its end nearer.
+local goes_on = next_field ~= '' and not hold_of(all, next_field) and not is_given_up(next_field)
+local kept = all.by[next_field] and { 3, all.by[next_field].left }
 local others = count_others(ARGV[2], ARGV[5], waiting)
 -- Beside those that stay, and those that are let in.
 local function next_fits()
@@ -121,7 +123,7 @@ if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and 
   end
 end
 if granted then
-  return { 2, granted }
+  return kept or { 2, granted }
 end
 if stay == 0 then
   return free(ARGV[2]) or { 1, others }
@@ -135,4 +137,4 @@ if all.mode ~= 'read' then
 else
   wake_for_less(KEYS[3], ARGV[3], soonest(), held.left, 0)
 end
-return { 1, 0 }
+return kept or { 1, 0 }

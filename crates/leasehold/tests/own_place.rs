@@ -1,0 +1,217 @@
+//! A lease id has a hold or a place, in one form: also where requests come twice, and where a waiter that had a place asks without one,
+//! since the server refuses its subscription.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{
+    SOON, int, servers, soon, wait_until_idle,
+    wire::{Monitor, queue, send_copy, until_queued},
+};
+use leasehold::Client;
+use leasehold_testkit::{Server, wait_until_async};
+use redis::ConnectionLike;
+
+const LONG: Duration = Duration::from_secs(25);
+const SHORT: Duration = Duration::from_millis(700);
+
+const USER: [&str; 8] = ["ACL", "SETUSER", "w", "on", ">p", "~*", "&*", "+@all"];
+const HEARS: [&str; 3] = ["subscribe", "ssubscribe", "psubscribe"];
+
+/// A client whose rights are the user's.
+async fn of_the_user(server: &Server) -> Client {
+    server.cli(&USER);
+    let url = server.url().replace("redis://", "redis://w:p@");
+    Client::connect(&url).await.unwrap()
+}
+
+/// The user's clients hear nothing from here on.
+fn deafen(server: &Server) {
+    let without = HEARS.map(|right| format!("-{right}"));
+    let without = without.each_ref().map(String::as_str);
+    server.cli(&[&USER[..3], &without].concat());
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+}
+
+/// Its drivers sleep: it has its places on the server.
+async fn until_in_line(client: &Client) {
+    let waits = || {
+        let now = client.footprint();
+        now.waiting > 0 && now.waiting == now.tasks && now.asking == 0
+    };
+    wait_until_async(SOON, "it is in line", waits).await;
+}
+
+/// The places of the read-write lock `name`.
+fn places(server: &Server) -> Vec<String> {
+    let keys = server.cli(&["KEYS", "leasehold:{name}:*queue"]);
+    let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
+    let all = keys.iter().flat_map(|key| {
+        let places = server.cli(&["LRANGE", key, "0", "-1"]);
+        redis::from_redis_value::<Vec<String>>(places).unwrap()
+    });
+    all.collect()
+}
+
+/// S1, S2: the second copies of two requests bring a lease id back, and take it out once more. The reader to which it had passed its turn
+/// has extended its lease since.
+#[tokio::test]
+async fn a_late_release_does_not_shorten_the_lease_of_a_reader_that_it_names() {
+    for server in servers() {
+        let connect = async || Client::connect(&server.url()).await.unwrap();
+        let (mine, other) = (connect().await, connect().await);
+        let mut monitor = Monitor::start(&server);
+        let lock = mine.rw_lock("name");
+        let first = lock.upgradeable_read().await.unwrap();
+        let acquire = monitor.calls(mine.id()).remove(0);
+        let writes = first.upgrade().await.unwrap();
+        let owner = writes.owner();
+        let owner = owner.trim_end_matches(":write");
+        let waits = tokio::spawn(lock.clone().fixed_lease(Duration::from_secs(1)).read());
+        let deadline = Instant::now() + SOON;
+        while lock.status().await.unwrap().waiting_here != 1 {
+            assert!(Instant::now() < deadline, "it never waited");
+        }
+        let before = monitor.calls(owner).len();
+        writes.release().await.unwrap();
+        let reads = soon("the reader", waits).await.unwrap().unwrap();
+        let mut releases = monitor.calls(owner).split_off(before);
+        let release = releases.remove(0);
+        assert!(release.contains(&reads.owner()), "it names the reader");
+        reads.extend(Duration::from_secs(300)).await.unwrap();
+        // Nothing of this rests on tombstones: they end (B4).
+        send_copy(&server, &acquire);
+        let upgradeable = tokio::spawn(other.rw_lock("name").upgradeable_read());
+        until_in_line(&other).await;
+        send_copy(&server, &release);
+        let upgradeable = soon("the other", upgradeable).await.unwrap().unwrap();
+        upgradeable.release().await.unwrap();
+        let least = Duration::from_secs(200);
+        let left = reads.verify().await.unwrap();
+        assert!(left > least, "{}: {left:?} are left", server.flavor());
+        assert!(other.rw_lock("name").try_write().await.unwrap().is_none());
+    }
+}
+
+/// One that holds the name keeps none out by the place with which it had waited.
+#[tokio::test]
+async fn one_that_gets_the_lock_without_a_place_leaves_none() {
+    for server in servers() {
+        for writes in [true, false] {
+            let waiter = of_the_user(&server).await;
+            let holder = Client::connect(&server.url()).await.unwrap();
+            let held = holder.rw_lock("name").fixed_lease(SHORT).write();
+            let held = held.await.unwrap();
+            let lock = waiter.rw_lock("name");
+            let waits = tokio::spawn(async move {
+                Ok::<_, leasehold::Error>(if writes {
+                    (Some(lock.write().await?), None)
+                } else {
+                    (None, Some(lock.upgradeable_read().await?))
+                })
+            });
+            until_in_line(&waiter).await;
+            assert_eq!(places(&server).len(), 1);
+            drop(held.detach());
+            deafen(&server);
+            let guard = soon("the waiter", waits).await.unwrap().unwrap();
+            let case = format!("{}, writes: {writes}", server.flavor());
+            assert_eq!(places(&server), [""; 0], "{case}");
+            drop(guard);
+            wait_until_idle(&waiter).await;
+        }
+    }
+}
+
+/// However a place was left to one that holds the name: it keeps no reader out, and gives nothing a second time.
+#[tokio::test]
+async fn a_place_of_one_that_holds_the_lock_is_worth_nothing() {
+    for server in servers() {
+        for form in ["write", "upgrade"] {
+            let connect = async || Client::connect(&server.url()).await.unwrap();
+            let (mine, other) = (connect().await, connect().await);
+            // The client is heard.
+            let mut hears = server.connection();
+            let inbox = format!("leasehold:{{name}}:rw:grant:{}", mine.id());
+            let mut subscribe = redis::cmd("SUBSCRIBE");
+            hears
+                .req_packed_command(&subscribe.arg(&inbox).get_packed_command())
+                .unwrap();
+            let first = mine.rw_lock("name").upgradeable_read().await.unwrap();
+            let owner = first.owner();
+            let owner = owner.trim_end_matches(":upgrade");
+            let key = "leasehold:{name}:rw:queue";
+            let place = format!("{owner}:{form} 30000 1");
+            let reads = if form == "write" {
+                let writes = first.upgrade().await.unwrap();
+                server.cli(&["RPUSH", key, &place]);
+                writes.downgrade().await.unwrap()
+            } else {
+                server.cli(&["RPUSH", key, &place]);
+                first.downgrade().await.unwrap()
+            };
+            let case = format!("{}, {form}", server.flavor());
+            let second = other.rw_lock("name").try_read().await.unwrap();
+            assert!(second.is_some(), "{case}: it reads beside a reader");
+            drop(second);
+            reads.release().await.unwrap();
+            wait_until_idle(&other).await;
+            assert_eq!(
+                int(&server, &["EXISTS", "name"]),
+                0,
+                "{case}: a hold is left"
+            );
+            server.cli(&["DEL", key]);
+        }
+    }
+}
+
+/// L3: the only place is put back by a reader that may tell none.
+#[tokio::test]
+async fn a_queue_whose_only_place_is_put_back_ends() {
+    for server in servers() {
+        let mute = of_the_user(&server).await;
+        server.cli(&[&USER[..3], &["-publish"]].concat());
+        let connect = async || Client::connect(&server.url()).await.unwrap();
+        let (holder, waiter) = (connect().await, connect().await);
+        let held = holder.rw_lock("name").fixed_lease(LONG).write();
+        let held = held.await.unwrap();
+        let waits = tokio::spawn(waiter.rw_lock("name").read());
+        until_in_line(&waiter).await;
+        let key = "leasehold:{name}:rw:queue";
+        assert_eq!(int(&server, &["LLEN", key]), 1);
+        assert_eq!(int(&server, &["DEL", "name"]), 1); // as if its lease had ended
+        let reads = mute.rw_lock("name").read().await.unwrap();
+        let (there, ends) = (int(&server, &["LLEN", key]), int(&server, &["PTTL", key]));
+        assert_eq!(there, 1, "{}: it has its place", server.flavor());
+        assert!(ends > 0, "{}: PTTL {ends}", server.flavor());
+        waits.abort();
+        drop((held, reads));
+    }
+}
+
+/// L3, B5: the answer to an ask without a place says nothing of the place that an earlier ask took.
+#[tokio::test]
+async fn a_waiter_that_is_dropped_leaves_no_place_of_an_earlier_ask() {
+    for server in servers() {
+        let waiter = of_the_user(&server).await;
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let held = holder.mutex("name").lock().await.unwrap();
+        let waits = tokio::spawn(waiter.mutex("name").lock());
+        until_queued(&server, 1).await;
+        until_in_line(&waiter).await;
+        let mut monitor = Monitor::start(&server);
+        deafen(&server);
+        // EVALSHA, the hash, 3, three keys, and the third argument: the number of its ask. 0: it takes no place.
+        let without = |call: &&Vec<String>| call.get(8).is_some_and(|ask| ask == "0");
+        let mut asked = || monitor.calls(waiter.id()).iter().filter(without).count();
+        // The second is sent when the first is answered.
+        wait_until_async(SOON, "it asks without a place", || asked() > 1).await;
+        waits.abort();
+        wait_until_idle(&waiter).await;
+        let left = queue(&server, "name");
+        assert_eq!(left, [""; 0], "{}", server.flavor());
+        drop(held);
+    }
+}
