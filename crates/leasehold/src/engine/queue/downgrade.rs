@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Phase, driver::Start, shared::is_fresh, ticket::Pauses};
+use super::{Phase, driver::Start, pauses::Pauses, shared::is_fresh};
 use crate::{
     LostReason, Released,
     backend::Downgrade,

@@ -9,8 +9,10 @@ use wait::Pause;
 
 use super::{
     Life, Locked, Queue,
+    debt::{Debt, abandon, may_owe},
     enter::{TooLate, ask_server},
-    ticket::{Debt, Pauses, Ticket, abandon, may_owe},
+    pauses::Pauses,
+    ticket::Ticket,
 };
 use crate::{
     backend::{Acquire, Acquired, Failure},

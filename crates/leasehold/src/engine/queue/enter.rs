@@ -12,8 +12,9 @@ use super::{
     Life, Locked, Patience, Phase, Queue, Spec, WaitResult,
     answer::AnswerFuture,
     driver::Start,
+    pauses::Pauses,
     shared::ask_to_join,
-    ticket::{Pauses, Ticket},
+    ticket::Ticket,
     waiters::{WaitLane, Waiter},
 };
 use crate::{

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::{
     Life, Phase, Queue,
+    debt::{Debt, abandon},
     lineup::Lineup,
-    ticket::{Debt, abandon},
 };
 use crate::{
     Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::finish::Awaited,

@@ -18,12 +18,14 @@
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
 pub(crate) mod answer;
+mod debt;
 mod downgrade;
 mod driver;
 mod enter;
 mod lineup;
 mod locked;
 mod map;
+mod pauses;
 mod release;
 mod released;
 mod remote;
@@ -41,6 +43,7 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
+pub(crate) use debt::{Debt, abandon};
 pub(crate) use downgrade::begin_downgrade;
 use driver::{Start, drive};
 use enter::no_answer;
@@ -48,11 +51,11 @@ pub(crate) use enter::{acquire, try_in_turn, write_count_in_background};
 use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
+pub(crate) use pauses::Pauses;
 pub(crate) use release::{ReleaseStep, begin_release};
 use remote::{Remote, Subscription};
 use shared::SharedHolds;
 pub(crate) use spec::{Patience, Spec, Waits};
-pub(crate) use ticket::{Debt, Pauses, abandon};
 pub(crate) use together::{
     AtOnce, PartRequest, acquire_at_once, release_all, release_in_background,
 };

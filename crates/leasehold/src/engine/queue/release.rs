@@ -3,11 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Life, Locked, Phase, Spec,
+    Life, Locked, Pauses, Phase, Spec, abandon,
     downgrade::{Downgrading, begin_downgrade},
     driver::Start,
     enter::write_count_in_background,
-    ticket::{Pauses, abandon},
 };
 use crate::{
     Error, LostReason, Released,

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Queue, QueueState,
+    debt::Debt,
     spec::Terms,
-    ticket::{Debt, Known, Ticket},
+    ticket::{Known, Ticket},
     turns::Turns,
 };
 use crate::{

@@ -1,22 +1,20 @@
-//! One lease id before it is held: the requests sent for it, and how it is given up.
+//! One lease id before it is held: the requests sent for it, and what the server may have of it.
 //!
 //! - **B1, B3** Each ask is numbered, and its send remembered, so that a grant is believed from the ask that it names.
 //! - **B2** A ticket keeps its terms; other terms take another ticket.
 //! - **B4** It knows whether a copy of one of its requests may still be under way.
 //! - **B5** It knows whether the server may have it, in its queue or as the holder. Such a ticket becomes a hold or a debt.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use super::spec::Terms;
+use super::{debt::Debt, spec::Terms};
 use crate::{
-    backend::{Failure, Grant, Place, Release, fenced::Tokens},
+    backend::{Failure, Grant, Place, fenced::Tokens},
     clock::{Clock, Tick},
     config::millis,
     engine::core::Core,
     engine::hold::Granted,
     engine::lease,
-    kind::Access,
-    name::LockId,
     owner::LeaseId,
 };
 
@@ -200,105 +198,17 @@ impl Ticket {
     }
 }
 
-/// A lease id that must be given up on the server (B5).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Debt {
-    pub(crate) access: Access,
-    pub(crate) lease: LeaseId,
-    pub(crate) lease_ms: u64,
-    /// A copy of a request that could take the name may still be under way: leave a tombstone (B4).
-    pub(crate) copies: bool,
-}
-
-impl Debt {
-    /// The request that settles it.
-    pub(super) fn release(&self, core: &Core, id: &LockId, listening: bool) -> Release {
-        Release {
-            id: id.clone(),
-            access: self.access,
-            lease: self.lease,
-            next: None,
-            tombstone_ms: self.copies.then(|| core.tombstone_ms()),
-            listening,
-        }
-    }
-}
-
 /// How long a queue on the server outlives its last visitor.
 pub(super) fn keep_ms(core: &Core) -> u64 {
     millis(core.config.poll_every * 3)
 }
 
-/// Pauses between tries: 10 ms, doubling up to half a second.
-#[derive(Debug, Default)]
-pub(crate) struct Pauses(u32);
-
-impl Pauses {
-    pub(crate) async fn pause(&mut self, core: &Core) {
-        core.sleep(self.next()).await;
-    }
-
-    pub(super) fn next(&mut self) -> Duration {
-        let ms = (10_u64 << self.0.min(6)).min(500);
-        self.0 += 1;
-        Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2))
-    }
-
-    /// Of a debt that was first asked about so long ago: after a minute ever longer, up to half a minute after an hour. So a
-    /// server that is back hears of it within a hundredth of the time for which it was away.
-    fn of_debt(&mut self, ago: Duration) -> Duration {
-        let minutes = ago.as_secs_f64() / 60.0;
-        self.next().mul_f64(minutes.clamp(1.0, 60.0))
-    }
-
-    pub(crate) fn reset(&mut self) {
-        self.0 = 0;
-    }
-}
-
-/// Gives a lease id up for good, in the background (B5).
-pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
-    if may_owe(core) {
-        core.spawn(settle(Arc::clone(core), id.clone(), debt));
-    }
-}
-
-/// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and the actor
-/// that gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
-pub(super) fn may_owe(core: &Core) -> bool {
-    core.backend.has_reached()
-}
-
-/// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
-/// took has expired.
-pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
-    let lease = Duration::from_millis(debt.lease_ms);
-    // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
-    // lease after that.
-    let over = lease::free_within(lease + Duration::from_millis(core.tombstone_ms()));
-    let began = core.clock.now();
-    let mut debt = debt;
-    let mut pauses = Pauses::default();
-    loop {
-        let release = debt.release(&core, &id, core.queues.is_listening(&id));
-        let Err(failure) = core.backend.release(release).await else {
-            return;
-        };
-        // Earlier requests may be late as well.
-        debt.copies |= matches!(failure, Failure::Ambiguous(_));
-        // A lease id whose release the server refuses for good expires.
-        if failure.is_final() || core.clock.now().since(began) > over {
-            tracing::warn!(target: "leasehold", name = %id.name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
-            return;
-        }
-        let ago = core.clock.now().since(began);
-        core.sleep(pauses.of_debt(ago)).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::kind::Access;
 
     fn ticket() -> Ticket {
         Ticket {

@@ -15,8 +15,9 @@ use super::{
     Life, Patience, Phase, Queue, Spec,
     driver::Start,
     enter::{by, no_answer},
+    pauses::Pauses,
     release::{ReleaseAnswer, ReleaseStep, Releasing},
-    ticket::{Pauses, Ticket},
+    ticket::Ticket,
 };
 use crate::{
     Error, Released,

@@ -10,10 +10,7 @@ use crate::{
     backend::Keep,
     clock::Tick,
     engine::core::Core,
-    engine::queue::{
-        Subscription,
-        ticket::{Pauses, keep_ms},
-    },
+    engine::queue::{Subscription, pauses::Pauses, ticket::keep_ms},
 };
 
 /// The subscription outlives the last waiter by this long: where a lock is wanted all the time, it is not given up and

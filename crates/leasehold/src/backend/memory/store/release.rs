@@ -1,0 +1,104 @@
+//! A lease id is given up for good, and its hold goes to the next.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Store, rules};
+use crate::backend::{Grant, Release, ReleaseReply, Stays, fenced::Tokens};
+
+impl Store {
+    pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
+        let (id, now) = (&step.id, self.clock);
+        if let Some(ms) = step.tombstone_ms {
+            let until = now + Duration::from_millis(ms);
+            self.gone.insert((Arc::clone(client), step.lease), until);
+        }
+        // Without a queue nothing is kept for the next of this process: it asks as every client does.
+        let next = step.next.filter(|_| rules(id.kind).has_queue());
+        let in_turn = rules(id.kind).is_in_turn();
+        let made_way = self.leave_queue(client, id, step.lease);
+        if self.ours(client, id, step.lease).is_none() {
+            if let Some(next) = next.and_then(|next| self.ours(client, id, next.lease)) {
+                let remaining = next.ends.saturating_sub(now);
+                let tokens = self.tokens(id);
+                return ReleaseReply::Kept { remaining, tokens };
+            }
+            // Clients that only waited for this one to have its turn need not wait any more.
+            let is_free = self.held_by(id).is_empty();
+            let given = made_way && is_free == rules(id.kind).is_in_turn();
+            if made_way && (!given || self.give_to_next(id, None).is_none()) {
+                self.tell_of_less(id, None, 1);
+            }
+            return ReleaseReply::NotOurs;
+        }
+        let before = self.ours(client, id, step.lease).map(|held| held.ends);
+        self.drop_hold(client, id, step.lease);
+        // B2: nor may it begin anew what `next` holds beside the owner.
+        let holds = next.and_then(|next| self.ours(client, id, next.lease));
+        let kept = holds.map(|next| next.ends.saturating_sub(now));
+        // B4: a late copy of this release must not revive a `next` that was given up meanwhile.
+        let next = next.filter(|next| kept.is_none() && !self.is_given_up(client, next.lease));
+        let others = self
+            .subscribers(id)
+            .len()
+            .saturating_sub(usize::from(step.listening));
+        if let Some(next) = next
+            && self.waiting(id) == 0
+            && (next.stays == Stays::AmongRacers || next.stays == Stays::Alone && others == 0)
+            && self.fits(id, next.access)
+        {
+            self.hold(client, id, next.access, (next.lease, next.lease_ms));
+            return ReleaseReply::Kept {
+                remaining: Duration::from_millis(next.lease_ms),
+                tokens: self.tokens(id),
+            };
+        }
+        let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
+        let granted = self.give_to_next(id, before);
+        // Readers do not wait for each other.
+        if granted.is_some()
+            && !next_waits
+            && let Some(next) = next
+            && !self.gives_way(id, next.access)
+            && self.fits(id, next.access)
+        {
+            self.hold(client, id, next.access, (next.lease, next.lease_ms));
+            return ReleaseReply::Kept {
+                remaining: Duration::from_millis(next.lease_ms),
+                tokens: self.tokens(id),
+            };
+        }
+        // Those beside it hold it still: nothing is free that was not before, and no client is told.
+        let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
+        if (granted.is_some() || others > 0 && is_free)
+            && !next_waits
+            && let Some(next) = next
+            && let Some(place) = next.place
+        {
+            let grant = Grant {
+                access: next.access,
+                lease: next.lease,
+                lease_ms: next.lease_ms,
+                ask: place.ask,
+                tokens: Tokens::NONE,
+            };
+            self.queue(client, id, grant, place, next.ahead);
+        }
+        if granted.is_none() && !is_free {
+            self.tell_of_less(id, before, 0);
+        }
+        if let Some(remaining) = kept {
+            let tokens = self.tokens(id);
+            return ReleaseReply::Kept { remaining, tokens };
+        }
+        if let Some(lease) = granted {
+            return ReleaseReply::Granted { lease };
+        }
+        if !is_free || in_turn {
+            return ReleaseReply::Freed { others: 0 };
+        }
+        self.tell_all(id);
+        ReleaseReply::Freed {
+            others: others as u64,
+        }
+    }
+}
