@@ -272,7 +272,8 @@ impl Store {
                 .into_iter()
                 .find(|subscriber| subscriber.client == client);
             let given_up = pointless || self.is_given_up(&client, grant.lease);
-            let (false, Some(subscriber)) = (given_up, subscriber) else {
+            let holds = self.ours(&client, id, grant.lease).is_some();
+            let (false, Some(subscriber)) = (given_up || holds, subscriber) else {
                 continue;
             };
             self.make_holder(&client, id, &grant);

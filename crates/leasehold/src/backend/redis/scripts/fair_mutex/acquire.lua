@@ -30,7 +30,7 @@ end
 for _, holder in ipairs(holders) do
   if holder == owner then
     local left = call('PTTL', KEYS[1])
-    if left < tonumber(ARGV[5]) then
+    if left ~= -1 and left < tonumber(ARGV[5]) then
       call('PEXPIRE', KEYS[1], ARGV[5])
       left = tonumber(ARGV[5])
     end

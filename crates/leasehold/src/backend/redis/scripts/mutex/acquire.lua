@@ -33,7 +33,7 @@ if known > 0 then
   end
   if ours == 1 then
     local left = call('PTTL', KEYS[1])
-    if left < tonumber(ARGV[2]) then
+    if left ~= -1 and left < tonumber(ARGV[2]) then
       call('PEXPIRE', KEYS[1], ARGV[2])
       left = tonumber(ARGV[2])
     end

@@ -6,7 +6,7 @@
 -- ARGV[2i - 1]  owner     bytes   <client uuid>:<lease id>
 -- ARGV[2i]      lease_ms  integer at least 1; the same in every request for this lease id
 --
--- Returns {1, left_ms, ...} each owner holds its name, for left_ms from now
+-- Returns {1, left_ms, ...} each owner holds its name, for left_ms from now; -1: without an end
 --         {0, i}            none was taken by this request: another owner holds name i, or its lease id was given up before
 -- Error   each name is as it was: what was taken here is given back in the same step.
 -- Retry   safe: a holder keeps its end or gets a later one (B2), and what an earlier copy took is never given back here.
@@ -43,7 +43,7 @@ for i = 1, count do
   if not ours[i] then
     done = pcall('HSET', KEYS[i], ARGV[2 * i - 1], 1)
   end
-  if type(done) == 'number' and left < lease_ms then
+  if type(done) == 'number' and left ~= -1 and left < lease_ms then
     done = pcall('PEXPIRE', KEYS[i], ARGV[2 * i])
     left = lease_ms
   end

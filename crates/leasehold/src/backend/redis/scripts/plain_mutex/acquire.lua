@@ -33,7 +33,7 @@ if call('EXISTS', KEYS[1], KEYS[2]) > 0 then
   end
   local ttl = call('PTTL', KEYS[1])
   if holder == owner then
-    if ttl < tonumber(ARGV[2]) then
+    if ttl ~= -1 and ttl < tonumber(ARGV[2]) then
       call('PEXPIRE', KEYS[1], ARGV[2])
       ttl = tonumber(ARGV[2])
     end

@@ -10,6 +10,9 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
 local left = redis.call('PTTL', KEYS[1])
+if left == -1 then
+  return tonumber(ARGV[2]) -- it has no end, which is later than any (B2)
+end
 if left < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   left = tonumber(ARGV[2])

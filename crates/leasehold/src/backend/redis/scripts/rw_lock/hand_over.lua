@@ -57,18 +57,6 @@ local function soonest()
   return left
 end
 
--- What is left to the one of those that leave that lasts longest; -1: it has no end.
-local function longest_that_leaves()
-  local left = 0
-  for _, holder in ipairs(leaving) do
-    if holder.left == -1 then
-      return -1
-    end
-    left = math.max(left, holder.left)
-  end
-  return left
-end
-
 -- The name is not that of those who leave any more. In the hash they would stay holders: a second copy of a release would
 -- find its field there, and give away what is the next one's (S2).
 local function take_out()
@@ -164,7 +152,8 @@ local function give_to_next(grants, before)
   local place = call('LINDEX', KEYS[3], at)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
-    local fits = field and judge(field, holders) or 'gone'
+    -- The place of a lease id that holds already, in whichever form, is none to give the name to (B4), nor to take it from (S1).
+    local fits = field and not hold_of(found, field) and judge(field, holders) or 'gone'
     if fits == 'last' then
       break
     elseif fits == 'waits' then
@@ -173,8 +162,7 @@ local function give_to_next(grants, before)
       call('LREM', KEYS[3], 1, place)
       moved = moved + 1
     end
-    -- The place of a lease id that holds already, in whichever form, is none to give the name to (B4), nor to take it from (S1).
-    if fits == 'fits' and not hold_of(found, field) and not is_given_up(field) and may_hear(grants .. client) then
+    if fits == 'fits' and not is_given_up(field) and may_hear(grants .. client) then
       if not taken_out then
         take_out()
       end
@@ -205,8 +193,7 @@ local function give_to_next(grants, before)
   end
   local sooner
   if given then
-    before = before or longest_that_leaves()
-    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before, moved)
+    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before or found.left, moved)
   end
   return given, given and not writes and not place, sooner
 end

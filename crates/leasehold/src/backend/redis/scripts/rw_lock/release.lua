@@ -64,7 +64,8 @@ if not held then
     made_way = not give_to_next(ARGV[3])
   end
   if made_way and waiting > 0 then
-    wake_for_less(KEYS[3], ARGV[3], all.left, all.left, 1)
+    -- Those behind it were told when all holds are over. What one of them waits for may be over sooner: the hold that may upgrade.
+    wake_for_less(KEYS[3], ARGV[3], all.mode == 'read' and soonest() or all.left, all.left, 1)
   end
   return { 0, 0 }
 end

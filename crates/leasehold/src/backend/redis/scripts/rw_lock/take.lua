@@ -91,9 +91,10 @@ local function downgrade(held, owner, holds)
   end
 end
 
--- Lets a hold of ours, of which `left` is left, last at least `lease_ms` from now (B2). What is left of it then, or an error.
+-- Lets a hold of ours, of which `left` is left, last at least `lease_ms` from now (B2). What is left of it then, -1 if it has no end; or an
+-- error.
 local function lengthen(field, left, lease_ms)
-  if left >= tonumber(lease_ms) then
+  if left == -1 or left >= tonumber(lease_ms) then
     return left
   end
   if is_writer(field) then

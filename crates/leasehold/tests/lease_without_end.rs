@@ -1,0 +1,91 @@
+//! A lease whose end someone has removed (`PERSIST`): its holder believes in an end, and a request of its own must not bring the lock's
+//! before that (B2).
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    int, servers,
+    wire::{Monitor, send_copy},
+};
+use leasehold::Client;
+use leasehold_testkit::Server;
+
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(60);
+
+/// Removes the ends of all keys of the lock, and says how many there were.
+fn persist(server: &Server) -> usize {
+    let keys: Vec<String> = redis::from_redis_value(server.cli(&["KEYS", "*"])).unwrap();
+    let with_an_end = keys
+        .iter()
+        .filter(|key| int(server, &["PERSIST", key]) == 1);
+    with_an_end.count()
+}
+
+/// The keys that end.
+fn ending(server: &Server) -> Vec<String> {
+    let keys: Vec<String> = redis::from_redis_value(server.cli(&["KEYS", "*"])).unwrap();
+    let ends = |key: &String| int(server, &["PTTL", key]) != -1;
+    keys.into_iter().filter(ends).collect()
+}
+
+/// The guard has extended its lease. Then it asks for less, or its first request comes once more.
+macro_rules! keeps_its_end {
+    ($test:ident, $kind:ident, $lock:ident) => {
+        #[tokio::test]
+        async fn $test() {
+            for server in servers() {
+                for copy in [false, true] {
+                    let case = format!("{}, a copy: {copy}", server.flavor());
+                    let mine = Client::connect(&server.url()).await.unwrap();
+                    let mut monitor = Monitor::start(&server);
+                    let lock = mine.$kind("name").fixed_lease(SHORT);
+                    let guard = lock.$lock().await.unwrap();
+                    let asked = monitor.calls(mine.id()).into_iter();
+                    let asked = asked.chain(monitor.calls(&guard.owner())).next();
+                    guard.extend(LONG).await.unwrap();
+                    assert!(persist(&server) > 0, "{case}");
+                    let before = ending(&server);
+                    if copy {
+                        send_copy(&server, &asked.expect("it asked"));
+                    } else {
+                        guard.extend(SHORT).await.unwrap();
+                    }
+                    assert_eq!(ending(&server), before, "{case}");
+                    assert!(guard.remaining() > LONG / 2, "{case}");
+                    guard.release().await.unwrap();
+                    assert_eq!(int(&server, &["EXISTS", "name"]), 0, "{case}");
+                }
+            }
+        }
+    };
+}
+
+keeps_its_end!(of_a_mutex, mutex, lock);
+keeps_its_end!(of_a_fenced_mutex, fenced_mutex, lock);
+keeps_its_end!(of_a_plain_mutex, plain_mutex, lock);
+keeps_its_end!(of_a_fair_mutex, fair_mutex, lock);
+keeps_its_end!(of_a_reader, rw_lock, read);
+keeps_its_end!(of_a_reader_that_may_upgrade, rw_lock, upgradeable_read);
+keeps_its_end!(of_a_writer, rw_lock, write);
+
+/// A multi-lock asks for the names of one server in one request.
+#[tokio::test]
+async fn of_several_names() {
+    for server in servers() {
+        let mine = Client::connect(&server.url()).await.unwrap();
+        let mut monitor = Monitor::start(&server);
+        let names = ["a", "b"].map(|name| mine.mutex(name).fixed_lease(SHORT));
+        let guard = mine.multi_lock(names).lock().await.unwrap();
+        let all = monitor.seen().to_vec();
+        let asked = all
+            .iter()
+            .find(|words| words[0] == "EVALSHA" || words[0] == "EVAL");
+        assert!(persist(&server) > 0);
+        send_copy(&server, asked.expect("it asked"));
+        assert_eq!(ending(&server), [""; 0], "{}", server.flavor());
+        drop(guard);
+    }
+}
