@@ -215,3 +215,18 @@ async fn a_waiter_that_is_dropped_leaves_no_place_of_an_earlier_ask() {
         drop(held);
     }
 }
+
+/// Another program has written our queue's key: that keeps none from a free name who does not ask for a place.
+#[tokio::test]
+async fn a_queue_that_cannot_be_read_keeps_none_from_a_free_name() {
+    for server in servers() {
+        server.cli(&["SET", "leasehold:{name}:rw:queue", "of another program"]);
+        let client = Client::connect(&server.url()).await.unwrap();
+        let writes = client.rw_lock("name").try_write().await.unwrap();
+        let guard = writes.expect("it is free");
+        let other = Client::connect(&server.url()).await.unwrap();
+        assert!(other.rw_lock("name").try_write().await.unwrap().is_none());
+        drop(guard);
+        wait_until_idle(&client).await;
+    }
+}

@@ -22,9 +22,10 @@
 --         under its own lease id, and once: a late copy finds the writer, or what came of it, and does not make it anew (B4).
 local field, ahead = ARGV[1], ARGV[7] == '1'
 
--- The field's place in the queue: its index and its text.
+-- The field's place in the queue: its index and its text. One that asks for none is not kept from the name by a queue that cannot be read.
 local function find_place()
-  for i, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+  local read = ARGV[3] == '0' and pcall or call
+  for i, place in ipairs(read('LRANGE', KEYS[3], 0, -1)) do
     if string.sub(place, 1, #field + 1) == field .. ' ' then
       return i - 1, place
     end
@@ -147,11 +148,9 @@ if not fits then
 end
 -- The place first: the queue may be of another type, or a command refused. An ask without a place may come behind one with it, and
 -- who holds the name has none (B4): its place would keep others out.
-if ARGV[3] ~= '0' or call('EXISTS', KEYS[3]) == 1 then
-  local at, place = find_place()
-  if at then
-    call('LREM', KEYS[3], 0, place)
-  end
+local at, own = find_place()
+if at then
+  call('LREM', KEYS[3], 0, own)
 end
 if dead_writer then
   pcall('PUBLISH', ARGV[6], '1')
