@@ -11,6 +11,8 @@ pub mod peer;
 pub mod process;
 pub mod redisson;
 pub mod rw;
+pub mod rw_beliefs;
+pub mod rw_scripts;
 pub mod wire;
 
 use std::{
