@@ -89,3 +89,31 @@ async fn of_several_names() {
         drop(guard);
     }
 }
+
+/// A reader needs two keys, of which one has an end still.
+#[tokio::test]
+async fn a_reader_whose_own_key_has_no_end_outlasts_by_the_other() {
+    for server in servers() {
+        for copy in [false, true] {
+            let mine = Client::connect(&server.url()).await.unwrap();
+            let mut monitor = Monitor::start(&server);
+            let lock = mine.rw_lock("name").fixed_lease(SHORT);
+            let guard = lock.read().await.unwrap();
+            let asked = monitor.calls(&guard.owner()).remove(0);
+            let lease = format!("{{name}}:{}:rwlock_timeout:1", guard.owner());
+            assert_eq!(int(&server, &["PERSIST", &lease]), 1);
+            if copy {
+                send_copy(&server, &asked);
+            } else {
+                guard.extend(LONG).await.unwrap();
+            }
+            let (left, least) = (int(&server, &["PTTL", "name"]), guard.remaining());
+            let case = format!("{}, a copy: {copy}", server.flavor());
+            assert!(
+                left >= i64::try_from(least.as_millis()).unwrap(),
+                "{case}: {left} ms"
+            );
+            guard.release().await.unwrap();
+        }
+    }
+}

@@ -201,9 +201,13 @@ impl Store {
             if !is_free && !step.ahead {
                 self.forget_gone(id, step.access);
             }
+            let told = self.held_by(id).iter().map(|held| held.ends).max();
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             self.leave_queue(client, id, step.lease);
             self.let_in_behind(id, step, is_free);
+            if !is_free && step.access == Access::Upgradeable {
+                self.tell_of_less(id, told, 0); // those that wait for this right were told of the readers' end
+            }
             return Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
                 tokens: self.tokens(id),

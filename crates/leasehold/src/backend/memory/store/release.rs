@@ -25,14 +25,13 @@ impl Store {
             // Clients that only waited for this one to have its turn need not wait any more.
             let is_free = self.held_by(id).is_empty();
             let given = made_way && is_free == rules(id.kind).is_in_turn();
-            // Those behind it were told when all holds are over. What one of them waits for may be over sooner: the hold that may upgrade.
+            // Those that wait were told when all holds are over.
             let told = self.held_by(id).iter().map(|held| held.ends).max();
             if made_way && (!given || self.give_to_next(id, told).is_none()) {
-                self.tell_of_less(id, told, 1);
+                self.tell_of_less(id, None, 1);
             }
             return ReleaseReply::NotOurs;
         }
-        let told = self.held_by(id).iter().map(|held| held.ends).max();
         let before = self.ours(client, id, step.lease).map(|held| held.ends);
         self.drop_hold(client, id, step.lease);
         // B2: nor may it begin anew what `next` holds beside the owner.
@@ -56,7 +55,7 @@ impl Store {
             };
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
-        let granted = self.give_to_next(id, told);
+        let granted = self.give_to_next(id, before);
         // Readers do not wait for each other.
         if granted.is_some()
             && !next_waits

@@ -57,6 +57,18 @@ local function soonest()
   return left
 end
 
+-- What is left to the one of those that leave that lasts longest; -1: it has no end.
+local function longest_that_leaves()
+  local left = 0
+  for _, holder in ipairs(leaving) do
+    if holder.left == -1 then
+      return -1
+    end
+    left = math.max(left, holder.left)
+  end
+  return left
+end
+
 -- The name is not that of those who leave any more. In the hash they would stay holders: a second copy of a release would
 -- find its field there, and give away what is the next one's (S2).
 local function take_out()
@@ -193,7 +205,8 @@ local function give_to_next(grants, before)
   end
   local sooner
   if given then
-    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before or found.left, moved)
+    before = before or longest_that_leaves()
+    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before, moved)
   end
   return given, given and not writes and not place, sooner
 end

@@ -61,11 +61,11 @@ if not held then
   -- Readers that only waited for this writer to have its turn need not wait any more.
   if made_way and all.mode == 'read' then
     leave({}, all)
-    made_way = not give_to_next(ARGV[3])
+    made_way = not give_to_next(ARGV[3], all.left) -- of which those that wait were told
   end
   if made_way and waiting > 0 then
-    -- Those behind it were told when all holds are over. What one of them waits for may be over sooner: the hold that may upgrade.
-    wake_for_less(KEYS[3], ARGV[3], all.mode == 'read' and soonest() or all.left, all.left, 1)
+    local left = all.may and all.by[all.may].left or all.left
+    wake_for_less(KEYS[3], ARGV[3], left, left, 1)
   end
   return { 0, 0 }
 end

@@ -94,18 +94,23 @@ end
 -- Lets a hold of ours, of which `left` is left, last at least `lease_ms` from now (B2). What is left of it then, -1 if it has no end; or an
 -- error.
 local function lengthen(field, left, lease_ms)
-  if left == -1 or left >= tonumber(lease_ms) then
-    return left
-  end
+  local lasts = left == -1 or left >= tonumber(lease_ms)
   if is_writer(field) then
-    call('PEXPIRE', KEYS[1], lease_ms)
-  else
-    -- First what must outlast the other.
-    local done = outlast(lease_ms)
-    if type(done) ~= 'number' then
-      return done
+    if lasts then
+      return left
     end
-    call('PEXPIRE', timeout_key(field, 1), lease_ms)
+    call('PEXPIRE', KEYS[1], lease_ms)
+    return tonumber(lease_ms)
   end
-  return tonumber(lease_ms)
+  -- A reader needs both keys. First that which must outlast the other.
+  local done = outlast(lease_ms)
+  if type(done) ~= 'number' then
+    return done
+  end
+  if not lasts then
+    call('PEXPIRE', timeout_key(field, 1), lease_ms)
+    return tonumber(lease_ms)
+  end
+  local hash = call('PTTL', KEYS[1])
+  return hash ~= -1 and (left == -1 or hash < left) and hash or left
 end
