@@ -133,8 +133,11 @@ impl Episode<'_> {
             88..90 if self.hears[client] => return self.turn_inbox(client),
             90..95 if !self.hears[client] => return self.turn_inbox(client),
             95 => {
-                // However it came there: a place of one that holds counts for nothing (B4).
-                if let Some(id) = self.one(|id| holds(id) && id.form != id.access) {
+                // However it came there: a place of one that holds, or was given up, counts for nothing (B4).
+                let buried = self.played.buried.clone();
+                let in_vain =
+                    |id: &Id| buried.contains(&id.owner()) || holds(id) && id.form != id.access;
+                if let Some(id) = self.one(in_vain) {
                     let id = &self.known.ids[id];
                     let (owner, field, lease_ms) = (id.owner(), id.field(id.access), id.lease_ms);
                     if self.known.planted.insert(owner) {

@@ -78,7 +78,7 @@ pub struct Beliefs {
     pub ids: Vec<Id>,
     /// Who holds the name on the server: fields by owner.
     pub holders: BTreeMap<String, String>,
-    /// Owners that have a place by the test's own hand, while they hold.
+    /// Owners that have a place by the test's own hand, while they hold or after they were given up.
     pub planted: BTreeSet<String>,
     /// The fields of the places.
     queue: Vec<String>,
