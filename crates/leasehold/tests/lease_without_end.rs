@@ -100,8 +100,8 @@ async fn a_reader_whose_own_key_has_no_end_outlasts_by_the_other() {
             let lock = mine.rw_lock("name").fixed_lease(SHORT);
             let guard = lock.read().await.unwrap();
             let asked = monitor.calls(&guard.owner()).remove(0);
-            let lease = format!("{{name}}:{}:rwlock_timeout:1", guard.owner());
-            assert_eq!(int(&server, &["PERSIST", &lease]), 1);
+            let key = format!("{{name}}:{}:rwlock_timeout:1", guard.owner());
+            assert_eq!(int(&server, &["PERSIST", &key]), 1);
             if copy {
                 send_copy(&server, &asked);
             } else {
