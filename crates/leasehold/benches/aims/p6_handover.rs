@@ -1,9 +1,10 @@
 //! P6, P14: how long is a name without a holder when it passes from one process to another?
 //!
 //! Unit: from the call of `release()` in one process to the guard in another one's hands, in round trips: the
-//! median time that a raw script call takes, just before in the same round and at the same pace (a process that has
-//! slept for 20 ms finds its caches cold, and so does the server). Beside it, the least possible: how long after such
-//! a raw call another process has in hand what it published. Five processes of 13 tasks: 64 wait. The median is that
+//! median time that a raw script call takes, just before in the same round, by a process that sleeps between its calls for
+//! about as long as one sleeps here between its turns, or less: it finds its caches cold. The server is called by another process
+//! meanwhile as often as it is here. Beside it, the least possible: how long after such a raw call another process has in hand what it
+//! published. Five processes of 13 tasks: 64 wait. The median is that
 //! of the rounds, which are short, since a machine that others use too is faster in one second than in the next.
 
 use std::{
@@ -32,10 +33,13 @@ const ROUNDS: usize = 15;
 const TIME: Duration = Duration::from_secs(1);
 /// How long each holder keeps the name, so that the line is complete again.
 const HOLD: Duration = Duration::from_millis(1);
-/// How long the default hand-off keeps the name in one process.
+/// How often a process has its turn where each release passes the name to another: five sleeps of a tokio millisecond, which are two.
+const TURN: Duration = Duration::from_millis(10);
+/// How long the default hand-off keeps the name in one process. A fair mutex passes it on after 13 tasks that asked in a row: 30 ms.
 const ROW: Duration = Duration::from_millis(20);
 const RAW_CALLS: usize = 50;
 const CHANNEL: &str = "bench:p6:heard";
+const UNHEARD: &str = "bench:p6:unheard";
 
 /// One hold, in nanoseconds of the clock that all share.
 #[derive(Clone, Copy)]
@@ -68,6 +72,19 @@ impl Lock {
     fn word(self) -> String {
         format!("{self:?}")
     }
+
+    /// How long the one sleeps that makes the raw calls.
+    fn pace(self) -> Duration {
+        match self {
+            Lock::HandoffOff => TURN,
+            Lock::HandoffOn | Lock::Fair => ROW,
+        }
+    }
+
+    /// Whether each release is a call to the server.
+    fn calls_each_time(self) -> bool {
+        self != Lock::HandoffOn
+    }
 }
 
 pub(crate) fn run(stage: &Stage, table: &mut Table) {
@@ -89,12 +106,19 @@ fn measure(stage: &Stage, table: &mut Table, bench: &'static str, lock: Lock) {
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(&role)).collect();
     let (mut trips, mut heard, mut changes) = (Vec::new(), Vec::new(), Vec::new());
     let mut ratios = Vec::new();
-    let pace = if lock == Lock::HandoffOn { ROW } else { HOLD };
+    let mut others = Worker::start(&format!("call {url}"));
     let mut commands = Vec::new();
     let mut overlaps = 0;
     for round in 0..=stage.rounds(ROUNDS) {
-        let raw = raw.clone();
+        let (raw, pace) = (raw.clone(), lock.pace());
+        if lock.calls_each_time() {
+            others.order("call");
+        }
         let calls = stage::on(&runtime, async move { raw_calls(raw, pace).await });
+        if lock.calls_each_time() {
+            others.order("rest");
+            others.answer();
+        }
         ear.order("");
         let latencies = ear.answer();
         let before = stage.commands();
@@ -163,6 +187,22 @@ async fn raw_calls(mut raw: Raw, pace: Duration) -> Vec<Duration> {
         calls.push(began.elapsed());
     }
     calls
+}
+
+/// A process that makes raw calls, which none hears, as often as one of ours holds the name. Orders: to call, to rest. Answers the latter.
+pub(crate) async fn call(url: &str, _: &[&str]) {
+    let mut raw = Raw::connect(url).await;
+    worker::say("ready");
+    while worker::heard().await.is_some() {
+        let mut rest = std::pin::pin!(worker::heard());
+        loop {
+            tokio::select! {
+                _ = &mut rest => break,
+                () = tokio::time::sleep(HOLD) => raw.publish(UNHEARD, "").await,
+            }
+        }
+        worker::say("it rests");
+    }
 }
 
 /// A process that hears when something was said. Any order. Answer: the latencies in nanoseconds since the last one.

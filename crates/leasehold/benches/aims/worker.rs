@@ -81,6 +81,7 @@ pub(crate) fn run_if_told() -> bool {
             "contend" => contend::work(url, words).await,
             "relay" => p6_handover::work(url, words).await,
             "hear" => p6_handover::hear(url, words).await,
+            "call" => p6_handover::call(url, words).await,
             "idle" => p7_idle::work(url, words).await,
             "hold" => p8_renewal::work(url, words).await,
             other => panic!("there is no role {other:?}"),
