@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
-    int, servers,
+    SOON, int, servers, soon,
     wire::{Monitor, send_copy},
 };
 use leasehold::Client;
@@ -115,5 +115,42 @@ async fn a_reader_whose_own_key_has_no_end_outlasts_by_the_other() {
             );
             guard.release().await.unwrap();
         }
+    }
+}
+
+/// Nor does an answer, or a waiter, count on more than the other key lasts.
+#[tokio::test]
+async fn no_answer_counts_on_a_readers_own_key_alone() {
+    for server in servers() {
+        let connect = async || Client::connect(&server.url()).await.unwrap();
+        let (mine, other) = (connect().await, connect().await);
+        let mut monitor = Monitor::start(&server);
+        let lock = mine.rw_lock("name");
+        let writes = lock.write().await.unwrap();
+        let owner = writes.owner();
+        let owner = owner.trim_end_matches(":write");
+        let waits = tokio::spawn(lock.clone().fixed_lease(2 * SHORT).read());
+        let deadline = Instant::now() + SOON;
+        while lock.status().await.unwrap().waiting_here != 1 {
+            assert!(Instant::now() < deadline, "it never waited");
+        }
+        let before = monitor.calls(owner).len();
+        writes.release().await.unwrap();
+        let reads = soon("the reader", waits).await.unwrap().unwrap();
+        let release = monitor.calls(owner).split_off(before).remove(0);
+        let key = format!("{{name}}:{}:rwlock_timeout:1", reads.owner());
+        assert_eq!(int(&server, &["PERSIST", &key]), 1);
+        let answer = send_copy(&server, &release);
+        let (kept, left): (i64, i64) = redis::from_redis_value(answer).unwrap();
+        let case = server.flavor();
+        assert_eq!(kept, 3, "{case}: the reader has it");
+        assert!((1..=2_000).contains(&left), "{case}: {left} ms");
+        let (since, ends) = (Instant::now(), reads.remaining());
+        drop(reads.detach());
+        soon("the writer", other.rw_lock("name").write())
+            .await
+            .unwrap();
+        let late = since.elapsed().saturating_sub(ends);
+        assert!(late < SHORT, "{case}: {late:?}");
     }
 }

@@ -83,7 +83,7 @@ end
 local upgrades = to_upgrade(field)
 local held = found.by[upgrades and upgrades .. ':write' or field]
 if held then
-  local left = lengthen(held.field, held.left, ARGV[2])
+  local left = lengthen(held, ARGV[2])
   return type(left) == 'number' and { 1, left } or left
 end
 local may = upgrades and found.by[upgrades .. ':upgrade']

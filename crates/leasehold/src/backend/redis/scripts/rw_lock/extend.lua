@@ -12,7 +12,7 @@ if not found then
   return refused
 end
 local held = hold_of(found, ARGV[1])
-local left = held and lengthen(held.field, held.left, ARGV[2]) or 0
+local left = held and lengthen(held, ARGV[2]) or 0
 if left == -1 then
   return tonumber(ARGV[2]) -- it has no end
 end

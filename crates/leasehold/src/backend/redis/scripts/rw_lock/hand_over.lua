@@ -37,10 +37,10 @@ local function longest_that_stays()
   end
   for _, holder in ipairs(found.live) do
     if not gone[holder.field] then
-      if holder.left == -1 then
+      if holder.own == -1 then
         return nil
       end
-      longest = math.max(longest, holder.left)
+      longest = math.max(longest, holder.own)
     end
   end
   return math.max(longest, 1)
@@ -185,7 +185,7 @@ local function give_to_next(grants, before)
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         given, holders = given or tonumber(lease_ms), holders + 1
-        found.by[field] = { field = field, count = 1, left = tonumber(lease_ms) }
+        found.by[field] = { field = field, count = 1, left = tonumber(lease_ms), own = tonumber(lease_ms) }
         shortest = math.min(shortest, tonumber(lease_ms))
         may_upgrade = may_upgrade or is_upgradeable(field)
         if is_writer(field) then

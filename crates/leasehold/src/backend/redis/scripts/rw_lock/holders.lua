@@ -44,7 +44,8 @@ end
 
 -- Who holds the name:
 --   mode   read or write; nil: it is free
---   live   the holders in no order: field, count, left
+--   live   the holders in no order: field, count, left, own
+--          (left: until its hold is over, which needs the hash, and a reader's its own key as well; own: what is left of that)
 --   by     the same by field
 --   may    the field of the live reader that may upgrade, if there is one
 --   dead   fields of readers whose leases are over; they hold nothing
@@ -67,18 +68,19 @@ local function look()
     return found
   end
   local writes = mode ~= 'read'
-  local ttl = writes and call('PTTL', KEYS[1])
+  local ttl = call('PTTL', KEYS[1])
   for i = 1, #fields, 2 do
     local field, count = fields[i], tonumber(fields[i + 1]) or 0
     if field ~= 'mode' then
-      local left
+      local own, left = nil, nil
       if writes and is_writer(field) then
-        left = ttl
+        own, left = ttl, ttl
       else
-        left = left_of_reader(field, count)
+        own = left_of_reader(field, count)
+        left = own and (own == -1 or ttl ~= -1 and ttl < own) and ttl or own
       end
       if left then
-        found.by[field] = { field = field, count = count, left = left }
+        found.by[field] = { field = field, count = count, left = left, own = own }
         found.live[#found.live + 1] = found.by[field]
         if is_upgradeable(field) then
           found.may = field

@@ -91,26 +91,23 @@ local function downgrade(held, owner, holds)
   end
 end
 
--- Lets a hold of ours, of which `left` is left, last at least `lease_ms` from now (B2). What is left of it then, -1 if it has no end; or an
--- error.
-local function lengthen(field, left, lease_ms)
-  local lasts = left == -1 or left >= tonumber(lease_ms)
-  if is_writer(field) then
-    if lasts then
-      return left
-    end
-    call('PEXPIRE', KEYS[1], lease_ms)
-    return tonumber(lease_ms)
+-- Lets a hold of ours last at least `lease_ms` from now (B2). What is left of it then, -1 if it has no end; or an error.
+local function lengthen(held, lease_ms)
+  local least = tonumber(lease_ms)
+  if held.left == -1 or held.left >= least then
+    return held.left
   end
-  -- A reader needs both keys. First that which must outlast the other.
+  if is_writer(held.field) then
+    call('PEXPIRE', KEYS[1], lease_ms)
+    return least
+  end
+  -- First what must outlast the other.
   local done = outlast(lease_ms)
   if type(done) ~= 'number' then
     return done
   end
-  if not lasts then
-    call('PEXPIRE', timeout_key(field, 1), lease_ms)
-    return tonumber(lease_ms)
+  if held.own ~= -1 and held.own < least then
+    call('PEXPIRE', timeout_key(held.field, 1), lease_ms)
   end
-  local hash = call('PTTL', KEYS[1])
-  return hash ~= -1 and (left == -1 or hash < left) and hash or left
+  return least
 end
