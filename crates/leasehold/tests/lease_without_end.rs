@@ -151,6 +151,7 @@ async fn no_answer_counts_on_a_readers_own_key_alone() {
             .await
             .unwrap();
         let late = since.elapsed().saturating_sub(ends);
+        drop(writes.unwrap());
         assert!(late < SHORT, "{case}: {late:?}");
     }
 }
