@@ -72,6 +72,7 @@ impl Client {
 ///     .poll_every(Duration::from_secs(20)) // should a wake-up be lost
 ///     .handoff(Handoff::off())
 ///     .fair_wait_timeout(Duration::from_secs(3))
+///     .linger(Duration::from_millis(500)) // for releases under way at the end of `main`
 ///     .token_retention(None) // beside Redisson's fenced locks
 ///     .may_duplicate(true) // behind a proxy that repeats requests
 ///     .connect()
@@ -211,6 +212,17 @@ impl ClientBuilder {
     /// writes it into its deadline on the server, as Redisson's `fairLockWaitTimeout`.
     pub fn fair_wait_timeout(mut self, timeout: Duration) -> Self {
         self.config.fair_wait_timeout = timeout;
+        self
+    }
+
+    /// For how long at most the drop of a client's last handle (client, lock or guard) waits for the releases of dropped guards that are
+    /// under way. Default: 100 ms; zero: not at all.
+    ///
+    /// So a program that ends by the return of `main` leaves no name taken: see [`Guard`](crate::Guard). It blocks the thread, also
+    /// of an async caller, mostly for one round trip to the server at the end of `main`, and only if something is under way. A client of
+    /// `memory:` never waits.
+    pub fn linger(mut self, most: Duration) -> Self {
+        self.config.linger = most;
         self
     }
 
@@ -373,7 +385,7 @@ impl Prepared {
             Backing::Server(backend, home) => (backend, Clock::Boot, home),
         };
         let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);
-        Client::new(core)
+        Client::new(&core)
     }
 }
 

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     Error, EventListener, FairMutex, FencedMutex, FencedStore, Latch, LeasedSemaphore, MultiLock,
     Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status, engine::core::Core,
+    engine::linger::ClientRef,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -17,7 +18,8 @@ use crate::{
 ///
 /// A client's background work ends when its last clone, lock handle and guard are gone, and the server has confirmed that it holds
 /// nothing of theirs. While it does not answer it is asked again, until any lease that it may hold for them has ended: for a
-/// [`Semaphore`] that takes a day. The thread stays.
+/// [`Semaphore`] that takes a day. The thread stays. The drop of the last of them waits for that work, at most 100 ms, so that a
+/// program may end by it: see [`Guard`](crate::Guard#at-the-end-of-a-program) and [`linger`](crate::ClientBuilder::linger).
 ///
 /// Each of these runtimes needs I/O *and* time (`enable_all`, or `enable_io` and `enable_time`), or calls panic or fail there.
 /// A client of `memory:` lives on the runtime that connected it, which must outlive the guards.
@@ -59,7 +61,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    core: Arc<Core>,
+    core: ClientRef,
 }
 
 /// How [`Client::shutdown`] treats held locks.
@@ -75,8 +77,10 @@ pub enum Shutdown {
 }
 
 impl Client {
-    pub(crate) fn new(core: Arc<Core>) -> Client {
-        Client { core }
+    pub(crate) fn new(core: &Arc<Core>) -> Client {
+        Client {
+            core: ClientRef::new(core),
+        }
     }
 
     /// The uuid of this client: the first half of each of its owner fields on the server.
@@ -87,38 +91,38 @@ impl Client {
     /// A re-entrant mutual exclusion lock on a name. No I/O; the first use refuses a bad name.
     #[track_caller]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Mutex::new(Arc::clone(&self.core), name.as_ref())
+        Mutex::new(&self.core, name.as_ref())
     }
 
     /// A mutex whose guards carry fencing tokens. No I/O; the first use refuses a bad name.
     pub fn fenced_mutex(&self, name: impl AsRef<str>) -> FencedMutex {
-        FencedMutex::new(Arc::clone(&self.core), name.as_ref())
+        FencedMutex::new(&self.core, name.as_ref())
     }
 
     /// Data on the server that is written under the fencing tokens of `name`. No I/O; the first use refuses a bad name.
     pub fn fenced_store(&self, name: impl AsRef<str>) -> FencedStore {
-        FencedStore::new(Arc::clone(&self.core), name.as_ref())
+        FencedStore::new(&self.core, name.as_ref())
     }
 
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
-        RwLock::new(Arc::clone(&self.core), name.as_ref())
+        RwLock::new(&self.core, name.as_ref())
     }
 
     /// Permits, each held under a lease. No I/O; the first use refuses a bad name.
     pub fn leased_semaphore(&self, name: impl AsRef<str>) -> LeasedSemaphore {
-        LeasedSemaphore::new(Arc::clone(&self.core), name.as_ref())
+        LeasedSemaphore::new(&self.core, name.as_ref())
     }
 
     /// The lock that many libraries share: `SET name token NX PX`. No I/O; the first use refuses a bad name.
     pub fn plain_mutex(&self, name: impl AsRef<str>) -> PlainMutex {
-        PlainMutex::new(Arc::clone(&self.core), name.as_ref())
+        PlainMutex::new(&self.core, name.as_ref())
     }
 
     /// A mutex for names that are taken for microseconds: its waiters ask again and again. No I/O; the first use refuses a
     /// bad name.
     pub fn spin_mutex(&self, name: impl AsRef<str>) -> SpinMutex {
-        SpinMutex::new(Arc::clone(&self.core), name.as_ref())
+        SpinMutex::new(&self.core, name.as_ref())
     }
 
     /// Several names at once, all or nothing, with one guard: mutexes of this client, or [`Part`]s of several kinds and clients. No I/O;
@@ -129,17 +133,17 @@ impl Client {
 
     /// Permits without a lease: a crash loses those of its process. No I/O; the first use refuses a bad name.
     pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
-        Semaphore::new(Arc::clone(&self.core), name.as_ref())
+        Semaphore::new(&self.core, name.as_ref())
     }
 
     /// A count that tasks wait for until it is zero. No I/O; the first use refuses a bad name.
     pub fn latch(&self, name: impl AsRef<str>) -> Latch {
-        Latch::new(Arc::clone(&self.core), name.as_ref())
+        Latch::new(&self.core, name.as_ref())
     }
 
     /// A mutex whose waiters are served in the order in which they asked. No I/O; the first use refuses a bad name.
     pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
-        FairMutex::new(Arc::clone(&self.core), name.as_ref())
+        FairMutex::new(&self.core, name.as_ref())
     }
 
     /// The holders of a mutex, and how many wait for it. The other kinds have a `status` of their own.

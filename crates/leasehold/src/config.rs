@@ -36,6 +36,11 @@ pub const TOKEN_RETENTION_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600)
 /// Redisson's `fairLockWaitTimeout`, which is five minutes.
 pub const FAIR_WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
+/// For how long the drop of a client's last handle waits for what is under way.
+///
+/// Longer than a few round trips to a server far away, and too short to be noticed at the end of a program.
+pub const LINGER_DEFAULT: Duration = Duration::from_millis(100);
+
 /// Below this a lease cannot be written: Redis counts in milliseconds, and `PEXPIRE 0` deletes the key.
 pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
 
@@ -166,6 +171,8 @@ pub(crate) struct Config {
     pub(crate) token_retention: Option<Duration>,
     /// How long a dead waiter of a fair mutex may keep the others waiting.
     pub(crate) fair_wait_timeout: Duration,
+    /// How long the drop of the last handle waits for what is under way; zero: not at all.
+    pub(crate) linger: Duration,
 }
 
 impl Default for Config {
@@ -180,6 +187,7 @@ impl Default for Config {
             may_duplicate: false,
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
             fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
+            linger: LINGER_DEFAULT,
         }
     }
 }
@@ -194,6 +202,8 @@ impl Config {
         let retention = self.token_retention.unwrap_or(TOKEN_RETENTION_DEFAULT);
         for (what, value, usual) in [
             ("token_retention", retention, TOKEN_RETENTION_DEFAULT),
+            // Zero turns it off.
+            ("linger", self.linger.max(LEASE_MIN), LINGER_DEFAULT),
             ("poll_every", self.poll_every, POLL_EVERY_DEFAULT),
             (
                 "fair_wait_timeout",

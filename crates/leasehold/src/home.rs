@@ -106,6 +106,17 @@ impl Home {
         }
     }
 
+    /// Whether the thread that calls this may block until the home has done something: it is another thread, of the same process.
+    pub(crate) fn may_be_waited_for(&self) -> bool {
+        match self {
+            Home::Thread(thread) => {
+                thread.is_in_this_process() && here() != Some(thread.runtime.id())
+            }
+            // The caller may be all that runs it.
+            Home::Runtime(_) => false,
+        }
+    }
+
     /// Tells the resident when the thread ends. That is a bug: only a panic ends it.
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
         if let Home::Thread(thread) = self {

@@ -14,7 +14,7 @@
 //!
 //! let guard = mutex.lock().await?; // or hold it for as long as the guard lives
 //! assert!(guard.is_valid());
-//! assert_eq!(guard.release().await?, Released::Freed); // or just drop it
+//! assert_eq!(guard.release().await?, Released::Freed); // or drop it, which tells no result
 //! # Ok(()) }
 //! ```
 //!
@@ -113,7 +113,7 @@ pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
 pub use config::{
-    CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT,
+    CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, LINGER_DEFAULT,
     OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, RwPolicy, TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};

@@ -39,6 +39,7 @@ struct ClientSettings {
     renew_every: Option<Time>,
     poll_every: Option<Time>,
     fair_wait_timeout: Option<Time>,
+    linger: Option<Time>,
     handoff: Option<HandoffSettings>,
     may_duplicate: Option<bool>,
     token_retention: Option<Retention>,
@@ -107,6 +108,7 @@ impl ClientSettings {
             time(self.fair_wait_timeout),
             ClientBuilder::fair_wait_timeout,
         );
+        let builder = with(builder, time(self.linger), ClientBuilder::linger);
         let handoff = |it: HandoffSettings| Handoff::new(it.max_in_row, it.max_time.0);
         let builder = with(builder, self.handoff.map(handoff), ClientBuilder::handoff);
         let builder = with(builder, self.may_duplicate, ClientBuilder::may_duplicate);

@@ -36,6 +36,7 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         renew_every = "10s"
         poll_every = "20s"
         fair_wait_timeout = "7s"
+        linger = "250ms"
         handoff = { max_in_row = 3, max_time = "2s" }
         may_duplicate = true
         token_retention = "2days"
@@ -54,6 +55,7 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         .renew_every(seconds(10))
         .poll_every(seconds(20))
         .fair_wait_timeout(seconds(7))
+        .linger(Duration::from_millis(250))
         .handoff(Handoff::new(3, seconds(2)))
         .may_duplicate(true)
         .token_retention(Some(seconds(2 * 24 * 3600)))

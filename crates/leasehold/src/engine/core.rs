@@ -24,6 +24,7 @@ use crate::{
         finish::{Awaited, Finish},
         gates::Gates,
         hold::SHUTDOWN_MARGIN,
+        linger::Handles,
         queue::{Pauses, Queues},
         wakeup::WakeUps,
         watchdog::{self, Watchdog},
@@ -61,8 +62,9 @@ pub(crate) struct Core {
     pub(crate) events: Events,
     /// Work of callers that others wait for.
     pub(crate) awaited: Awaited,
-    home: Home,
-    tasks: TaskTracker,
+    pub(super) home: Home,
+    pub(super) tasks: TaskTracker,
+    pub(super) handles: Handles,
     closed: AtomicBool,
     lets_expire: AtomicBool,
 }
@@ -101,6 +103,7 @@ impl Core {
             awaited: Awaited::default(),
             home,
             tasks: TaskTracker::new(),
+            handles: Handles::default(),
             closed: AtomicBool::new(false),
             lets_expire: AtomicBool::new(false),
         });

@@ -29,6 +29,7 @@ impl Held {
 
     /// As [`new`](Held::new), for an owner that has entered again, perhaps only to read.
     pub(crate) fn inside(hold: Arc<Hold>, reads: bool) -> Held {
+        hold.core.handle_made();
         Held {
             hold,
             counted: true,
@@ -40,6 +41,7 @@ impl Held {
 
     /// A part of the hold that has been entered, counted in memory.
     fn of(hold: &Arc<Hold>) -> Held {
+        hold.core.handle_made();
         Held {
             hold: Arc::clone(hold),
             counted: false,
@@ -80,9 +82,10 @@ impl Held {
         &self.hold
     }
 
-    /// The hold without its holder: the drop does nothing any more.
+    /// The hold without its holder: the drop does nothing any more, and waits for nothing.
     pub(crate) fn defuse(mut self) -> Arc<Hold> {
         self.live = false;
+        self.hold.core.handle_gone();
         Arc::clone(&self.hold)
     }
 
@@ -117,6 +120,10 @@ impl Drop for Held {
             ReleaseStep::Done(_) => {}
             ReleaseStep::ToServer(release) => release.in_background(),
             ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),
+        }
+        let core = &self.hold.core;
+        if core.handle_gone() {
+            core.linger();
         }
     }
 }

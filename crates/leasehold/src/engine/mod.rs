@@ -10,6 +10,7 @@ pub(crate) mod gates;
 pub(crate) mod held;
 pub(crate) mod hold;
 pub(crate) mod lease;
+pub(crate) mod linger;
 pub(crate) mod multi;
 pub(crate) mod queue;
 pub(crate) mod wakeup;

@@ -96,7 +96,7 @@ exclusive_part!(FairMutex);
 run_verbs!(FairMutex, "fair_mutex(\"turnstile\")");
 
 impl FairMutex {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> FairMutex {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> FairMutex {
         let handle = Handle::new(core, LockKind::FairMutex, name);
         FairMutex {
             handle: handle.with(|settings| settings.waits = Waits::InTurn),

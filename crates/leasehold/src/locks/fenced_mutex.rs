@@ -99,7 +99,7 @@ exclusive_part!(FencedMutex);
 run_verbs!(FencedMutex, "fenced_mutex(\"ledger\")");
 
 impl FencedMutex {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> FencedMutex {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> FencedMutex {
         FencedMutex {
             handle: Handle::new(core, LockKind::FencedMutex, name),
         }

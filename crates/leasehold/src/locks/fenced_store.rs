@@ -9,6 +9,7 @@ use crate::{
     Error,
     backend::fenced::{Change, FencedRead, FencedWrite, TOKENS_END, Written},
     engine::core::Core,
+    engine::linger::ClientRef,
     error::Invalid,
     name::{Name, OURS_BEGIN, TOKENS_BEGIN},
 };
@@ -44,16 +45,16 @@ use crate::{
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
 pub struct FencedStore {
-    core: Arc<Core>,
+    core: ClientRef,
     name: Result<Name, Error>,
     /// As it was given, for `name()`.
     given: Arc<str>,
 }
 
 impl FencedStore {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> FencedStore {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> FencedStore {
         FencedStore {
-            core,
+            core: ClientRef::new(core),
             name: Name::new(name),
             given: name.into(),
         }

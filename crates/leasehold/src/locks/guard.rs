@@ -28,6 +28,14 @@ use crate::{
 /// in the background, from any thread, with or without a runtime. A guard that is forgotten (`mem::forget`, a
 /// cycle of `Arc`s) is renewed as long as the process lives; [`max_hold`](crate::Mutex::max_hold) bounds that.
 ///
+/// # At the end of a program
+///
+/// When the last handle of a client is dropped (client, lock or guard), the drop waits for the releases that are under way, at most
+/// 100 ms ([`linger`](crate::ClientBuilder::linger)). So the return of `main`, with or without a panic, gives back what guards held;
+/// its thread is blocked for one round trip or a few. **No drop waits, and the name stays taken until its lease ends**, after
+/// [`process::exit`](std::process::exit), an abort or a signal, with a client or a guard in a `static`, and beside a server that takes
+/// longer. There, await `release()`, or [`client.shutdown`](crate::Client::shutdown), before the end.
+///
 /// # Examples
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {

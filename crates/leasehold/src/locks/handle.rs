@@ -8,6 +8,7 @@ use crate::{
     Error, Guard, Status,
     config::{Handoff, RwPolicy, check_lease, check_max_hold, check_renewed},
     engine::core::Core,
+    engine::linger::ClientRef,
     engine::queue::{self, Patience, Spec, Waits},
     error::Invalid,
     kind::{Access, LockKind},
@@ -19,7 +20,7 @@ use crate::{
 /// A lock of some kind, with its settings. No I/O; the first use refuses a bad name.
 #[derive(Clone)]
 pub(super) struct Handle {
-    core: Arc<Core>,
+    core: ClientRef,
     id: Result<LockId, Error>,
     /// As it was given, for `name()`.
     given: Arc<str>,
@@ -42,7 +43,7 @@ pub(super) struct Settings {
 }
 
 impl Handle {
-    pub(super) fn new(core: Arc<Core>, kind: LockKind, name: &str) -> Handle {
+    pub(super) fn new(core: &Arc<Core>, kind: LockKind, name: &str) -> Handle {
         let id = Name::new(name).map(|name| LockId::new(kind, name));
         let given = match &id {
             Ok(id) => id.name.shared(),
@@ -60,7 +61,7 @@ impl Handle {
             backoff: None,
         };
         Handle {
-            core,
+            core: ClientRef::new(core),
             id,
             given,
             settings,
@@ -81,7 +82,7 @@ impl Handle {
         self.id.as_ref().map_err(Error::clone)
     }
 
-    pub(super) fn core(&self) -> &Arc<Core> {
+    pub(super) fn core(&self) -> &ClientRef {
         &self.core
     }
 
@@ -103,7 +104,7 @@ impl Handle {
         patience: Patience,
     ) -> impl Future<Output = Result<Option<Guard<K>>, Error>> + Send + 'static + use<K> {
         let spec = self.spec(access, Location::caller());
-        let core = Arc::clone(&self.core);
+        let core = self.core.clone();
         let id = self.id.clone();
         async move {
             let mut spec = spec?;

@@ -56,7 +56,7 @@ pub struct Latch {
 }
 
 impl Latch {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> Latch {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Latch {
         Latch {
             handle: Handle::new(core, LockKind::Latch, name),
         }

@@ -68,7 +68,7 @@ pub struct LeasedSemaphore {
 lease_settings!(LeasedSemaphore, "Who holds permits, and how many are free.");
 
 impl LeasedSemaphore {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> LeasedSemaphore {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> LeasedSemaphore {
         LeasedSemaphore {
             handle: Handle::new(core, LockKind::LeasedSemaphore, name),
         }

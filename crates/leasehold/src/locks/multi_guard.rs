@@ -22,7 +22,7 @@ use crate::{
 ///
 /// While it lives the watchdog renews each lease (unless it is fixed). A part that is lost loses the whole; the others stay held
 /// until the guard goes. Give it back with [`release`](MultiGuard::release) to learn the result, or drop it: all names are passed
-/// on in the background, from any thread.
+/// on in the background, from any thread (at the end of a program see [`Guard`](crate::Guard#at-the-end-of-a-program)).
 ///
 /// # Examples
 /// ```

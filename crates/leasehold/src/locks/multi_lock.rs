@@ -89,7 +89,7 @@ impl MultiLock {
     pub(crate) fn new(core: &Arc<Core>, parts: impl IntoIterator<Item = Part>) -> MultiLock {
         let parts = parts.into_iter().map(|Part(lock)| match lock {
             PartLock::Name(name) => {
-                let handle = Handle::new(Arc::clone(core), LockKind::Mutex, &name);
+                let handle = Handle::new(core, LockKind::Mutex, &name);
                 Ok((handle, Access::Exclusive))
             }
             PartLock::Lock(handle, access) => access.map(|access| (*handle, access)),
@@ -300,7 +300,7 @@ impl MultiLock {
         let parts = self.parts.as_ref().map_err(Error::clone)?;
         let request = |(handle, access): &(Handle, Access)| {
             Ok(PartRequest {
-                core: Arc::clone(handle.core()),
+                core: handle.core().clone(),
                 id: handle.id()?.clone(),
                 spec: handle.spec(*access, place)?,
             })

@@ -60,7 +60,7 @@ exclusive_part!(Mutex);
 run_verbs!(Mutex, "mutex(\"order:42\")");
 
 impl Mutex {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> Mutex {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Mutex {
         Mutex {
             handle: Handle::new(core, LockKind::Mutex, name),
         }

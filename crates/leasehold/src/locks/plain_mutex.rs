@@ -78,7 +78,7 @@ exclusive_part!(PlainMutex);
 run_verbs!(PlainMutex, "plain_mutex(\"order:42\")");
 
 impl PlainMutex {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> PlainMutex {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> PlainMutex {
         let handle = Handle::new(core, LockKind::PlainMutex, name);
         PlainMutex {
             handle: handle.with(|settings| settings.waits = Waits::ToldOrLooks(Backoff::PLAIN)),

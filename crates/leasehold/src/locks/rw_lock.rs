@@ -91,7 +91,7 @@ lease_settings!(
 owner_settings!(RwLock);
 
 impl RwLock {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> RwLock {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> RwLock {
         RwLock {
             handle: Handle::new(core, LockKind::RwLock, name),
         }

@@ -36,10 +36,9 @@ use crate::{
 ///
 /// # What a guard means here
 ///
-/// A dropped guard gives its permits back, in the background and until the server has confirmed it. **A process that ends right
-/// after the drop is faster than that, and loses the permits, as a crash does**: before it ends, await
-/// [`release`](crate::Guard::release), or [`client.shutdown`](crate::Client::shutdown) with
-/// [`Shutdown::ReleaseAll`](crate::Shutdown::ReleaseAll). Nothing is renewed and
+/// A dropped guard gives its permits back, in the background and until the server has confirmed it. **A process that ends before
+/// that loses the permits, as a crash does.** The return of `main` waits for it, a hundred milliseconds at most; `process::exit` and
+/// some others do not ([`Guard`](crate::Guard#at-the-end-of-a-program)). Nothing is renewed and
 /// no time ends a hold; [`is_valid`](crate::Guard::is_valid) is true until its permits are known to be gone (unlocked by force, or
 /// the client was shut down). The server remembers a hold for a day after it heard of it last, so that no repeated request
 /// counts twice (for copies that the network makes see [`may_duplicate`](crate::ClientBuilder::may_duplicate)); each client tells it again three times a day. A client that cannot reach its server for a whole day loses
@@ -73,7 +72,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> Semaphore {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Semaphore {
         let handle = Handle::new(core, LockKind::Semaphore, name);
         Semaphore {
             handle: handle.with(|settings| settings.lease = REMEMBERED),

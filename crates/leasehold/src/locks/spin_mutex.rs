@@ -73,7 +73,7 @@ exclusive_part!(SpinMutex);
 run_verbs!(SpinMutex, "spin_mutex(\"sequence:invoice\")");
 
 impl SpinMutex {
-    pub(crate) fn new(core: Arc<Core>, name: &str) -> SpinMutex {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> SpinMutex {
         let handle = Handle::new(core, LockKind::SpinMutex, name);
         SpinMutex {
             handle: handle.with(|settings| settings.waits = Waits::Looks(Backoff::SPIN)),

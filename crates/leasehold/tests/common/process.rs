@@ -5,7 +5,7 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::mpsc::{Receiver, channel},
     time::Duration,
 };
@@ -111,6 +111,11 @@ impl Process {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Blocks until the child has ended by itself.
+    pub fn ended(&mut self) -> ExitStatus {
+        self.child.wait().expect("the child is ours")
     }
 
     /// `SIGKILL`. Returns once the process is gone, with its sockets.

@@ -45,8 +45,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
             return begin_downgrade(&hold).map_or(done, ReleaseStep::Downgrade);
         }
     }
-    let core = Arc::clone(&hold.core);
-    let queue = Arc::clone(&hold.queue);
+    let (core, queue) = (&hold.core, &hold.queue);
     // Before the look, so that a hold found valid below was valid then, and no loss needs to be told.
     let now = core.clock.now();
     if let Err(end) = hold.standing() {
@@ -91,7 +90,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     let next = if spec.access.is_exclusive() {
         state.phase = Phase::Releasing(hold.lease, None);
         state.since = now;
-        next(&core, &mut state, &spec)
+        next(core, &mut state, &spec)
     } else {
         let began = state.since;
         if let Some(remote) = &mut state.remote

@@ -27,13 +27,14 @@ use crate::{
     engine::held::Held,
     engine::hold::Hold,
     engine::lease,
+    engine::linger::ClientRef,
     name::LockId,
 };
 
 /// One of several locks that are asked for together.
 #[derive(Clone, Debug)]
 pub(crate) struct PartRequest {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: ClientRef,
     pub(crate) id: LockId,
     pub(crate) spec: Spec,
 }
@@ -299,6 +300,9 @@ pub(crate) async fn release_all(held: Vec<Held>) -> Vec<Result<Released, Error>>
 
 /// For guards that were dropped.
 pub(crate) fn release_in_background(held: Vec<Held>) {
+    // If these are the last of their clients, this waits once, when all that is to be sent is under way.
+    let clients = held.iter().map(|held| ClientRef::new(&held.hold().core));
+    let _clients: Vec<ClientRef> = clients.collect();
     let mut at_server = Vec::new();
     for held in held {
         match held.release() {
