@@ -5,7 +5,7 @@ use clap::{
     ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use leasehold::{Access, Client, Error, LockKind, Status};
+use leasehold::{Access, Client, Error, Holder, LockKind, Status};
 
 use crate::{
     exit::{Exit, Failure},
@@ -282,6 +282,22 @@ pub(crate) fn may_be_data(status: &Status) -> bool {
         }
         _ => false,
     })
+}
+
+/// In place of what may be a secret.
+pub(crate) const NO_LOCKS_VALUE: &str = "a value that no lock has: it may be data";
+
+/// The owner field of a holder, unless it may be the value of a string that is no lock. A token of another library has an end, and
+/// is made of few characters.
+pub(crate) fn owner<'a>(status: &Status, holder: &'a Holder) -> Option<&'a str> {
+    let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=_:.@-".contains(&byte);
+    let is_token = || holder.remaining.is_some() && holder.owner.bytes().all(is_of_token);
+    (!is_of_another_library(status, holder) || is_token()).then_some(&holder.owner)
+}
+
+/// Whether the holder is a value that is not ours.
+pub(crate) fn is_of_another_library(status: &Status, holder: &Holder) -> bool {
+    status.kind == LockKind::PlainMutex && holder.client.is_empty()
 }
 
 /// A lease id of ours, or a thread of Redisson's: a uuid, and a number.

@@ -210,6 +210,8 @@ impl Job {
                 self.started(pid);
             }
             Report::CannotStart(code) => {
+                // It may have been lent to the process that was to become CMD.
+                self.over(Ended::Exited(code));
                 let error = io::Error::from_raw_os_error(code);
                 let message = format!("cannot run {}: {error}", hold.program.display());
                 return Err(Failure::new(Exit::cannot_start(&error), message));

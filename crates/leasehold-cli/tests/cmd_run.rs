@@ -543,3 +543,23 @@ fn json_reports_what_happened_in_one_line() {
     assert_eq!(report["command"]["exited"], 4);
     assert_eq!(report["released"], true);
 }
+
+/// The string at the name may be a session, or a password: only what other libraries' tokens look like may be told from it, and they
+/// look like passwords.
+#[test]
+fn the_value_of_another_programs_string_is_not_told() {
+    let server = Server::start(Flavor::Redis);
+    for (end, says) in [(None, "may be data"), (Some("60000"), "another library")] {
+        let value = ["SET", "session", "s3cret-word"];
+        let end: Vec<&str> = end.iter().flat_map(|end| ["PX", *end]).collect();
+        server.cli(&[&value[..], &end].concat());
+        for wait in ["0", "2100ms"] {
+            let mut command = leasehold(&server.url());
+            command.args(["run", "--kind", "plain", "--wait", wait, "session", "true"]);
+            let output = command.output().unwrap();
+            assert_eq!(code(output.status), 75);
+            let said = stderr(&output);
+            assert!(said.contains(says) && !said.contains("s3cret"), "{said}");
+        }
+    }
+}

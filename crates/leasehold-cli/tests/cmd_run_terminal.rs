@@ -157,3 +157,21 @@ fn what_another_client_wrote_is_shown_and_not_obeyed() {
         assert!(!shown.contains(obeyed), "{obeyed:?} in {shown:?}");
     }
 }
+
+/// On a terminal a process of ours waits for it first, and becomes the command then.
+#[test]
+fn a_command_that_cannot_be_started_frees_the_name_and_gives_the_terminal_back() {
+    let server = Server::start(Flavor::Redis);
+    for (program, status) in [("/nonexistent/program", 127), ("/etc/passwd", 126)] {
+        let run = format!("$leasehold run --at-least 20s job -- {program}");
+        let script = format!("{run}; echo \"status $?\"; read a; echo \"[$a]\"");
+        let mut terminal = Terminal::run(&server, &script);
+        terminal.shows(&format!("status {status}"));
+        assert_eq!(server.cli(&["EXISTS", "job"]), redis::Value::Int(0));
+        terminal.type_in("line\n");
+        terminal.shows("[line]");
+        let shown = terminal.shown.lock().unwrap().clone();
+        let why = format!("cannot run {program}: ");
+        assert_eq!(shown.matches(&why).count(), 1, "{shown}");
+    }
+}

@@ -368,8 +368,24 @@ fn what_may_be_data_is_not_unlocked_without_its_kind_and_not_shown() {
         .unwrap();
     has(&stdout(&output), "may be data");
     assert!(!stdout(&output).contains("secret"), "{}", stdout(&output));
+    let shown = json(&server, &["status", "session"]);
+    assert_eq!(shown["holder"]["owner"], serde_json::Value::Null, "{shown}");
     let kind = ["unlock", "--force", "--kind", "plain", "session"];
-    assert_eq!(json(&server, &kind)["unlocked"], true);
+    let answer = json(&server, &kind);
+    assert_eq!(answer["unlocked"], true);
+    assert!(!answer.to_string().contains("secret"), "{answer}");
+    // With an end, as data in a cache has.
+    server.cli(&["SET", "session", "{\"secret\":1}", "PX", "60000"]);
+    for words in [
+        &["status", "session"][..],
+        &["status", "--json", "session"],
+        &["unlock", "--force", "--kind", "plain", "session"],
+    ] {
+        let mut command = leasehold(&server.url());
+        let output = command.args(words).output().unwrap();
+        assert_eq!(code(output.status), 0, "{}", stderr(&output));
+        assert!(!stdout(&output).contains("secret"), "{}", stdout(&output));
+    }
 }
 
 #[track_caller]

@@ -35,8 +35,8 @@ pub(crate) fn document(status: &Status) -> Value {
         "name": status.name,
         "kind": status.kind.as_str(),
         "held": status.holder().is_some(),
-        "holder": status.holder().map(holder),
-        "holders": status.holders.iter().map(holder).collect::<Vec<_>>(),
+        "holder": status.holder().map(|it| holder(status, it)),
+        "holders": status.holders.iter().map(|it| holder(status, it)).collect::<Vec<_>>(),
         "available": status.available,
         "count": status.count,
         "token": status.token,
@@ -44,12 +44,12 @@ pub(crate) fn document(status: &Status) -> Value {
     })
 }
 
-fn holder(holder: &Holder) -> Value {
+fn holder(status: &Status, holder: &Holder) -> Value {
     let since = holder
         .since
         .and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
     json!({
-        "owner": holder.owner,
+        "owner": kinds::owner(status, holder),
         "client": Some(&holder.client).filter(|client| !client.is_empty()),
         "label": holder.label,
         "access": access(holder.access),
@@ -90,11 +90,12 @@ fn picture(status: &Status, now: SystemTime) -> String {
     }
     for holder in &status.holders {
         let client = match holder.client.as_str() {
-            "" if status.kind == LockKind::PlainMutex && kinds::may_be_data(status) => {
-                "a value that no lock has: it may be data".to_owned()
-            }
-            "" if status.kind == LockKind::PlainMutex => {
-                format!("another library, token {}", visible(&holder.owner))
+            _ if kinds::is_of_another_library(status, holder) => {
+                match kinds::owner(status, holder) {
+                    _ if kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE.to_owned(),
+                    Some(token) => format!("another library, token {}", visible(token)),
+                    None => "another library".to_owned(),
+                }
             }
             "" => format!("permit {}", visible(&holder.owner)),
             client => format!("client {}", visible(client)),

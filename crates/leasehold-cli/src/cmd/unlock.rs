@@ -69,7 +69,7 @@ fn from(before: &Status) -> String {
         (None, Access::Permits(_)) if holder.client.is_empty() => {
             format!("permit {}", visible(&holder.owner))
         }
-        (None, _) => visible(&holder.owner),
+        (None, _) => kinds::owner(before, holder).map_or("another".to_owned(), visible),
     };
     let others = others(before.holders.len() - 1);
     format!(" from {whose}{others}")

@@ -26,7 +26,7 @@ use super::{
     foreground,
     wire::{self, Ended, Facts, Lines, Report},
 };
-use crate::{children::children, clock, supervise::link::own_binary};
+use crate::{children::children, clock};
 
 /// How to start CMD.
 pub(super) struct Start {
@@ -100,9 +100,9 @@ fn work(start: Start, mut tell: UnixStream) -> io::Result<()> {
         return tell(Change::NotStarted(Report::TooLate));
     }
     match spawn(start) {
-        Ok(command) => {
+        Ok((command, waits)) => {
             tell(Change::Started(command.as_raw_pid()))?;
-            collect(command, tell)
+            collect(command, waits, tell)
         }
         Err(error) => {
             let code = error.raw_os_error().unwrap_or(0);
@@ -111,15 +111,16 @@ fn work(start: Start, mut tell: UnixStream) -> io::Result<()> {
     }
 }
 
-/// Returns when the program was loaded, or could not be.
-fn spawn(start: Start) -> io::Result<Pid> {
+/// Returns when the program was loaded, or could not be; on a terminal with a connection that will say whether it could.
+fn spawn(start: Start) -> io::Result<(Pid, Option<UnixStream>)> {
     let (program, arguments) = start.command.split_first().ok_or(Errno::INVAL)?;
-    let mut starter = if foreground::is_to_be_lent(start.stdin.as_fd()) {
-        let mut waits = Command::new(own_binary()?);
-        waits.arg(foreground::WORD).arg(program);
-        waits
+    let (mut starter, waits) = if foreground::is_to_be_lent(start.stdin.as_fd()) {
+        let (starter, waits) = foreground::starter(program, start.stdin.as_fd())?;
+        (starter, Some(waits))
     } else {
-        Command::new(program)
+        let mut starter = Command::new(program);
+        starter.stdin(Stdio::from(start.stdin));
+        (starter, None)
     };
     starter
         .args(arguments)
@@ -136,17 +137,20 @@ fn spawn(start: Start) -> io::Result<Pid> {
                 .token
                 .map(|token| ("LEASEHOLD_TOKEN", token.to_string())),
         )
-        .stdin(Stdio::from(start.stdin))
         .process_group(0);
     // A child inherits what is blocked, so for as long as the start takes it is, in this thread, as it was before G2.
     let _ = start.blocked.thread_set_mask();
     let child = starter.spawn();
     let _ = SigSet::all().thread_block();
-    Ok(Pid::from_child(&child?))
+    Ok((Pid::from_child(&child?), waits))
 }
 
 /// Until there are no children left.
-fn collect(command: Pid, mut tell: impl FnMut(Change) -> io::Result<()>) -> io::Result<()> {
+fn collect(
+    command: Pid,
+    mut waits: Option<UnixStream>,
+    mut tell: impl FnMut(Change) -> io::Result<()>,
+) -> io::Result<()> {
     loop {
         let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {
             Ok(Some(change)) => change,
@@ -161,7 +165,13 @@ fn collect(command: Pid, mut tell: impl FnMut(Change) -> io::Result<()>) -> io::
         } else if let Some(signal) = status.terminating_signal() {
             tell(Change::Ended(Ended::Signaled(signal)))?;
         } else if let Some(code) = status.exit_status() {
-            tell(Change::Ended(Ended::Exited(code)))?;
+            // Said before the end, by a process that did not become CMD.
+            let mut lines = Lines::default();
+            let heard = waits.as_mut().map(|waits| wire::read(waits, &mut lines));
+            match lines.next() {
+                Ok(Some(not_started)) if heard.is_some() => tell(not_started)?,
+                _ => tell(Change::Ended(Ended::Exited(code)))?,
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The messages between supervisor and guardian: one JSON document per line, over a pair of sockets.
 //!
 //! The first byte from the supervisor carries its standard input along, because the guardian's own is this
-//! connection.
+//! connection. In the same way the guardian hands it to the process that becomes CMD on a terminal.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read},
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     time::Duration,
@@ -46,7 +46,7 @@ pub(crate) struct Facts {
 pub(crate) enum Report {
     /// CMD runs, and leads the process group of this number.
     Started(i32),
-    /// CMD could not be started; this is the error number.
+    /// CMD could not be started; this is the error number. On a terminal it may come after `Started`.
     CannotStart(i32),
     /// CMD was not started, because the lease was about to end.
     TooLate,
@@ -118,9 +118,9 @@ impl Lines {
     }
 }
 
-/// Hands over our standard input.
-pub(crate) fn send_stdin(to: &UnixStream) -> io::Result<()> {
-    let stdin = [rustix::stdio::stdin()];
+/// Hands over what is to be the standard input of CMD.
+pub(crate) fn send_stdin(to: &UnixStream, stdin: BorrowedFd<'_>) -> io::Result<()> {
+    let stdin = [stdin];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&stdin));
@@ -128,7 +128,7 @@ pub(crate) fn send_stdin(to: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives the supervisor's standard input, or `None` if there is no supervisor any more.
+/// Receives the standard input of CMD, or `None` if the sender is gone.
 pub(crate) fn receive_stdin(from: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn standard_input_arrives_before_the_first_order() {
         let (supervisor, guardian) = UnixStream::pair().unwrap();
-        send_stdin(&supervisor).unwrap();
+        send_stdin(&supervisor, rustix::stdio::stdin()).unwrap();
         assert!(receive_stdin(&guardian).unwrap().is_some());
         drop(supervisor);
         assert!(receive_stdin(&guardian).unwrap().is_none());

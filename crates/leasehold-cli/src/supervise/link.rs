@@ -49,7 +49,7 @@ impl Link {
             .stdin(OwnedFd::from(theirs))
             .process_group(0)
             .spawn()?;
-        wire::send_stdin(&ours)?;
+        wire::send_stdin(&ours, rustix::stdio::stdin())?;
         Self::over(Pid::from_child(&guardian), ours)
     }
 

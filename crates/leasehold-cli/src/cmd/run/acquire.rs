@@ -207,7 +207,13 @@ fn holders(status: &Status) -> String {
     let Some(holder) = status.holder() else {
         return String::new();
     };
-    let who = holder.label.as_ref().unwrap_or(&holder.owner);
+    let foreign = kinds::is_of_another_library(status, holder);
+    // Even what looks like a token may be a password.
+    let who = match holder.label.as_ref().unwrap_or(&holder.owner) {
+        _ if foreign && kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE,
+        _ if foreign => "another library",
+        who => who,
+    };
     let since = holder.since.and_then(|since| since.elapsed().ok());
     let since = since.map_or(String::new(), |since| format!(" for {}", human(since)));
     let others = output::others(status.holders.len() - 1);
