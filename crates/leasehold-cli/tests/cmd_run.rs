@@ -14,6 +14,7 @@ use common::{Notes, Process, SOON, code, is_there, leasehold, run, stderr, stdou
 use leasehold_testkit::{Flavor, Server, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 
 fn server() -> Server {
     Server::start(Flavor::Redis)
@@ -117,6 +118,10 @@ fn the_name_is_held_while_the_command_runs_and_free_afterwards() {
 #[test]
 fn signals_reach_the_command() {
     let (server, notes) = (server(), Notes::new());
+    // Under `nohup` the command would ignore it. What is caught here is as usual in what is started from here.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    let _caught = runtime.block_on(async { signal(SignalKind::hangup()).unwrap() });
     for (signal, name) in [
         (Signal::TERM, "TERM"),
         (Signal::INT, "INT"),
@@ -133,9 +138,12 @@ fn signals_reach_the_command() {
             notes.sh(&ready)
         );
         let mut command = run(&server.url(), &[], &script);
-        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         notes.wait(&ready);
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        wait_until(SOON, "the command has ended", || {
+            child.try_wait().unwrap().is_some()
+        });
         let output = child.wait_with_output().unwrap();
         assert_eq!(
             (code(output.status), stdout(&output)),
