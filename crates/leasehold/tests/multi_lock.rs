@@ -5,6 +5,7 @@ mod common;
 
 use std::{
     collections::BTreeSet,
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -21,7 +22,7 @@ use leasehold::{
     Client, Error, ErrorKind, EventKind, Handoff, LostReason, MemoryServer, MultiLock, Owner, Part,
     Released,
 };
-use leasehold_testkit::{Proxy, wait_until_async};
+use leasehold_testkit::{Flavor, Proxy, Server, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -403,6 +404,105 @@ async fn a_name_twice_on_one_server_and_too_few_or_many_names_are_refused() {
     assert_eq!(guard.names().len(), 100);
     guard.release().await.unwrap();
     assert_eq!(server.names(), [""; 0]);
+}
+
+/// Ways to two servers, such that one process has the first server's address before the second's, and another has it behind.
+fn crossed_ways(first: &Server, second: &Server) -> [[Proxy; 2]; 2] {
+    let between = Proxy::start(second.addr());
+    let (mut before, mut behind) = (None, None);
+    let mut others = Vec::new();
+    while before.is_none() || behind.is_none() {
+        let way = Proxy::start(first.addr());
+        let place = if way.url() < between.url() {
+            &mut before
+        } else {
+            &mut behind
+        };
+        others.extend(place.replace(way));
+    }
+    let between = [between, Proxy::start(second.addr())];
+    // The second way to the second server is where the other one's comparison wants it, too.
+    let [one, mut two] = between;
+    let behind = behind.expect("just found");
+    while two.url() > behind.url() {
+        others.push(std::mem::replace(&mut two, Proxy::start(second.addr())));
+    }
+    [[before.expect("just found"), one], [behind, two]]
+}
+
+/// A name on two servers, which two processes call by different addresses: they wait for both in one order.
+#[tokio::test]
+async fn processes_that_call_two_servers_differently_do_not_wait_in_a_circle() {
+    for flavor in Flavor::available() {
+        let (first, second) = (Server::start(flavor), Server::start(flavor));
+        let ways = crossed_ways(&first, &second);
+        let mut holds = Vec::new();
+        for server in [&first, &second] {
+            let client = Client::connect(&server.url()).await.unwrap();
+            holds.push(client.mutex("name").lock().await.unwrap());
+        }
+        let mut waiting = Vec::new();
+        let mut clients = Vec::new();
+        for way in &ways {
+            let mut parts = Vec::new();
+            for proxy in way {
+                // It has not reached its server yet.
+                let client = Client::builder().url(proxy.url()).connect_lazily().unwrap();
+                parts.push(Part::from(client.mutex("name")));
+                clients.push(client);
+            }
+            waiting.push(tokio::spawn(clients[0].multi_lock(parts).lock()));
+        }
+        wait_until_async(SOON, "both wait", || {
+            let waits = clients.iter().filter(|client| {
+                let now = client.footprint();
+                now.waiting > 0 && now.asking == 0
+            });
+            waits.count() == 2
+        })
+        .await;
+        for held in holds {
+            held.release().await.unwrap();
+        }
+        for waits in waiting {
+            let case = format!("{flavor}: no circle");
+            drop(soon(&case, waits).await.unwrap().unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_twice_on_one_server_is_refused_whatever_its_addresses() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let [one, other] = [server.url(), proxy.url()]
+            .map(|url| Client::builder().url(url).connect_lazily().unwrap());
+        let parts = [Part::from("a"), other.mutex("a").into()];
+        let multi = one.multi_lock(parts);
+        let error = soon("it waits for itself", multi.lock()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("\"a\" twice"), "{error}");
+    }
+}
+
+/// A server that was never reached has not said which one it is: a multi-lock waits for that with nothing in its hands.
+#[tokio::test]
+async fn a_name_on_a_server_that_was_never_there_is_waited_for() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        proxy.refuse(true);
+        let memory = Client::connect("memory:").await.unwrap();
+        let late = Client::builder().url(proxy.url()).connect_lazily().unwrap();
+        let both = memory.multi_lock([Part::from("name"), late.mutex("name").into()]);
+        let error = both.try_lock_for(100 * MS).await.unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        let mut waiting = pin!(both.lock());
+        let early = tokio::time::timeout(300 * MS, &mut waiting).await;
+        assert!(early.is_err(), "it waits");
+        assert!(!held(&memory, "name").await);
+        proxy.refuse(false);
+        drop(soon("it is there", waiting).await.unwrap());
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use common::{
     assert_nothing_left, int, redisson::Redisson, release, servers, soon, wait_until_idle,
 };
 use futures_util::future::join_all;
-use leasehold::{Client, Guard, Released};
+use leasehold::{Client, Guard, Owner, Released};
 use leasehold_testkit::{Server, wait_until_async};
 
 /// Long enough that a waiter that is not woken is noticed.
@@ -295,6 +295,52 @@ async fn a_downgraded_writer_of_either_side_lets_the_readers_of_the_other_in() {
         assert_eq!(java.obey("read unlock name").await, "unlocked");
         wait_until_idle(&client).await;
         assert_nothing_left(&server, "downgrades beside Redisson").await;
+    }
+}
+
+/// What Redisson asks of the server for that is a field more, as its own thread has that reads under its write lock.
+#[tokio::test]
+async fn redisson_sees_that_a_writer_of_ours_reads_as_well() {
+    for server in servers() {
+        let client = client_of(&server).await;
+        let mut java = Redisson::start(&server, LEASE).await;
+        assert_eq!(java.obey("write lock name").await, "locked");
+        assert_eq!(java.obey("read locked name").await, "false");
+        assert_eq!(java.obey("read lock name").await, "locked");
+        assert_eq!(java.obey("read locked name").await, "true");
+        assert_eq!(java.obey("read unlock name").await, "unlocked");
+        assert_eq!(java.obey("write unlock name").await, "unlocked");
+
+        let lock = client.rw_lock("name").owned_by(&Owner::new());
+        let writes = lock.write().await.unwrap();
+        assert_eq!(java.obey("read locked name").await, "false");
+        let reads = lock.read().await.unwrap();
+        assert_eq!(java.obey("read locked name").await, "true");
+        assert_eq!(java.obey("write locked name").await, "true");
+        assert_eq!(java.obey("read try name 0").await, "false");
+        reads.release().await.unwrap();
+        wait_until_async(SOON, "it only writes", || {
+            int(&server, &["HLEN", "name"]) == 2
+        })
+        .await;
+        assert_eq!(java.obey("read locked name").await, "false");
+        // It reads on when it has written; and nothing is left of either.
+        let reads = lock.read().await.unwrap();
+        writes.release().await.unwrap();
+        wait_until_async(SOON, "it reads only", || {
+            int(
+                &server,
+                &["HEXISTS", "name", &format!("{}:write", reads.owner())],
+            ) == 0
+        })
+        .await;
+        assert_eq!(java.obey("read locked name").await, "true");
+        assert_eq!(java.obey("write locked name").await, "false");
+        assert_eq!(reads.release().await.unwrap(), Released::Freed);
+        let writes = lock.write().await.unwrap();
+        drop((lock.read().await.unwrap(), writes));
+        wait_until_idle(&client).await;
+        assert_nothing_left(&server, "a writer that reads").await;
     }
 }
 

@@ -6,8 +6,10 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    SOON, assert_nothing_left, int, keys, owners, release, restricted, servers, soon,
-    until_waiting_here, wait_until_idle, wire::until_queued,
+    SOON, assert_nothing_left, channels, int, keys,
+    kinds::{AnyGuard, Row},
+    owners, release, restricted, servers, soon, until_waiting_here, wait_until_idle,
+    wire::until_queued,
 };
 use leasehold::{Client, ErrorKind, Guard, Handoff};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
@@ -300,5 +302,114 @@ async fn a_kind_that_may_not_be_renewed_costs_no_other_kind_its_lease() {
         tokio::time::sleep(2 * lease).await; // renewed, or they would be lost: the time itself is what is tested
         let valid = guards.iter().filter(|guard| guard.is_valid()).count();
         assert_eq!(valid, guards.len(), "{}", server.flavor());
+    }
+}
+
+// ---- what a server does not count ----
+
+/// A server that copies what `server` has, and all messages that are published there.
+async fn replica_of(server: &Server) -> Server {
+    server.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    let port = server.port().to_string();
+    let replica = Server::start_with(server.flavor(), &["--replicaof", "127.0.0.1", &port]);
+    wait_until_async(SOON, "the replica follows", || {
+        let told = replica.try_cli(&["INFO", "replication"]);
+        told.is_ok_and(|told| format!("{told:?}").contains("master_link_status:up"))
+    })
+    .await;
+    replica
+}
+
+/// What each row waits behind, and the waiter's place in the server's queue as it would be another client's, in front of it.
+fn stand_in_front(server: &Server, row: Row, here: &str, elsewhere: &str) {
+    if row == Row::Fair {
+        let owner = format!("{elsewhere}:17");
+        server.cli(&["LPUSH", "redisson_lock_queue:{name}", &owner]);
+        let far = "99999999999999";
+        server.cli(&["ZADD", "redisson_lock_timeout:{name}", far, &owner]);
+        let places = "leasehold:{name}:fair:places";
+        server.cli(&["HSET", places, &owner, "30000 1 0"]);
+        return;
+    }
+    let queue = keys(server).into_iter().find(|key| key.ends_with("queue"));
+    let queue = queue.expect("the waiter stands in it");
+    let places: Vec<String> =
+        redis::from_redis_value(server.cli(&["LRANGE", &queue, "0", "-1"])).unwrap();
+    let place = places[0].replace(here, elsewhere);
+    server.cli(&["LPUSH", &queue, &place]);
+}
+
+/// Its client listens on a replica, as after a failover: `PUBLISH` counts no one, and the message is heard.
+#[tokio::test]
+async fn a_waiter_that_is_not_counted_is_given_nothing_that_the_next_is_given_too() {
+    const ELSEWHERE: &str = "00000000-0000-4000-8000-000000000000";
+    let rows = [
+        Row::Mutex,
+        Row::Fenced,
+        Row::Plain,
+        Row::Write,
+        Row::Read,
+        Row::Upgradeable,
+        Row::Fair,
+    ];
+    for server in servers() {
+        let replica = replica_of(&server).await;
+        for row in rows {
+            for force in [false, true] {
+                let case = format!("{}, {row:?}, force {force}", server.flavor());
+                server.cli(&["FLUSHALL"]);
+                restricted(
+                    &server,
+                    &Proxy::start(server.addr()),
+                    &["&*", "+@all", "-pubsub"],
+                )
+                .await;
+                let url = server.url().replacen("://", "://worker:pw@", 1);
+                let builder = || Client::builder().url(&url).fair_wait_timeout(500 * MS);
+                let holder = builder().connect().await.unwrap();
+                let waiter = builder().connect().await.unwrap();
+                let first = match row {
+                    Row::Read | Row::Upgradeable => Row::Write,
+                    row => row,
+                };
+                let first = first.lock(&holder, "name");
+                let held = first.lock().await.unwrap();
+                let waiting = tokio::spawn(row.lock(&waiter, "name").lock());
+                wait_until_async(SOON, "it is in line", || {
+                    let stands = keys(&server).iter().any(|key| key.contains("queue"));
+                    let hears = channels(&server).iter().any(|c| c.contains(":grant:"));
+                    stands && hears
+                })
+                .await;
+                let inbox = channels(&server)
+                    .into_iter()
+                    .find(|channel| channel.contains(":grant:"))
+                    .expect("the waiter's");
+                let here = inbox.rsplit(':').next().expect("its client");
+                let inbox = inbox.replace(here, ELSEWHERE);
+                stand_in_front(&server, row, here, ELSEWHERE);
+                let mut ears = replica.connection();
+                ears.set_read_timeout(Some(SOON)).unwrap();
+                let mut ears = ears.as_pubsub();
+                ears.subscribe(&inbox).unwrap();
+
+                if force {
+                    assert!(first.force_unlock().await.unwrap(), "{case}");
+                } else {
+                    held.release().await.unwrap();
+                }
+                let guard: AnyGuard = soon(&case, waiting).await.unwrap().unwrap();
+                assert!(guard.is_valid(), "{case}");
+                server.cli(&["PUBLISH", &inbox, "end"]);
+                loop {
+                    let heard: String = ears.get_message().unwrap().get_payload().unwrap();
+                    if heard == "end" {
+                        break;
+                    }
+                    assert_eq!(heard, "0", "{case}: it was given the name, too");
+                }
+                guard.release().await.unwrap();
+            }
+        }
     }
 }

@@ -269,7 +269,8 @@ async fn a_user_with_the_documented_permissions_can_change_the_mode() {
         let rules: Vec<&str> = rules
             .iter()
             .map(String::as_str)
-            .filter(|rule| !rule.starts_with('>') && !rule.starts_with('~'))
+            .filter(|rule| rule.starts_with('+'))
+            .chain(["&*"])
             .collect();
         let (one, two, three) = (
             restricted(&server, &proxy, &rules).await,

@@ -279,8 +279,9 @@ impl Episode<'_> {
         let left = if self.chance(25) {
             let holds = self.random.u8(1..4).to_string();
             let listens = u8::from(self.hears[id.client]).to_string();
+            let reads = self.random.u8(..2).to_string();
             let (channel, grants) = self.played.channels();
-            let reply = self.call(COUNT, [field, holds, channel, grants, listens])?;
+            let reply = self.call(COUNT, [field, holds, channel, grants, listens, reads])?;
             i64::from(reply != [0])
         } else if id.lease.is_multiple_of(2) {
             let reply = self.call(RENEW, [id.lease_ms.to_string(), "1".to_owned(), field])?;

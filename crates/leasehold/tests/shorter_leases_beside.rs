@@ -39,8 +39,6 @@ enum Hidden {
     BehindTheDead,
     /// The next one's lease is too long for our own waiters to be told.
     ByALongerLease,
-    /// The user may not ask who listens.
-    ByTheRights,
     /// The name is taken by force.
     ByForce,
 }
@@ -55,17 +53,9 @@ macro_rules! redisson_hears {
                     Hidden::Nothing,
                     Hidden::BehindTheDead,
                     Hidden::ByALongerLease,
-                    Hidden::ByTheRights,
                     Hidden::ByForce,
                 ] {
-                    let mut url = server.url();
-                    if hidden == Hidden::ByTheRights {
-                        server.cli(&[
-                            "ACL", "SETUSER", "w", "on", ">p", "~*", "&*", "+@all", "-pubsub",
-                        ]);
-                        url = url.replace("redis://", "redis://w:p@");
-                    }
-                    let connect = async || Client::connect(&url).await.unwrap();
+                    let connect = async || Client::connect(&server.url()).await.unwrap();
                     let (holder, next) = (connect().await, connect().await);
                     let lease = match hidden {
                         Hidden::ByALongerLease => Duration::from_secs(13),

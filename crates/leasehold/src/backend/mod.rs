@@ -82,6 +82,11 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;
 
+    /// The server as all processes tell it apart from others, whichever address they use; `None`: it has not been reached yet.
+    fn identity(&self) -> Option<String> {
+        Some(self.server())
+    }
+
     /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
     fn listen(&self, id: LockId) -> Reply<()>;
 
@@ -247,6 +252,8 @@ pub(crate) struct Count {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) holds: u32,
+    /// So many of them only read, of a hold that writes.
+    pub(crate) reads: u32,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.
     pub(crate) listening: bool,
 }

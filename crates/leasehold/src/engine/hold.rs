@@ -393,6 +393,11 @@ impl Hold {
         count.max(1)
     }
 
+    /// The guards that only read, of a hold that writes or may upgrade.
+    pub(crate) fn readers(&self) -> u32 {
+        self.state.lock().readers
+    }
+
     /// Ends the hold as lost, unless it has ended before.
     pub(crate) fn lose(self: &Arc<Self>, reason: LostReason) {
         if self.term.end(End::Lost(reason)) {

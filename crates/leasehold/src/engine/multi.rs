@@ -21,21 +21,27 @@ use crate::{
     engine::{
         held::Held,
         hold::Hold,
-        queue::{self, AtOnce, PartRequest, Patience, Waits},
+        queue::{self, AtOnce, PartRequest, Patience, Pauses, Waits},
     },
-    error::Cause,
+    error::{Cause, Invalid},
 };
 
-/// Takes all of these locks, as patiently as told; `None` if one of them was held. They are in an order that all processes
-/// share, and no two are the same.
+/// Takes all of these locks, as patiently as told; `None` if one of them was held. They are in the order of their names, which all
+/// processes share, and no two are the same.
 pub(crate) async fn acquire(
-    parts: &[PartRequest],
+    parts: &mut [PartRequest],
     patience: Patience,
 ) -> Result<Option<Vec<Held>>, Error> {
     let until = match patience {
         Patience::For(wait) => Instant::now().checked_add(wait),
         Patience::Once | Patience::Forever => None,
     };
+    if parts
+        .windows(2)
+        .any(|pair| pair[0].id.name == pair[1].id.name)
+    {
+        Box::pin(order_by_server(parts, patience, until)).await?;
+    }
     let mut taking = Taking {
         parts,
         patience,
@@ -64,6 +70,56 @@ pub(crate) async fn acquire(
         doing: format!("lock {} names at once", parts.len()).into(),
         source: Arc::new(OverTooSoon { what, length }) as Cause,
     })
+}
+
+/// Brings the parts of one name, which are on several servers, into the order of what these are to all processes: an address may be
+/// written in two ways. A server that was never reached is waited for, with nothing held.
+async fn order_by_server(
+    parts: &mut [PartRequest],
+    patience: Patience,
+    until: Option<Instant>,
+) -> Result<(), Error> {
+    for PartRequest { core, id, .. } in &*parts {
+        let mut pauses = Pauses::default();
+        while core.backend.identity().is_none() {
+            core.check_open()?;
+            // With the first connection a server has told which one it is, also if it refuses this.
+            let asked = core.backend.inspect(id.clone());
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let answer = match left {
+                Some(left) => core.within(left, asked).await,
+                None => Some(asked.await),
+            };
+            let failure = match answer {
+                Some(Ok(_)) => continue,
+                Some(Err(failure)) if failure.is_final() || patience == Patience::Once => failure,
+                Some(Err(_)) => {
+                    pauses.pause(core).await;
+                    continue;
+                }
+                None => core.time_is_up(),
+            };
+            if core.backend.identity().is_none() {
+                return Err(failure.into_read_error(format!("lock {:?}", id.name)));
+            }
+        }
+    }
+    parts.sort_by_cached_key(|part| (part.id.name.clone(), part.core.backend.identity()));
+    let is_twice = |pair: &&[PartRequest]| {
+        pair[0].id.name == pair[1].id.name
+            && pair[0].core.backend.identity() == pair[1].core.backend.identity()
+    };
+    match parts.windows(2).find(is_twice) {
+        Some(pair) => Err(twice(pair[0].id.name.as_str())),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn twice(name: &str) -> Error {
+    let twice = format!("{name:?} twice on one server");
+    let invalid = Invalid::new("a name to lock with others", twice, "there once");
+    let invalid = invalid.remedy("name each lock once: its holder would wait for itself");
+    invalid.into()
 }
 
 /// For so long a caller that has no patience waits until what it had is given back.

@@ -44,13 +44,14 @@ const NAMES_MOST: usize = 100;
 ///
 /// Mutexes and spin mutexes of one client are asked for together, in one round trip: the server gives all of them, or none. Other kinds, and other
 /// clients, take a round trip each. If a part is held, the caller takes the parts in one order, the same in every process
-/// (by name, then by address of the server), and waits for each in that lock's own queue, **with those before it in its
+/// (by name, then by the `run_id` of the server), and waits for each in that lock's own queue, **with those before it in its
 /// hands**. So multi-locks never wait for each other in a circle, and none starves where its parts do not. `try_lock` waits
 /// for no holder, and keeps nothing if one part is held.
 ///
-/// Two things can still wait for themselves: a task that holds a name and asks for a multi-lock with a smaller one, while another
-/// does the reverse; and one name on two servers that processes call by different addresses. Take all names by one multi-lock, and
-/// write addresses alike.
+/// Two things can still wait for themselves. A task that holds a name and asks for a multi-lock with a smaller one, while another
+/// does the reverse: take all names by one multi-lock. And one name on two servers, if callers do not know these by the same `run_id`: a user
+/// may not ask for it (`INFO`; then its order is by address), or one of the servers restarts while a caller waits. Then use
+/// [`try_lock_for`](MultiLock::try_lock_for), whose wait has an end.
 ///
 /// # One part is lost
 ///
@@ -287,10 +288,11 @@ impl MultiLock {
             let names = requests.iter().map(|part| part.id.name.as_str());
             let scope = Scope::of_locks(names);
             scope.enter(|| requests.iter().for_each(|part| story::asks(&part.id)));
+            let acquiring = multi::acquire(&mut requests, patience);
             let held = if scope.is_wanted() {
-                Box::pin(scope.around(Box::pin(multi::acquire(&requests, patience)))).await?
+                Box::pin(scope.around(Box::pin(acquiring))).await?
             } else {
-                multi::acquire(&requests, patience).await?
+                acquiring.await?
             };
             Ok(held.map(MultiGuard::new))
         }
@@ -337,11 +339,7 @@ fn in_order(parts: Vec<(Handle, Access)>) -> Result<Arc<[(Handle, Access)]>, Err
             continue;
         };
         if (one.name().cmp(other.name())).then(server.cmp(other_server)) == Ordering::Equal {
-            let twice = format!("{:?} twice on one server", one.name());
-            let invalid = Invalid::new("a name to lock with others", twice, "there once");
-            return Err(invalid
-                .remedy("name each lock once: its holder would wait for itself")
-                .into());
+            return Err(multi::twice(one.name()));
         }
     }
     Ok(keyed.into_iter().map(|(_, part)| part).collect())

@@ -157,6 +157,11 @@ impl Beliefs {
                 continue;
             }
             let owner = owner_of(field);
+            let lease = format!("{{{name}}}:{field}:rwlock_timeout:1");
+            let writer = format!("{field}:write");
+            if !ends.contains_key(&lease) && hash.iter().any(|(other, _)| *other == writer) {
+                continue; // a writer's own reads, for Redisson to see
+            }
             writers += usize::from(field.ends_with(":write"));
             may_upgrade += usize::from(field.ends_with(":upgrade"));
             if self.holders.insert(owner, field.clone()).is_some() {

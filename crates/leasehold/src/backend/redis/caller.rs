@@ -58,6 +58,11 @@ impl Caller {
         self.commands.trouble()
     }
 
+    /// The server that was reached last.
+    pub(super) fn identity(&self) -> Option<String> {
+        self.commands.identity()
+    }
+
     /// Whether there has ever been a connection.
     pub(super) fn has_worked(&self) -> bool {
         self.commands.has_worked()

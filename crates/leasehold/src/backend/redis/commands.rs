@@ -45,6 +45,11 @@ impl Commands {
         self.lanes.trouble()
     }
 
+    /// The server that was reached last.
+    pub(super) fn identity(&self) -> Option<String> {
+        self.lanes.identity()
+    }
+
     /// Whether there has ever been a connection.
     pub(super) fn has_worked(&self) -> bool {
         self.lanes.has_worked()

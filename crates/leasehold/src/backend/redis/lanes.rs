@@ -259,6 +259,11 @@ impl Lanes {
         self.dialler.has_worked.load(Ordering::Relaxed)
     }
 
+    /// The server that was reached last.
+    pub(super) fn identity(&self) -> Option<String> {
+        self.dialler.identity.lock().clone()
+    }
+
     /// Renewals will want a connection.
     pub(super) fn prepare(&self) {
         self.of_home.dial();
@@ -528,6 +533,8 @@ pub(super) struct Dialler {
     connect_timeout: Duration,
     /// A connection has come about.
     has_worked: AtomicBool,
+    /// The server that was reached last: its `run_id` and the database, or its address where it does not say.
+    identity: Mutex<Option<String>>,
     /// The client was shut down.
     is_shut: AtomicBool,
 }
@@ -539,6 +546,7 @@ impl Dialler {
             name,
             connect_timeout,
             has_worked: AtomicBool::new(false),
+            identity: Mutex::default(),
             is_shut: AtomicBool::new(false),
         }
     }
@@ -558,11 +566,14 @@ impl Dialler {
             greeting.cmd("CLIENT").arg("SETNAME").arg(&self.name);
             // A server outside of a cluster, or one that forbids it, answers with an error.
             greeting.cmd("CLUSTER").arg("MYID");
+            greeting.cmd("INFO").arg("server");
             let multiplexed = &mut connection.multiplexed;
-            let answers = multiplexed.send_packed_commands(&greeting, 0, 2).await;
-            if let Ok([_, Value::BulkString(_)]) = answers.as_deref() {
+            let answers = multiplexed.send_packed_commands(&greeting, 0, 3).await;
+            if let Ok([_, Value::BulkString(_), _]) = answers.as_deref() {
                 return Err(NoConnection::Unfit(Arc::new(InCluster)));
             }
+            let info = answers.as_ref().ok().and_then(|answers| answers.last());
+            let identity = self.target.identity(info.cloned());
             let named = answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil));
             match named.and_then(Value::extract_error) {
                 // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
@@ -573,7 +584,10 @@ impl Dialler {
                 {
                     Err(error.into())
                 }
-                _ => Ok(connection),
+                _ => {
+                    *self.identity.lock() = Some(identity);
+                    Ok(connection)
+                }
             }
         };
         // The login is part of it, and has no timeout of its own.

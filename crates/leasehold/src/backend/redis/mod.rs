@@ -110,6 +110,10 @@ impl Backend for Redis {
         self.shown.clone()
     }
 
+    fn identity(&self) -> Option<String> {
+        self.caller.identity()
+    }
+
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let Some(first) = batch.first() else {
             return Box::pin(std::future::ready(Ok(Vec::new())));

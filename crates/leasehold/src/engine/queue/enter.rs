@@ -295,6 +295,7 @@ pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
         access: hold.spec().access,
         lease: hold.lease,
         holds: hold.counted(),
+        reads: hold.readers(),
         listening: hold.core.queues.is_listening(&hold.queue.id),
     };
     hold.core.backend.count(count).await

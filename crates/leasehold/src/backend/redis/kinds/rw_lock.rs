@@ -221,7 +221,7 @@ impl Wire for RwLockWire {
 
     fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
         let id = &step.id;
-        let call = Call::new(&COUNT, 3, 5, size_hint(&id.name, 5))
+        let call = Call::new(&COUNT, 3, 6, size_hint(&id.name, 5))
             .arg(id.name.as_str())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -229,7 +229,8 @@ impl Wire for RwLockWire {
             .arg(step.holds)
             .text(channel(&id.name))
             .text(id.grant_channel(""))
-            .arg(u8::from(step.listening));
+            .arg(u8::from(step.listening))
+            .arg(step.reads);
         caller.call(call, counted)
     }
 

@@ -31,10 +31,19 @@ local function stays(wish, others, waiting)
   return waiting == 0 and (wish == '2' or wish == '1' and others <= 0)
 end
 
--- Whether a client may hear this channel. What PUBLISH counts includes monitors of all channels (PSUBSCRIBE).
-local function may_hear(channel)
+-- Whether a client hears this channel; nil: the server does not tell (PUBSUB is not permitted). Then no name is given away by a message:
+-- PUBLISH may count none where a client on a replica hears it, and the next would be given the name as well (S1). What PUBLISH counts
+-- includes monitors of all channels (PSUBSCRIBE).
+local function hears(channel)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)
-  return heard.err or heard[2] ~= 0
+  if heard.err then
+    return nil
+  end
+  return heard[2] ~= 0
+end
+
+local function may_hear(channel)
+  return hears(channel) ~= false
 end
 
 -- The client of a place, or of an owner.
@@ -43,10 +52,10 @@ local function client_in(place)
 end
 
 -- Whether a client listens on the channel beside the calling one and those of `places`, which stood in our queue: one of Redisson's, or
--- one that waits for another kind or in another database. True where that cannot be told. The places of the dead count for nothing.
+-- one that waits for another kind or in another database. True where the server miscounts. The places of the dead count for nothing.
 local function is_heard_beside(places, owner, channel, listening, grants)
   local heard = pcall('PUBSUB', 'NUMSUB', channel)
-  if heard.err or heard[2] < 0 or heard[2] > 1000000 then
+  if heard[2] < 0 or heard[2] > 1000000 then
     return true
   end
   local asked, inboxes = { [client_in(owner) or ''] = true }, {}

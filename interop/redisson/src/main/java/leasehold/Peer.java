@@ -24,6 +24,7 @@ import org.redisson.config.Config;
  * try NAME MS            waits so long                    true | false
  * unlock NAME                                             unlocked
  * force NAME             unlocks it for any holder        true | false
+ * locked NAME            whether any holder has it        true | false
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
  * contend NAME THREADS HELD_MS MS                         HOLDS LONGEST_WAIT_US, see {@link Contend}
@@ -112,6 +113,8 @@ public final class Peer {
         return "unlocked";
       case "force":
         return "" + lock.forceUnlock();
+      case "locked":
+        return "" + lock.isLocked();
       case "line":
         return Fair.line(lock, Path.of(words[2]), words[3]);
       case "count":

@@ -14,7 +14,8 @@
 -- ARGV    places     integer for each waiter: lease id, lease_ms, and the number of this ask
 --
 -- Returns {foreign, ttl_ms, n, ...}: foreign 1: clients of Redisson's hold the name or wait for it; ttl_ms how long the holder's
---         lease lasts, or the next may take to have it, -1: without an end; n: the numbers of the waiters that do not wait
+--         lease lasts, or the next may take to have it, -1: without an end; n: the numbers of the waiters that do not wait, or
+--         are next while the name is free, and must ask for it
 -- Error   the name is as it was, or given to the next in the queue.
 -- Retry   safe: it makes no place, a place keeps the latest ask (B3), and the next has the name only if it is free.
 local missing, asks = {}, {}
@@ -51,9 +52,10 @@ for i, owner in ipairs(queue) do
     call('ZADD', KEYS[4], deadline_of(alive_ms, before, latest), owner)
   elseif places[i] then
     -- Of another client of ours. What died stays no longer than it must, for Redisson's clients do not pass it over.
-    if is_there(owner) then
+    local there = is_there(owner)
+    if there then
       call('HDEL', KEYS[5], '?' .. owner)
-    elseif silent_for(owner) >= dead_ms then
+    elseif there == false and silent_for(owner) >= dead_ms then
       leave(owner)
     end
   else
@@ -77,11 +79,15 @@ if #queue > 0 then
   keep_queue(ARGV[5], ours < #queue)
 end
 
-local ttl
+local ttl, looks
 if holders[1] then
   ttl = call('PTTL', KEYS[1])
 else
-  ttl = pass_on() or dead_ms
+  local first = next_in_line()
+  if asks[first] and hears(grants .. ARGV[4]) == nil then
+    looks = first -- no message gives it the name
+  end
+  ttl = not looks and pass_on() or dead_ms
 end
 local reply = { foreign and 1 or 0, ttl }
 for i = 7, #ARGV, 3 do
@@ -90,6 +96,8 @@ for i = 7, #ARGV, 3 do
     -- What may be left of a place that was taken from the list makes no place: its next ask does.
     call('ZREM', KEYS[4], owner)
     call('HDEL', KEYS[5], owner)
+  end
+  if not asks[owner].found or owner == looks then
     reply[#reply + 1] = (i - 4) / 3
   end
 end

@@ -73,10 +73,14 @@ local function may_live(owner)
   return true
 end
 
--- Whether a waiter of ours can be given the lock: its client listens, and has kept its place in time. One that is stopped listens, too.
+-- Whether a waiter of ours can be given the lock: its client listens, and has kept its place in time; nil: it has, and the server does
+-- not tell who listens. One that is stopped listens, too.
 local function is_there(owner)
   local deadline = tonumber(call('ZSCORE', KEYS[4], owner) or '')
-  return (not deadline or deadline > now) and may_hear(grants .. client_of(owner))
+  if deadline and deadline <= now then
+    return false
+  end
+  return hears(grants .. client_of(owner))
 end
 
 -- Reads the queue from its head. Each call returns the next owner; `has_left`: the one before it was taken out. A long queue is not read
@@ -123,7 +127,7 @@ local function next_in_line(asks)
       end
     elseif is_given_up(owner) then
       lives = false
-    elseif is_there(owner) then
+    elseif is_there(owner) ~= false then
       return owner, place
     else
       lives = silent_for(owner) < dead_ms
@@ -150,13 +154,24 @@ local function pass_to(owner, place, left)
     pcall('PUBLISH', channel .. ':' .. owner, '0')
     return left or dead_ms, false
   end
+  local inbox = grants .. client_of(owner)
+  if hears(inbox) == nil then
+    -- It looks, as Redisson's do, and is dead if it does not.
+    local look_ms = dead_ms - silent_for(owner)
+    if look_ms <= 0 then
+      leave(owner)
+      return nil
+    end
+    pcall('PUBLISH', inbox, '0')
+    return look_ms, true
+  end
   local lease_ms, ask = string.match(place, '^(%d+) (%d+)')
   leave(owner)
   if not write(owner, lease_ms) then
     return nil
   end
   -- It must be the holder before it is told so. If no connection hears it, that client is gone.
-  local told = pcall('PUBLISH', grants .. client_of(owner), owner .. ' ' .. lease_ms .. ' ' .. ask)
+  local told = pcall('PUBLISH', inbox, owner .. ' ' .. lease_ms .. ' ' .. ask)
   if type(told) == 'number' and told > 0 then
     return tonumber(lease_ms), true
   end

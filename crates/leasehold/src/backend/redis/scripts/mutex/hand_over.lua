@@ -45,7 +45,7 @@ local function give_to_next(from, grants, tokens)
   while place do
     moved = moved + 1
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
-    if owner and not is_given_up(owner) and may_hear(grants .. client) then
+    if owner and not is_given_up(owner) and hears(grants .. client) then
       if from then
         take_out(from)
         from = nil

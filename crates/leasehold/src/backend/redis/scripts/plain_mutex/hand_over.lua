@@ -26,7 +26,7 @@ local function give_to_next(grants)
   while place do
     moved = moved + 1
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
-    if owner and not is_given_up(owner) and may_hear(grants .. client) then
+    if owner and not is_given_up(owner) and hears(grants .. client) then
       if not write(owner, lease_ms) then
         return nil
       end

@@ -47,8 +47,7 @@ local function writer_waits()
       local owner = to_upgrade(waits)
       local hold = owner and found.by[owner .. ':upgrade']
       if hold or not owner then
-        local heard = pcall('PUBSUB', 'NUMSUB', ARGV[5] .. client)
-        if heard.err or heard[2] ~= 0 then
+        if may_hear(ARGV[5] .. client) then
           return true, hold and hold.left
         end
       end

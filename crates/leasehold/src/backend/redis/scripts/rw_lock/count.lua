@@ -8,6 +8,7 @@
 -- ARGV[3] channel    bytes   where Redisson's waiters listen, and ours
 -- ARGV[4] grants     bytes   prefix of the channels on which our clients hear that the name is theirs
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
+-- ARGV[6] reads      integer so many of the writer's holds only read
 --
 -- Returns 1 written; 2 written, and a client waits that may not hold the name beside this reader; 0 not ours
 -- Retry   safe: the count is absolute.
@@ -30,6 +31,15 @@ if string.sub(field, -6) ~= ':write' and call('EXISTS', KEYS[2] .. field .. ':rw
   return 0
 end
 call('HSET', KEYS[1], field, ARGV[2])
+if writes and field == ARGV[1] then
+  -- Redisson's writer has a field for its reads. To us it is a reader whose lease is over, which holds nothing.
+  local reader = string.sub(field, 1, -7)
+  if ARGV[6] == '0' then
+    call('HDEL', KEYS[1], reader)
+  else
+    call('HSET', KEYS[1], reader, ARGV[6])
+  end
+end
 if writes then
   return 1
 end

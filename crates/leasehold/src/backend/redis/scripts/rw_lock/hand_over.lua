@@ -154,7 +154,8 @@ end
 
 -- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it up to the next
 -- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
--- length of the first one's lease, or nil if there is none; and whether readers have it now and no writer waits behind them.
+-- length of the first one's lease, or nil if there is none; and whether readers have it now and no writer waits behind them. Where the
+-- server does not tell who hears, all in the queue are told to look.
 --
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
@@ -166,7 +167,11 @@ local function give_to_next(grants, before)
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     -- The place of a lease id that holds already, in whichever form, is none to give the name to (B4), nor to take it from (S1).
     local fits = field and not hold_of(found, field) and judge(field, holders) or 'gone'
-    if fits == 'last' then
+    local heard = fits == 'fits' and hears(grants .. client)
+    if heard == nil then
+      tell_to_look(KEYS[3], grants, 1, math.huge)
+      break
+    elseif fits == 'last' then
       break
     elseif fits == 'waits' then
       at = at + 1
@@ -174,7 +179,7 @@ local function give_to_next(grants, before)
       call('LREM', KEYS[3], 1, place)
       moved = moved + 1
     end
-    if fits == 'fits' and not is_given_up(field) and may_hear(grants .. client) then
+    if heard and not is_given_up(field) then
       if not taken_out then
         take_out()
       end
