@@ -51,6 +51,23 @@ impl Watched for Part<'_> {
     }
 }
 
+/// The hold of work inside `run`, which is polled only while it is valid.
+pub(crate) struct InsideRun;
+
+impl Watched for InsideRun {
+    fn is_valid(&self) -> bool {
+        true
+    }
+
+    fn owner(&self) -> String {
+        "inside run".to_owned()
+    }
+
+    fn lost_reason(&self) -> Option<String> {
+        None
+    }
+}
+
 /// The kind of an error, as a word; for a refusal with the server's reason, since none is expected.
 pub(crate) fn kind(error: &Error) -> String {
     match error {

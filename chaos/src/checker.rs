@@ -45,6 +45,9 @@ pub(crate) struct Checker {
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) lost: BTreeMap<String, u64>,
     pub(crate) ends: BTreeMap<String, u64>,
+    /// How work inside `run` ended, and how often it was polled.
+    pub(crate) runs: BTreeMap<String, u64>,
+    pub(crate) polls: u64,
     /// After the faults ended: how long asks took that were open then or came later.
     pub(crate) calm_waits_ns: Vec<u64>,
     pub(crate) calm_since: Option<u64>,
@@ -140,6 +143,10 @@ impl Checker {
                 if let Some(earlier) = self.increments.add(increment) {
                     self.lost_updates.push((earlier, increment));
                 }
+            }
+            Record::Ran { how, polls } => {
+                *self.runs.entry(how).or_default() += 1;
+                self.polls += polls;
             }
             Record::Ready { setup } => {
                 self.setups.insert(process, setup);

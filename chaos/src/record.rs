@@ -84,6 +84,13 @@ pub(crate) enum Record {
         /// When it was written, not before.
         at: u64,
     },
+    /// Work inside `run` has ended.
+    Ran {
+        /// `output`, `dropped`, or the kind of the error.
+        how: String,
+        /// How often it was polled.
+        polls: u64,
+    },
     /// The process has connected and works.
     Ready {
         /// The setup drawn for it.

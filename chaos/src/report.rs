@@ -70,6 +70,8 @@ pub(crate) struct Report {
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) ends: BTreeMap<String, u64>,
     pub(crate) lost: BTreeMap<String, u64>,
+    pub(crate) runs: BTreeMap<String, u64>,
+    pub(crate) polls_inside: u64,
     pub(crate) increments: usize,
     /// On the server at the end, by kind: how many, and the longest time to live.
     pub(crate) left_with_end: BTreeMap<String, (usize, i64)>,
@@ -93,6 +95,8 @@ impl Report {
         self.answers = checker.answers.clone();
         self.ends = checker.ends.clone();
         self.lost = checker.lost.clone();
+        self.runs = checker.runs.clone();
+        self.polls_inside = checker.polls;
         self.increments = checker.proved_increments();
         self.other.extend(checker.sentences.iter().cloned());
         // The library knows by itself that this cannot be.
@@ -210,6 +214,10 @@ impl fmt::Display for Report {
         row("asks ended with", listed(&self.answers))?;
         row("guards ended by", listed(&self.ends))?;
         row("guards lost by", listed(&self.lost))?;
+        row(
+            "work inside run",
+            format!("{} polls; {}", self.polls_inside, listed(&self.runs)),
+        )?;
         row("proved increments", self.increments.to_string())?;
         let left = self.left_with_end.iter();
         let left: Vec<String> = left

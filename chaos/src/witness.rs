@@ -75,7 +75,12 @@ impl<'a> Witness<'a> {
     pub(crate) fn look(&mut self, guard: &impl Watched) -> bool {
         let before = now();
         let valid = guard.is_valid();
-        let after = now();
+        self.saw(valid, before, now(), guard);
+        valid
+    }
+
+    /// What a look that began and ended then has answered.
+    pub(crate) fn saw(&mut self, valid: bool, before: u64, after: u64, guard: &impl Watched) {
         match (valid, self.lost) {
             (true, true) => self.journal.write(Record::Revived {
                 guard: self.guard,
@@ -104,7 +109,6 @@ impl<'a> Witness<'a> {
             }
             (false, true) => {}
         }
-        valid
     }
 
     fn still(&mut self, at: u64) {

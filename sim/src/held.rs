@@ -59,6 +59,13 @@ impl Held {
         self.guard.as_ref()
     }
 
+    /// As the checks see it.
+    pub fn visible(&self) -> Option<Visible> {
+        let shared = self.world.lock();
+        let mut guards = shared.guards.iter();
+        guards.find(|visible| visible.id == self.id).cloned()
+    }
+
     fn take(&mut self, how: &str) -> Option<Guard> {
         let guard = self.guard.take()?;
         let mut shared = self.world.lock();
@@ -79,14 +86,7 @@ impl Held {
 
     /// The guard itself, for a change after which it is looked at again. Until then its hold stays in sight: a future has it.
     pub fn into_guard(mut self) -> Option<(Guard, Changing)> {
-        let visible = {
-            let shared = self.world.lock();
-            shared
-                .guards
-                .iter()
-                .find(|there| there.id == self.id)?
-                .clone()
-        };
+        let visible = self.visible()?;
         let guard = self.take("changes")?;
         self.world.lock().guards.push(visible);
         Some((guard, Changing(self.id, World::clone(&self.world))))

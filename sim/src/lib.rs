@@ -22,4 +22,5 @@ pub mod states;
 pub mod styles;
 pub mod tasks;
 pub mod wire;
+pub mod work;
 pub mod world;

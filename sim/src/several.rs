@@ -16,6 +16,7 @@ use crate::{
     lock::Lock,
     shared::{GivenBack, LETTERS, NAMES, Visible, World},
     tasks::{Asked, Task, With, choose},
+    work::Work,
 };
 
 /// A multi-lock in the hands of a task: each part is seen by the checks for exactly as long as the task can use it.
@@ -136,7 +137,9 @@ impl Task {
                     let time = fraction(self.config.lease, self.config.hold * r.f64());
                     self.doing(|| format!("holds all for {:?}", Duration::from_nanos(time)));
                     if r.bool() {
-                        let _ = guard.run(self.rest(time)).await;
+                        let work = Work::under(&self.world, held.seen.iter().cloned());
+                        let run = guard.run(self.work(&work, time, || guard.verify()));
+                        work.watch(run).await;
                     } else {
                         self.rest(time).await;
                     }

@@ -75,6 +75,24 @@ pub struct LatchWait {
     pub since: u64,
 }
 
+/// The last effect of work inside `run` under a name. Only holders that exclude all others write to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cell {
+    pub version: u64,
+    pub holder: u64,
+    pub client: u8,
+    pub at: u64,
+}
+
+/// Something about `run` that is a breach, unless the server forgot a hold.
+#[derive(Clone, Debug)]
+pub struct Stray {
+    /// Work had an effect beside another holder: of which name, and when both were there.
+    pub beside: Option<(u8, u64)>,
+    pub kind: &'static str,
+    pub what: String,
+}
+
 #[derive(Debug)]
 pub struct Shared {
     pub config: Config,
@@ -83,6 +101,9 @@ pub struct Shared {
     pub guards: Vec<Visible>,
     /// Leases of which there was a guard: client, lease id.
     pub guarded: BTreeSet<(u8, u64)>,
+    /// By name.
+    pub cells: Vec<Cell>,
+    pub strays: Vec<Stray>,
     pub waits: BTreeMap<u64, Wait>,
     /// The present operation of each task of each client; gone when it is done.
     pub doing: BTreeMap<(u8, u8), String>,
@@ -131,6 +152,8 @@ impl Shared {
             dice,
             guards: Vec::new(),
             guarded: BTreeSet::new(),
+            cells: vec![Cell::default(); usize::from(config.names)],
+            strays: Vec::new(),
             waits: BTreeMap::new(),
             doing: BTreeMap::new(),
             stalled: BTreeMap::new(),

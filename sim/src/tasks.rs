@@ -22,6 +22,7 @@ use crate::{
     invariants::l4,
     lock::Lock,
     shared::{LETTERS, NAMES, Wait, Waits, World},
+    work::Work,
 };
 
 /// One task of one client.
@@ -293,8 +294,9 @@ impl Task {
                     let time = some_time(r);
                     self.doing(|| format!("holds for {:?}", Duration::from_nanos(time)));
                     if r.bool() {
-                        let run = guard.run(self.rest(time));
-                        let _ = self.stall(name, With::Guard, run).await;
+                        let work = Work::under(&self.world, guarded.visible());
+                        let run = guard.run(self.work(&work, time, || guard.verify()));
+                        let _ = self.stall(name, With::Guard, work.watch(run)).await;
                     } else {
                         self.rest(time).await;
                     }

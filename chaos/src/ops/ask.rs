@@ -13,6 +13,7 @@ use leasehold::{Error, Guard, Handoff};
 use super::{
     LONGEST_LEASE, World,
     hold::{self, Terms},
+    inside::Inside,
     latch,
 };
 use crate::{
@@ -115,14 +116,62 @@ impl Plan {
 macro_rules! ask {
     ($world:expr, $plan:expr, $rng:expr, $lock:expr, $verb:ident) => {{
         let plan = $plan;
+        let lock = leased!(plan, $lock);
+        ask_as_it_is!($world, plan, $rng, lock, $verb);
+    }};
+}
+
+macro_rules! leased {
+    ($plan:expr, $lock:expr) => {{
         let lock = $lock;
-        let lock = match plan.lease {
+        match $plan.lease {
             Lease::Fixed(lease) => lock.fixed_lease(lease),
             Lease::Renewed(lease) => lock.lease(lease),
             Lease::MaxHold(most) => lock.max_hold(most),
             Lease::OfTheClient => lock,
-        };
-        ask_as_it_is!($world, plan, $rng, lock, $verb);
+        }
+    }};
+}
+
+macro_rules! handed_on {
+    ($plan:expr, $lock:expr) => {{
+        let lock = $lock;
+        match $plan.handoff {
+            Some(handoff) => lock.handoff(handoff),
+            None => lock,
+        }
+    }};
+}
+
+/// Asks by one of the verbs, or by the call that locks, runs work and releases.
+macro_rules! ask_or_run {
+    ($world:expr, $plan:expr, $rng:expr, $lock:expr) => {{
+        let (world, plan) = ($world, $plan);
+        if $rng.u32(0..5) > 0 {
+            ask!(world, plan, $rng, $lock, lock);
+        } else {
+            let lock = leased!(plan, $lock);
+            let lock = handed_on!(plan, lock);
+            let (ask, names) = (world.journal.number(), [plan.name]);
+            let inside = Inside::asked(world, &names, ask);
+            let mut its = $rng.fork();
+            let work = inside.work(hold::duration(world, $rng), &mut its);
+            let ran = async {
+                match plan.wait {
+                    None => lock.run(work).await.map(Some),
+                    Some(wait) => lock.run_for(wait, work).await,
+                }
+            };
+            let ran = inside.watch(|| true, ran);
+            begins(world, ask, &plan, "run".to_owned());
+            let ended = impatiently(ran, plan.patience).await;
+            if !inside.has_begun() {
+                ends(world, ask, &ended, now());
+            }
+            if let Answer::Failed(_) = ended {
+                pause_after_a_failure($rng).await;
+            }
+        }
     }};
 }
 
@@ -149,11 +198,8 @@ macro_rules! ask_as_it_is {
         ask_as_it_is!($world, $plan, $rng, $lock, write, try_write, try_write_for)
     };
     ($world:expr, $plan:expr, $rng:expr, $lock:expr, $wait:ident, $try:ident, $try_for:ident) => {{
-        let (plan, lock) = ($plan, $lock);
-        let lock = match plan.handoff {
-            Some(handoff) => lock.handoff(handoff),
-            None => lock,
-        };
+        let plan = $plan;
+        let lock = handed_on!(plan, $lock);
         let wait = plan.wait;
         let asked = async {
             match wait {
@@ -178,22 +224,22 @@ pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
     let (client, name) = (world.client(client), &world.names[number]);
     match Kind::of(name) {
         Kind::Mutex => {
-            ask!(world, plan, rng, client.mutex(name), lock);
+            ask_or_run!(world, plan, rng, client.mutex(name));
         }
         Kind::Fenced => {
-            ask!(world, plan, rng, client.fenced_mutex(name), lock);
+            ask_or_run!(world, plan, rng, client.fenced_mutex(name));
         }
         Kind::Plain => {
-            ask!(world, plan, rng, client.plain_mutex(name), lock);
+            ask_or_run!(world, plan, rng, client.plain_mutex(name));
         }
         Kind::Spin => {
-            ask!(world, plan, rng, client.spin_mutex(name), lock);
+            ask_or_run!(world, plan, rng, client.spin_mutex(name));
         }
         Kind::Permit => {
             ask!(world, plan, rng, client.leased_semaphore(name), acquire);
         }
         Kind::Fair => {
-            ask!(world, plan, rng, client.fair_mutex(name), lock);
+            ask_or_run!(world, plan, rng, client.fair_mutex(name));
         }
         Kind::Semaphore => {
             let plan = Plan {
@@ -235,6 +281,18 @@ pub(super) async fn answer<G>(
     rng: &mut Rng,
 ) -> Option<G> {
     let ask = world.journal.number();
+    begins(world, ask, &plan, how);
+    let answer = impatiently(asked, plan.patience).await;
+    ends(world, ask, &answer, now());
+    match answer {
+        Answer::Guard(guard) => return Some(guard),
+        Answer::Failed(_) => pause_after_a_failure(rng).await,
+        Answer::Busy | Answer::Dropped => {}
+    }
+    None
+}
+
+fn begins(world: &World, ask: u64, plan: &Plan, how: String) {
     world.journal.write(Record::Ask {
         ask,
         name: plan.name,
@@ -242,22 +300,21 @@ pub(super) async fn answer<G>(
         wait: plan.wait.map(nanos),
         at: now(),
     });
-    let answer = impatiently(asked, plan.patience).await;
-    let at = now();
-    let what = match &answer {
+}
+
+fn ends<G>(world: &World, ask: u64, answer: &Answer<G>, at: u64) {
+    let what = match answer {
         Answer::Guard(_) => "guard".to_owned(),
         Answer::Busy => "busy".to_owned(),
         Answer::Dropped => "dropped".to_owned(),
         Answer::Failed(error) => api::kind(error),
     };
     world.journal.write(Record::Answer { ask, what, at });
-    match answer {
-        Answer::Guard(guard) => return Some(guard),
-        // A refusal comes at once; no need to ask for it at full speed.
-        Answer::Failed(_) => tokio::time::sleep(Duration::from_millis(rng.u64(1..20))).await,
-        Answer::Busy | Answer::Dropped => {}
-    }
-    None
+}
+
+/// A refusal comes at once; no need to ask for it at full speed.
+async fn pause_after_a_failure(rng: &mut Rng) {
+    tokio::time::sleep(Duration::from_millis(rng.u64(1..20))).await;
 }
 
 /// Waits as long as `patience` lasts.

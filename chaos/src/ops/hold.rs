@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use leasehold::Guard;
 
-use super::{LONGEST_LEASE, World};
+use super::{LONGEST_LEASE, World, inside::Inside};
 use crate::{
     api::{self, Watched},
     clock::{nanos, now},
@@ -35,10 +35,21 @@ pub(super) async fn hold<K>(
     let mut witness = Witness::new(&world.journal, name, shared, None);
     // The first look comes at once: nothing else stands between the answer and its use.
     witness.look(&guard);
-    let until = now() + nanos(duration(world, rng));
+    let time = duration(world, rng);
+    let until = now() + nanos(time);
     let extensions_seed = rng.u64(..);
+    let work = async {
+        if rng.u32(0..3) == 0 {
+            let names = [name];
+            let inside = Inside::guards(world, &names, shared, [witness.holder()]);
+            let looks = rng.u32(0..4) == 0;
+            let ran = guard.run(inside.work(time, rng));
+            let _ = inside.watch(|| !looks || guard.is_valid(), ran).await;
+        }
+        look_and_count(world, name, &guard, &mut witness, until, rng).await;
+    };
     tokio::select! {
-        () = look_and_count(world, name, &guard, &mut witness, until, rng) => {}
+        () = work => {}
         // Work under way when the hold is over is dropped in the middle.
         () = extensions(world, &guard, fixed, Rng::with_seed(extensions_seed)) => {}
     }

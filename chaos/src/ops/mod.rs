@@ -2,6 +2,7 @@
 
 mod ask;
 mod hold;
+mod inside;
 mod latch;
 mod several;
 

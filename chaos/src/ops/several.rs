@@ -9,6 +9,7 @@ use super::{
     World,
     ask::{self, Lease, Plan},
     hold,
+    inside::Inside,
 };
 use crate::{
     api,
@@ -82,7 +83,15 @@ async fn hold(world: &World, numbers: &[usize], guard: MultiGuard, rng: &mut Rng
             witness.look(&api::Part(&guard, at)) && valid
         })
     };
-    let until = now() + nanos(hold::duration(world, rng));
+    let time = hold::duration(world, rng);
+    let until = now() + nanos(time);
+    if rng.u32(0..3) == 0 && look(&mut witnesses) {
+        let holders = witnesses.iter().map(Witness::holder);
+        let inside = Inside::guards(world, numbers, false, holders);
+        let looks = rng.u32(0..4) == 0;
+        let ran = guard.run(inside.work(time, rng));
+        let _ = inside.watch(|| !looks || guard.is_valid(), ran).await;
+    }
     let mut looks_after_loss = 3;
     loop {
         if look(&mut witnesses) {

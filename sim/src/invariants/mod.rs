@@ -11,6 +11,7 @@ pub mod l4;
 pub mod latch;
 pub mod order;
 pub mod release;
+pub mod run;
 pub mod s1;
 pub mod s2;
 pub mod tokens;
@@ -240,6 +241,7 @@ pub fn nanos(held: &Held) -> u64 {
 
 /// After each step.
 pub fn after_step(world: &mut World) {
+    run::check(world);
     s1::check(world);
     tokens::check(world);
     order::check(world);

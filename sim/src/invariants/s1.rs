@@ -27,7 +27,7 @@ pub fn check(world: &mut World) {
         for other in &guards[at + 1..] {
             if one.name == other.name
                 && one.holder != other.holder
-                && excludes(one, other)
+                && excludes(one.probe.access(), other.probe.access())
                 && let (Some(left), Some(other_left)) = (valid(one), valid(other))
             {
                 found = Some((one.clone(), left, other.clone(), other_left));
@@ -71,9 +71,9 @@ pub fn check(world: &mut World) {
 }
 
 /// Readers exclude no reader, but one that may upgrade another of that sort; and permits no other permits.
-fn excludes(one: &Visible, other: &Visible) -> bool {
+pub fn excludes(one: Access, other: Access) -> bool {
     !matches!(
-        (one.probe.access(), other.probe.access()),
+        (one, other),
         (Access::Shared, Access::Shared | Access::Upgradeable)
             | (Access::Upgradeable, Access::Shared)
             | (Access::Permits(_), Access::Permits(_))
