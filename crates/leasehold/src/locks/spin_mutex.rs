@@ -23,7 +23,8 @@ use crate::{
 ///
 /// A handle: cheap to clone, no I/O until it is locked. Verbs and settings are those of a [`Mutex`](crate::Mutex). The server does not
 /// tell the two apart: on one name they exclude each other, and the release of either wakes the waiters of the mutex; a
-/// waiter of the spin mutex finds out by itself.
+/// waiter of the spin mutex finds out by itself. **Do not mix them** on a name that is wanted all the time: while clients wait for the
+/// mutex, each release gives the name to the next of them, and a waiter of the spin mutex may never find it free.
 ///
 /// | wait | method |
 /// |---|---|
