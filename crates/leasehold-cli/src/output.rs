@@ -89,35 +89,30 @@ fn is_obeyed(c: char) -> bool {
         )
 }
 
-/// Takes user names and passwords out of every URL in a text: all up to its last @, or to that of a URL right behind it, since in
-/// front of that a quote or a slash may belong to a password; and what stands behind `pass=` for a Unix socket.
+/// Takes user names and passwords out of a text: in a URL all up to its last @, or to that of a URL right behind it, since in
+/// front of that a quote or a slash may belong to a password; and all that stands behind `pass=` for a Unix socket, since a & may, too.
 ///
 /// The library keeps secrets out of its errors; this covers what the user typed where it does not belong,
 /// which clap would quote back.
-pub(crate) fn redact(text: &str) -> Cow<'_, str> {
-    let mut clean = String::new();
-    let mut rest = text;
-    while let Some(start) = rest.find("://").map(|at| at + "://".len()) {
-        clean.push_str(&rest[..start]);
-        let length = rest[start..].find(char::is_whitespace);
-        let (mut url, after) = rest[start..].split_at(length.unwrap_or(rest.len() - start));
-        if let Some(at) = url.rfind('@') {
-            clean.push_str("***");
-            url = &url[at..];
-        }
-        while let Some((before, secret)) = url.split_once("pass=") {
-            clean.push_str(before);
-            clean.push_str("pass=***");
-            url = secret.find('&').map_or("", |end| &secret[end..]);
-        }
-        clean.push_str(url);
-        rest = after;
+pub(crate) fn redact(text: &str) -> String {
+    text.split_inclusive(char::is_whitespace)
+        .map(redact_word)
+        .collect()
+}
+
+fn redact_word(word: &str) -> Cow<'_, str> {
+    let login = word.find("://").map(|at| at + "://".len());
+    let login = login.filter(|start| word[*start..].contains('@'));
+    let ends = ["?pass=", "&pass="].map(|name| Some(word.find(name)? + name.len()));
+    let password = ends.into_iter().flatten().min();
+    let end = match (password, word.rfind('@')) {
+        (None, Some(at)) => at,
+        _ => word.trim_end().len(),
+    };
+    match login.or(password) {
+        Some(start) => format!("{}***{}", &word[..start], &word[end..]).into(),
+        None => word.into(),
     }
-    if clean.is_empty() {
-        return Cow::Borrowed(text);
-    }
-    clean.push_str(rest);
-    Cow::Owned(clean)
 }
 
 /// A duration for eyes: two units at most, no finer than a tenth of a second once it takes seconds.
@@ -171,7 +166,11 @@ mod tests {
             ),
             (
                 "redis+unix:///run/r.sock?pass=s'3/c&db=2 and redis+unix:///r?user=a&pass=b",
-                "redis+unix:///run/r.sock?pass=***&db=2 and redis+unix:///r?user=a&pass=***",
+                "redis+unix:///run/r.sock?pass=*** and redis+unix:///r?user=a&pass=***",
+            ),
+            (
+                "'unix:/r?db=1&pass=a&tail&pass=b' and 'unix:///r?pass=a@tail' found",
+                "'unix:/r?db=1&pass=*** and 'unix://*** found",
             ),
             (
                 "mail ada@example.org about redis://db",

@@ -1,11 +1,22 @@
 //! `-v`: the events of the library and of this program, as lines on stderr. Those of a lock are the library's; this program adds what
 //! becomes of the command.
 
+use std::fmt::{Debug, Result};
+
+use anstyle::Style;
+use tracing::field::Field;
 use tracing_subscriber::{
+    field::MakeExt,
     filter::{LevelFilter, Targets},
-    fmt::{self, MakeWriter, time::uptime},
+    fmt::{
+        self, MakeWriter,
+        format::{self, Writer},
+        time::uptime,
+    },
     layer::{Layer, SubscriberExt},
 };
+
+use crate::output::visible;
 
 /// From now on events are written, if the user has asked for them.
 pub(crate) fn start<W>(verbose: u8, to: W)
@@ -21,6 +32,7 @@ where
     let ours = Targets::new().with_target("leasehold", level);
     // The writer takes the colours out where they are not wanted.
     let lines = fmt::layer()
+        .fmt_fields(format::debug_fn(shown).delimited(" "))
         .with_writer(to)
         .with_ansi(true)
         .with_timer(uptime())
@@ -28,4 +40,14 @@ where
     let events = tracing_subscriber::registry().with(lines.with_filter(ours));
     // It fails if there is one already, which writes then.
     let _ = tracing::subscriber::set_global_default(events);
+}
+
+/// A field of an event or a span. Names may hold what a terminal obeys.
+fn shown(to: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> Result {
+    let value = visible(&format!("{value:?}"));
+    if field.name() == "message" {
+        return to.write_str(&value);
+    }
+    let (name, is) = (Style::new().italic(), Style::new().dimmed());
+    write!(to, "{name}{field}{name:#}{is}={is:#}{value}")
 }

@@ -478,6 +478,17 @@ fn usage_is_64_and_a_password_in_it_is_not_quoted() {
 }
 
 #[test]
+fn a_name_that_a_terminal_would_obey_is_escaped_in_the_story_of_its_lock() {
+    let server = server();
+    let mut command = leasehold(&server.url());
+    let output = command.args(["run", "-v", "a\nb\u{9b}", "--", "true"]);
+    let said = stderr(&output.output().unwrap());
+    assert!(said.contains(r"name=a\u{a}b\u{9b}"), "{said}");
+    let is_of_the_story = |line: &str| line.contains("DEBUG");
+    assert!(said.lines().all(is_of_the_story), "{said}");
+}
+
+#[test]
 fn the_url_comes_from_the_flag_or_else_the_environment() {
     let server = server();
     let nowhere = "redis://127.0.0.1:1/";

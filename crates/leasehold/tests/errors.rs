@@ -355,6 +355,20 @@ async fn refused_clients(table: &mut Table, flavor: Flavor) {
         "connect to a database that is not there",
         builder.connect().await,
     );
+    let server = Server::start(flavor);
+    table.varies(server.addr(), "127.0.0.1:6379");
+    let mut only = server.connection();
+    let one = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("maxclients")
+        .arg(1)
+        .exec(&mut only);
+    one.unwrap();
+    table.add(
+        "connect, and the server has as many clients as it takes",
+        Client::connect(&server.url()).await,
+    );
+    drop(only);
     let server = Server::start_with(flavor, &["--cluster-enabled", "yes"]);
     table.varies(server.addr(), "127.0.0.1:6379");
     table.add(

@@ -4,14 +4,20 @@
 mod common;
 
 use std::{
-    sync::Arc,
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
 use common::{World, assert_nothing_left, int, owners, servers, wait_until_idle};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use leasehold::{Client, Error, EventKind, Guard, Handoff, LostReason, Part, Released};
-use leasehold_testkit::{Proxy, Recorder, Way, wait_until_async};
+use leasehold_testkit::{Proxy, Recorder, Server, Way, wait_until_async};
 
 const SOON: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(1);
@@ -214,6 +220,70 @@ async fn a_grant_that_is_not_heard_is_found_after_the_gap() {
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
         wait_until_idle(&waiter).await;
         assert_nothing_left(&server, "an unheard grant").await;
+    }
+}
+
+/// A line to `server` that lets replies through at 200 kB/s once it is slow.
+fn slow_line(server: &Server, is_slow: &Arc<AtomicBool>) -> SocketAddr {
+    let (upstream, is_slow) = (server.addr(), Arc::clone(is_slow));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let Ok(mut server) = TcpStream::connect(upstream) else {
+                return; // the test is over
+            };
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || {
+                let _ = io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            let is_slow = Arc::clone(&is_slow);
+            thread::spawn(move || {
+                let mut some = [0; 4000];
+                while let Ok(read @ 1..) = server.read(&mut some)
+                    && client.write_all(&some[..read]).is_ok()
+                {
+                    if is_slow.load(Ordering::Relaxed) {
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                }
+                let _ = client.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    addr
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_names_are_heard_again_over_a_slow_line() {
+    const NAMES: usize = 800;
+    for server in servers() {
+        let is_slow = Arc::default();
+        let url = format!("redis://{}/", slow_line(&server, &is_slow));
+        let holder = client_of(&server.url()).await;
+        let names = || (0..NAMES).map(|number| format!("name:{number}"));
+        let held = names().map(|name| holder.mutex(&*name).lock());
+        let held = try_join_all(held).await.unwrap();
+        let builder = Client::builder().url(url).poll_every(6 * SOON);
+        let builder = builder.operation_timeout(Duration::from_millis(400));
+        let waiter = builder.connect().await.unwrap();
+        let waiting: Vec<_> = names()
+            .map(|name| waiter.mutex(&*name).lock())
+            .map(tokio::spawn)
+            .collect();
+        let are_heard = || common::channels(&server).len() == 2 * NAMES;
+        wait_until_async(SOON, "all are heard", are_heard).await;
+
+        // Answers to all at once would take more than 600 ms.
+        is_slow.store(true, Ordering::Relaxed);
+        server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        wait_until_async(SOON, "all are heard again", are_heard).await;
+        join_all(held.into_iter().map(Guard::release)).await;
+        let given = tokio::time::timeout(SOON, join_all(waiting)).await;
+        let given = given.unwrap_or_else(|_| panic!("{}: they are deaf", server.flavor()));
+        assert!(given.iter().all(|given| given.as_ref().unwrap().is_ok()));
     }
 }
 

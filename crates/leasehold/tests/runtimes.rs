@@ -12,7 +12,8 @@ use std::{
 };
 
 use common::{assert_nothing_left, int, keys, servers, without_runtime};
-use leasehold::{Client, ErrorKind, Guard, LostReason};
+use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
+use leasehold::{Client, Error, ErrorKind, Guard, LostReason};
 use leasehold_testkit::{Proxy, Server, Way, wait_until};
 use tokio::runtime::{Builder, Runtime};
 
@@ -267,6 +268,58 @@ fn a_client_outlives_the_runtime_that_noticed_its_broken_connection() {
         }
         let third = one_thread();
         third.block_on(async { lock(&client, "order:42").await.release().await.unwrap() });
+    }
+}
+
+/// Nothing was sent on such a connection: so no caller need be told that something may have taken effect.
+#[test]
+fn a_connection_that_ends_while_idle_costs_the_next_caller_no_error() {
+    const BLOCKED: Duration = Duration::from_millis(120);
+    const LEFT: Duration = Duration::from_millis(20);
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        for (case, runtime, is_blocked) in [
+            ("one thread", one_thread(), false),
+            ("one thread, blocked", one_thread(), true),
+            ("two threads", two_threads(), false),
+        ] {
+            runtime.block_on(async {
+                let client = connect(&proxy.url()).await;
+                let mutex = client.mutex("order:42").fixed_lease(SOON);
+                let guard = mutex.lock().await.unwrap();
+                let permits = client.leased_semaphore("encoders");
+                let store = client.fenced_store("ledger");
+                let calls: [(&str, BoxFuture<'_, Result<(), Error>>); 6] = [
+                    ("extend", guard.extend(SOON).boxed()),
+                    ("set", store.set("ledger:sum", "5", 5).boxed()),
+                    ("add_permits", permits.add_permits(1).map_ok(drop).boxed()),
+                    ("verify", guard.verify().map_ok(drop).boxed()),
+                    ("status", client.status("order:42").map_ok(drop).boxed()),
+                    (
+                        "force_unlock",
+                        client.force_unlock("order:42").map_ok(drop).boxed(),
+                    ),
+                ];
+                for (number, (what, call)) in calls.into_iter().enumerate() {
+                    let what = format!("{what}, {case}, {}", server.flavor());
+                    if number % 2 == 0 {
+                        server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+                    } else {
+                        proxy.cut();
+                    }
+                    if is_blocked {
+                        thread::sleep(BLOCKED);
+                    } else {
+                        tokio::time::sleep(LEFT).await;
+                    }
+                    let began = Instant::now();
+                    call.await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    let took = began.elapsed();
+                    assert!(took < Duration::from_millis(500), "{what}: {took:?}");
+                }
+                assert_eq!(int(&server, &["GET", "ledger:sum"]), 5);
+            });
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use redis::{
 };
 
 use super::{
-    failure::classify,
+    failure::{classify, in_words},
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
     target::Target,
@@ -68,12 +68,12 @@ impl Commands {
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
     pub(super) async fn call(&self, call: Call) -> Result<Value, Failure> {
         let sent = match call.behind_another() {
-            None => self.send(call.by_hash()).await,
-            Some(both) => self.send_second(&both).await,
+            None => self.send(Request::Command(call.by_hash())).await,
+            Some(both) => self.send(Request::Second(&both)).await,
         };
         match sent {
             Err(SendFailure::Failed(error)) if script::is_unknown(&error) => self
-                .send(&call.by_text())
+                .send(Request::Command(&call.by_text()))
                 .await
                 .map_err(SendFailure::failure),
             other => other.map_err(SendFailure::failure),
@@ -82,33 +82,26 @@ impl Commands {
 
     /// Sends a plain command.
     pub(super) async fn command(&self, command: &redis::Cmd) -> Result<Value, Failure> {
-        self.send(command).await.map_err(SendFailure::failure)
+        let sent = self.send(Request::Command(command)).await;
+        sent.map_err(SendFailure::failure)
     }
 
-    async fn send(&self, command: &redis::Cmd) -> Result<Value, SendFailure> {
-        let send = async |connection: &mut MultiplexedConnection| {
-            connection.send_packed_command(command).await
-        };
-        self.carry(send).await
+    /// A request that has not left this process, because its connection had ended before it, goes on the next connection.
+    async fn send(&self, request: Request<'_>) -> Result<Value, SendFailure> {
+        let mut again = true;
+        loop {
+            match self.send_once(request).await {
+                Err(SendFailure::Unwritten(_)) if again => again = false,
+                other => return other,
+            }
+        }
     }
 
-    /// Sends both and returns the answer to the second.
-    async fn send_second(&self, both: &redis::Pipeline) -> Result<Value, SendFailure> {
-        let send = async |connection: &mut MultiplexedConnection| {
-            let answers = connection.send_packed_commands(both, 1, 1).await;
-            // The code that reads a missing one refuses it as unexpected.
-            answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
-        };
-        self.carry(send).await
-    }
-
-    async fn carry(
-        &self,
-        send: impl AsyncFnOnce(&mut MultiplexedConnection) -> RedisResult<Value>,
-    ) -> Result<Value, SendFailure> {
+    async fn send_once(&self, request: Request<'_>) -> Result<Value, SendFailure> {
         let mut way = self.lanes.way(self.timeout).await?;
+        let writes = way.connection.writes();
         let answer = {
-            let sending = pin!(send(&mut way.connection.multiplexed));
+            let sending = pin!(request.send(&mut way.connection.multiplexed));
             // The task of the connection calls the waker: a panic there would harm all callers that send on it.
             let answering = pin!(self.home.within_here(self.timeout, sending));
             callout::shielded(answering).await
@@ -128,6 +121,10 @@ impl Commands {
             }
         };
         answer.map_err(|error| {
+            if needs_new_connection(&error) && way.connection.writes() == writes {
+                way.ended();
+                return SendFailure::Unwritten(error);
+            }
             // A timeout that is not this library's is the kernel's, which has given the peer up.
             if needs_new_connection(&error) || error.is_timeout() {
                 way.broken(&error);
@@ -140,9 +137,32 @@ impl Commands {
     }
 }
 
+/// What is sent at once.
+#[derive(Clone, Copy)]
+enum Request<'a> {
+    Command(&'a redis::Cmd),
+    /// Both; the answer is that to the second.
+    Second(&'a redis::Pipeline),
+}
+
+impl Request<'_> {
+    async fn send(self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        match self {
+            Request::Command(command) => connection.send_packed_command(command).await,
+            Request::Second(both) => {
+                let answers = connection.send_packed_commands(both, 1, 1).await;
+                // The code that reads a missing one refuses it as unexpected.
+                answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+            }
+        }
+    }
+}
+
 /// Why one command has no answer.
 enum SendFailure {
     No(NoWay),
+    /// The connection had ended before anything of it was written.
+    Unwritten(RedisError),
     Failed(RedisError),
 }
 
@@ -159,6 +179,7 @@ impl SendFailure {
             SendFailure::No(NoWay::Refused(cause)) => Failure::Rejected(cause),
             // Another try gets the same.
             SendFailure::No(NoWay::Gone(gone)) => Failure::Rejected(Arc::new(gone)),
+            SendFailure::Unwritten(error) => Failure::NotSent(in_words(error)),
             SendFailure::Failed(error) => classify(error),
         }
     }

@@ -1,4 +1,4 @@
-//! Makes connections to a [`Target`]: over TCP or a Unix socket as the redis crate does, over TLS by hand.
+//! Makes connections to a [`Target`]: over TCP, a Unix socket, or TLS.
 //!
 //! The redis crate can speak TLS, too. It takes the cryptography that the program has installed, and panics if there is none or a
 //! choice of two; it reads the system's roots at each reconnect; and its errors do not say what was wrong. So it is given a
@@ -12,16 +12,14 @@ use std::{
     time::Duration,
 };
 
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisError,
-    aio::{MultiplexedConnection, PubSub},
-};
-use tokio_util::task::AbortOnDropHandle;
+use redis::{ConnectionAddr, ErrorKind, RedisError, aio::PubSub};
+use tokio::net::{TcpStream, UnixStream};
 
 #[cfg(feature = "tls")]
 use super::tls_trouble::TlsTrouble;
 use super::{
     failure::{classify, in_words, of_this_process},
+    link::{self, Connection, Socket},
     target::Target,
 };
 use crate::{backend::Failure, durations::humane, error::Cause};
@@ -29,14 +27,6 @@ use crate::{backend::Failure, durations::humane, error::Cause};
 /// How long a server may be silent in the TLS handshake until it is asked whether it speaks TLS at all.
 #[cfg(feature = "tls")]
 const PLAIN_WORDS_AFTER: Duration = Duration::from_secs(1);
-
-/// A connection for commands. The last copy takes its task with it.
-#[derive(Clone)]
-pub(super) struct Connection {
-    pub(super) multiplexed: MultiplexedConnection,
-    /// `None`: the redis crate minds it.
-    _driver: Option<Arc<AbortOnDropHandle<()>>>,
-}
 
 /// How far an attempt has come, for those that give up on it.
 #[derive(Default)]
@@ -75,35 +65,20 @@ impl Target {
     /// A connection for commands, which lives on the runtime that polls this.
     pub(super) async fn commands(
         &self,
-        config: &AsyncConnectionConfig,
         progress: &DialProgress,
     ) -> Result<Connection, NoConnection> {
+        let login = self.info.redis_settings();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let stream = self.shake_hands(tls, progress).await?;
             let broken = Arc::clone(&stream.broken);
-            let settings = self.info.redis_settings();
-            let made =
-                MultiplexedConnection::new_with_config(settings, stream, config.clone()).await;
-            let (multiplexed, driver) = made.map_err(|error| {
+            return Connection::new(login, stream).await.map_err(|error| {
                 let tls = tls.after_handshake(&broken, &error);
                 tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
-            })?;
-            let driver = AbortOnDropHandle::new(tokio::spawn(driver));
-            return Ok(Connection {
-                multiplexed,
-                _driver: Some(Arc::new(driver)),
             });
         }
         let _ = progress;
-        let client = Client::open(self.info.clone())?;
-        let multiplexed = client
-            .get_multiplexed_async_connection_with_config(config)
-            .await?;
-        Ok(Connection {
-            multiplexed,
-            _driver: None,
-        })
+        Ok(Connection::new(login, self.plain().await?).await?)
     }
 
     /// A connection for subscriptions.
@@ -111,19 +86,26 @@ impl Target {
         &self,
         progress: &DialProgress,
     ) -> Result<PubSub, NoConnection> {
+        let login = self.info.redis_settings();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let stream = self.shake_hands(tls, progress).await?;
             let broken = Arc::clone(&stream.broken);
-            let made = PubSub::new(self.info.redis_settings(), stream).await;
-            return made.map_err(|error| {
+            return link::subscriptions(login, stream).await.map_err(|error| {
                 let tls = tls.after_handshake(&broken, &error);
                 tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
             });
         }
         let _ = progress;
-        let client = Client::open(self.info.clone())?;
-        Ok(client.get_async_pubsub().await?)
+        Ok(link::subscriptions(login, self.plain().await?).await?)
+    }
+
+    /// Without TLS.
+    async fn plain(&self) -> Result<Box<dyn Socket>, RedisError> {
+        Ok(match self.info.addr() {
+            ConnectionAddr::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            _ => Box::new(self.tcp().await?),
+        })
     }
 
     #[cfg(feature = "tls")]
@@ -161,8 +143,7 @@ impl Target {
     }
 
     /// The first of the host's addresses that answers.
-    #[cfg(feature = "tls")]
-    async fn tcp(&self) -> std::io::Result<tokio::net::TcpStream> {
+    async fn tcp(&self) -> std::io::Result<TcpStream> {
         use std::io;
 
         let ConnectionAddr::Tcp(host, port) = self.info.addr() else {
@@ -170,11 +151,11 @@ impl Target {
         };
         let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
         let attempts: Vec<_> = found
-            .map(|address| Box::pin(tokio::net::TcpStream::connect(address)))
+            .map(|address| Box::pin(TcpStream::connect(address)))
             .collect();
         if attempts.is_empty() {
             let nothing = format!("{host} has no address");
-            return Err(io::Error::new(io::ErrorKind::NotFound, nothing));
+            return Err(io::Error::other(nothing));
         }
         let (stream, _) = futures_util::future::select_ok(attempts).await?;
         super::target::set_up(&stream)?;

@@ -21,7 +21,7 @@ pub(super) fn classify(error: RedisError) -> Failure {
     ) || matches!(
         error.code(),
         Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF")
-    );
+    ) || is_full(&error);
     let answered = matches!(
         error.kind(),
         ErrorKind::Server(_)
@@ -37,6 +37,12 @@ pub(super) fn classify(error: RedisError) -> Failure {
     } else {
         Failure::Ambiguous(cause)
     }
+}
+
+/// The server has as many clients as it may.
+fn is_full(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    error.code() == Some("ERR") && detail.starts_with("max number of clients")
 }
 
 /// An error that is none of the server's: this process, or this machine, has as many files open as it may.
@@ -109,6 +115,9 @@ fn words(error: &RedisError) -> String {
         }
         Some("MASTERDOWN") => {
             "the server is a replica that has lost its primary (MASTERDOWN); connect to a primary"
+        }
+        Some("ERR") if is_full(error) => {
+            "the server has as many clients as it takes; raise its maxclients, or open fewer connections"
         }
         Some("ERR") if detail.contains("DB index is out of range") => {
             "the server has no database of this number; take one below its `databases`, of which there are 16 unless it says otherwise"

@@ -17,7 +17,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
 use tokio::{
     runtime::{Handle, Id},
     sync::{Notify, futures::Notified},
@@ -26,8 +26,9 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connect::{Connection, DialProgress, NoConnection},
+    connect::{DialProgress, NoConnection},
     failure::in_words,
+    link::Connection,
     target::Target,
 };
 use crate::{
@@ -83,7 +84,7 @@ struct Wanted {
 }
 
 enum LaneState {
-    /// It has not been wanted yet.
+    /// It has not been wanted yet, or not since its connection ended.
     Idle,
     Up {
         connection: Connection,
@@ -344,6 +345,11 @@ impl Way {
         }
     }
 
+    /// It had ended before this command.
+    pub(super) fn ended(&self) {
+        self.lane.ended(self.number);
+    }
+
     /// It works, but another connection may lead to a better server. Once a second at most, however many find that.
     pub(super) fn unsuitable(&self, error: &RedisError) {
         let young = match &*self.lane.state.read() {
@@ -405,17 +411,44 @@ impl Lane {
         callout::shielded(changed_or_left).await;
     }
 
-    fn is_up(&self, connection: Connection) {
+    fn is_up(self: &Arc<Self>, connection: Connection) {
         let mut state = self.state.write();
         if !matches!(&*state, LaneState::Gone) {
+            let number = self.made.fetch_add(1, Ordering::Relaxed);
+            let (lane, ended) = (Arc::downgrade(self), connection.ended());
+            self.runtime.spawn(async move {
+                ended.await;
+                if let Some(lane) = lane.upgrade() {
+                    lane.ended(number);
+                }
+            });
             *state = LaneState::Up {
                 connection,
-                number: self.made.fetch_add(1, Ordering::Relaxed),
+                number,
                 since: Instant::now(),
             };
         }
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// The connection `number` has ended. A command that was under way finds so, and has another made; if there was none, the
+    /// server may have had enough of a client that says nothing, and the next command will have one made.
+    fn ended(&self, number: u64) {
+        let was = {
+            let mut state = self.state.write();
+            match &*state {
+                LaneState::Up {
+                    number: present, ..
+                } if *present == number => std::mem::replace(&mut *state, LaneState::Idle),
+                _ => return,
+            }
+        };
+        drop(was);
+        self.changed.notify_waiters();
+        callout::quietly(
+            || tracing::debug!(target: "leasehold", server = %self.dialler.target, "connection ended"),
+        );
     }
 
     /// Sees to a connection, unless another caller does.
@@ -446,6 +479,7 @@ impl Lane {
             LaneState::Up {
                 number: present, ..
             } if *present == number => {}
+            LaneState::Idle if self.made.load(Ordering::Relaxed) == number + 1 => {}
             _ => return, // another caller was faster
         }
         let was = std::mem::replace(&mut *state, LaneState::Down(Arc::clone(cause)));
@@ -554,14 +588,9 @@ impl Dialler {
     /// One attempt to connect, log in, and be recognised as a Redis server's client. The connection lives on the
     /// runtime that polls this.
     async fn dial(&self) -> Result<Connection, Failure> {
-        // The caller times the answers that it waits for: a timer of the redis crate belongs to the runtime that
-        // polls first, and a request outlives that one.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(None);
         let progress = DialProgress::default();
         let dialling = async {
-            let mut connection = self.target.commands(&config, &progress).await?;
+            let mut connection = self.target.commands(&progress).await?;
             let mut greeting = redis::pipe();
             greeting.cmd("CLIENT").arg("SETNAME").arg(&self.name);
             // A server outside of a cluster, or one that forbids it, answers with an error.

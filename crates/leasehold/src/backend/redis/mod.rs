@@ -11,6 +11,7 @@ mod failure;
 mod fenced_store;
 mod kinds;
 mod lanes;
+mod link;
 mod script;
 mod subscriptions;
 mod target;

@@ -180,11 +180,11 @@ type PubSubHalves = (PubSubSink, PubSubStream);
 /// The result of a request: done, refused, or the connection is gone.
 type RequestResult = Result<Option<Refused>, RedisError>;
 
-/// The server's answer to this order: it does not let this client listen for the name.
-struct Refused {
-    id: LockId,
-    order: u64,
-}
+/// The server does not let this client listen for one of these names, and so for none of them: its answer to these orders.
+type Refused = Vec<(LockId, u64)>;
+
+/// So many names are subscribed to again by one request: few enough that its answer comes within one operation timeout.
+const AT_ONCE: usize = 100;
 
 /// A message on a client's inbox: what its waiters were told of the holder's lease is not true any more.
 const LOOK: &[u8] = b"0";
@@ -295,70 +295,55 @@ impl SubscriptionLane {
         waiting: &mut Vec<(LockId, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
         // Requests go out in order, one behind the other; only their answers are awaited side by side.
-        let mut requests: FuturesUnordered<BoxFuture<'static, RequestResult>> =
-            FuturesUnordered::new();
-        if !self.ids.is_empty() {
-            let channels: Vec<String> = self.ids.keys().cloned().collect();
-            let mut all = sink.clone();
-            let timeout = self.operation_timeout;
-            let again = async move { all.subscribe(&channels).await };
-            let ids: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
-            match tokio::time::timeout(timeout, again).await {
-                Ok(Ok(())) => {
-                    self.worked = true;
-                    for id in &ids {
-                        self.counted.begin(id);
-                        // Messages of the gap are lost.
-                        self.sink.wake(id, WakeUp::TryAgain);
-                    }
-                }
-                // The server refuses one of them, and therefore all: each by itself, side by side.
-                Ok(Err(error)) if is_refusal(&error) => {
-                    for id in &ids {
-                        let mut request = self.subscribe_again(&sink, id);
-                        if (&mut request).now_or_never().is_none() {
-                            requests.push(request);
-                        }
-                    }
-                }
-                _ => return Some(()),
-            }
-        }
+        let mut requests = FuturesUnordered::new();
+        let again: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
+        let mut again: Vec<LockId> = again.into_iter().collect();
+        requests.extend(self.subscribe_to_more(&sink, &mut again));
         for (id, told) in waiting.drain(..) {
             requests.push(self.subscribe(&sink, &id, told));
         }
+        // Answers come one behind the other, too: a connection is dead if it is silent for too long, not if many are slow.
+        let mut heard = Instant::now();
         loop {
+            let is_asked = !requests.is_empty();
+            let too_late = heard + self.operation_timeout;
             tokio::select! {
                 biased;
                 message = stream.next() => match message {
-                    Some(message) => self.dispatch(message.get_channel_name(), message.get_payload_bytes()),
+                    Some(message) => {
+                        heard = Instant::now();
+                        self.dispatch(message.get_channel_name(), message.get_payload_bytes());
+                    }
                     None => return Some(()),
                 },
-                Some(done) = requests.next(), if !requests.is_empty() => {
+                Some(done) = requests.next(), if is_asked => {
+                    heard = Instant::now();
                     match done {
                         Ok(None) => self.worked = true,
                         // The server refuses this name; the others are still heard.
-                        Ok(Some(refused)) => self.refused(&refused),
+                        Ok(Some(refused)) if refused.len() == 1 => self.refused(&refused[0]),
+                        // It refuses one of them: each by itself.
+                        Ok(Some(refused)) => for (id, _) in refused {
+                            send(&mut requests, self.subscribe_again(&sink, vec![id]));
+                        },
                         Err(_) => return Some(()),
                     }
+                    if let Some(more) = self.subscribe_to_more(&sink, &mut again) {
+                        send(&mut requests, more);
+                    }
                 }
-                order = orders.recv() => match order {
-                    Some(Order::Listen(id, told)) => {
-                        let mut request = self.subscribe(&sink, &id, told);
-                        // The first poll puts it on the wire, so that orders keep their order.
-                        if (&mut request).now_or_never().is_none() {
-                            requests.push(request);
-                        }
+                order = orders.recv() => {
+                    if !is_asked {
+                        heard = Instant::now();
                     }
-                    Some(Order::Unlisten(id, told)) => {
-                        let mut request = self.unsubscribe(&sink, &id, told);
-                        if (&mut request).now_or_never().is_none() {
-                            requests.push(request);
-                        }
+                    match order {
+                        Some(Order::Listen(id, told)) => send(&mut requests, self.subscribe(&sink, &id, told)),
+                        Some(Order::Unlisten(id, told)) => send(&mut requests, self.unsubscribe(&sink, &id, told)),
+                        Some(Order::Mark(told)) => requests.push(mark(&sink, told)),
+                        None => return None,
                     }
-                    Some(Order::Mark(told)) => requests.push(mark(&sink, told)),
-                    None => return None,
-                },
+                }
+                () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
             }
         }
     }
@@ -373,51 +358,76 @@ impl SubscriptionLane {
         id: &LockId,
         told: oneshot::Sender<Result<(), Cause>>,
     ) -> BoxFuture<'static, RequestResult> {
-        let channels = self.channels(id);
-        for channel in &channels {
-            let ids = self.ids.entry(channel.clone()).or_default();
-            if !ids.contains(id) {
-                ids.push(id.clone());
-            }
-        }
-        let order = self.counted.begin(id);
-        let id = id.clone();
-        let mut sink = sink.clone();
-        let timeout = self.operation_timeout;
+        let request = self.request(sink, vec![id.clone()]);
         Box::pin(async move {
-            let answer = match tokio::time::timeout(timeout, sink.subscribe(&channels)).await {
-                Ok(answer) => answer,
-                Err(elapsed) => Err(std::io::Error::from(elapsed).into()),
-            };
+            let (answer, names) = request.await;
             let _ = told.send(match &answer {
                 Ok(()) => Ok(()),
                 Err(error) => Err(in_words(error.clone())),
             });
-            match answer {
-                Ok(()) => Ok(None),
-                Err(error) if is_refusal(&error) => Ok(Some(Refused { id, order })),
-                Err(error) => Err(error),
-            }
+            result(answer, names)
         })
     }
 
-    /// Subscribes to one name again; its waiters ask the server once that has come about, since the messages of the gap are
+    /// The next of the names from before a gap, unless nobody waits for them any more. Each answer lets more of them go: all at once
+    /// are answered too late, and then nothing is heard of any.
+    fn subscribe_to_more(
+        &mut self,
+        sink: &PubSubSink,
+        again: &mut Vec<LockId>,
+    ) -> Option<BoxFuture<'static, RequestResult>> {
+        let mut next = Vec::new();
+        while next.len() < AT_ONCE
+            && let Some(id) = again.pop()
+        {
+            if self.listens(&id) {
+                next.push(id);
+            }
+        }
+        (!next.is_empty()).then(|| self.subscribe_again(sink, next))
+    }
+
+    /// Subscribes to names again; their waiters ask the server once that has come about, since the messages of the gap are
     /// lost.
     fn subscribe_again(
         &mut self,
         sink: &PubSubSink,
-        id: &LockId,
+        ids: Vec<LockId>,
     ) -> BoxFuture<'static, RequestResult> {
-        let (told, _) = oneshot::channel();
-        let request = self.subscribe(sink, id, told);
-        let (waiters, id) = (Arc::clone(&self.sink), id.clone());
+        let request = self.request(sink, ids);
+        let waiters = Arc::clone(&self.sink);
         Box::pin(async move {
-            let done = request.await;
-            if let Ok(None) = &done {
-                waiters.wake(&id, WakeUp::TryAgain);
+            let (answer, names) = request.await;
+            if answer.is_ok() {
+                for (id, _) in &names {
+                    waiters.wake(id, WakeUp::TryAgain);
+                }
             }
-            done
+            result(answer, names)
         })
+    }
+
+    /// One `SUBSCRIBE` for these names: the answer, and under which orders they count from now on.
+    fn request(
+        &mut self,
+        sink: &PubSubSink,
+        ids: Vec<LockId>,
+    ) -> impl Future<Output = (Result<(), RedisError>, Refused)> + Send + use<> {
+        let mut channels = Vec::new();
+        let mut names = Vec::with_capacity(ids.len());
+        for id in ids {
+            for channel in self.channels(&id) {
+                let ids = self.ids.entry(channel.clone()).or_default();
+                if !ids.contains(&id) {
+                    ids.push(id.clone());
+                }
+                channels.push(channel);
+            }
+            let order = self.counted.begin(&id);
+            names.push((id, order));
+        }
+        let mut sink = sink.clone();
+        async move { (sink.subscribe(&channels).await, names) }
     }
 
     fn unsubscribe(
@@ -445,6 +455,11 @@ impl SubscriptionLane {
         })
     }
 
+    fn listens(&self, id: &LockId) -> bool {
+        let mut channels = self.channels(id).into_iter();
+        channels.any(|channel| self.ids.get(&channel).is_some_and(|ids| ids.contains(id)))
+    }
+
     /// The name is not listened for any more.
     fn forget(&mut self, id: &LockId) {
         for channel in self.channels(id) {
@@ -459,7 +474,7 @@ impl SubscriptionLane {
 
     /// The server does not let this client listen for a name, and so does not count it. Unless it was asked again since, for
     /// another waiter: then that answer counts.
-    fn refused(&mut self, Refused { id, order }: &Refused) {
+    fn refused(&mut self, (id, order): &(LockId, u64)) {
         if self.counted.order(id) != Some(*order) {
             return;
         }
@@ -485,6 +500,24 @@ impl SubscriptionLane {
             };
             self.sink.wake(id, wake_up);
         }
+    }
+}
+
+/// Puts a request on the wire, by its first poll: so orders keep their order.
+fn send(
+    requests: &mut FuturesUnordered<BoxFuture<'static, RequestResult>>,
+    mut request: BoxFuture<'static, RequestResult>,
+) {
+    if (&mut request).now_or_never().is_none() {
+        requests.push(request);
+    }
+}
+
+fn result(answer: Result<(), RedisError>, names: Refused) -> RequestResult {
+    match answer {
+        Ok(()) => Ok(None),
+        Err(error) if is_refusal(&error) => Ok(Some(names)),
+        Err(error) => Err(error),
     }
 }
 

@@ -171,6 +171,14 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     let mut seen = Vec::with_capacity(known.len());
     for (name, _) in url.query_pairs() {
         if !known.contains(&&*name) {
+            if seen.iter().any(|seen| seen == "pass") {
+                // Perhaps the end of a password.
+                return Err(
+                    Invalid::new("a parameter of the url", "unknown, behind pass", limit)
+                        .remedy("in a password write & as %26")
+                        .into(),
+                );
+            }
             let name: String = name.chars().take(40).collect();
             return Err(Invalid::new("a parameter of the url", format!("{name:?}"), limit)
                 .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket")
@@ -215,7 +223,6 @@ fn keepalive() -> TcpKeepalive {
 }
 
 /// The settings of [`Target::parse`], on a socket that the redis crate does not make.
-#[cfg(feature = "tls")]
 pub(super) fn set_up(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
     let socket = redis::io::tcp::socket2::SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
@@ -372,6 +379,8 @@ mod tests {
                 "twice, but must be given once",
             ),
             ("redis+unix:///run/r.sock?pass=hush&pass=hush2", "twice"),
+            ("redis+unix:///run/r.sock?pass=a&hush", "& as %26"),
+            ("unix:///run/r.sock?db=3&pass=a&hush=b", "& as %26"),
             #[cfg(not(feature = "tls"))]
             ("rediss://:hush@127.0.0.1/", "feature `tls`"),
             #[cfg(feature = "tls")]

@@ -5,6 +5,7 @@
 use std::{
     borrow::Cow,
     fmt, fs, io,
+    os::fd::{AsFd, BorrowedFd},
     pin::Pin,
     sync::{
         Arc, OnceLock,
@@ -305,6 +306,12 @@ impl TlsLink {
             let _ = self.ended(last);
         }
         self.ended(polled)
+    }
+}
+
+impl AsFd for TlsLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().0.as_fd()
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) enum TlsTrouble {
     )]
     Garbled,
     #[error(
-        "the server closed the connection in the TLS handshake; check that it speaks TLS at this port"
+        "the server closed the connection in the TLS handshake; check that it speaks TLS at this port, and takes more clients (maxclients)"
     )]
     Closed(#[source] io::Error),
     #[error(

@@ -1,0 +1,190 @@
+//! The stream below a connection. It knows what the redis crate does not tell: whether anything was written, when the connection
+//! ends, and what the server said before it answered.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    os::fd::AsFd,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use redis::{
+    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
+    aio::{MultiplexedConnection, PubSub},
+    io::tcp::socket2::SockRef,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+/// After such a pause the socket is asked for its end before anything is written: a runtime that was blocked meanwhile has not
+/// looked.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a server says to a client that is one too many, in place of its first answer, and closes the connection.
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached";
+
+/// A connection with a server.
+pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + AsFd + Unpin + Send> Socket for S {}
+
+/// A connection for commands. The last copy takes its task with it.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) multiplexed: MultiplexedConnection,
+    task: Arc<ConnectionTask>,
+}
+
+struct ConnectionTask {
+    seen: Arc<Seen>,
+    ended: CancellationToken,
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl Connection {
+    /// Logs in on `stream`. The connection lives on the runtime that polls this.
+    pub(super) async fn new(
+        login: &RedisConnectionInfo,
+        stream: impl Socket + 'static,
+    ) -> RedisResult<Connection> {
+        // The caller times the answers that it waits for: a timer of the redis crate belongs to the runtime that
+        // polls first, and a request outlives that one.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let (link, seen) = Link::new(stream);
+        let made = MultiplexedConnection::new_with_config(login, link, config).await;
+        let (multiplexed, driver) = made.map_err(|error| seen.cause(error))?;
+        let ended = CancellationToken::new();
+        let end = ended.clone().drop_guard();
+        let driver = tokio::spawn(async move {
+            let _end = end;
+            driver.await;
+        });
+        Ok(Connection {
+            multiplexed,
+            task: Arc::new(ConnectionTask {
+                seen,
+                ended,
+                _driver: AbortOnDropHandle::new(driver),
+            }),
+        })
+    }
+
+    /// How often something was written. A request that has failed with its connection, while this stayed as it was before,
+    /// has not left this process (B5).
+    pub(super) fn writes(&self) -> u64 {
+        self.task.seen.writes.load(Ordering::Relaxed)
+    }
+
+    /// Completes when the connection has ended, by whomever.
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.task.ended.clone().cancelled_owned()
+    }
+}
+
+/// A connection for subscriptions.
+pub(super) async fn subscriptions(
+    login: &RedisConnectionInfo,
+    stream: impl Socket + 'static,
+) -> RedisResult<PubSub> {
+    let (link, seen) = Link::new(stream);
+    let made = PubSub::new(login, link).await;
+    made.map_err(|error| seen.cause(error))
+}
+
+#[derive(Default)]
+struct Seen {
+    writes: AtomicU64,
+    is_too_many: AtomicBool,
+}
+
+impl Seen {
+    /// Why there is no connection. The redis crate reads answers to all that it has sent, finds the end behind the first, and
+    /// tells the end alone.
+    fn cause(&self, error: RedisError) -> RedisError {
+        if !self.is_too_many.load(Ordering::Relaxed) {
+            return error;
+        }
+        let said = String::from_utf8_lossy(&TOO_MANY["-ERR ".len()..]).into_owned();
+        redis::make_extension_error("ERR".to_owned(), Some(said))
+    }
+}
+
+struct Link<S> {
+    stream: S,
+    seen: Arc<Seen>,
+    /// When something was written last.
+    written: Instant,
+    has_read: bool,
+}
+
+impl<S: AsFd> Link<S> {
+    fn new(stream: S) -> (Link<S>, Arc<Seen>) {
+        let seen = Arc::default();
+        let link = Link {
+            stream,
+            seen: Arc::clone(&seen),
+            written: Instant::now(),
+            has_read: false,
+        };
+        (link, seen)
+    }
+
+    /// Says so if the other side has closed the connection.
+    fn check(&self) -> io::Result<()> {
+        let mut byte = [MaybeUninit::uninit()];
+        // Bytes that wait there are for the redis crate to read.
+        match SockRef::from(&self.stream).peek(&mut byte) {
+            Ok(1) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Link<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if !self.has_read && read.is_ready() {
+            self.has_read = true;
+            let is_too_many = buffer.filled()[before..].starts_with(TOO_MANY);
+            self.seen.is_too_many.store(is_too_many, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + AsFd + Unpin> AsyncWrite for Link<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let now = Instant::now();
+        if now.duration_since(self.written) >= PAUSE {
+            self.check()?;
+        }
+        self.written = now;
+        // Also if it fails: TLS may have written a part.
+        self.seen.writes.fetch_add(1, Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
