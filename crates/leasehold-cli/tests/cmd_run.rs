@@ -464,6 +464,13 @@ fn usage_is_64_and_a_password_in_it_is_not_quoted() {
         &["status", "job", "redis://:'s3cret-word@db/"],
         &["status", "job", "redis://:/s3cret-word@db/"],
         &["status", "job", "redis+unix:///r.sock?pass=s3cret-word"],
+        &["status", "job", "redis+unix:///r.sock?pass=a&s3cret-word"],
+        &[
+            "status",
+            "job",
+            "--url",
+            "redis+unix:///r.sock?pass=a&s3cret-word",
+        ],
         &["unlock", "job"],
         &["unheard-of"],
     ] {

@@ -18,7 +18,7 @@ use tokio::net::{TcpStream, UnixStream};
 #[cfg(feature = "tls")]
 use super::tls_trouble::TlsTrouble;
 use super::{
-    failure::{classify, in_words, of_this_process},
+    failure::{classify, in_words, is_full, of_this_process},
     link::{self, Connection, Socket},
     target::Target,
 };
@@ -191,7 +191,7 @@ impl Target {
             Failure::NotSent(Arc::new(NoSocket))
         } else if self.may_need_tls() && is_hang_up(&error) {
             Failure::NotSent(Arc::new(HungUp))
-        } else if error.is_io_error() {
+        } else if error.is_io_error() || is_full(&error) {
             Failure::NotSent(in_words(error))
         } else {
             match classify(error) {

@@ -21,7 +21,7 @@ pub(super) fn classify(error: RedisError) -> Failure {
     ) || matches!(
         error.code(),
         Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF")
-    ) || is_full(&error);
+    );
     let answered = matches!(
         error.kind(),
         ErrorKind::Server(_)
@@ -39,8 +39,8 @@ pub(super) fn classify(error: RedisError) -> Failure {
     }
 }
 
-/// The server has as many clients as it may.
-fn is_full(error: &RedisError) -> bool {
+/// The server has as many clients as it may. That may pass.
+pub(super) fn is_full(error: &RedisError) -> bool {
     let detail = error.detail().unwrap_or_default();
     error.code() == Some("ERR") && detail.starts_with("max number of clients")
 }

@@ -6,7 +6,8 @@
 //! another's commands, nor of a renewal: those travel on the home's lane.
 //!
 //! A lane reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and for a client
-//! that was shut down not before one does.
+//! that was shut down not before one does. Nor before one does if the connection ended while no command was under way: a server
+//! that closes idle connections wants fewer of them.
 
 use std::{
     sync::{
@@ -445,6 +446,7 @@ impl Lane {
             }
         };
         drop(was);
+        self.silent.store(0, Ordering::Relaxed);
         self.changed.notify_waiters();
         callout::quietly(
             || tracing::debug!(target: "leasehold", server = %self.dialler.target, "connection ended"),

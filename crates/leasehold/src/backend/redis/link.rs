@@ -81,7 +81,7 @@ impl Connection {
         self.task.seen.writes.load(Ordering::Relaxed)
     }
 
-    /// Completes when the connection has ended, by whomever.
+    /// Completes when the connection has ended: the server, the network or this process has closed it.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.task.ended.clone().cancelled_owned()
     }

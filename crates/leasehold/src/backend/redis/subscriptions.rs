@@ -369,7 +369,7 @@ impl SubscriptionLane {
         })
     }
 
-    /// The next of the names from before a gap, unless nobody waits for them any more. Each answer lets more of them go: all at once
+    /// The next of the names from before a gap that are still waited for. Each answer lets more of them go: all at once
     /// are answered too late, and then nothing is heard of any.
     fn subscribe_to_more(
         &mut self,
