@@ -9,7 +9,7 @@ use std::{
 
 use common::{SOON, assert_nothing_left, int, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, ErrorKind, Event, Guard, Mutex, Released};
+use leasehold::{Client, ErrorKind, Event, Guard, MemoryServer, Mutex, Released};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
@@ -222,6 +222,20 @@ async fn thousands_of_leases_live_on_a_server_that_is_far_away() {
     let (lease, away) = (Duration::from_secs(3), Duration::from_millis(200));
     let server = servers().swap_remove(0);
     none_is_lost(server, 3_600, lease, away, lease * 3 / 2).await;
+}
+
+/// In virtual time: 50 batches in each second, each of which takes 160 ms.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_leases_of_three_seconds_live_on_a_memory_server_that_is_far_away() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let lease = Duration::from_secs(3);
+    let lock = |number| client.mutex(format!("name:{number}")).lease(lease).lock();
+    let guards = join_all((0..10_000).map(lock)).await;
+    server.delay(Duration::from_millis(80)); // each way
+    tokio::time::sleep(2 * lease).await;
+    assert!(guards.iter().flatten().all(Guard::is_valid));
+    assert_eq!(server.names().len(), guards.len());
 }
 
 /// The same at full size, in five minutes: `cargo test --release -p leasehold --test mutex_renewal -- --ignored --nocapture`.
