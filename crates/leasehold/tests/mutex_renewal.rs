@@ -224,16 +224,16 @@ async fn thousands_of_leases_live_on_a_server_that_is_far_away() {
     none_is_lost(server, 3_600, lease, away, lease * 3 / 2).await;
 }
 
-/// In virtual time: 50 batches in each second, each of which takes 160 ms.
+/// In virtual time: 11 batches in each second, each of which takes 300 ms.
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_leases_of_three_seconds_live_on_a_memory_server_that_is_far_away() {
+async fn thousands_of_leases_live_on_a_memory_server_that_is_far_away() {
     let server = MemoryServer::new();
     let client = Client::builder().memory(&server).connect().await.unwrap();
     let lease = Duration::from_secs(3);
     let lock = |number| client.mutex(format!("name:{number}")).lease(lease).lock();
-    let guards = join_all((0..10_000).map(lock)).await;
-    server.delay(Duration::from_millis(80)); // each way
-    tokio::time::sleep(2 * lease).await;
+    let guards = join_all((0..2_200).map(lock)).await;
+    server.delay(Duration::from_millis(150)); // each way
+    tokio::time::sleep(3 * lease).await;
     assert!(guards.iter().flatten().all(Guard::is_valid));
     assert_eq!(server.names().len(), guards.len());
 }
