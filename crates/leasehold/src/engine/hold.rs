@@ -45,7 +45,7 @@ pub(crate) struct Hold {
     copies: bool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
-    /// How many permits it has: always as many, whoever holds them. Zero of another kind. In the padding.
+    /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
     permits: u16,
     state: Mutex<HoldState>,
 }

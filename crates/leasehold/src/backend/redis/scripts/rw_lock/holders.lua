@@ -26,7 +26,7 @@ local function timeout_key(reader, i)
   return KEYS[2] .. reader .. ':rwlock_timeout:' .. i
 end
 
--- So many leases of a reader are asked for: nobody else is served meanwhile.
+-- So many leases of a reader are asked for: the server serves no other client meanwhile.
 local LEASES_MOST = 1000
 
 -- What is left of a reader's hold: the longest of its leases. Redisson has one for each time it has entered, we have the
