@@ -64,7 +64,8 @@ pub struct Holder {
     pub label: Option<String>,
     /// How it shares the lock with others.
     pub access: Access,
-    /// How often the owner has entered; of readers, how many shared the hold when the server was last told, up to 100.
+    /// How often the owner has entered; of readers, how many shared the hold when the server was last told. Of a read-write lock
+    /// up to 100.
     pub holds: u64,
     /// When the lease was first asked for, by the clock of the client that asked; `None` for Redisson.
     pub since: Option<SystemTime>,

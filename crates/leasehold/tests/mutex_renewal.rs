@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{assert_nothing_left, int, servers, wait_until_idle};
+use common::{SOON, assert_nothing_left, int, servers, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, ErrorKind, Event, Guard, Mutex, Released};
-use leasehold_testkit::Server;
+use leasehold::{Client, ErrorKind, Event, Guard, MemoryServer, Mutex, Released};
+use leasehold_testkit::{Proxy, Server, wait_until_async};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 async fn client_of(server: &Server) -> Client {
@@ -183,6 +183,99 @@ async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() 
         guards.clear();
         wait_until_idle(&client).await;
         assert_eq!(int(&server, &["DBSIZE"]), 0);
+    }
+}
+
+/// Holds so many names on a server that is so far away, for so long; none is lost.
+async fn none_is_lost(
+    server: Server,
+    names: usize,
+    lease: Duration,
+    away: Duration,
+    time: Duration,
+) {
+    let proxy = Proxy::start(server.addr());
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let lock = |number| client.mutex(format!("name:{number}")).lease(lease).lock();
+    let mut guards: Vec<Guard> = Vec::with_capacity(names);
+    while guards.len() < names {
+        let some = guards.len()..names.min(guards.len() + 5_000);
+        guards.extend(
+            join_all(some.map(lock))
+                .await
+                .into_iter()
+                .map(Result::unwrap),
+        );
+    }
+    proxy.delay(away / 2);
+    tokio::time::sleep(time).await; // the time itself is what is tested
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    let left = int(&server, &["DBSIZE"]);
+    eprintln!("{names} names, {lease:?}, {away:?} to and fro, {time:?}: {lost} lost");
+    assert_eq!((lost, left), (0, i64::try_from(names).unwrap()));
+}
+
+/// 18 batches, each of which takes 200 ms to and fro: one after the other they would take longer than the lease. On one
+/// server: it is the client that is tested.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_leases_live_on_a_server_that_is_far_away() {
+    let (lease, away) = (Duration::from_secs(3), Duration::from_millis(200));
+    let server = servers().swap_remove(0);
+    none_is_lost(server, 3_600, lease, away, lease * 3 / 2).await;
+}
+
+/// In virtual time: 11 batches in each second, each of which takes 300 ms.
+#[tokio::test(start_paused = true)]
+async fn thousands_of_leases_live_on_a_memory_server_that_is_far_away() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let lease = Duration::from_secs(3);
+    let lock = |number| client.mutex(format!("name:{number}")).lease(lease).lock();
+    let guards = join_all((0..2_200).map(lock)).await;
+    server.delay(Duration::from_millis(150)); // each way
+    tokio::time::sleep(3 * lease).await;
+    assert!(guards.iter().flatten().all(Guard::is_valid));
+    assert_eq!(server.names().len(), guards.len());
+}
+
+/// The same at full size, in five minutes: `cargo test --release -p leasehold --test mutex_renewal -- --ignored --nocapture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "five minutes, in a release build"]
+async fn a_hundred_thousand_leases_live_on_servers_that_are_far_away() {
+    const MS: Duration = Duration::from_millis(1);
+    let of = [
+        (100_000, 30_000, 100),
+        (10_000, 3_000, 20),
+        (10_000, 3_000, 80),
+    ];
+    let holds = of.map(|(names, lease, away)| {
+        let server = servers().swap_remove(0);
+        let time = Duration::from_secs(300);
+        tokio::spawn(none_is_lost(server, names, lease * MS, away * MS, time))
+    });
+    for held in join_all(holds).await {
+        held.unwrap();
+    }
+}
+
+/// One script is as short as those of other holds, however many permits a hold has.
+#[tokio::test]
+async fn a_renewal_script_is_bounded_by_the_permits_and_not_by_the_guards() {
+    const PERMITS: u32 = 1_000;
+    for server in servers() {
+        let client = client_of(&server).await;
+        let permits = client.leased_semaphore("name");
+        let permits = permits.lease(Duration::from_secs(3));
+        permits.try_set_permits(10 * PERMITS).await.unwrap();
+        let take = join_all((0..10).map(|_| permits.acquire_many(PERMITS))).await;
+        let guards: Vec<_> = take.into_iter().map(Result::unwrap).collect();
+        let before = (calls(&server, "evalsha"), calls(&server, "zscore"));
+        let all = u64::from(10 * PERMITS);
+        let renewed = || calls(&server, "zscore") - before.1 >= all;
+        wait_until_async(SOON, "all are renewed", renewed).await;
+        let scripts = calls(&server, "evalsha") - before.0;
+        assert!(scripts >= 10, "{scripts} for 10 holds of {PERMITS} permits");
+        assert!(guards.iter().all(Guard::is_valid));
     }
 }
 

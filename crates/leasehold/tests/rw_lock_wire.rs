@@ -104,6 +104,37 @@ async fn readers_are_redissons_hash_and_a_key_for_each_lease() {
     }
 }
 
+/// Redisson keeps a key for each time that a reader has entered. Whoever asks looks at some of them, not at 300,000.
+#[tokio::test]
+async fn a_reader_that_has_entered_very_often_lasts_as_long_as_the_hash_and_holds_up_no_other_name()
+{
+    for server in servers() {
+        let client = client_of(&server).await;
+        java_reads(&server, "60000");
+        server.cli(&["HSET", "name", JAVA, "300000"]);
+        let lock = client.rw_lock("name");
+        let looks = |server: &Server| {
+            let calls = server.calls();
+            let of = |command: &str| calls.get(command).copied().unwrap_or_default();
+            of("pttl") + of("del")
+        };
+        let before = looks(&server);
+        assert!(lock.try_write().await.unwrap().is_none());
+        let reads = lock.try_read().await.unwrap().unwrap();
+        // Its keys may be further ones than those that are looked at.
+        server.cli(&["DEL", JAVA_LEASE]);
+        assert!(lock.try_write().await.unwrap().is_none());
+        release(reads).await;
+        near(&server, "name", 60_000);
+        let status = lock.status().await.unwrap();
+        assert_eq!(status.holder().unwrap().owner, JAVA);
+        lock.force_unlock().await.unwrap();
+        release(lock.write().await.unwrap()).await;
+        let looked = looks(&server) - before;
+        assert!(looked < 10_000, "{looked}");
+    }
+}
+
 #[tokio::test]
 async fn a_reader_with_a_shorter_lease_shortens_no_ones() {
     for server in servers() {

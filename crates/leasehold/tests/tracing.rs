@@ -258,3 +258,28 @@ async fn a_waiter_whose_server_is_out_of_reach_warns_once() {
     }
     guard.release().await.unwrap();
 }
+
+/// 300 guards of 200 permits each are a batch each, which is more than may be under way within a third of the interval.
+#[tokio::test(start_paused = true)]
+async fn renewals_that_cannot_come_in_time_are_told_once_with_the_remedy() {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let permits = client.leased_semaphore("name").lease(1_200 * MS);
+    permits.try_set_permits(60_000).await.unwrap();
+    let taken = futures_util::future::join_all((0..300).map(|_| permits.acquire_many(200)));
+    let guards: Vec<_> = taken.await.into_iter().map(Result::unwrap).collect();
+    let (lines, _heard) = Lines::hear("leasehold=warn");
+    server.delay(40 * MS);
+    tokio::time::sleep(5_000 * MS).await;
+    let told = lines.text();
+    assert!(guards.iter().all(leasehold::Guard::is_valid), "{told}");
+    let [line] = told.lines().collect::<Vec<_>>()[..] else {
+        panic!("{told}");
+    };
+    let says = "leases cannot be renewed in time: take longer ones, hold fewer names per client,";
+    assert!(
+        line.contains(says) && line.contains("round_trip=80ms"),
+        "{line}"
+    );
+}

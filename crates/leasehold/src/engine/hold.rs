@@ -45,6 +45,8 @@ pub(crate) struct Hold {
     copies: bool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
+    /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
+    permits: u16,
     state: Mutex<HoldState>,
 }
 
@@ -67,8 +69,8 @@ struct HoldState {
 
 /// The result of the watchdog's look at a hold.
 pub(crate) enum Look {
-    /// Ask the server: renew it, or see whether it is still ours. If the lease may end before the answer is due: when.
-    Ask { end: Option<Tick> },
+    /// Ask the server: renew it, or see whether it is still ours; once in this interval. And look again at the end of its lease.
+    Ask { every: Duration, end: Tick },
     /// Nothing to do before.
     Later(Tick),
     /// It is over.
@@ -130,6 +132,10 @@ impl Hold {
             watched_at: WatchedAt::default(),
             copies: granted.copies,
             settled: AtomicBool::new(false),
+            permits: match spec.access {
+                Access::Permits(permits) => permits,
+                _ => 0,
+            },
             state: Mutex::new(state),
         })
     }
@@ -276,9 +282,9 @@ impl Hold {
         self.term.is_over()
     }
 
-    /// How often the server is asked about it.
-    pub(crate) fn ask_every(&self) -> Duration {
-        self.spec().ask_every()
+    /// What it costs the server to renew it, in names.
+    pub(crate) fn work(&self) -> usize {
+        usize::from(self.permits.max(1))
     }
 
     /// One more guard for the present holder, counted in memory; perhaps one that only reads. `None` when the last one is on its
@@ -292,7 +298,7 @@ impl Hold {
         let mut state = self.state.lock();
         state.enter(reads)?;
         state.counted += 1;
-        Some(state.counted)
+        Some(self.count(&state))
     }
 
     /// One guard less.
@@ -311,7 +317,7 @@ impl Hold {
             holds => Left::Holds {
                 holds,
                 // The server counts at least one as long as there is a guard.
-                count: (counted && state.counted > 0).then_some(state.counted),
+                count: (counted && state.counted > 0).then(|| self.count(&state)),
             },
         }
     }
@@ -383,14 +389,17 @@ impl Hold {
 
     /// The server's count for the present holder: its entries; of readers, how many share the hold.
     pub(crate) fn counted(&self) -> u32 {
-        let state = self.state.lock();
+        self.count(&self.state.lock())
+    }
+
+    fn count(&self, state: &HoldState) -> u32 {
         let shared = state.spec.access == Access::Shared && state.spec.owner.is_none();
-        let count = if shared {
-            state.guards.min(READERS_COUNTED_MOST)
-        } else {
-            state.counted
+        let count = if shared { state.guards } else { state.counted };
+        let most = match self.queue.id.kind {
+            LockKind::RwLock => ENTRIES_COUNTED_MOST,
+            _ => u32::MAX,
         };
-        count.max(1)
+        count.clamp(1, most)
     }
 
     /// The guards that only read, of a hold that writes or may upgrade.
@@ -475,9 +484,7 @@ impl Hold {
         if state.lasts(until) && until <= now.after(every / 2) {
             return Look::Later(until); // as long as it may ever be: no more renewals
         }
-        Look::Ask {
-            end: self.close_end(until, now, &state),
-        }
+        Look::Ask { every, end: until }
     }
 
     /// The request to send when its time has come; `None` if the hold is over.
@@ -490,10 +497,14 @@ impl Hold {
             // B2: always the same, also when `max_hold` is near. That ends a hold by release, not by a shorter lease.
             state.spec.lease_ms()
         };
+        let every = state.spec.ask_every();
+        let patience = patience(every, self.core.config.operation_timeout);
         Some(Due {
             access: state.spec.access,
             lease_ms,
-            end: self.close_end(until, now, &state),
+            every,
+            // With time to spare.
+            end: (until < now.after(2 * patience)).then_some(until),
         })
     }
 
@@ -507,13 +518,6 @@ impl Hold {
             }
             Standing::Ended(_) => None,
         }
-    }
-
-    /// The end of the lease, if a request might have no answer before it: one patience for its turn, one for its answer, and
-    /// one to spare.
-    fn close_end(&self, until: Tick, now: Tick, state: &HoldState) -> Option<Tick> {
-        let patience = patience(state.spec.ask_every(), self.core.config.operation_timeout);
-        (until < now.after(3 * patience)).then_some(until)
     }
 
     /// The answer to a renewal that was sent at `sent`. Returns the interval, if the only thing left to do is to renew it
@@ -530,7 +534,7 @@ impl Hold {
             Renewal::Unknown => {
                 // At once after a silence, soon after a refusal.
                 let now = self.core.clock.now();
-                let patience = patience(self.ask_every(), self.core.config.operation_timeout);
+                let patience = patience(asked.every, self.core.config.operation_timeout);
                 let again = now.after(patience / 8).max(sent.after(patience));
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
@@ -572,6 +576,8 @@ pub(crate) struct Due {
     access: Access,
     /// Zero: only whether it is still ours.
     lease_ms: u64,
+    /// How often the server is asked.
+    pub(crate) every: Duration,
     /// If the lease may end before the answer is due: when.
     pub(crate) end: Option<Tick>,
 }
@@ -638,8 +644,9 @@ impl HoldState {
     }
 }
 
-/// The server is told of at most this many readers of a hold: Redisson looks at a key for each of them.
-const READERS_COUNTED_MOST: u32 = 100;
+/// The server is told of at most this many entries into a hold of a read-write lock: Redisson looks at a key for each of a
+/// reader's, and our own scripts at no more than 1,000 (`holders.lua`).
+const ENTRIES_COUNTED_MOST: u32 = 100;
 
 /// A shutdown has told the holders already, and does not wait for long margins.
 pub(crate) const SHUTDOWN_MARGIN: Duration = Duration::from_millis(500);

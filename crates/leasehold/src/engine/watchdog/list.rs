@@ -1,7 +1,9 @@
 //! Which holds must be looked at or renewed, and when. A data structure: no task, no clock and no lock of its own.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::OccupiedEntry},
+    mem,
+    ops::Bound::{Excluded, Unbounded},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -11,9 +13,12 @@ use std::{
 
 use crate::{clock::Tick, engine::hold::Hold};
 
-/// Names per renewal script. More wins nothing and holds other commands up (performance.md): these keep the
-/// server for less than half a millisecond.
-pub(super) const BATCH: usize = 200;
+/// The work of one renewal script, in names; a permit counts as one, and a hold is never divided. More wins nothing and
+/// holds other commands up (performance.md): this keeps the server for half a millisecond.
+const BATCH: usize = 200;
+
+/// So many batches are under way at most.
+pub(super) const UNDER_WAY_MOST: usize = 64;
 
 /// A renewal comes early by up to this part of its interval, so that clients that began together do not stay
 /// together.
@@ -56,6 +61,8 @@ impl WatchedAt {
 pub(super) struct List {
     slots: BTreeMap<Tick, Slot>,
     looks: BTreeMap<Alone, Arc<Hold>>,
+    /// Holds that were looked at, and are to be asked about since then. Each is also among `looks`, at its end.
+    asks: BTreeMap<Tick, Slot>,
 }
 
 /// When to look, and at which hold (its address: unique while it is on the list).
@@ -71,6 +78,8 @@ struct Slot {
     holds: Vec<Arc<Hold>>,
     /// The shortest renewal interval among them.
     every: Duration,
+    /// What it costs to renew them all.
+    work: usize,
 }
 
 impl List {
@@ -88,6 +97,7 @@ impl List {
         } else if let Some(slot) = self.slots.get_mut(&at) {
             let index = index as usize;
             slot.holds.swap_remove(index);
+            slot.work -= hold.work();
             if let Some(moved) = slot.holds.get(index) {
                 moved.watched_at.set(at, index);
             }
@@ -102,17 +112,24 @@ impl List {
 
     /// Puts a hold among those to be renewed, once in this interval.
     pub(super) fn put_in_slot(&mut self, hold: Arc<Hold>, every: Duration, at: Tick) {
-        let slot = self.slots.entry(at).or_insert_with(|| Slot {
-            holds: Vec::new(),
-            every,
-        });
-        slot.every = slot.every.min(every);
+        let slot = self.slots.entry(at).or_default();
         hold.watched_at.set(at, slot.holds.len());
-        slot.holds.push(hold);
+        slot.push(hold, every);
     }
 
-    /// The holds to look at one by one, if they are due.
-    pub(super) fn due_alone(&mut self, now: Tick) -> Vec<Arc<Hold>> {
+    /// Puts a hold among those to be asked about, once in this interval.
+    pub(super) fn put_among_asks(&mut self, hold: Arc<Hold>, every: Duration, now: Tick) {
+        self.asks.entry(now).or_default().push(hold, every);
+    }
+
+    /// Takes off those that wait to be asked about.
+    pub(super) fn take_asks(&mut self) -> Vec<Arc<Hold>> {
+        let asks = mem::take(&mut self.asks).into_values();
+        asks.flat_map(|slot| slot.holds).collect()
+    }
+
+    /// The holds to look at one by one, if they are due, and how many of them waited for a batch in vain.
+    pub(super) fn due_alone(&mut self, now: Tick) -> (Vec<Arc<Hold>>, usize) {
         let mut due = Vec::new();
         while let Some(first) = self.looks.first_entry()
             && first.key().0 <= now
@@ -126,59 +143,117 @@ impl List {
             .filter(|&(&at, slot)| slot.jammed_at(at) <= now)
             .map(|(&at, _)| at)
             .collect();
+        let alone = due.len();
         for at in jammed {
             due.extend(self.slots.remove(&at).into_iter().flat_map(|s| s.holds));
         }
         for hold in &due {
             hold.watched_at.clear();
         }
-        due
+        let jammed = due.len() - alone;
+        (due, jammed)
     }
 
-    /// A batch of holds to renew, if it is due, and the shortest interval in it.
-    pub(super) fn due_batch(&mut self, now: Tick) -> Option<(Vec<Arc<Hold>>, Duration)> {
-        let mut batch = Vec::new();
-        let mut every = Duration::MAX;
-        while let Some(mut first) = self.slots.first_entry()
+    /// A batch of holds to renew, if it is due.
+    pub(super) fn due_batch(&mut self, now: Tick) -> Option<Vec<Arc<Hold>>> {
+        let mut batch = Batch::default();
+        while let Some(first) = self.asks.first_entry()
+            && batch.fill_from(first)
+        {}
+        let asked = batch.holds.len();
+        while let Some(first) = self.slots.first_entry()
             && *first.key() <= now
-            && batch.len() < BATCH
-        {
-            let slot = first.get_mut();
-            every = every.min(slot.every);
-            let left = slot.holds.len().saturating_sub(BATCH - batch.len());
-            batch.extend(slot.holds.drain(left..));
-            if left == 0 {
-                first.remove();
-            }
-        }
-        for hold in &batch {
+            && batch.fill_from(first)
+        {}
+        for hold in &batch.holds[asked..] {
             hold.watched_at.clear();
         }
-        (!batch.is_empty()).then_some((batch, every))
+        (!batch.holds.is_empty()).then_some(batch.holds)
     }
 
-    /// When the watchdog is needed next. While a batch is under way, the task that carries it sees to the slots.
-    pub(super) fn next(&mut self, under_way: bool) -> Tick {
+    /// How many batches must be under way for all that is due to be sent in time. One is enough on a server that is
+    /// near, so that a command behind it there waits for one script only.
+    pub(super) fn wanted(&self, now: Tick, round_trip: Duration) -> usize {
+        let due = self.asks.iter().chain(self.slots.range(..=now));
+        let names = due.map(|(&at, slot)| {
+            let left = slot.late_at(at).since(now).max(round_trip);
+            slot.work as u128 * round_trip.as_nanos() / left.as_nanos().max(1)
+        });
+        let batches = names.sum::<u128>().div_ceil(BATCH as u128);
+        usize::try_from(batches).map_or(UNDER_WAY_MOST, |batches| batches.clamp(1, UNDER_WAY_MOST))
+    }
+
+    /// When the watchdog is needed next. Each batch that ends wakes it as well, for what is due by then.
+    pub(super) fn next(&mut self, now: Tick) -> Tick {
         while let Some(first) = self.slots.first_entry()
             && first.get().holds.is_empty()
         {
             first.remove();
         }
         let look = self.looks.first_key_value().map(|((at, _), _)| *at);
-        let slot = if under_way {
-            let jams = self.slots.iter().map(|(&at, slot)| slot.jammed_at(at));
-            jams.min()
-        } else {
-            self.slots.first_key_value().map(|(at, _)| *at)
-        };
-        look.into_iter().chain(slot).min().unwrap_or(Tick::MAX)
+        let due = self.asks.iter().chain(self.slots.range(..=now));
+        let times = due.flat_map(|(&at, slot)| [slot.late_at(at), slot.jammed_at(at)]);
+        let coming = self.slots.range((Excluded(now), Unbounded)).next();
+        let times = times
+            .filter(|&at| at > now)
+            .chain(coming.map(|(&at, _)| at));
+        look.into_iter().chain(times).min().unwrap_or(Tick::MAX)
     }
 }
 
 impl Slot {
+    fn push(&mut self, hold: Arc<Hold>, every: Duration) {
+        self.every = self.every.min(every);
+        self.work += hold.work();
+        self.holds.push(hold);
+    }
+
+    /// By then all of a slot that is due at `at` are to be sent: then half the time is left before it is jammed. A second
+    /// is enough for any: what is tried again may be near its end.
+    fn late_at(&self, at: Tick) -> Tick {
+        at.after((self.every / 6).min(Duration::from_secs(1)))
+    }
+
     /// If no batch has taken it by then, something is wrong. Two thirds of a lease or more were left at `at`.
     fn jammed_at(&self, at: Tick) -> Tick {
         at.after(self.every / 3)
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Slot {
+            holds: Vec::new(),
+            every: Duration::MAX,
+            work: 0,
+        }
+    }
+}
+
+/// The holds for one script.
+#[derive(Default)]
+struct Batch {
+    holds: Vec<Arc<Hold>>,
+    work: usize,
+}
+
+impl Batch {
+    /// Takes holds from the end of a slot, as far as there is room; one at least, if there is none yet. Whether it took all.
+    fn fill_from(&mut self, mut from: OccupiedEntry<'_, Tick, Slot>) -> bool {
+        let slot = from.get_mut();
+        let (mut left, before) = (slot.holds.len(), self.work);
+        while let Some(hold) = slot.holds[..left].last()
+            && (self.work == 0 || self.work + hold.work() <= BATCH)
+        {
+            self.work += hold.work();
+            left -= 1;
+        }
+        slot.work -= self.work - before;
+        self.holds.extend(slot.holds.drain(left..));
+        if left == 0 {
+            from.remove();
+        }
+        left == 0
     }
 }
 
@@ -219,5 +294,29 @@ mod tests {
         let slots = (10_000..10_100).map(|ms| slot(sent, Duration::from_millis(ms), 0));
         let slots: std::collections::BTreeSet<Tick> = slots.collect();
         assert!(slots.len() <= 2, "{slots:?}");
+    }
+
+    #[test]
+    fn one_batch_is_under_way_on_a_server_that_is_near_and_as_many_as_it_takes_on_one_that_is_far_away()
+     {
+        let (at, ms) = (Tick::from_nanos(5_000_000_000), Duration::from_millis);
+        let every = ms(10_000);
+        let mut list = List::default();
+        let work = 100_000;
+        list.slots.insert(
+            at,
+            Slot {
+                holds: Vec::new(),
+                every,
+                work,
+            },
+        );
+        assert_eq!(list.wanted(at, Duration::ZERO), 1); // not known
+        assert_eq!(list.wanted(at, ms(1)), 1);
+        assert_eq!(list.wanted(at, ms(100)), 50); // 500 batches of 100 ms, in a second
+        assert_eq!(list.wanted(at.after(ms(900)), ms(1)), 5); // it is nearly late
+        assert_eq!(list.wanted(at.after(ms(900)), ms(100)), UNDER_WAY_MOST);
+        assert_eq!(list.wanted(at.after(every), ms(100)), UNDER_WAY_MOST);
+        assert_eq!(list.wanted(Tick::from_nanos(0), ms(100)), 1); // nothing is due
     }
 }

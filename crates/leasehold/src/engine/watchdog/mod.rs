@@ -13,23 +13,25 @@
 //! A hold on its way to the server is on no list: the task that carries it brings it back within its patience,
 //! even if the server does not answer. If its lease could end before that, it is to be looked at then, so that its
 //! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
+//!
+//! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
+//! is far away, for each batch takes a whole round trip.
 
 mod list;
 
 use std::{
     collections::BTreeMap,
-    mem,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
-use list::{BATCH, List};
+use list::{List, UNDER_WAY_MOST};
 pub(crate) use list::{WatchedAt, slot};
 
 use crate::{
@@ -50,8 +52,12 @@ pub(crate) struct Watchdog {
     wake_at: AtomicTick,
     earlier: Notify,
     closed: AtomicBool,
-    /// One renewal script at a time: a command behind it on the server waits for one only.
-    lane: Arc<Semaphore>,
+    /// How many batches are under way.
+    under_way: AtomicUsize,
+    /// How long the last batch took to and fro, in nanoseconds; zero if it had no answer. Then one at a time is tried.
+    round_trip: AtomicU64,
+    /// When a user was last told that renewals fail, or come late.
+    warned_at: AtomicU64,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
 }
@@ -89,7 +95,9 @@ impl Default for Watchdog {
             wake_at: AtomicTick::default(),
             earlier: Notify::new(),
             closed: AtomicBool::new(false),
-            lane: Arc::new(Semaphore::new(1)),
+            under_way: AtomicUsize::new(0),
+            round_trip: AtomicU64::new(0),
+            warned_at: AtomicU64::new(0),
             early: fastrand::u8(..),
         }
     }
@@ -159,33 +167,54 @@ impl Watchdog {
     }
 }
 
-/// The right to have a renewal under way.
-struct Turn {
-    lane: Option<OwnedSemaphorePermit>,
-    watchdog: Arc<Watchdog>,
-}
+/// A batch that is under way.
+struct Turn(Arc<Watchdog>);
 
 impl Watchdog {
-    fn turn(self: &Arc<Self>, lane: OwnedSemaphorePermit) -> Turn {
-        Turn {
-            lane: Some(lane),
-            watchdog: Arc::clone(self),
+    fn turn(self: &Arc<Self>) -> Turn {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Turn(Arc::clone(self))
+    }
+
+    fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    /// A batch has its answer after this time; zero: it has none.
+    fn took(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.round_trip.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Whether a user is to be told, once in a while.
+    fn may_warn(&self, now: Tick) -> bool {
+        let last = Tick::from_nanos(self.warned_at.load(Ordering::Relaxed));
+        let may = last.nanos() == 0 || now.since(last) >= WARN_EVERY;
+        if may {
+            self.warned_at.store(now.nanos(), Ordering::Relaxed);
         }
+        may
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.lane = None;
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
         // Holds that became due in between go next.
-        self.watchdog.wake(Tick::from_nanos(0));
+        self.0.wake(Tick::from_nanos(0));
     }
 }
+
+/// How often a user is told of renewals that fail, or come late.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// The task. Ends when the client does.
 pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
     loop {
         if watchdog.closed.load(Ordering::Acquire) {
+            // They would keep the client alive.
+            let asks = watchdog.list.lock().take_asks();
+            drop(asks);
             return;
         }
         let Some(core) = core.upgrade() else { return };
@@ -210,92 +239,57 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
         // Before looking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
         look_at_each(&core, &watchdog, now);
-        let lane = Arc::clone(&watchdog.lane).try_acquire_owned();
-        let due = lane.is_ok().then(|| watchdog.list.lock().due_batch(now));
-        if let (Ok(lane), Some(Some(first))) = (lane, due) {
-            let (strong, turn) = (Arc::clone(&core), watchdog.turn(lane));
-            core.spawn(async move { renew_due(&strong, &turn, first).await });
-        }
-        let under_way = watchdog.lane.available_permits() == 0;
-        let next = watchdog.list.lock().next(under_way);
+        send_due(&core, &watchdog, now);
+        let next = watchdog.list.lock().next(now);
         watchdog.wake_at.lower(next);
     }
 }
 
-/// Looks at the holds whose time has come: tells losses, starts renewals. Waits for nothing.
+/// Looks at the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
 fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
-    let due = watchdog.list.lock().due_alone(now);
-    let mut batch = Vec::new();
+    let (due, jammed) = watchdog.list.lock().due_alone(now);
+    if jammed > 0 {
+        say_late(core, jammed, now);
+    }
     for hold in due {
         match hold.look(now) {
-            Look::Ask { end } => {
-                if let Some(end) = end {
-                    watchdog.look_at(&hold, end);
-                }
-                batch.push(hold);
-                if batch.len() == BATCH {
-                    renew_in_turn(core, watchdog, mem::take(&mut batch));
-                }
+            Look::Ask { every, end } => {
+                watchdog.look_at(&hold, end);
+                watchdog.list.lock().put_among_asks(hold, every, now);
             }
             Look::Later(at) => watchdog.look_at(&hold, at),
             Look::Over => {}
         }
     }
-    if !batch.is_empty() {
-        renew_in_turn(core, watchdog, batch);
-    }
 }
 
-/// Renews one batch as soon as no other is under way. If that takes too long it counts as a failure.
-fn renew_in_turn(core: &Arc<Core>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
-    let (strong, watchdog) = (Arc::clone(core), Arc::clone(watchdog));
-    core.spawn(async move {
-        let every = batch.iter().map(|hold| hold.ask_every()).min();
-        let every = every.unwrap_or_default();
-        let patience = patience(every, strong.config.operation_timeout);
-        let lane = Arc::clone(&watchdog.lane).acquire_owned();
-        match strong.within(patience, lane).await {
-            Some(Ok(lane)) => {
-                let _turn = watchdog.turn(lane);
-                renew(&strong, batch, every).await;
-            }
-            Some(Err(_)) => {} // the lane is never closed
-            None => {
-                let now = strong.clock.now();
-                let due = batch
-                    .into_iter()
-                    .filter_map(|hold| Some((hold.due(now)?, hold)));
-                failed(
-                    due.collect(),
-                    &Failure::NotSent(Arc::new(Late(patience))),
-                    now,
-                );
-            }
-        }
-    });
-}
-
-/// Renews all that are due, one batch after the other.
-async fn renew_due(core: &Arc<Core>, turn: &Turn, first: (Vec<Arc<Hold>>, Duration)) {
-    let mut due = Some(first);
-    while let Some((batch, every)) = due {
-        renew(core, batch, every).await;
-        due = turn.watchdog.list.lock().due_batch(core.clock.now());
+/// Sends as many batches of those that are due as the time needs.
+fn send_due(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
+    let wanted = watchdog.list.lock().wanted(now, watchdog.round_trip());
+    while watchdog.under_way.load(Ordering::Relaxed) < wanted {
+        let Some(batch) = watchdog.list.lock().due_batch(now) else {
+            return;
+        };
+        let (strong, turn) = (Arc::clone(core), watchdog.turn());
+        core.spawn(async move {
+            let _turn = turn;
+            renew(&strong, batch).await;
+        });
     }
 }
 
 /// Renews one batch, and puts it back on the list.
-async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
-    let patience = patience(every, core.config.operation_timeout);
+async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
     let sent = core.clock.now();
     // Some may have been released meanwhile.
     let due = batch
         .into_iter()
         .filter_map(|hold| Some((hold.due(sent)?, hold)));
     let due: Vec<(Due, Arc<Hold>)> = due.collect();
-    if due.is_empty() {
+    let Some(every) = due.iter().map(|(due, _)| due.every).min() else {
         return;
-    }
+    };
+    let patience = patience(every, core.config.operation_timeout);
     for (Due { end, .. }, hold) in &due {
         if let Some(end) = end {
             core.watchdog.look_at(hold, *end);
@@ -307,9 +301,13 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
     drop(asked);
     let answer = core.within(patience, answer).await;
     let answer = answer.unwrap_or_else(|| Err(Failure::Ambiguous(Arc::new(Late(patience)))));
+    let round_trip = answer
+        .as_ref()
+        .map_or(Duration::ZERO, |_| core.clock.now().since(sent));
+    core.watchdog.took(round_trip);
     let renewals = match answer {
         Ok(renewals) => renewals,
-        Err(failure) => return failed(due, &failure, sent),
+        Err(failure) => return failed(core, due, &failure, sent),
     };
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
@@ -331,16 +329,34 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>, every: Duration) {
 struct Late(Duration);
 
 /// A batch that has no answer: each is tried again by itself until its lease ends.
-fn failed(due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
-    callout::quietly(|| {
-        tracing::warn!(
-            target: "leasehold",
-            names = due.len(),
-            cause = &**failure.cause() as &dyn std::error::Error,
-            "leases not renewed, trying again until they end"
-        );
-    });
+fn failed(core: &Core, due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
+    if core.watchdog.may_warn(core.clock.now()) {
+        callout::quietly(|| {
+            tracing::warn!(
+                target: "leasehold",
+                names = due.len(),
+                cause = &**failure.cause() as &dyn std::error::Error,
+                "leases not renewed, trying again until they end"
+            );
+        });
+    }
     for (due, hold) in due {
         hold.renewed(&due, Renewal::Unknown, sent);
+    }
+}
+
+/// As much is under way as may be, and holds have waited in vain for their turn: a user must do something about it.
+fn say_late(core: &Core, names: usize, now: Tick) {
+    let under_way = core.watchdog.under_way.load(Ordering::Relaxed);
+    if under_way == UNDER_WAY_MOST && core.watchdog.may_warn(now) {
+        let round_trip = core.watchdog.round_trip();
+        callout::quietly(|| {
+            tracing::warn!(
+                target: "leasehold",
+                names,
+                round_trip = %humane(round_trip),
+                "leases cannot be renewed in time: take longer ones, hold fewer names per client, or use a server that is nearer, or less busy"
+            );
+        });
     }
 }

@@ -94,7 +94,7 @@ local function take_out()
   end
   for _, holder in ipairs(leaving) do
     if not is_writer(holder.field) then
-      for i = 1, holder.count do
+      for i = 1, math.min(holder.count, LEASES_MOST) do
         pcall('DEL', timeout_key(holder.field, i)) -- ends by itself
       end
     end

@@ -26,9 +26,16 @@ local function timeout_key(reader, i)
   return KEYS[2] .. reader .. ':rwlock_timeout:' .. i
 end
 
+-- So many leases of a reader are asked for: the server serves no other client meanwhile.
+local LEASES_MOST = 1000
+
 -- What is left of a reader's hold: the longest of its leases. Redisson has one for each time it has entered, we have the
--- first only. -1: without an end; nil: it is over.
-local function left_of_reader(reader, count)
+-- first only. A reader that has entered more often than is asked for lasts as long as the hash: none lasts longer. (Ours
+-- never has.) -1: without an end; nil: it is over.
+local function left_of_reader(reader, count, ttl)
+  if count > LEASES_MOST then
+    return ttl
+  end
   local longest
   for i = 1, count do
     local left = call('PTTL', timeout_key(reader, i))
@@ -76,7 +83,7 @@ local function look()
       if writes and is_writer(field) then
         own, left = ttl, ttl
       else
-        own = left_of_reader(field, count)
+        own = left_of_reader(field, count, ttl)
         left = own and (own == -1 or ttl ~= -1 and ttl < own) and ttl or own
       end
       if left then
