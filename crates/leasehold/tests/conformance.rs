@@ -18,6 +18,7 @@ use common::{
     soon, wait_until_idle,
     wire::{Network, script_calls},
 };
+use futures_util::future::try_join_all;
 use leasehold::{Client, Error, ErrorKind, LostReason, Owner, Released, Shutdown};
 use leasehold_testkit::wait_until_async;
 
@@ -386,14 +387,40 @@ async fn what_is_taken_by_force_is_lost_and_served_to_who_waits() {
         until_it_waits(row, &waiter).await;
         assert!(row.lock(&one, "name").force_unlock().await.unwrap());
         let next = soon("its turn", waiting).await.unwrap().unwrap();
-        if row.has_lease() {
-            assert!(guard.verify().await.is_err(), "{row:?}");
-            assert_eq!(guard.lost().await, LostReason::Replaced, "{row:?}");
-            assert!(next.is_valid());
-        }
+        assert!(guard.verify().await.is_err(), "{row:?}");
+        assert_eq!(guard.lost().await, LostReason::Replaced, "{row:?}");
+        assert!(next.verify().await.is_ok() && next.is_valid(), "{row:?}");
         drop(guard);
         release(next).await;
         assert_clean(row, &world, &[&one, &other], "force").await;
+    })
+    .await;
+}
+
+/// More than a look at the server lists.
+#[tokio::test]
+async fn each_of_a_thousand_guards_and_more_is_verified_and_kept() {
+    const MANY: u32 = 1_100;
+    for_each(|row, world| async move {
+        if !matches!(row, Row::Permit | Row::Count) {
+            return;
+        }
+        let client = patient(&world).await;
+        row.prepare(&client, "name").await;
+        if row == Row::Permit {
+            let semaphore = client.leased_semaphore("name");
+            semaphore.set_permits(MANY).await.unwrap();
+        } else {
+            client.semaphore("name").set_permits(MANY).await.unwrap();
+        }
+        let lock = row.lock(&client, "name");
+        let guards = (0..MANY).map(|_| lock.lock());
+        let guards = try_join_all(guards).await.unwrap();
+        let verified = guards.iter().map(AnyGuard::verify);
+        let verified = try_join_all(verified).await;
+        verified.unwrap_or_else(|error| panic!("{row:?} on {}: {error}", world.name()));
+        drop(guards);
+        wait_until_idle(&client).await;
     })
     .await;
 }

@@ -41,7 +41,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
-    /// Lets a lease end at least `lease_ms` from now. Returns the time left of it then; `None` if it is not ours.
+    /// Lets a lease end at least `lease_ms` from now. Returns how much of it is left then, at least; `None` if it is not ours.
     fn extend(&self, step: Extend) -> Reply<Option<Duration>>;
 
     /// Writes how often the owner has entered.
@@ -231,12 +231,13 @@ pub(crate) struct Renew<'a> {
     pub(crate) lease_ms: u64,
 }
 
-/// Extends one lease that is not renewed.
+/// Extends one lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Extend {
     pub(crate) id: LockId,
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
+    /// Zero: only look whether it is still ours.
     pub(crate) lease_ms: u64,
 }
 

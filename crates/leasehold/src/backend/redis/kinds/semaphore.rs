@@ -60,6 +60,21 @@ fn call(script: &'static Script, id: &LockId, keys: usize, args: usize) -> Call 
         .text(id.out_key())
 }
 
+fn renewal(caller: &Caller, batch: &[Renew<'_>]) -> Call {
+    let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
+    let mut call = Call::new(&RENEW, batch.len(), batch.len() + 2, names);
+    for renew in batch {
+        call = call.text(renew.id.out_key());
+    }
+    for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
+        call = call.arg(run[0].lease_ms).arg(run.len());
+        for renew in run {
+            call = call.text(RememberedHold::of(caller, renew.lease, renew.access));
+        }
+    }
+    call
+}
+
 impl Wire for SemaphoreWire {
     fn channel(&self, name: &Name) -> String {
         channel(name).to_string()
@@ -98,23 +113,24 @@ impl Wire for SemaphoreWire {
 
     fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
-        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
-        let mut call = Call::new(&RENEW, asked, asked + 2, names);
-        for renew in batch {
-            call = call.text(renew.id.out_key());
-        }
-        for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
-            call = call.arg(run[0].lease_ms).arg(run.len());
-            for renew in run {
-                call = call.text(RememberedHold::of(caller, renew.lease, renew.access));
-            }
-        }
+        let call = renewal(caller, batch);
         caller.call(call, move |reply| renewals(reply, asked))
     }
 
-    /// No hold of this kind is fixed, so none is ever extended.
-    fn extend(&self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {
-        Box::pin(std::future::ready(Ok(None)))
+    /// No hold of this kind has a lease to extend: it is renewed for as long, and is there or not.
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+        let renew = Renew {
+            id: &step.id,
+            access: step.access,
+            lease: step.lease,
+            lease_ms: step.lease_ms,
+        };
+        let call = renewal(caller, &[renew]);
+        caller.call(call, move |reply| match renewals(reply, 1)?.first()? {
+            Renewal::Extended => Some(Some(Duration::from_millis(step.lease_ms))),
+            Renewal::Lost => Some(None),
+            Renewal::Unknown => None,
+        })
     }
 
     /// The server knows permits, and not how often a holder has entered.
