@@ -89,11 +89,12 @@ impl Wire for SemaphoreWire {
     }
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
-        let call = call(&ACQUIRE, &step.id, 3, 3)
+        let call = call(&ACQUIRE, &step.id, 3, 4)
             .text(step.id.gone_key(&caller.client, step.lease))
             .text(RememberedHold::of(caller, step.lease, step.access))
             .arg(count(step.access))
-            .arg(step.lease_ms);
+            .arg(step.lease_ms)
+            .text(channel(&step.id.name));
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 

@@ -6,6 +6,7 @@
 -- ARGV[1] hold     bytes   `<client uuid>:<lease id> <count>`
 -- ARGV[2] count    integer how many permits; 1 to 1024
 -- ARGV[3] keep_ms  integer how long the hold is remembered; the same in every request for this lease id
+-- ARGV[4] channel  bytes   where Redisson's waiters listen, and ours
 --
 -- Returns {1, left_ms} the permits are this lease id's, which is remembered for left_ms from now
 --         {0, -1}      too few are free
@@ -29,6 +30,11 @@ end
 if free < count then
   return { 0, -1 }
 end
+-- What the server may refuse comes before what changes.
+local ttl = call('PTTL', KEYS[2])
+if not (may('PUBLISH', ARGV[4], '1') and may('ZREM', KEYS[2], hold)) then
+  return redis.error_reply('NOPERM permits could not be given back without PUBLISH and ZREM')
+end
 call('INCRBY', KEYS[1], -count)
 local done = pcall('ZADD', KEYS[2], now + keep, hold)
 if is_error(done) then
@@ -37,4 +43,5 @@ if is_error(done) then
 end
 -- Those whose holders have died, and whose permits are gone with them.
 pcall('ZREMRANGEBYSCORE', KEYS[2], 0, now)
-return { 1, keep_on(KEYS[2], hold, now + keep, keep) }
+outlast(KEYS[2], ttl, keep)
+return { 1, keep }

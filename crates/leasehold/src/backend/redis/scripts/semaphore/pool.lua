@@ -19,15 +19,21 @@ local function remembered(out, hold)
   return ends_at > now and ends_at or nil
 end
 
+-- All holds are remembered for `keep` ms at least, and for as long as before: `ttl` (B2).
+local function outlast(out, ttl, keep)
+  if ttl < keep and keep > 0 then
+    pcall('PEXPIRE', out, keep)
+  end
+end
+
 -- Remembers a hold that is there for `keep` ms more at least, and the others as long as before (B2). For how long then.
 local function keep_on(out, hold, ends_at, keep)
+  local ttl = call('PTTL', out)
   if ends_at < now + keep then
     ends_at = now + keep
     call('ZADD', out, 'XX', ends_at, hold)
   end
-  if call('PTTL', out) < keep then
-    pcall('PEXPIRE', out, keep)
-  end
+  outlast(out, ttl, keep)
   return ends_at - now
 end
 
@@ -39,6 +45,11 @@ end
 -- where there is no memory for INCRBY.
 local function begin_to_write(out)
   pcall('ZREM', out, '')
+end
+
+-- Whether the user has the right to do this. Redis 6.2 cannot be asked, and refuses it when it is done.
+local function may(...)
+  return not redis.acl_check_cmd or redis.acl_check_cmd(...)
 end
 
 local function tell(channel, number)
