@@ -112,6 +112,8 @@ pub(crate) struct Acquire {
     pub(crate) place: Option<Place>,
     /// Those that wait for the other access of a read-write lock do not go first.
     pub(crate) ahead: bool,
+    /// How many permits there are from now on: [`Permits::TrySet`] or, of a leased semaphore, [`Permits::Set`].
+    pub(crate) permits: Option<Permits>,
 }
 
 /// A place in the queue of waiting clients.
@@ -132,6 +134,8 @@ pub(crate) enum Acquired {
     Held { ttl: Option<Duration>, silent: bool },
     /// The lease id was given up before this copy of the request arrived; or the hold that it was to upgrade is over.
     GivenUp,
+    /// No client has set how many permits there are.
+    Unset,
 }
 
 /// The answer about several locks.

@@ -5,7 +5,9 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    OwnerField, Wire, acquired, int, leased_semaphore::count, released, renewals, size_hint, text,
+    OwnerField, Wire, acquired, int,
+    leased_semaphore::{count, to_set},
+    released, renewals, size_hint, text,
 };
 use crate::{
     backend::{
@@ -89,12 +91,13 @@ impl Wire for SemaphoreWire {
     }
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
-        let call = call(&ACQUIRE, &step.id, 3, 4)
+        let call = call(&ACQUIRE, &step.id, 3, 5)
             .text(step.id.gone_key(&caller.client, step.lease))
             .text(RememberedHold::of(caller, step.lease, step.access))
             .arg(count(step.access))
             .arg(step.lease_ms)
-            .text(channel(&step.id.name));
+            .text(channel(&step.id.name))
+            .arg(to_set(&step).0);
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 

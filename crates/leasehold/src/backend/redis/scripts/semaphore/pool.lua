@@ -73,6 +73,15 @@ local function count_free()
   return free
 end
 
+-- How many of so many permits are free: those that are out are not, after another client has deleted the number.
+local function all_but_those_out(permits)
+  local out = call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%d', now), '+inf')
+  for _, hold in ipairs(out) do
+    permits = permits - count_of(hold)
+  end
+  return permits
+end
+
 -- Gives back so many permits, unless the semaphore was deleted meanwhile: a number is made by no release. An error, if that
 -- is refused: then all is as it was.
 local function give_back(count, channel)
