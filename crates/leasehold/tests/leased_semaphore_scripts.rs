@@ -385,7 +385,14 @@ fn a_full_server_gives_no_permit_but_renews_them_and_takes_them_back() {
         let out = caller.eval::<Value>(
             script!("acquire.lua"),
             &["name", OUT, GONE],
-            &[b"others\0\0\0\0\0lease", b"2", b"20000", CHANNEL],
+            &[
+                b"others\0\0\0\0\0lease",
+                b"2",
+                b"20000",
+                CHANNEL,
+                b"0",
+                b"0",
+            ],
         );
         let full = out.unwrap_err().to_string();
         assert!(full.contains("OOM"), "{full}");

@@ -258,6 +258,7 @@ impl Semaphore {
     /// use leasehold::Handoff;
     ///
     /// let semaphore = client.semaphore("mailers").handoff(Handoff::off());
+    /// assert!(semaphore.try_set_permits(2).await?); // only by the first who asks
     /// semaphore.set_permits(3).await?;
     /// let one = semaphore.acquire().await?;
     /// let two = semaphore.acquire_many(2).await?;
