@@ -85,13 +85,8 @@ fn is_of_fair(path: &str) -> bool {
 }
 
 /// A latch that was neither counted down nor deleted: that of a process that died, or one of which no answer says whether it was
-/// set. Beside the count stands the mark that it is a latch's.
-fn is_of_latch(path: &str, checker: &Checker) -> bool {
-    let mark = path.strip_prefix("leasehold:{");
-    let name = mark.map_or(Some(path), |mark| mark.strip_suffix("}:latch:set"));
-    let Some(name) = name else {
-        return false;
-    };
+/// set.
+fn is_of_latch(name: &str, checker: &Checker) -> bool {
     let mut parts = name.split(':').skip(2);
     let process = parts.next().and_then(|process| process.parse().ok());
     name.starts_with("latch:")
@@ -229,8 +224,6 @@ mod tests {
             ("leasehold:{semaphore:3}:semaphore:out", 9_000, false),
             ("latch:4:7:12", -1, false),
             ("latch:4:7:13", -1, true),
-            ("leasehold:{latch:4:7:13}:latch:set", 86_400_000, true),
-            ("leasehold:{latch:4:7:12}:latch:set", 86_400_000, false),
             ("latch:4:8:12", -1, true),
             ("leasehold:{latch:4:8:12}:latch:gone:9", -1, false),
             ("redisson_lock_queue:{mutex:1}", 3_600_000, true),

@@ -63,6 +63,8 @@ pub(crate) struct Ask {
     /// The lease is not renewed.
     pub(crate) fixed: bool,
     pub(crate) wait: Option<Duration>,
+    /// Of a semaphore: how many permits it has, where no client has set that.
+    pub(crate) permits: Option<u32>,
 }
 
 /// A server that is up answers within this time. A wait that is shorter would end before the first answer now and then,

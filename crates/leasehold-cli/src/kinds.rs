@@ -158,7 +158,10 @@ impl Kind {
                 Ok(guard.await?.map(Held::new))
             }
             Kind::Leased => {
-                let semaphore = leased!(client.leased_semaphore(name), ask);
+                let mut semaphore = leased!(client.leased_semaphore(name), ask);
+                if let Some(permits) = ask.permits {
+                    semaphore = semaphore.permits(permits);
+                }
                 let forever = semaphore.acquire();
                 let guard = ask.with(forever, |wait| semaphore.try_acquire_for(wait));
                 Ok(guard.await?.map(Held::new))

@@ -143,6 +143,21 @@ fn a_semaphore_of_two_lets_two_in_and_no_third() {
     assert!(gets_in(&server, &two[..2]));
 }
 
+/// It has set them once, and says them again with each of its requests.
+#[test]
+fn a_run_that_waits_for_a_permit_gets_it_from_a_server_that_restarts_empty() {
+    let (mut server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let one = ["--kind", "leased", "--permits", "1"];
+    let _holder = Process::start(&mut run(&server.url(), &one, &stay(&notes, "one")));
+    notes.wait("one");
+    let mut waits = Process::start(&mut run(&server.url(), &one, "true"));
+    wait_until(SOON, "it waits", || {
+        status(&server, &one)["waiting_clients"] == 1
+    });
+    server.restart();
+    assert_eq!(waits.code(), 0);
+}
+
 #[test]
 fn a_number_of_permits_that_changes_nothing_is_said() {
     let server = Server::start(Flavor::Redis);

@@ -14,7 +14,7 @@ use crate::durations::{about, at_most, humane};
 /// |---|---|---|
 /// | [`Invalid`](Error::Invalid) | nothing of ours; nothing was sent | correct the value |
 /// | [`NotSent`](Error::NotSent) | what it held before | try again when the server is back |
-/// | [`Rejected`](Error::Rejected) | what it held before | repair what it complains of; or try again later, if that ends by itself (it loads its data, a script keeps it busy): `lock()` waits for that |
+/// | [`Rejected`](Error::Rejected) | what it held before | repair what it complains of (as a semaphore without permits: set them); or try again later, if that ends by itself (it loads its data, a script keeps it busy): `lock()` waits for that |
 /// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` after it carries the request out | wait that long, or try again at once: this client takes the old request back meanwhile |
 /// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |

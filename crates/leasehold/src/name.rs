@@ -150,11 +150,6 @@ impl LockId {
         self.ours(Suffix::Out)
     }
 
-    /// Says that the number at the name is a latch's.
-    pub(crate) fn set_key(&self) -> Key<'_> {
-        self.ours(Suffix::Set)
-    }
-
     /// The terms under which our tasks wait, of a kind whose queue is Redisson's.
     pub(crate) fn places_key(&self) -> Key<'_> {
         self.ours(Suffix::Places)
@@ -220,7 +215,6 @@ enum Suffix<'a> {
     Grant(&'a str),
     Free,
     Out,
-    Set,
 }
 
 impl fmt::Display for Key<'_> {
@@ -265,7 +259,6 @@ impl fmt::Display for Key<'_> {
             }
             Suffix::Free => f.write_str(FREE),
             Suffix::Out => f.write_str(":out"),
-            Suffix::Set => f.write_str(":set"),
         }
     }
 }

@@ -18,6 +18,7 @@ use common::{
     soon, wait_until_idle,
     wire::{Network, script_calls},
 };
+use futures_util::future::try_join_all;
 use leasehold::{Client, Error, ErrorKind, LostReason, Owner, Released, Shutdown};
 use leasehold_testkit::wait_until_async;
 
@@ -288,7 +289,7 @@ async fn a_lost_reply_does_nothing_twice() {
         let client = builder.connect().await.unwrap();
         let other = patient(&world).await;
         row.prepare(&client, "name").await;
-        drop(row.lock(&client, "warm-up").try_lock().await.unwrap());
+        drop(row.lock(&client, "warm-up").try_lock().await);
         wait_until_idle(&client).await;
         for lost in [1, 2] {
             network.lose_replies(lost);
@@ -386,16 +387,195 @@ async fn what_is_taken_by_force_is_lost_and_served_to_who_waits() {
         until_it_waits(row, &waiter).await;
         assert!(row.lock(&one, "name").force_unlock().await.unwrap());
         let next = soon("its turn", waiting).await.unwrap().unwrap();
-        if row.has_lease() {
-            assert!(guard.verify().await.is_err(), "{row:?}");
-            assert_eq!(guard.lost().await, LostReason::Replaced, "{row:?}");
-            assert!(next.is_valid());
-        }
+        assert!(guard.verify().await.is_err(), "{row:?}");
+        assert_eq!(guard.lost().await, LostReason::Replaced, "{row:?}");
+        assert!(next.verify().await.is_ok() && next.is_valid(), "{row:?}");
         drop(guard);
         release(next).await;
         assert_clean(row, &world, &[&one, &other], "force").await;
     })
     .await;
+}
+
+/// More than a look at the server lists.
+#[tokio::test]
+async fn each_of_a_thousand_guards_and_more_is_verified_and_kept() {
+    const MANY: u32 = 1_100;
+    for_each(|row, world| async move {
+        if !matches!(row, Row::Permit | Row::Count) {
+            return;
+        }
+        let client = patient(&world).await;
+        row.prepare(&client, "name").await;
+        if row == Row::Permit {
+            let semaphore = client.leased_semaphore("name");
+            semaphore.set_permits(MANY).await.unwrap();
+        } else {
+            client.semaphore("name").set_permits(MANY).await.unwrap();
+        }
+        let lock = row.lock(&client, "name");
+        let mut guards = Vec::new();
+        while guards.len() < MANY as usize {
+            let some = (0..50).map(|_| lock.lock());
+            guards.extend(try_join_all(some).await.unwrap());
+        }
+        for guards in guards.chunks(50) {
+            let verified = try_join_all(guards.iter().map(AnyGuard::verify)).await;
+            verified.unwrap_or_else(|error| panic!("{row:?} on {}: {error}", world.name()));
+        }
+        drop(guards);
+        wait_until_idle(&client).await;
+    })
+    .await;
+}
+
+/// A semaphore whose requests say how many permits there are.
+fn providing(row: Row, client: &Client, permits: u32) -> Option<AnyLock> {
+    match row {
+        Row::Permit => {
+            let semaphore = client.leased_semaphore("name");
+            Some(AnyLock::Permit(semaphore.permits(permits)))
+        }
+        Row::Count => Some(AnyLock::Count(client.semaphore("name").permits(permits))),
+        _ => None,
+    }
+}
+
+async fn free(lock: &AnyLock) -> i64 {
+    lock.status().await.available.expect("a semaphore")
+}
+
+#[tokio::test]
+async fn permits_are_set_by_a_request_for_one_where_no_client_has() {
+    for_each(|row, world| async move {
+        let (one, other) = (patient(&world).await, patient(&world).await);
+        let (Some(two), Some(five)) = (providing(row, &one, 2), providing(row, &other, 5)) else {
+            return;
+        };
+        // One that waits without them has its turn by the first that says how many.
+        let waiting = tokio::spawn(row.lock(&one, "name").lock());
+        until_it_waits(row, &two).await;
+        let first = five.try_lock().await.unwrap().unwrap();
+        let second = soon("its turn", waiting).await.unwrap().unwrap();
+        assert_eq!(free(&two).await, 3, "{row:?} on {}", world.name());
+        // They are there, and stay as they are.
+        let third = two.lock().await.unwrap();
+        assert_eq!(free(&two).await, 2, "{row:?} on {}", world.name());
+        for guard in [first, second, third] {
+            release(guard).await;
+        }
+        assert_eq!(free(&two).await, 5, "{row:?} on {}", world.name());
+        assert_clean(row, &world, &[&one, &other], "permits are set").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn permits_are_there_again_on_a_server_that_restarts_empty() {
+    for row in [Row::Permit, Row::Count] {
+        for mut server in common::servers() {
+            let client = Client::connect(&server.url()).await.unwrap();
+            let two = providing(row, &client, 2).unwrap();
+            let before = two.lock().await.unwrap();
+            server.restart();
+            let deadline = Instant::now() + SOON;
+            while before.verify().await.map_err(|error| error.kind()) != Err(ErrorKind::Lost) {
+                assert!(Instant::now() < deadline, "{row:?}: it is never lost");
+            }
+            let guards = [two.lock().await.unwrap(), two.lock().await.unwrap()];
+            assert!(two.try_lock().await.unwrap().is_none(), "{row:?}");
+            // Also for one that waits while the server goes.
+            let waiting = tokio::spawn(two.lock());
+            until_it_waits(row, &two).await;
+            server.restart();
+            release(soon("its turn", waiting).await.unwrap().unwrap()).await;
+            drop(guards);
+        }
+    }
+}
+
+#[tokio::test]
+async fn exactly_so_many_permits_are_there_from_the_next_request_on() {
+    for world in World::all() {
+        let (one, other) = (world.client().await, world.client().await);
+        let exactly = |permits| one.leased_semaphore("name").permits_exactly(permits);
+        let held = exactly(2).acquire_many(2).await.unwrap();
+        // More: also for those that wait.
+        let waiting = tokio::spawn(other.leased_semaphore("name").acquire());
+        let semaphore = other.leased_semaphore("name");
+        until_it_waits(Row::Permit, &AnyLock::Permit(semaphore.clone())).await;
+        let third = exactly(4).acquire().await.unwrap();
+        let fourth = soon("its turn", waiting).await.unwrap().unwrap();
+        assert_eq!(semaphore.available_permits().await.unwrap(), 0);
+        // Fewer: none is free until enough have come back.
+        assert!(exactly(1).try_acquire().await.unwrap().is_none());
+        assert_eq!(semaphore.available_permits().await.unwrap(), -3);
+        assert!(held.is_valid() && held.verify().await.is_ok());
+        for guard in [held, third, fourth] {
+            guard.release().await.unwrap();
+        }
+        assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+        // The last one wins; the one that says so only where there are none changes nothing.
+        drop(semaphore.permits(7).acquire().await.unwrap());
+        drop(semaphore.permits_exactly(3).acquire().await.unwrap());
+        drop(semaphore.permits(7).acquire().await.unwrap());
+        wait_until_idle(&other).await;
+        assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+    }
+}
+
+/// It would be busy for ever.
+#[tokio::test]
+async fn a_semaphore_without_permits_says_so_when_the_time_is_up() {
+    for_each(|row, world| async move {
+        if !matches!(row, Row::Permit | Row::Count) {
+            return;
+        }
+        let (one, other) = (patient(&world).await, patient(&world).await);
+        let lock = row.lock(&one, "name");
+        for error in [
+            lock.try_lock().await.map(drop).unwrap_err(),
+            lock.try_lock_for(50 * MS).await.map(drop).unwrap_err(),
+        ] {
+            let said = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{row:?}: {said}");
+            assert!(said.contains("no permits; set them"), "{row:?}: {said}");
+        }
+        wait_until_idle(&one).await;
+        // One that waits on, and one that asks once beside it.
+        let waiting = tokio::spawn(lock.lock());
+        until_it_waits(row, &lock).await;
+        let beside = lock.try_lock().await;
+        assert!(!matches!(beside, Ok(Some(_))), "{row:?}: {beside:?}");
+        row.prepare(&other, "name").await;
+        let guard = soon("its turn", waiting).await.unwrap().unwrap();
+        assert!(lock.try_lock().await.unwrap().is_none(), "{row:?}: busy");
+        assert!(lock.try_lock_for(50 * MS).await.unwrap().is_none());
+        release(guard).await;
+        // None of them is free: that is busy.
+        let none = providing(row, &other, 1).unwrap();
+        let last = none.lock().await.unwrap();
+        assert!(lock.try_lock().await.unwrap().is_none(), "{row:?}: out");
+        release(last).await;
+        assert_clean(row, &world, &[&one, &other], "without permits").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_number_of_permits_out_of_bounds_is_refused_before_anything_is_sent() {
+    let client = Client::connect("memory:").await.unwrap();
+    for permits in [0, i32::MAX.unsigned_abs() + 1, u32::MAX] {
+        let (leased, counted) = (client.leased_semaphore("a"), client.semaphore("b"));
+        for error in [
+            leased.permits(permits).acquire().await.unwrap_err(),
+            leased.permits_exactly(permits).acquire().await.unwrap_err(),
+            counted.permits(permits).acquire().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("2147483647"), "{error}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ enum Step {
     Try {
         client: usize,
         permits: u32,
+        /// How many there are.
+        of: Option<u32>,
     },
     /// In the background.
     Acquire {
@@ -58,7 +60,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (client, permits, some) = (0..CLIENTS, 1..5_u32, 0..8_usize);
     let both = (client.clone(), permits);
     let step = prop_oneof![
-        4 => both.clone().prop_map(|(client, permits)| Step::Try { client, permits }),
+        4 => (both.clone(), proptest::option::of(1..6_u32))
+            .prop_map(|((client, permits), of)| Step::Try { client, permits, of }),
         5 => both.prop_map(|(client, permits)| Step::Acquire { client, permits }),
         1 => Just(Step::Abort),
         5 => some.clone().prop_map(|guard| Step::Release { guard }),
@@ -139,8 +142,17 @@ impl Play for Permits {
             }
             // Who gets what becomes free is a race, which either may win: one waiter at a time.
             Step::Acquire { .. } if waits => String::new(),
-            Step::Try { client, permits } => {
-                let guard = self.semaphore(client).try_acquire_many(permits).await;
+            Step::Try {
+                client,
+                permits,
+                of,
+            } => {
+                let semaphore = self.semaphore(client);
+                let semaphore = match of {
+                    Some(all) => semaphore.permits(all),
+                    None => semaphore,
+                };
+                let guard = semaphore.try_acquire_many(permits).await;
                 self.keep(client, guard)
             }
             Step::Acquire { client, permits } => {

@@ -23,6 +23,8 @@ enum Step {
         client: usize,
         permits: u32,
         fixed: bool,
+        /// How many there are; also where a client has set that.
+        of: Option<(u32, bool)>,
     },
     /// In the background.
     Acquire {
@@ -68,8 +70,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (client, permits, some) = (0..CLIENTS, 1..5_u32, 0..8_usize);
     let both = (client.clone(), permits.clone());
     let step = prop_oneof![
-        4 => (both.clone(), any::<bool>())
-            .prop_map(|((client, permits), fixed)| Step::Try { client, permits, fixed }),
+        4 => (both.clone(), any::<bool>(), proptest::option::of((1..6_u32, any::<bool>())))
+            .prop_map(|((client, permits), fixed, of)| Step::Try { client, permits, fixed, of }),
         5 => both.clone().prop_map(|(client, permits)| Step::Acquire { client, permits }),
         1 => Just(Step::Abort),
         5 => some.clone().prop_map(|guard| Step::Release { guard }),
@@ -157,8 +159,16 @@ impl Play for Game {
                 client,
                 permits,
                 fixed,
+                of,
             } => {
                 let mut semaphore = self.semaphore(client);
+                if let Some((all, exactly)) = of {
+                    semaphore = if exactly {
+                        semaphore.permits_exactly(all)
+                    } else {
+                        semaphore.permits(all)
+                    };
+                }
                 if fixed {
                     semaphore = semaphore.fixed_lease(Duration::from_secs(20));
                 }

@@ -206,6 +206,11 @@ async fn invalid_locks(table: &mut Table) {
     let semaphore = client.leased_semaphore("encoders");
     table.add("acquire_many(0)", semaphore.acquire_many(0).await);
     table.add("acquire_many(1025)", semaphore.acquire_many(1025).await);
+    table.add("permits(0)", semaphore.permits(0).acquire().await);
+    table.add(
+        "try_acquire(), and no client has set permits",
+        semaphore.try_acquire().await,
+    );
     let latch = client.latch("shards");
     table.add("latch.try_set_count(0)", latch.try_set_count(0).await);
     table.add("latch.count_down_by(0)", latch.count_down_by(0).await);

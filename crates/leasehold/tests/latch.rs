@@ -170,7 +170,6 @@ async fn waiters_go_on_when_the_latch_is_deleted_by_us_or_by_another_library() {
             server.cli(&["DEL", "name"]);
             server.cli(&["PUBLISH", CHANNEL, "1"]);
             all_go_on(tasks, "deleted by Redisson").await;
-            server.cli(&["DEL", "leasehold:{name}:latch:set"]);
         }
         assert_clean(&world, &[&client, &other]).await;
     }
@@ -281,7 +280,6 @@ async fn one_that_comes_when_the_count_is_zero_goes_on_at_once_beside_others_tha
         server.cli(&["DEL", "name"]); // and the message of it is lost
         soon("open", latch.wait()).await.unwrap();
         all_go_on(tasks, "seen by the one that came").await;
-        server.cli(&["DEL", "leasehold:{name}:latch:set"]);
         assert_clean(&world, &[&client]).await;
     }
 }
@@ -388,21 +386,30 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
             }
         }
         client.latch("latch").try_set_count(2).await.unwrap();
+        // A server takes a number for that of the kind that is asked for, as Redisson does.
+        if let World::Memory(_) = world {
+            let semaphore = client.semaphore("latch");
+            let leased = client.leased_semaphore("latch");
+            for error in [
+                semaphore.acquire().await.unwrap_err(),
+                semaphore.status().await.unwrap_err(),
+                leased.acquire().await.unwrap_err(),
+            ] {
+                let cause = error.to_string();
+                assert!(cause.contains("held as a latch, and not as a "), "{cause}");
+            }
+        }
         let errors = [
-            client.semaphore("latch").acquire().await.unwrap_err(),
-            client.semaphore("latch").status().await.unwrap_err(),
-            client
-                .leased_semaphore("latch")
-                .acquire()
-                .await
-                .unwrap_err(),
             client.mutex("latch").lock().await.unwrap_err(),
             client.rw_lock("latch").read().await.unwrap_err(),
             client.plain_mutex("latch").lock().await.unwrap_err(),
         ];
         for error in errors {
             let cause = error.to_string();
-            let expected = "held as a latch, and not as a ";
+            let expected = match world {
+                World::Memory(_) => "held as a latch, and not as a ",
+                World::Server(_) => "holds a number, as a semaphore or a latch does, and not a ",
+            };
             assert!(cause.contains(expected), "{}: {cause}", world.name());
         }
         assert_eq!(client.latch("latch").count().await.unwrap(), 2);
@@ -410,45 +417,37 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
     }
 }
 
-/// Redisson's count-down deletes the number at zero, and knows nothing of our mark.
+/// Redisson's count-down deletes the number at zero. The next number there may be of any kind, whoever sets it.
 #[tokio::test]
 async fn what_redisson_counts_down_leaves_the_name_to_all_kinds() {
-    const MARK: &str = "leasehold:{name}:latch:set";
     for server in servers() {
         let client = Client::connect(&server.url()).await.unwrap();
         let latch = client.latch("name");
-        let counted_down = || async {
-            assert!(latch.try_set_count(1).await.unwrap());
-            assert_eq!(int(&server, &["EXISTS", MARK]), 1);
-            server.cli(&["DECR", "name"]);
+        for by_redisson in [false, true] {
+            let counted_down = || async {
+                assert!(latch.try_set_count(1).await.unwrap());
+                server.cli(&["DECR", "name"]);
+                server.cli(&["DEL", "name"]);
+                if by_redisson {
+                    server.cli(&["SET", "name", "2"]);
+                }
+            };
+            counted_down().await;
+            let semaphore = client.semaphore("name");
+            let is_set = semaphore.try_set_permits(2).await.unwrap();
+            assert_eq!(is_set, !by_redisson);
+            let guard = semaphore.acquire().await.unwrap();
+            assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+            guard.release().await.unwrap();
             server.cli(&["DEL", "name"]);
-            assert_eq!(latch.count().await.unwrap(), 0);
-        };
-        counted_down().await;
-        let semaphore = client.semaphore("name");
-        assert!(semaphore.try_set_permits(2).await.unwrap());
-        // Nor is its number taken for a latch's later.
-        let guard = semaphore.acquire().await.unwrap();
-        assert_eq!(semaphore.available_permits().await.unwrap(), 1);
-        guard.release().await.unwrap();
-        server.cli(&["DEL", "name"]);
-        counted_down().await;
-        let leased = client.leased_semaphore("name");
-        assert!(leased.try_set_permits(2).await.unwrap());
-        leased.acquire().await.unwrap().release().await.unwrap();
-        server.cli(&["DEL", "name"]);
-        // Our own steps take the mark away as well.
-        counted_down().await;
-        assert!(!latch.delete().await.unwrap());
-        assert_eq!(int(&server, &["EXISTS", MARK]), 0);
-        counted_down().await;
-        assert_eq!(latch.count_down().await.unwrap(), 0);
-        assert_eq!(int(&server, &["EXISTS", MARK]), 0);
-        // The mark of a latch that is there stays, and speaks for it.
-        assert!(latch.try_set_count(1).await.unwrap());
-        assert!(semaphore.try_set_permits(1).await.is_err());
-        assert_eq!(int(&server, &["EXISTS", MARK]), 1);
-        assert!(latch.delete().await.unwrap());
+            counted_down().await;
+            let leased = client.leased_semaphore("name");
+            assert_eq!(leased.try_set_permits(2).await.unwrap(), !by_redisson);
+            leased.acquire().await.unwrap().release().await.unwrap();
+            server.cli(&["DEL", "name"]);
+        }
+        let left = keys(&server);
+        assert!(left.iter().all(|key| key.contains(":gone:")), "{left:?}");
     }
 }
 
@@ -467,7 +466,7 @@ async fn the_keys_channel_and_payloads_are_redissons() {
         let mut names = keys(&server);
         names.retain(|key| !key.contains(":gone:"));
         names.sort();
-        assert_eq!(names, ["leasehold:{name}:latch:set", "name"]);
+        assert_eq!(names, ["name"]);
         assert_eq!(int(&server, &["GET", "name"]), 2);
         assert_eq!(int(&server, &["PTTL", "name"]), -1, "as Redisson's");
         for key in keys(&server).iter().filter(|key| *key != "name") {
@@ -517,6 +516,44 @@ async fn the_documented_permissions_are_enough() {
         latch.delete().await.unwrap();
         wait_until_idle(&client).await;
         assert_eq!(refused(&server), [], "refused by the rules");
+    }
+}
+
+/// All that the script calls.
+const CALLS: [&str; 7] = [
+    "-del", "-exists", "-get", "-incrby", "-pexpire", "-publish", "-set",
+];
+
+#[tokio::test]
+async fn whatever_is_refused_the_count_is_as_it_was_or_as_it_was_to_be() {
+    for server in servers() {
+        for refused in CALLS.into_iter().chain(["resetchannels"]) {
+            let case = format!("{} {refused}", server.flavor());
+            server.cli(&["FLUSHALL"]);
+            server.cli(&[
+                "ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&*", "+@all", refused,
+            ]);
+            let healthy = Client::connect(&server.url()).await.unwrap().latch("name");
+            let builder = Client::builder().url(server.url());
+            let builder = builder.username("worker").password("pw");
+            let latch = builder.connect().await.unwrap().latch("name");
+            let set = latch.try_set_count(3).await.unwrap_or(false);
+            assert_eq!(healthy.try_set_count(3).await.unwrap(), !set, "{case}");
+            let mut ears = server.connection();
+            let mut ears = ears.as_pubsub();
+            ears.subscribe(CHANNEL).unwrap();
+            let one = latch.count_down().await.is_ok();
+            assert_eq!(healthy.count().await.unwrap(), 3 - u64::from(one), "{case}");
+            let all = latch.count_down_by(3).await.is_ok();
+            assert_eq!(healthy.count().await.unwrap() == 0, all, "{case}");
+            server.cli(&["PUBLISH", CHANNEL, "the end"]);
+            let heard: String = ears.get_message().unwrap().get_payload().unwrap();
+            assert_eq!(heard, if all { "0" } else { "the end" }, "{case}");
+            drop(ears);
+            healthy.try_set_count(3).await.unwrap();
+            let deleted = latch.delete().await.is_ok();
+            assert_eq!(healthy.count().await.unwrap() == 0, deleted, "{case}");
+        }
     }
 }
 

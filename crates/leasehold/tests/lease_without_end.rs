@@ -53,6 +53,8 @@ macro_rules! keeps_its_end {
                     } else {
                         guard.extend(SHORT).await.unwrap();
                     }
+                    let left = guard.verify().await.unwrap();
+                    assert!(left > LONG / 2, "{case}: {left:?}");
                     assert_eq!(ending(&server), before, "{case}");
                     assert!(guard.remaining() > LONG / 2, "{case}");
                     guard.release().await.unwrap();

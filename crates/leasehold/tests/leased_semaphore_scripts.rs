@@ -71,7 +71,8 @@ impl Caller {
 
     fn acquire(&mut self, count: u8, lease_ms: u32) -> RedisResult<(i64, i64)> {
         let (count, lease_ms) = (count.to_string(), lease_ms.to_string());
-        let args = [&FIRST[..], count.as_bytes(), lease_ms.as_bytes(), CHANNEL];
+        let (count, lease_ms) = (count.as_bytes(), lease_ms.as_bytes());
+        let args = [&FIRST[..], count, lease_ms, CHANNEL, b"0", b"0"];
         self.eval(script!("acquire.lua"), &["name", OUT, GONE], &args)
     }
 
@@ -384,7 +385,14 @@ fn a_full_server_gives_no_permit_but_renews_them_and_takes_them_back() {
         let out = caller.eval::<Value>(
             script!("acquire.lua"),
             &["name", OUT, GONE],
-            &[b"others\0\0\0\0\0lease", b"2", b"20000", CHANNEL],
+            &[
+                b"others\0\0\0\0\0lease",
+                b"2",
+                b"20000",
+                CHANNEL,
+                b"0",
+                b"0",
+            ],
         );
         let full = out.unwrap_err().to_string();
         assert!(full.contains("OOM"), "{full}");

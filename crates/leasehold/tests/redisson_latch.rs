@@ -72,6 +72,12 @@ async fn each_sees_what_the_other_has_set_and_counted() {
         assert!(latch.delete().await.unwrap());
         assert_eq!(java.obey("latch name delete").await, "false");
         assert_eq!(java.obey("latch name count").await, "0");
+        // A latch of ours that Java counts down leaves the name to a semaphore of Java's, and that is ours, too.
+        assert!(latch.try_set_count(1).await.unwrap());
+        assert_eq!(java.obey("latch name down").await, "counted down");
+        assert_eq!(java.obey("semaphore name set 1").await, "true");
+        let permit = client.semaphore("name").acquire().await.unwrap();
+        permit.release().await.unwrap();
         wait_until_idle(&client).await;
     }
 }

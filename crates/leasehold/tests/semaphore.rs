@@ -496,6 +496,57 @@ async fn the_documented_permissions_are_enough() {
     }
 }
 
+/// All that the scripts of an acquisition and a release call.
+const CALLS: [&str; 15] = [
+    "-exists",
+    "-get",
+    "-incrby",
+    "-pexpire",
+    "-pttl",
+    "-publish",
+    "-pubsub",
+    "-set",
+    "-time",
+    "-type",
+    "-zadd",
+    "-zrangebyscore",
+    "-zrem",
+    "-zremrangebyscore",
+    "-zscore",
+];
+
+/// A right that is lacking is told at the acquisition, which then takes nothing; not when the permits are to be given back.
+#[tokio::test]
+async fn without_a_right_nothing_is_taken_that_could_not_be_given_back() {
+    for server in servers() {
+        for refused in CALLS.into_iter().chain(["resetchannels"]) {
+            let case = format!("{} {refused}", server.flavor());
+            server.cli(&["FLUSHALL"]);
+            let (_, healthy) = on(&server, 5).await;
+            server.cli(&[
+                "ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&*", "+@all", refused,
+            ]);
+            let builder = Client::builder().url(server.url());
+            let builder = builder.username("worker").password("pw");
+            let client = builder.connect().await.unwrap();
+            let semaphore = client.semaphore("name");
+            match semaphore.try_acquire_many(2).await {
+                Ok(guard) => {
+                    let released = guard.expect("five are free").release().await;
+                    assert_eq!(released.unwrap(), Released::Freed, "{case}");
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
+                    assert!(error.to_string().contains("lacks a right"), "{error}");
+                }
+            }
+            let status = healthy.status().await.unwrap();
+            assert_eq!(status.available, Some(5), "{case}");
+            assert!(status.holders.is_empty(), "{case}: {status:?}");
+        }
+    }
+}
+
 /// All that the scripts call that changes something.
 const CHANGES: [&str; 6] = [
     "-incrby",

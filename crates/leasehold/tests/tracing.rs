@@ -123,6 +123,28 @@ async fn the_story_of_a_lock_is_told_in_order_and_as_documented() {
     );
 }
 
+/// Once, however often it asks; and not one that is told by its answer.
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_permits_that_no_client_has_set_is_warned_of_it() {
+    let _alone = ALONE.lock().await;
+    let client = Client::connect("memory:").await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=warn");
+    let semaphore = client.leased_semaphore("encoders");
+    semaphore.try_acquire().await.map(drop).unwrap_err();
+    assert_eq!(lines.text(), "");
+    let wait = 60_000 * MS;
+    let error = semaphore.try_acquire_for(wait).await.map(drop).unwrap_err();
+    assert_eq!(
+        lines.text(),
+        "WARN leasehold: waiting for a permit: the semaphore has no permits; set them: permits(n) does where no client has, or \
+         call try_set_permits(n) name=encoders\n"
+    );
+    assert!(
+        error.to_string().contains("no permits; set them"),
+        "{error}"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_another_process_holds_is_waited_for_in_the_story() {
     let _alone = ALONE.lock().await;

@@ -41,7 +41,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
-    /// Lets a lease end at least `lease_ms` from now. Returns the time left of it then; `None` if it is not ours.
+    /// Lets a lease end at least `lease_ms` from now. Returns how much of it is left then, at least; `None` if it is not ours.
     fn extend(&self, step: Extend) -> Reply<Option<Duration>>;
 
     /// Writes how often the owner has entered.
@@ -117,6 +117,8 @@ pub(crate) struct Acquire {
     pub(crate) place: Option<Place>,
     /// Those that wait for the other access of a read-write lock do not go first.
     pub(crate) ahead: bool,
+    /// How many permits there are from now on: [`Permits::TrySet`] or, of a leased semaphore, [`Permits::Set`].
+    pub(crate) permits: Option<Permits>,
 }
 
 /// A place in the queue of waiting clients.
@@ -137,6 +139,8 @@ pub(crate) enum Acquired {
     Held { ttl: Option<Duration>, silent: bool },
     /// The lease id was given up before this copy of the request arrived; or the hold that it was to upgrade is over.
     GivenUp,
+    /// No client has set how many permits there are.
+    Unset,
 }
 
 /// The answer about several locks.
@@ -236,12 +240,13 @@ pub(crate) struct Renew<'a> {
     pub(crate) lease_ms: u64,
 }
 
-/// Extends one lease that is not renewed.
+/// Extends one lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Extend {
     pub(crate) id: LockId,
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
+    /// Zero: only look whether it is still ours.
     pub(crate) lease_ms: u64,
 }
 

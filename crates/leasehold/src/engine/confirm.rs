@@ -5,22 +5,18 @@ use std::{sync::Arc, time::Duration};
 use crate::{Error, LostReason, backend::Extend, config::millis, engine::hold::Hold};
 
 impl Hold {
-    /// Whether the server still has it, and for how long.
+    /// Whether the server still has it, and for how long: an extension by nothing. B2: that moves no end.
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
         self.check()?;
-        let id = self.queue.id.clone();
-        let found = self.core.backend.inspect(id).await.map_err(|failure| {
+        let step = self.extension(Duration::ZERO);
+        let left = self.core.backend.extend(step).await.map_err(|failure| {
             failure.into_read_error(format!("verify {:?}", self.queue.id.name))
         })?;
-        let ours = found
-            .owners
-            .into_iter()
-            .find(|held| self.is_owner(&held.owner));
-        if ours.is_none() {
+        if left.is_none() {
             self.lose(LostReason::Replaced);
         }
-        let left = self.check()?;
-        Ok(ours.and_then(|held| held.ttl).unwrap_or(left))
+        // B1: what is believed here is never more than the server has; it states less of a hold without an end.
+        self.check().map(|here| here.max(left.unwrap_or_default()))
     }
 
     /// Makes a fixed lease last at least `lease` from now.
@@ -28,13 +24,7 @@ impl Hold {
         self.check()?;
         self.asks_for(lease);
         let sent = self.core.clock.now();
-        let step = Extend {
-            id: self.queue.id.clone(),
-            access: self.spec().access,
-            lease: self.lease,
-            lease_ms: millis(lease),
-        };
-        match self.core.backend.extend(step).await {
+        match self.core.backend.extend(self.extension(lease)).await {
             // B1, B2: what the server states in this reply, or later.
             Ok(Some(remaining)) => drop(self.extended(remaining, sent)),
             Ok(None) => self.lose(LostReason::Replaced),
@@ -46,5 +36,14 @@ impl Hold {
             }
         }
         self.check().map(drop)
+    }
+
+    fn extension(&self, lease: Duration) -> Extend {
+        Extend {
+            id: self.queue.id.clone(),
+            access: self.spec().access,
+            lease: self.lease,
+            lease_ms: millis(lease),
+        }
     }
 }

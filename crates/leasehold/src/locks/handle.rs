@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 
 use crate::{
     Error, Guard, Status,
+    backend::Permits,
     config::{Handoff, RwPolicy, check_lease, check_max_hold, check_renewed},
     engine::core::Core,
     engine::linger::ClientRef,
@@ -40,6 +41,8 @@ pub(super) struct Settings {
     pub(super) waits: Waits,
     /// The first pause and the longest, if they are not those of `waits`.
     pub(super) backoff: Option<(Duration, Duration)>,
+    /// How many permits there are.
+    pub(super) permits: Option<Permits>,
 }
 
 impl Handle {
@@ -59,6 +62,7 @@ impl Handle {
             owner: None,
             waits: Waits::Told,
             backoff: None,
+            permits: None,
         };
         Handle {
             core: ClientRef::new(core),
@@ -171,6 +175,7 @@ impl Handle {
             reentrant: settings.reentrant,
             ahead: settings.policy.prefers(access),
             waits,
+            permits: settings.permits.map(check_permits).transpose()?,
             place,
         })
     }
@@ -197,6 +202,23 @@ pub(super) fn so_many(permits: u32) -> Result<Access, Error> {
     let invalid = Invalid::new("permits", permits.to_string(), "between 1 and 1024")
         .remedy("take as many as the work needs; several guards, if it needs more");
     Err(invalid.into())
+}
+
+/// The most permits that a semaphore of Redisson's has.
+const IN_ALL_MOST: u32 = i32::MAX.unsigned_abs();
+
+fn check_permits(step: Permits) -> Result<Permits, Error> {
+    match step {
+        Permits::TrySet(permits) | Permits::Set(permits)
+            if !(1..=IN_ALL_MOST).contains(&permits) =>
+        {
+            let invalid = Invalid::new("permits", permits.to_string(), "between 1 and 2147483647");
+            Err(invalid
+                .remedy("to let nothing more begin, take them away with drain_permits()")
+                .into())
+        }
+        step => Ok(step),
+    }
 }
 
 /// The patience of a `…_for(wait)` call.

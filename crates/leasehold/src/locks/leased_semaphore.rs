@@ -23,8 +23,8 @@ use crate::{
 /// A number of permits under one name, each held under a lease that is renewed, shared with Redisson's
 /// `RPermitExpirableSemaphore` of the same name.
 ///
-/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until a client sets them, once:
-/// [`try_set_permits`](LeasedSemaphore::try_set_permits). A permit whose holder dies comes back when its lease ends;
+/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until a client sets them. Say how many with
+/// [`permits`](LeasedSemaphore::permits) in each program. A permit whose holder dies comes back when its lease ends;
 /// nothing needs to be called.
 ///
 /// | wait | one permit | several |
@@ -49,8 +49,7 @@ use crate::{
 /// use leasehold::Client;
 ///
 /// let client = Client::connect("memory:").await?;
-/// let semaphore = client.leased_semaphore("reports");
-/// semaphore.try_set_permits(2).await?; // true for the first who asks
+/// let semaphore = client.leased_semaphore("reports").permits(2);
 /// let one = semaphore.acquire().await?;
 /// let two = semaphore.acquire().await?;
 /// assert!(semaphore.try_acquire().await?.is_none());
@@ -74,7 +73,52 @@ impl LeasedSemaphore {
         }
     }
 
-    /// Waits for a permit, as long as it takes: for ever, if no client ever sets how many there are.
+    /// The same semaphore with this many permits, where no client has set how many there are.
+    ///
+    /// Each request for a permit says the number to the server, so it is also set after a restart that forgot it. (A guard
+    /// from before learns of that restart at its next renewal.) Where there is a number already, nothing is changed; [`permits_exactly`](LeasedSemaphore::permits_exactly) changes it.
+    /// Permits that are out count among them. 1 to 2147483647.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let two = client.leased_semaphore("exports").permits(2);
+    /// let one = two.acquire().await?; // there are two from now on
+    /// assert_eq!(two.available_permits().await?, 1);
+    /// let three = client.leased_semaphore("exports").permits_exactly(3);
+    /// let another = three.acquire().await?; // there are three from now on
+    /// assert_eq!(two.available_permits().await?, 1);
+    /// # drop((one, another));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#trySetPermits`, at each request.
+    pub fn permits(&self, permits: u32) -> LeasedSemaphore {
+        self.providing(Permits::TrySet(permits))
+    }
+
+    /// The same semaphore with this many permits from each of its requests on, however many there were.
+    ///
+    /// If more are out than that, none is free until enough have come back; no holder loses one. Where two programs say
+    /// different numbers, the last request counts: let all of them say the same. 1 to 2147483647.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#setPermits`, at each request where the number differs.
+    pub fn permits_exactly(&self, permits: u32) -> LeasedSemaphore {
+        self.providing(Permits::Set(permits))
+    }
+
+    fn providing(&self, permits: Permits) -> LeasedSemaphore {
+        LeasedSemaphore {
+            handle: self
+                .handle
+                .with(|settings| settings.permits = Some(permits)),
+        }
+    }
+
+    /// Waits for a permit, as long as it takes: for ever, and with a warning, if no client ever sets how many there are.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -95,7 +139,7 @@ impl LeasedSemaphore {
     /// Takes a permit if one is free now; `None` if none is, or if other tasks of this process wait for permits.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// [`Error::Rejected`] if no client has set how many permits there are; else as [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
@@ -111,7 +155,8 @@ impl LeasedSemaphore {
     /// `wait` counts from the first poll.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    /// [`Error::Rejected`] if until then no client has set how many permits there are; else as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
@@ -184,7 +229,7 @@ impl LeasedSemaphore {
     /// Redisson `RPermitExpirableSemaphore#trySetPermits`.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         let step = Permits::TrySet(permits);
-        Ok(self.permits(step, "set the permits of").await? == 1)
+        Ok(self.change(step, "set the permits of").await? == 1)
     }
 
     /// Sets how many permits there are, taken and free together. If fewer than are taken, none is free until enough
@@ -203,6 +248,7 @@ impl LeasedSemaphore {
     /// use std::time::Duration;
     ///
     /// let semaphore = client.leased_semaphore("encoders");
+    /// assert!(semaphore.try_set_permits(3).await?); // only by the first who asks
     /// semaphore.set_permits(5).await?;
     /// let three = semaphore.acquire_many(3).await?;
     /// assert_eq!(three.permits(), 3);
@@ -216,7 +262,7 @@ impl LeasedSemaphore {
     /// Redisson `RPermitExpirableSemaphore#setPermits`.
     pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
         let step = Permits::Set(permits);
-        self.permits(step, "set the permits of").await.map(drop)
+        self.change(step, "set the permits of").await.map(drop)
     }
 
     /// Adds permits; takes some away, if the number is negative. How many are free then.
@@ -232,7 +278,7 @@ impl LeasedSemaphore {
     /// # Source
     /// Redisson `RPermitExpirableSemaphore#addPermits`.
     pub async fn add_permits(&self, permits: i32) -> Result<i64, Error> {
-        self.permits(Permits::Add(permits), "add permits to").await
+        self.change(Permits::Add(permits), "add permits to").await
     }
 
     /// Takes away all permits that are free now, and says how many: there are so many fewer from then on. Those that are taken
@@ -263,7 +309,7 @@ impl LeasedSemaphore {
     /// # Source
     /// Redisson `RSemaphore#drainPermits`, which `RPermitExpirableSemaphore` lacks.
     pub async fn drain_permits(&self) -> Result<u32, Error> {
-        let drained = self.permits(Permits::Drain, "drain the permits of").await?;
+        let drained = self.change(Permits::Drain, "drain the permits of").await?;
         Ok(u32::try_from(drained).unwrap_or(0))
     }
 
@@ -278,7 +324,7 @@ impl LeasedSemaphore {
     /// # Source
     /// Redisson `RPermitExpirableSemaphore#availablePermits`.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.permits(Permits::Available, "count the permits of")
+        self.change(Permits::Available, "count the permits of")
             .await
     }
 
@@ -296,7 +342,7 @@ impl LeasedSemaphore {
         self.handle.force_unlock().await
     }
 
-    async fn permits(&self, step: Permits, doing: &str) -> Result<i64, Error> {
+    async fn change(&self, step: Permits, doing: &str) -> Result<i64, Error> {
         let id = self.handle.id()?;
         self.handle.core().permits(id, step, doing).await
     }

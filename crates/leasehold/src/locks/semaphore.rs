@@ -25,8 +25,8 @@ use crate::{
 /// a name with `RSemaphore`, or if processes do not die. [`status`](Semaphore::status) lists the holders of this library, those that
 /// are dead too; [`force_unlock`](Semaphore::force_unlock) and [`add_permits`](Semaphore::add_permits) repair the number.
 ///
-/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until a client sets them, once:
-/// [`try_set_permits`](Semaphore::try_set_permits).
+/// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until a client sets them. Say how many
+/// with [`permits`](Semaphore::permits) in each program.
 ///
 /// | wait | one permit | several |
 /// |---|---|---|
@@ -56,8 +56,7 @@ use crate::{
 /// use leasehold::Client;
 ///
 /// let client = Client::connect("memory:").await?;
-/// let semaphore = client.semaphore("downloads");
-/// semaphore.try_set_permits(3).await?; // true for the first who asks
+/// let semaphore = client.semaphore("downloads").permits(3);
 /// let two = semaphore.acquire_many(2).await?;
 /// assert!(semaphore.try_acquire_many(2).await?.is_none());
 /// assert_eq!(semaphore.drain_permits().await?, 1); // nothing more begins
@@ -91,7 +90,37 @@ impl Semaphore {
         }
     }
 
-    /// Waits for a permit, as long as it takes: for ever, if no client ever sets how many there are.
+    /// The same semaphore with this many permits, where no client has set how many there are.
+    ///
+    /// Each request for a permit says the number to the server, so it is also set after a restart that forgot it. A
+    /// guard from before learns of that restart at [`verify`](crate::Guard::verify), or at its next renewal, three times a day:
+    /// until then there may be more guards than permits. Where there is a number already, nothing is changed. 1 to 2147483647.
+    ///
+    /// The server does not know how many permits Redisson's clients have taken. So there is no `permits_exactly`, as
+    /// [`LeasedSemaphore`](crate::LeasedSemaphore::permits_exactly) has: change the number with
+    /// [`add_permits`](Semaphore::add_permits).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let semaphore = client.semaphore("downloads").permits(3);
+    /// let one = semaphore.acquire().await?; // there are three from now on
+    /// assert_eq!(semaphore.available_permits().await?, 2);
+    /// # one.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `RSemaphore#trySetPermits`, at each request.
+    pub fn permits(&self, permits: u32) -> Semaphore {
+        let permits = Some(Permits::TrySet(permits));
+        Semaphore {
+            handle: self.handle.with(|settings| settings.permits = permits),
+        }
+    }
+
+    /// Waits for a permit, as long as it takes: for ever, and with a warning, if no client ever sets how many there are.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
@@ -113,7 +142,7 @@ impl Semaphore {
     /// Takes a permit if one is free now; `None` if none is, or if other tasks of this process wait for permits.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock). Permits that it may have taken are given back.
+    /// [`Error::Rejected`] if no client has set how many permits there are; else as [`Mutex::try_lock`](crate::Mutex::try_lock). Permits that it may have taken are given back.
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
@@ -129,7 +158,8 @@ impl Semaphore {
     /// `wait` counts from the first poll.
     ///
     /// # Errors
-    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for). Permits that it may have taken are given back.
+    /// [`Error::Rejected`] if until then no client has set how many permits there are; else as
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for). Permits that it may have taken are given back.
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
@@ -227,6 +257,7 @@ impl Semaphore {
     /// use leasehold::Handoff;
     ///
     /// let semaphore = client.semaphore("mailers").handoff(Handoff::off());
+    /// assert!(semaphore.try_set_permits(2).await?); // only by the first who asks
     /// semaphore.set_permits(3).await?;
     /// let one = semaphore.acquire().await?;
     /// let two = semaphore.acquire_many(2).await?;

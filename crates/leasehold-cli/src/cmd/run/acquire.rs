@@ -119,6 +119,7 @@ async fn lock(
         lease: terms.first(),
         fixed: terms.is_fixed(),
         wait: args.wait(),
+        permits,
     };
     let held = tokio::select! {
         biased;

@@ -194,6 +194,9 @@ impl Store {
         if self.is_given_up(client, step.lease) {
             return Acquired::GivenUp;
         }
+        if let Some(permits) = step.permits {
+            self.provide(id, permits);
+        }
         let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
         let first = is_free || step.ahead || !self.gives_way(id, step.access);
@@ -222,6 +225,9 @@ impl Store {
                 tokens: Tokens::NONE,
             };
             self.queue(client, id, grant, place, step.ahead);
+        }
+        if matches!(step.access, Access::Permits(_)) && is_free && !self.permits.contains_key(id) {
+            return Acquired::Unset;
         }
         self.held_by_others(id, step.access)
     }

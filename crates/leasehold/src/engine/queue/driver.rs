@@ -187,6 +187,7 @@ impl<'a> Driver<'a> {
                 place: (listening && !matches!(spec.access, Access::Permits(_)))
                     .then(|| ticket.place(self.core, ask)),
                 ahead: spec.ahead,
+                permits: spec.permits,
             };
             let was_granted = remote.granted;
             remote.asks();
@@ -198,6 +199,7 @@ impl<'a> Driver<'a> {
         let answer = ask_server(self.core, self.queue, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
+        self.queue.is_unset(self.core, &mut state, &answer);
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
@@ -240,6 +242,10 @@ impl<'a> Driver<'a> {
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 self.held_by_another(&mut state, access, left, silent)
+            }
+            Ok(Acquired::Unset) => {
+                ticket.refused();
+                self.held_by_another(&mut state, access, None, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state, access),
             Err(failure) => {
@@ -294,7 +300,7 @@ impl<'a> Driver<'a> {
         remote.turns.is_theirs(now);
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
-        state.refuse_try_once(asked);
+        state.refuse_try_once(self.queue, asked);
         // It may have been given to us after that answer (B5); or the first waiter wants less.
         if granted || state.first_asks_once() {
             Step::Ask

@@ -345,13 +345,14 @@ async fn first_attempt(
             lease_ms: spec.lease_ms(),
             place: None,
             ahead: spec.ahead,
+            permits: spec.permits,
         };
         let answer = ask_server(&core, &queue, step).await;
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
             Ok(Acquired::Granted { .. }) => {}
-            Ok(Acquired::Held { .. } | Acquired::GivenUp) => ticket.answered(),
+            Ok(Acquired::Held { .. } | Acquired::GivenUp | Acquired::Unset) => ticket.answered(),
         }
         let now = core.clock.now();
         {
@@ -403,8 +404,14 @@ async fn first_attempt(
                     // The server says so only of a lease id that was given up. Another id is as good.
                     ticket = Ticket::new(&core, spec.terms());
                 }
-                Ok(Acquired::Held { .. }) => {
+                Ok(Acquired::Unset) if patience == Patience::Once => {
                     ticket.refused();
+                    queue.leave_attempt(&core, state, &ticket);
+                    return Err(queue.no_permits(spec));
+                }
+                Ok(Acquired::Held { .. } | Acquired::Unset) => {
+                    ticket.refused();
+                    queue.is_unset(&core, &mut state, &answer);
                     return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
                 }
                 Err(failure) => {
@@ -495,7 +502,7 @@ impl Queue {
         let start = if trouble {
             Start::Recover
         } else {
-            state.refuse_try_once(spec.access);
+            state.refuse_try_once(self, spec.access);
             if state.first_asks_once() {
                 Start::Ask // for less
             } else {

@@ -34,6 +34,7 @@ mod spec;
 mod ticket;
 mod together;
 mod turns;
+mod unset;
 mod upgrade;
 mod waiters;
 
@@ -88,6 +89,8 @@ pub(crate) struct Queue {
 struct QueueState {
     phase: Phase,
     life: Life,
+    /// The server has said last that no client has set how many permits there are.
+    unset: bool,
     /// Their numbers grow from front to back, and none is given twice.
     waiters: VecDeque<Waiter>,
     /// The numbers given so far.
@@ -138,6 +141,7 @@ impl Queue {
             state: Mutex::new(QueueState {
                 phase: Phase::Idle,
                 life: Life::Open,
+                unset: false,
                 waiters: VecDeque::new(),
                 numbers: 0..0,
                 try_once: 0,
@@ -324,7 +328,7 @@ impl Queue {
             Phase::WaitingRemote if core.backend.trouble().is_some() => {
                 return Err(no_answer(core, &self.id.name, spec));
             }
-            Phase::Held(_) | Phase::WaitingRemote => return Ok(None),
+            Phase::Held(_) | Phase::WaitingRemote => return self.busy(&state, spec),
             _ if state.shared.of_owner(spec.owner).is_some() => {
                 return Err(no_answer(core, &self.id.name, spec));
             }
@@ -347,7 +351,7 @@ impl Queue {
                 };
                 Err(self.error(verdict, spec))
             }
-            _ if is_known_held => Ok(None),
+            _ if is_known_held => self.busy(&state, spec),
             _ => Err(no_answer(core, &self.id.name, spec)),
         }
     }

@@ -3,6 +3,7 @@
 use std::{panic::Location, time::Duration};
 
 use crate::{
+    backend::Permits,
     clock::{Span, Tick},
     config::{Backoff, Handoff, VERIFY_EVERY_MOST, check_backoff, millis},
     error::{Error, NO_REENTRY},
@@ -26,6 +27,8 @@ pub(crate) struct Spec {
     /// Not behind those that wait for the other access of a read-write lock.
     pub(crate) ahead: bool,
     pub(crate) waits: Waits,
+    /// As in [`Acquire`](crate::backend::Acquire).
+    pub(crate) permits: Option<Permits>,
     /// Where in the user's code.
     pub(crate) place: &'static Location<'static>,
 }

@@ -158,6 +158,7 @@ async fn attempt(
             // Without a place in the queue, as every first attempt: so no grant can name this ask (B3).
             ticket.ask(sent);
             steps.push(Acquire {
+                permits: None,
                 id: queue.id.clone(),
                 access: spec.access,
                 lease: ticket.lease(),

@@ -219,7 +219,7 @@ impl Locked<'_> {
 
     /// The server says that `asked` cannot be had now. Answers the waiters that ask only once if they want no less, or if they
     /// would overtake one that waits on.
-    pub(super) fn refuse_try_once(&mut self, asked: Access) {
+    pub(super) fn refuse_try_once(&mut self, queue: &Queue, asked: Access) {
         if self.try_once == 0 {
             return;
         }
@@ -228,7 +228,8 @@ impl Locked<'_> {
             overtakes |= !waiter.once;
             if waiter.once && (overtakes || waiter.spec.access.wants_no_less_than(asked)) {
                 self.try_once -= 1;
-                self.answer(waiter, Ok(None));
+                let busy = queue.busy(self, waiter.spec);
+                self.answer(waiter, busy);
             } else {
                 rest.push_back(waiter);
             }
@@ -239,6 +240,7 @@ impl Locked<'_> {
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
     pub(super) fn took(&mut self, hold: &Arc<Hold>) {
         self.handoffs = 0;
+        self.unset = false;
         self.since = hold.core.clock.now();
         let now = self.since;
         let round = self.numbers.end;

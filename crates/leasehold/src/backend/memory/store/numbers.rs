@@ -55,6 +55,14 @@ impl Store {
         answer
     }
 
+    /// An acquisition says how many there are from now on.
+    pub(super) fn provide(&mut self, id: &LockId, step: Permits) {
+        let there = self.permits.get(id).copied();
+        if !matches!(step, Permits::Set(count) if there == Some(count.into())) {
+            self.change(id, step);
+        }
+    }
+
     fn change(&mut self, id: &LockId, step: Permits) -> i64 {
         match step {
             Permits::Available => return self.available(id),

@@ -14,7 +14,7 @@ impl Store {
         let granted = steps.iter().map(|step| self.acquire(client, step));
         let left = granted.map(|answer| match answer {
             Acquired::Granted { remaining, .. } => Some(remaining),
-            Acquired::Held { .. } | Acquired::GivenUp => None,
+            Acquired::Held { .. } | Acquired::GivenUp | Acquired::Unset => None,
         });
         let left: Option<Vec<_>> = left.collect();
         // Names are different, so none of them is in the way of another.

@@ -14,7 +14,6 @@ use crate::{
             script::{Call, Lazy},
         },
     },
-    config::{REMEMBERED, millis},
     name::{LockId, Name},
 };
 
@@ -42,15 +41,13 @@ fn not_held<T: Send + 'static>() -> Reply<T> {
 impl LatchWire {
     fn step(caller: &Caller, id: &LockId, step: (&'static str, u32), once: Once) -> Reply<i64> {
         let (what, number) = step;
-        let call = Call::new(&STEP, 3, 5, size_hint(&id.name, 4))
+        let call = Call::new(&STEP, 2, 4, size_hint(&id.name, 3))
             .arg(id.name.as_str())
-            .text(id.set_key())
             .text(id.gone_key(&caller.client, once.number))
             .arg(channel(&id.name))
             .arg(what)
             .arg(number)
-            .arg(once.keep_ms)
-            .arg(millis(REMEMBERED));
+            .arg(once.keep_ms);
         caller.call(call, int)
     }
 }

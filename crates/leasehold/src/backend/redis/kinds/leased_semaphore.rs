@@ -123,6 +123,15 @@ pub(super) fn count(access: Access) -> u16 {
     }
 }
 
+/// How many permits an acquisition sets, if no client has; and whether also if one has. Zero: it sets none.
+pub(super) fn to_set(step: &Acquire) -> (u32, bool) {
+    match step.permits {
+        Some(Permits::TrySet(permits)) => (permits, false),
+        Some(Permits::Set(permits)) => (permits, true),
+        _ => (0, false),
+    }
+}
+
 /// A call that begins with the two keys of a semaphore; `keys` in all.
 fn call(script: &'static Script, name: &Name, keys: usize, args: usize) -> Call {
     Call::new(script, keys, args, size_hint(name, keys + 1))
@@ -149,12 +158,15 @@ impl Wire for LeasedSemaphoreWire {
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
-        let call = call(&ACQUIRE, &id.name, 3, 4)
+        let (permits, exactly) = to_set(&step);
+        let call = call(&ACQUIRE, &id.name, 3, 6)
             .text(id.gone_key(&caller.client, step.lease))
             .arg(&PermitId::first(&caller.client, step.lease).0)
             .arg(count(step.access))
             .arg(step.lease_ms)
-            .text(channel(&id.name));
+            .text(channel(&id.name))
+            .arg(permits)
+            .arg(u8::from(exactly));
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 

@@ -204,6 +204,7 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
             silent: held == 3,
         }),
         (2, _) => Some(Acquired::GivenUp),
+        (4, _) => Some(Acquired::Unset),
         _ => None,
     }
 }

@@ -5,7 +5,9 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    OwnerField, Wire, acquired, int, leased_semaphore::count, released, renewals, size_hint, text,
+    OwnerField, Wire, acquired, int,
+    leased_semaphore::{count, to_set},
+    released, renewals, size_hint, text,
 };
 use crate::{
     backend::{
@@ -60,6 +62,21 @@ fn call(script: &'static Script, id: &LockId, keys: usize, args: usize) -> Call 
         .text(id.out_key())
 }
 
+fn renewal(caller: &Caller, batch: &[Renew<'_>]) -> Call {
+    let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
+    let mut call = Call::new(&RENEW, batch.len(), batch.len() + 2, names);
+    for renew in batch {
+        call = call.text(renew.id.out_key());
+    }
+    for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
+        call = call.arg(run[0].lease_ms).arg(run.len());
+        for renew in run {
+            call = call.text(RememberedHold::of(caller, renew.lease, renew.access));
+        }
+    }
+    call
+}
+
 impl Wire for SemaphoreWire {
     fn channel(&self, name: &Name) -> String {
         channel(name).to_string()
@@ -74,11 +91,13 @@ impl Wire for SemaphoreWire {
     }
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
-        let call = call(&ACQUIRE, &step.id, 3, 3)
+        let call = call(&ACQUIRE, &step.id, 3, 5)
             .text(step.id.gone_key(&caller.client, step.lease))
             .text(RememberedHold::of(caller, step.lease, step.access))
             .arg(count(step.access))
-            .arg(step.lease_ms);
+            .arg(step.lease_ms)
+            .text(channel(&step.id.name))
+            .arg(to_set(&step).0);
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
@@ -98,23 +117,24 @@ impl Wire for SemaphoreWire {
 
     fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
-        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
-        let mut call = Call::new(&RENEW, asked, asked + 2, names);
-        for renew in batch {
-            call = call.text(renew.id.out_key());
-        }
-        for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
-            call = call.arg(run[0].lease_ms).arg(run.len());
-            for renew in run {
-                call = call.text(RememberedHold::of(caller, renew.lease, renew.access));
-            }
-        }
+        let call = renewal(caller, batch);
         caller.call(call, move |reply| renewals(reply, asked))
     }
 
-    /// No hold of this kind is fixed, so none is ever extended.
-    fn extend(&self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {
-        Box::pin(std::future::ready(Ok(None)))
+    /// No hold of this kind has a lease to extend: it is renewed for as long, and is there or not.
+    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+        let renew = Renew {
+            id: &step.id,
+            access: step.access,
+            lease: step.lease,
+            lease_ms: step.lease_ms,
+        };
+        let call = renewal(caller, &[renew]);
+        caller.call(call, move |reply| match renewals(reply, 1)?.first()? {
+            Renewal::Extended => Some(Some(Duration::from_millis(step.lease_ms))),
+            Renewal::Lost => Some(None),
+            Renewal::Unknown => None,
+        })
     }
 
     /// The server knows permits, and not how often a holder has entered.

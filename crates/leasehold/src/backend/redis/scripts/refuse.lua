@@ -1,28 +1,25 @@
 -- refuse.lua: the answer about a name that is no lock of the kind that was asked for; written in front of the scripts that give it.
 
--- Whether a string is the number of a semaphore's permits. The token of another library's lock may be a number, too, but such
+-- Whether a string is the number of a semaphore's permits, or a latch's count. The token of another library's lock may be a number, too, but such
 -- a lock has an end.
 local function is_permits(value)
   return #value < 12 and string.find(value, '^%-?%d+$') ~= nil and redis.call('PTTL', KEYS[1]) == -1
 end
 
--- Where the kinds whose key is a number leave their marks: Redisson's wire does not tell them apart. They are in the slot of the name.
-local function marks()
+-- Where the permits of both kinds of semaphore stand that are out. They are in the slot of the name.
+local function permits_out()
   local own = string.find(KEYS[1], '{', 1, true)
   local braced = own and KEYS[1] or '{' .. KEYS[1] .. '}'
   local ours = 'leasehold:' .. (own and '-' or '') .. braced
-  return { semaphore = ours .. ':semaphore:out', latch = ours .. ':latch:set', leased_semaphore = braced .. ':timeout' }
+  return { semaphore = ours .. ':semaphore:out', leased_semaphore = braced .. ':timeout' }
 end
 
--- The kind whose mark stands beside a number, other than `asked`; nil if there is none, or it may not be looked at. Permits that are out
--- say so without a number, too. A latch's mark does not: another library has counted it down, and knows no mark.
+-- The kind, other than `asked`, whose permits are out beside a number, or without one; nil if none are, or that may not be looked at.
+-- Redisson's wire tells one number from another by nothing else.
 local function number_of_another(asked)
-  for kind, mark in pairs(marks()) do
-    if kind ~= asked and redis.pcall('EXISTS', mark) == 1 then
-      if kind ~= 'latch' or redis.pcall('EXISTS', KEYS[1]) ~= 0 then
-        return kind
-      end
-      redis.pcall('DEL', mark) -- or it would speak of the next number
+  for kind, out in pairs(permits_out()) do
+    if kind ~= asked and redis.pcall('EXISTS', out) == 1 then
+      return kind
     end
   end
 end
@@ -35,8 +32,11 @@ local function refuse(asked, refusal)
   end
   local found, is = redis.pcall('TYPE', KEYS[1]).ok, nil
   local value = found == 'string' and redis.pcall('GET', KEYS[1])
-  if type(value) == 'string' then
-    is = is_permits(value) and (number_of_another(asked) or 'leased_semaphore') or 'plain_mutex'
+  if type(value) == 'string' and is_permits(value) then
+    is = number_of_another(asked)
+    found = 'number, as a semaphore or a latch does'
+  elseif type(value) == 'string' then
+    is = 'plain_mutex'
   elseif found == 'hash' then
     is = redis.pcall('HEXISTS', KEYS[1], 'mode') == 1 and 'rw_lock' or 'mutex'
   end

@@ -141,7 +141,7 @@ impl Driver<'_> {
                 return Step::Ask;
             }
             // A holder is there. Readers that ask only once may share the lock with it.
-            state.refuse_try_once(Access::Exclusive);
+            state.refuse_try_once(self.queue, Access::Exclusive);
             // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
             let first = state.first_live_waiter().map(|first| first.terms());
             if state.first_asks_once() || first.is_none() || first != state.asked() {

@@ -1,13 +1,11 @@
 -- latch/step.lua: read or change the count.
 --
 -- KEYS[1] name     string  the count (Redisson RCountDownLatch)
--- KEYS[2] set      string  says that the number is a latch's
--- KEYS[3] done     string  the answer to this request, once it is carried out
+-- KEYS[2] done     string  the answer to this request, once it is carried out
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
 -- ARGV[2] step     bytes   count, try_set, down, or delete
 -- ARGV[3] number   integer of try_set the count; of down by how much
 -- ARGV[4] done_ms  integer how long the answer is kept
--- ARGV[5] set_ms   integer how long it is kept that this is a latch
 --
 -- Returns the count then; of try_set 1 if it was set, 0 if there was one; of delete 1 if there was one
 -- Error   all is as it was.
@@ -20,9 +18,9 @@ end
 if step == 'count' then
   return math.max(count, 0)
 end
-local told = call('GET', KEYS[3])
+local told = call('GET', KEYS[2])
 if told then
-  call('PEXPIRE', KEYS[3], ARGV[4]) -- a request that was sent again may be late itself
+  call('PEXPIRE', KEYS[2], ARGV[4]) -- a request that was sent again may be late itself
   return tonumber(told)
 end
 local is_there = call('EXISTS', KEYS[1]) == 1
@@ -43,14 +41,12 @@ elseif is_there then
   after, answer, message = 0, 1, '0'
 end
 -- Everything that may be refused comes first, and what is told is true in a moment.
-local done = call('SET', KEYS[3], string.format('%d', answer), 'PX', ARGV[4])
-if after > 0 then
-  if after ~= count or not is_there then
-    done = pcall('INCRBY', KEYS[1], after - count)
-  end
-  if not is_error(done) then
-    pcall('SET', KEYS[2], '1', 'PX', ARGV[5])
-  end
+if is_there and after == 0 then
+  call('DEL', KEYS[2]) -- which is not there: only whether DEL is refused
+end
+local done = call('SET', KEYS[2], string.format('%d', answer), 'PX', ARGV[4])
+if after > 0 and (after ~= count or not is_there) then
+  done = pcall('INCRBY', KEYS[1], after - count)
 end
 if message and not is_error(done) then
   done = pcall('PUBLISH', channel, message)
@@ -62,10 +58,10 @@ if message and not is_error(done) then
   end
 end
 if is_error(done) then
-  pcall('DEL', KEYS[3])
+  pcall('DEL', KEYS[2])
   return done
 end
 if after == 0 then
-  call('DEL', KEYS[1], KEYS[2]) -- the mark also where another library has deleted the number
+  call('DEL', KEYS[1])
 end
 return answer

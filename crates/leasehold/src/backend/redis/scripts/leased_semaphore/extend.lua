@@ -3,7 +3,7 @@
 -- KEYS[1] out       zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV[1] first     bytes   16: the id of the first permit; the others have their number in bytes 7 and 8
 -- ARGV[2] count     integer how many permits; 1 to 1024
--- ARGV[3] lease_ms  integer at least 1
+-- ARGV[3] lease_ms  integer how long at least; 0: only look
 --
 -- Returns left_ms: how long all the permits last from now, at least lease_ms unless the whole semaphore ends before;
 --         0: not all of them are there

@@ -11,12 +11,6 @@
 -- Retry   of add and drain not safe: it may count twice, or take what came since. All others: safe.
 local channel, step, permits = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
--- Refused before anything is changed; Redisson cannot read a negative number.
-local function tell_before()
-  local done = permits > 0 and tell(channel, permits)
-  return is_error(done) and done
-end
-
 local other = refuse_other_number('leased_semaphore')
 if other then
   return other
@@ -33,9 +27,13 @@ if step == 'drain' then
 elseif step == 'add' then
   -- INCRBY where Redisson writes the number anew: the key keeps its end.
   local _, refused = count_free()
-  refused = refused or tell_before()
   if refused then
     return refused
+  end
+  -- Refused before anything is changed; Redisson cannot read a negative number.
+  local done = permits > 0 and tell(channel, permits)
+  if is_error(done) then
+    return done
   end
   call('INCRBY', KEYS[1], permits)
 elseif step ~= 'available' then
@@ -43,18 +41,12 @@ elseif step ~= 'available' then
   if refused then
     return refused
   end
-  local is_new = call('EXISTS', KEYS[1]) == 0
-  if step == 'try_set' and not is_new then
+  if step == 'try_set' and call('EXISTS', KEYS[1]) == 1 then
     return 0
   end
-  -- Permits that are out are not free after another client has deleted the number. (Redisson asks for that only if it is there.)
-  local more = permits - free - call('ZCARD', KEYS[2])
-  refused = tell_before()
+  free, refused = set_permits(permits, free, channel)
   if refused then
     return refused
-  end
-  if is_new or more ~= 0 then
-    call('INCRBY', KEYS[1], more)
   end
   if step == 'try_set' then
     return 1

@@ -72,6 +72,21 @@ local function count_free()
   return free
 end
 
+-- Lets there be so many permits, free and out together. Those that are out are not free after another client has deleted the
+-- number. (Redisson asks for that only if it is there.) How many are free; nil and an error if that is refused: then all is as it was.
+local function set_permits(permits, free, channel)
+  local more = permits - free - call('ZCARD', KEYS[2])
+  -- Before what changes. Redisson cannot read a negative number.
+  local done = permits > 0 and tell(channel, permits)
+  if is_error(done) then
+    return nil, done
+  end
+  if more ~= 0 or call('EXISTS', KEYS[1]) == 0 then
+    call('INCRBY', KEYS[1], more)
+  end
+  return free + more
+end
+
 -- Gives the permits back whose time is over, as each step of Redisson's does. How many are free then; nil and an error if
 -- that is refused: then all is as it was.
 local function reclaim(channel)

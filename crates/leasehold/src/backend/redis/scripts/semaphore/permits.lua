@@ -25,16 +25,6 @@ if told then
   return tonumber(told)
 end
 
--- Permits that are out are not free after another client has deleted the number.
-local function all_but_those_out()
-  local out = call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%d', now), '+inf')
-  local left = permits
-  for _, hold in ipairs(out) do
-    left = left - count_of(hold)
-  end
-  return left
-end
-
 local is_new = call('EXISTS', KEYS[1]) == 0
 local after, answer
 if step == 'add' then
@@ -46,7 +36,7 @@ elseif step == 'drain' then
 elseif step == 'try_set' and not is_new then
   after, answer = free, 0
 else
-  after = all_but_those_out()
+  after = all_but_those_out(permits)
   answer = step == 'try_set' and 1 or after
 end
 local changes = after ~= free or is_new and step ~= 'drain'

@@ -19,15 +19,21 @@ local function remembered(out, hold)
   return ends_at > now and ends_at or nil
 end
 
+-- All holds are remembered for `keep` ms at least, and for as long as before: `ttl` (B2).
+local function outlast(out, ttl, keep)
+  if ttl < keep and keep > 0 then
+    pcall('PEXPIRE', out, keep)
+  end
+end
+
 -- Remembers a hold that is there for `keep` ms more at least, and the others as long as before (B2). For how long then.
 local function keep_on(out, hold, ends_at, keep)
+  local ttl = call('PTTL', out)
   if ends_at < now + keep then
     ends_at = now + keep
     call('ZADD', out, 'XX', ends_at, hold)
   end
-  if call('PTTL', out) < keep then
-    pcall('PEXPIRE', out, keep)
-  end
+  outlast(out, ttl, keep)
   return ends_at - now
 end
 
@@ -39,6 +45,11 @@ end
 -- where there is no memory for INCRBY.
 local function begin_to_write(out)
   pcall('ZREM', out, '')
+end
+
+-- Whether the user has the right to do this. Redis 6.2 cannot be asked, and refuses it when it is done.
+local function may(...)
+  return not redis.acl_check_cmd or redis.acl_check_cmd(...)
 end
 
 local function tell(channel, number)
@@ -60,6 +71,15 @@ local function count_free()
     return nil, other
   end
   return free
+end
+
+-- How many of so many permits are free: those that are out are not, after another client has deleted the number.
+local function all_but_those_out(permits)
+  local out = call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%d', now), '+inf')
+  for _, hold in ipairs(out) do
+    permits = permits - count_of(hold)
+  end
+  return permits
 end
 
 -- Gives back so many permits, unless the semaphore was deleted meanwhile: a number is made by no release. An error, if that
