@@ -13,7 +13,7 @@ use std::{
 use clap::Args;
 use fastrand::Rng;
 use leasehold::{Client, Shutdown};
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpriority_process};
 use tokio::{runtime, sync::watch, task::JoinSet};
 
 use crate::{
@@ -92,8 +92,12 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
     let journal = Journal::to_file(&job.journal).expect("the journal can be opened");
     let client = connect(&job.url, lease, &mut rng).await;
     journal.write(ops::begins(&client));
+    let starved = rng.bool();
+    if starved {
+        starve_the_library();
+    }
     journal.write(Record::Ready {
-        setup: format!("{threads} threads"),
+        setup: format!("{threads} threads, the library's starved: {starved}"),
     });
     let world = Arc::new(World {
         journal,
@@ -122,6 +126,20 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
     let _ = phase.wait_for(|phase| *phase == Phase::End).await;
     let grace = Duration::from_millis(500);
     client.shutdown(Shutdown::ReleaseAll { grace }).await;
+}
+
+/// The library's own thread has a turn when no other thread wants one: after a stop it is late to tell of a loss, which `run`
+/// and `is_valid` must know without it.
+fn starve_the_library() {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    for task in tasks.filter_map(Result::ok) {
+        let name = std::fs::read_to_string(task.path().join("comm"));
+        if name.is_ok_and(|name| name.trim() == "leasehold") {
+            let thread = task.file_name().to_str().and_then(|id| id.parse().ok());
+            let thread = thread.and_then(Pid::from_raw).expect("the id of a thread");
+            setpriority_process(Some(thread), 19).expect("a thread may have less priority");
+        }
+    }
 }
 
 /// The way to the server may be broken for a while.

@@ -39,7 +39,7 @@ pub(super) async fn hold<K>(
     let until = now() + nanos(time);
     let extensions_seed = rng.u64(..);
     let work = async {
-        if rng.u32(0..3) == 0 {
+        if rng.bool() {
             let names = [name];
             let inside = Inside::guards(world, &names, shared, [witness.holder()]);
             let looks = rng.u32(0..4) == 0;

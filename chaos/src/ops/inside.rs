@@ -214,26 +214,26 @@ impl<'a> Inside<'a> {
 
     async fn pause(&self, rng: &mut Rng) {
         let world = self.world;
-        match rng.u32(0..200) {
-            0 if !world.brisk => {
-                // Nothing of its runtime has a turn for longer than its lease, and it is the first to have one then.
-                std::thread::sleep(world.lease.mul_f64(0.5 + rng.f64()));
-                awake(Duration::from_micros(50)).await;
-            }
-            0..=80 if world.brisk => awake(Duration::from_micros(rng.u64(0..20))).await,
-            0..=80 => awake(Duration::from_micros(rng.u64(0..1_000))).await,
+        match rng.u32(0..10) {
+            0..=5 if world.brisk => wakes_itself(rng.u32(1..4), Duration::ZERO).await,
             _ if world.brisk => tokio::task::yield_now().await,
+            0..=5 => wakes_itself(rng.u32(1..30), Duration::from_micros(100)).await,
             _ => super::hold::pause(rng).await,
         }
     }
 }
 
-/// Wakes itself, and so is polled again before its runtime looks at a timer.
-async fn awake(time: Duration) {
-    let until = now() + nanos(time);
+/// Is polled again at once, so many times, before its runtime looks at a timer: also after a stop, and most stops find it in a poll.
+async fn wakes_itself(polls: u32, each: Duration) {
+    let mut left = polls;
     poll_fn(|context| {
-        if now() >= until {
+        if left == 0 {
             return Poll::Ready(());
+        }
+        left -= 1;
+        let until = now() + nanos(each);
+        while now() < until {
+            std::hint::spin_loop();
         }
         context.waker().wake_by_ref();
         Poll::Pending

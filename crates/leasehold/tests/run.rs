@@ -273,53 +273,6 @@ async fn a_dropped_run_leaves_nothing_wherever_it_stands() {
     }
 }
 
-/// Takes its time to go.
-struct SlowToGo(Arc<AtomicBool>);
-
-impl Drop for SlowToGo {
-    fn drop(&mut self) {
-        std::thread::sleep(50 * MS);
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_is_slow_to_drop_is_gone_before_its_lock_is_given_back() {
-    for world in World::all() {
-        let (client, other) = (world.client().await, world.client().await);
-        for panics in [false, true] {
-            let case = format!("{}, panics: {panics}", world.name());
-            let (began, gone) = (
-                Arc::new(AtomicBool::new(false)),
-                Arc::new(AtomicBool::new(false)),
-            );
-            let (begins, goes) = (Arc::clone(&began), SlowToGo(Arc::clone(&gone)));
-            let (panic, told) = oneshot::channel::<()>();
-            let task = tokio::spawn(client.mutex("name").run(async move {
-                let _goes = goes;
-                begins.store(true, Ordering::SeqCst);
-                told.await.expect("it is not told, and panics");
-            }));
-            until("the work begins", &began).await;
-            let next = tokio::spawn(other.mutex("name").lock());
-            common::until_listening(&other, 1).await;
-            if panics {
-                drop(panic);
-            } else {
-                task.abort();
-            }
-            let next = soon(&case, next).await.unwrap().unwrap();
-            assert!(gone.load(Ordering::SeqCst), "{case}: two at a time");
-            assert_eq!(
-                soon(&case, task).await.unwrap_err().is_panic(),
-                panics,
-                "{case}"
-            );
-            common::release(next).await;
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_run_can_be_spawned_and_its_work_may_borrow() {
     let client = Client::connect("memory:").await.unwrap();
