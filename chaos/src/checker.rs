@@ -144,10 +144,7 @@ impl Checker {
                     self.lost_updates.push((earlier, increment));
                 }
             }
-            Record::Ran { how, polls } => {
-                *self.runs.entry(how).or_default() += 1;
-                self.polls += polls;
-            }
+            Record::Ran { how, polls } => self.ran(how, polls),
             Record::Ready { setup } => {
                 self.setups.insert(process, setup);
             }
@@ -169,6 +166,11 @@ impl Checker {
                 .sentences
                 .push(format!("process {process} panicked: {what}")),
         }
+    }
+
+    fn ran(&mut self, how: String, polls: u64) {
+        *self.runs.entry(how).or_default() += 1;
+        self.polls += polls;
     }
 
     fn answered(&mut self, process: u64, ask: u64, what: String, at: u64) {
