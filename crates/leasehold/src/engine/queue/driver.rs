@@ -15,7 +15,7 @@ use super::{
     ticket::Ticket,
 };
 use crate::{
-    backend::{Acquire, Acquired, Failure},
+    backend::{Acquired, Failure},
     clock::Tick,
     config::millis,
     engine::core::Core,
@@ -178,17 +178,10 @@ impl<'a> Driver<'a> {
             };
             let sent = self.core.clock.now();
             let ask = ticket.ask(sent);
-            let step = Acquire {
-                id: self.queue.id.clone(),
-                access: spec.access,
-                lease: ticket.lease(),
-                lease_ms: spec.lease_ms(),
-                // Permits are raced for.
-                place: (listening && !matches!(spec.access, Access::Permits(_)))
-                    .then(|| ticket.place(self.core, ask)),
-                ahead: spec.ahead,
-                permits: spec.permits,
-            };
+            let mut step = spec.request(&self.queue.id, ticket.lease());
+            // Permits are raced for.
+            step.place = (listening && !matches!(spec.access, Access::Permits(_)))
+                .then(|| ticket.place(self.core, ask));
             let was_granted = remote.granted;
             remote.asks();
             (step, sent, was_granted)

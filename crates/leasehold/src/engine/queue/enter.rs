@@ -338,15 +338,7 @@ async fn first_attempt(
         let sent = core.clock.now();
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
         ticket.ask(sent);
-        let step = Acquire {
-            id: queue.id.clone(),
-            access: spec.access,
-            lease: ticket.lease(),
-            lease_ms: spec.lease_ms(),
-            place: None,
-            ahead: spec.ahead,
-            permits: spec.permits,
-        };
+        let step = spec.request(&queue.id, ticket.lease());
         let answer = ask_server(&core, &queue, step).await;
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),

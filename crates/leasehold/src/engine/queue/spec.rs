@@ -3,13 +3,13 @@
 use std::{panic::Location, time::Duration};
 
 use crate::{
-    backend::Permits,
+    backend::{Acquire, Permits},
     clock::{Span, Tick},
     config::{Backoff, Handoff, VERIFY_EVERY_MOST, check_backoff, millis},
     error::{Error, NO_REENTRY},
     kind::Access,
-    name::Name,
-    owner::OwnerId,
+    name::{LockId, Name},
+    owner::{LeaseId, OwnerId},
 };
 
 /// A caller's request for a hold.
@@ -57,6 +57,19 @@ impl Spec {
 
     pub(crate) fn lease_ms(&self) -> u64 {
         millis(self.lease())
+    }
+
+    /// The request to the server, without a place in its queue.
+    pub(super) fn request(&self, id: &LockId, lease: LeaseId) -> Acquire {
+        Acquire {
+            id: id.clone(),
+            access: self.access,
+            lease,
+            lease_ms: self.lease_ms(),
+            place: None,
+            ahead: self.ahead,
+            permits: self.permits,
+        }
     }
 
     pub(super) fn terms(&self) -> Terms {
