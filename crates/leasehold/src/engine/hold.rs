@@ -276,6 +276,12 @@ impl Hold {
         self.term.is_over()
     }
 
+    /// Whether its lease lasts still. Not a look, so it can be asked under the queue's lock.
+    pub(crate) fn is_believed(&self) -> bool {
+        let until = self.term.ends_at();
+        until.is_some_and(|until| self.core.clock.now() < until)
+    }
+
     /// How often the server is asked about it.
     pub(crate) fn ask_every(&self) -> Duration {
         self.spec().ask_every()
