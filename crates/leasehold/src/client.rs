@@ -171,7 +171,9 @@ impl Client {
     /// Frees a mutex: takes it from its holder. `false` if it was free. The other kinds have a `force_unlock` of their own.
     ///
     /// A holder that uses this library learns it at its next renewal or [`verify`](crate::Guard::verify), a third of its
-    /// lease later at worst; until then it believes that it is alone. Make sure that it is dead first.
+    /// lease later at worst; until then it believes that it is alone. Make sure that it is dead first. Waiters of other processes
+    /// are served at once; those of the holder's own client wait behind it in memory, and go on when it learns it. Called through
+    /// the holder's client, it tells both at once.
     ///
     /// # Errors
     /// The name is not valid, or the server does not answer: it may have freed the name.

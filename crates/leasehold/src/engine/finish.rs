@@ -56,6 +56,9 @@ struct Polled<T> {
 pub(crate) trait Work: Send + Sync {
     /// Goes on at home from here, unless its caller polls it at this moment: then `false`.
     fn take_home(self: Arc<Self>, core: &Core) -> bool;
+
+    /// Whether its caller still waits for its output.
+    fn is_wanted(&self) -> bool;
 }
 
 impl<T: Send + 'static> Finish<T> {
@@ -165,6 +168,10 @@ impl<T: Send + 'static> Work for SharedWork<T> {
             }
         });
         true
+    }
+
+    fn is_wanted(&self) -> bool {
+        !matches!(*self.progress.lock(), Progress::Over)
     }
 }
 

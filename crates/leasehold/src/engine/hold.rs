@@ -282,6 +282,12 @@ impl Hold {
         self.term.is_over()
     }
 
+    /// Whether its lease lasts still. Not a look, so it can be asked under the queue's lock.
+    pub(crate) fn is_believed(&self) -> bool {
+        let until = self.term.ends_at();
+        until.is_some_and(|until| self.core.clock.now() < until)
+    }
+
     /// What it costs the server to renew it, in names.
     pub(crate) fn work(&self) -> usize {
         usize::from(self.permits.max(1))

@@ -295,7 +295,8 @@ impl RwLock {
     /// Frees the lock: takes it from its readers or its writer. `false` if it was free.
     ///
     /// Holders that use this library learn it at their next renewal or [`verify`](crate::Guard::verify), a third of their lease later
-    /// at worst; until then they believe that they hold it. Make sure that they are dead first.
+    /// at worst; until then they believe that they hold it. Make sure that they are dead first. Waiters of other processes are served
+    /// at once; those of a holder's own client wait behind it in memory, and go on when it learns it.
     ///
     /// # Errors
     /// The name is not valid, or the server does not answer: it may have freed the name.

@@ -240,6 +240,16 @@ impl<F: Future> ByHand<F> {
         self.woken_or(|| false).await;
     }
 
+    /// Polls it to its end.
+    pub async fn output(mut self) -> F::Output {
+        loop {
+            if let Poll::Ready(output) = self.poll() {
+                return output;
+            }
+            self.woken().await;
+        }
+    }
+
     /// Lets the runtime turn until the future wants to be polled, or something has happened.
     pub async fn woken_or(&self, happened: impl Fn() -> bool) {
         let deadline = std::time::Instant::now() + Duration::from_secs(10);

@@ -52,13 +52,6 @@ impl Answerer {
         self.put(answer, before)
     }
 
-    /// Sends and wakes at once, for a caller that holds no lock.
-    pub(crate) fn send_and_wake(self, answer: WaitResult) {
-        if let Ok(Some(waker)) = self.put(answer, || ()) {
-            callout::wake(waker);
-        }
-    }
-
     fn put(&self, answer: WaitResult, before: impl FnOnce()) -> Result<Option<Waker>, WaitResult> {
         let mut slot = self.0.lock();
         match &mut *slot {

@@ -8,7 +8,7 @@ pub(super) use wait::AFTER_THE_END;
 use wait::Pause;
 
 use super::{
-    Life, Locked, Queue,
+    Locked, Queue,
     debt::{Debt, abandon, may_owe},
     enter::{TooLate, ask_server},
     pauses::Pauses,
@@ -58,11 +58,7 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut waited = matches!(start, Start::AskNow | Start::GiveWay(_));
     loop {
         if queue.lock().first_live_waiter().is_none() {
-            if driver.leave().await {
-                return;
-            }
-            driver.next = Step::Ask;
-            continue;
+            return driver.leave().await;
         }
         if !waited && queue.waits_for_a_release(&core) {
             return; // and the release goes on with the queue
@@ -159,7 +155,7 @@ impl<'a> Driver<'a> {
         if let Some(old) = old {
             self.give_up(old).await;
         }
-        let (step, sent, was_granted) = {
+        let (step, sent, was_granted, given) = {
             let mut state = self.queue.lock();
             let Some(spec) = state.first_live_waiter() else {
                 return Step::Ask; // and find that again
@@ -171,7 +167,7 @@ impl<'a> Driver<'a> {
             {
                 self.late = Some(TooLate::new(spec));
             }
-            let listening = state.is_listening();
+            let (listening, given) = (state.is_listening(), state.given());
             let remote = state.remote();
             let Some(ticket) = remote.ticket_for(self.core, spec.terms()) else {
                 return Step::Ask; // another waiter is the first meanwhile
@@ -184,7 +180,7 @@ impl<'a> Driver<'a> {
                 .then(|| ticket.place(self.core, ask));
             let was_granted = remote.granted;
             remote.asks();
-            (step, sent, was_granted)
+            (step, sent, was_granted, given)
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
         // A task that was not heard for a while may have its place still.
@@ -234,11 +230,13 @@ impl<'a> Driver<'a> {
                 }
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
-                self.held_by_another(&mut state, access, left, silent)
+                state.refuse_try_once(self.queue, access, given);
+                self.held_by_another(&mut state, left, silent)
             }
             Ok(Acquired::Unset) => {
                 ticket.refused();
-                self.held_by_another(&mut state, access, None, false)
+                state.refuse_try_once(self.queue, access, given);
+                self.held_by_another(&mut state, None, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state, access),
             Err(failure) => {
@@ -278,7 +276,6 @@ impl<'a> Driver<'a> {
     fn held_by_another(
         &mut self,
         state: &mut Locked<'_>,
-        asked: Access,
         left: Option<Duration>,
         silent: bool,
     ) -> Step {
@@ -293,8 +290,7 @@ impl<'a> Driver<'a> {
         remote.turns.is_theirs(now);
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
-        state.refuse_try_once(self.queue, asked);
-        // It may have been given to us after that answer (B5); or the first waiter wants less.
+        // It may have been given to us after that answer (B5); or the first waiter wants less, or came later.
         if granted || state.first_asks_once() {
             Step::Ask
         } else if self.queue.id.is_of_task() && listening {
@@ -335,8 +331,8 @@ impl<'a> Driver<'a> {
         Step::Recover
     }
 
-    /// No waiter is left: gives up the ticket and the subscription of this process. `false` if a waiter came meanwhile.
-    async fn leave(&mut self) -> bool {
+    /// No waiter is left: gives up the ticket and the subscription of this process. The queue goes on if a waiter came meanwhile.
+    async fn leave(&mut self) {
         let debt = {
             let mut state = self.queue.lock();
             state.remote().give_up()
@@ -353,17 +349,7 @@ impl<'a> Driver<'a> {
         if let Some(debt) = debt {
             self.give_up(debt).await;
         }
-        let mut state = self.queue.lock();
-        if state.first_live_waiter().is_none() {
-            self.queue.close(self.core, &mut state);
-            return true;
-        }
-        debug_assert_eq!(
-            state.life,
-            Life::Open,
-            "no waiter comes to a queue that closes (B6)"
-        );
-        false
+        self.queue.go_on(self.core, self.queue.lock(), Start::Ask);
     }
 
     /// Tells the server once here, so that the next caller finds the name free; if need be, again in the background.

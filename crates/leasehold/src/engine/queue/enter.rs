@@ -48,8 +48,8 @@ enum Admission {
     Attempt(Arc<Queue>),
     /// Wait in the queue.
     Wait(WaitTicket),
-    /// This owner holds it already; it may have come only to read.
-    Inside(Arc<Hold>, bool),
+    /// This owner holds it already, and has entered once more.
+    Inside(Held),
     /// The newcomer shares the hold of other readers of this process.
     Joined(Held),
     /// Held, and the newcomer does not wait.
@@ -102,16 +102,7 @@ pub(crate) async fn acquire(
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(None),
         Admission::Joined(held) => return Ok(Some(held)),
-        Admission::Inside(hold, reads) => {
-            let inside = core.finish(reenter_on_server(hold, reads, patience));
-            let Some(until) = until else {
-                return inside.await.map(Some);
-            };
-            return match by(core, until, inside).await {
-                Some(guard) => guard.map(Some),
-                None => Err(no_answer(core, &id.name, spec)),
-            };
-        }
+        Admission::Inside(held) => return count_entry(held, spec, patience, until).await,
         Admission::Wait(wait) => {
             story::waits(id, true);
             wait
@@ -137,7 +128,12 @@ pub(crate) async fn acquire(
             }
         }
     };
-    wait.answer(core, spec, until, began).await
+    match wait.answer(core, spec, until, began).await? {
+        Some(held) if spec.owner.is_some() && held.hold().counted() > 1 => {
+            count_entry(held, spec, patience, until).await
+        }
+        other => Ok(other),
+    }
 }
 
 /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
@@ -192,7 +188,7 @@ fn enter(
             }
             let reads = spec.reads_under(&hold.spec());
             if hold.enter_counted(reads).is_some() {
-                return Ok(Admission::Inside(Arc::clone(hold), reads));
+                return Ok(Admission::Inside(Held::inside(Arc::clone(hold), reads)));
             }
         }
         if let Some(lease) = spec.access.upgrades() {
@@ -210,15 +206,17 @@ fn enter(
         {
             return Ok(Admission::Joined(held));
         }
+        if once && state.is_taken(&spec) {
+            return Ok(Admission::Busy);
+        }
         match &state.phase {
             Phase::Idle => {
                 state.phase = Phase::InFlight(None);
                 drop(state);
                 return Ok(Admission::Attempt(queue));
             }
-            Phase::Held(_) if once => return Ok(Admission::Busy),
-            // It would wait behind those that wait already.
-            Phase::WaitingRemote if once && !state.goes_first(&spec) => return Ok(Admission::Busy),
+            // Its driver is about to leave: it asks for this one first.
+            Phase::WaitingRemote if once => queue.driver_wake().notify_one(),
             _ => {}
         }
         let work = state.work();
@@ -228,19 +226,35 @@ fn enter(
         if let Some(work) = work {
             Awaited::add(core, work);
         }
+        if let Some(lineup) = core.queues.lineup(id) {
+            lineup.changed(); // it may have been about to leave
+        }
         return Ok(Admission::Wait(wait));
     }
 }
 
-/// Tells the server that an owner has entered again. The caller has been counted already. It waits as long as `patience`
-/// allows, at most until the hold is lost.
-pub(super) async fn reenter_on_server(
-    hold: Arc<Hold>,
-    reads: bool,
+/// Has the server count an owner's entry. The entry is its caller's from the beginning, so that it is over as soon as the caller
+/// leaves: an owner without a guard holds nothing.
+async fn count_entry(
+    entry: Held,
+    spec: Spec,
     patience: Patience,
-) -> Result<Held, Error> {
-    // From here on held, so that every way out takes the count back.
-    let inside = Held::inside(Arc::clone(&hold), reads);
+    until: Option<Instant>,
+) -> WaitResult {
+    let hold = entry.hold();
+    let counted = hold.core.finish(tell_count(Arc::clone(hold), patience));
+    let counted = match until {
+        None => counted.await,
+        Some(until) => match by(&hold.core, until, counted).await {
+            Some(counted) => counted,
+            None => Err(no_answer(&hold.core, &hold.queue.id.name, spec)),
+        },
+    };
+    counted.map(|()| Some(entry))
+}
+
+/// Tells the server how often the owner of a hold has entered. Waits as long as `patience` allows, at most until the hold is lost.
+async fn tell_count(hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
     let (core, name) = (&hold.core, &hold.queue.id.name);
     let mut pauses = Pauses::default();
     let mut silent = false;
@@ -275,8 +289,7 @@ pub(super) async fn reenter_on_server(
         }
         pauses.pause(core).await;
     }
-    hold.check()?;
-    Ok(inside)
+    hold.check().map(drop)
 }
 
 /// Only for readers of the server's keys: the count there decides nothing.
@@ -360,11 +373,10 @@ async fn first_attempt(
                     return Err(Error::Closed);
                 }
                 Ok(Acquired::Granted { .. }) if spec.access.upgrades().is_some() => {
-                    if let Some(held) = state.upgraded(spec.access) {
-                        return Ok(FirstAttempt::Held(held));
-                    }
-                    // Its holder has left meanwhile.
-                    queue.go_on(&core, state, Start::Ask);
+                    return Ok(queue.first_upgraded(&core, state, spec.access));
+                }
+                Ok(Acquired::Granted { .. }) if state.is_for_none(&spec) => {
+                    queue.leave_granted(&core, state, ticket);
                     return Ok(FirstAttempt::Busy);
                 }
                 Ok(Acquired::Granted { remaining, tokens }) => {
@@ -472,6 +484,33 @@ impl Queue {
         self.go_on(core, state, Start::Ask);
     }
 
+    /// A first attempt to upgrade was granted.
+    fn first_upgraded(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        mut state: Locked<'_>,
+        access: Access,
+    ) -> FirstAttempt {
+        if let Some(held) = state.upgraded(access) {
+            return FirstAttempt::Held(held);
+        }
+        // Its holder has left meanwhile.
+        self.go_on(core, state, Start::Ask);
+        FirstAttempt::Busy
+    }
+
+    /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.
+    pub(super) fn leave_granted(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        mut state: Locked<'_>,
+        ticket: Ticket,
+    ) {
+        let old = state.remote().take_over(ticket);
+        debug_assert!(old.is_none(), "a queue has one ticket (B5)");
+        self.go_on(core, state, Start::Ask);
+    }
+
     /// A first attempt found the name held by another process, or the server out of reach: a driver goes on under the same
     /// ticket, with the newcomer as the first to wait, if it waits.
     fn wait_remote(
@@ -486,20 +525,17 @@ impl Queue {
         let trouble = state.remote().trouble.is_some();
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
-        let first = if patience == Patience::Once {
+        let first = if patience == Patience::Once || !state.is_wanted() {
             FirstAttempt::Busy
         } else {
             FirstAttempt::Wait(state.line_up(self, spec, false, true, began))
         };
         let start = if trouble {
             Start::Recover
+        } else if state.try_once > 0 {
+            Start::Ask // for those that came while this attempt was under way: the name may be free since
         } else {
-            state.refuse_try_once(self, spec.access);
-            if state.first_asks_once() {
-                Start::Ask // for less
-            } else {
-                Start::Listen
-            }
+            Start::Listen
         };
         self.go_on(core, state, start);
         first

@@ -36,7 +36,7 @@ pub(super) struct Lineup {
     id: LockId,
     state: Mutex<LineupState>,
     keeper_wake: Notify,
-    /// A subscription was answered, or a release; or a task has the lock.
+    /// A subscription was answered, or a release; or a task has the lock, or wants it no more, or once more.
     changed: Notify,
 }
 
@@ -261,23 +261,23 @@ impl Lineup {
         }
     }
 
-    /// Completes when no release of this process is under way, or a task of it has the lock.
+    /// Completes when no task of this process gives up the lock, or a place for it; or a task of it has the lock.
     pub(super) async fn released(&self, core: &Arc<Core>) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let (mut releasing, mut works) = (false, Vec::new());
+            let (mut leaving, mut works) = (false, Vec::new());
             for queue in self.queues() {
-                match &queue.lock().phase {
-                    Phase::Releasing(_, work) => {
-                        releasing = true;
-                        works.extend(work.clone());
-                    }
-                    Phase::Held(_) => return,
-                    _ => {}
+                let mut state = queue.lock();
+                if state.phase.is_held() {
+                    return;
+                }
+                if state.is_leaving() {
+                    leaving = true;
+                    works.extend(state.work());
                 }
             }
-            if !releasing {
+            if !leaving {
                 return;
             }
             for work in works {
@@ -292,9 +292,7 @@ impl Lineup {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let held = |queue: &Arc<Queue>| {
-                queue.id.task() != task && matches!(queue.lock().phase, Phase::Held(_))
-            };
+            let held = |queue: &Arc<Queue>| queue.id.task() != task && queue.lock().phase.is_held();
             if self.queues().iter().any(held) {
                 return;
             }

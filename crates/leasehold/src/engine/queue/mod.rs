@@ -25,6 +25,7 @@ mod enter;
 mod lineup;
 mod locked;
 mod map;
+mod newcomers;
 mod pauses;
 mod release;
 mod released;
@@ -120,6 +121,12 @@ enum Phase {
     /// Another process holds the name; the driver waits.
     WaitingRemote,
     Held(Arc<Hold>),
+}
+
+impl Phase {
+    fn is_held(&self) -> bool {
+        matches!(self, Phase::Held(hold) if hold.is_believed())
+    }
 }
 
 /// Closed is a state, not a flag (B6).
@@ -275,14 +282,22 @@ impl Queue {
         }
     }
 
-    /// The actor of this queue is done: starts a driver for the waiters, or ends the queue (Q2, Q3).
+    /// The actor of this queue is done: starts a driver for the waiters, or ends the queue (Q2, Q3). A driver without waiters gives
+    /// up what the server may have for this process, and the next caller waits for that.
     fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
-        if state.first_live_waiter().is_none() {
+        // Before it leaves the map with the last of its queues.
+        let lineup = core.queues.lineup(&self.id);
+        let owes = state.remote.as_ref().is_some_and(|r| r.may_have());
+        if state.first_live_waiter().is_none() && !owes {
             self.close(core, &mut state);
+            drop(state);
         } else {
             state.phase = Phase::InFlight(None);
             drop(state);
             core.spawn(drive(Arc::clone(core), Arc::clone(self), start));
+        }
+        if let Some(lineup) = lineup {
+            lineup.changed();
         }
     }
 
@@ -320,18 +335,12 @@ impl Queue {
     /// The answer to a patient waiter whose time is up, and that has waited since `began`.
     fn out_of_time(&self, core: &Core, spec: Spec, began: Tick, now: Tick) -> WaitResult {
         let state = self.lock();
-        let its_own = |hold: &Hold| spec.owner.is_some() && hold.spec().owner == spec.owner;
         match &state.phase {
-            // It is to enter there, and the server has not yet said that it counts it.
-            Phase::Held(hold) if its_own(hold) => return Err(no_answer(core, &self.id.name, spec)),
             // It was held when the server last said so. Where it cannot be asked any more, that is no news.
             Phase::WaitingRemote if core.backend.trouble().is_some() => {
                 return Err(no_answer(core, &self.id.name, spec));
             }
             Phase::Held(_) | Phase::WaitingRemote => return self.busy(&state, spec),
-            _ if state.shared.of_owner(spec.owner).is_some() => {
-                return Err(no_answer(core, &self.id.name, spec));
-            }
             _ => {}
         }
         let remote = state.remote.as_ref();

@@ -112,12 +112,7 @@ impl Queue {
             (other, _) => other,
         };
         if matches!(&state.phase, Phase::Releasing(present, _) if *present == lease) {
-            // Before it leaves the map with the last of its queues.
-            let lineup = core.queues.lineup(&self.id);
             self.go_on(core, state, start);
-            if let Some(lineup) = lineup {
-                lineup.changed();
-            }
         }
     }
 }

@@ -121,6 +121,7 @@ fn begin_attempt(core: &Arc<Core>, part: &PartRequest, once: bool) -> Result<Adm
             }
             return Err(Error::Closed);
         }
+        let is_taken = once && state.is_taken(&part.spec);
         return Ok(match &state.phase {
             Phase::Idle if state.shared.is_empty() => {
                 state.phase = Phase::InFlight(None);
@@ -132,7 +133,7 @@ fn begin_attempt(core: &Arc<Core>, part: &PartRequest, once: bool) -> Result<Adm
             {
                 Admitted::Busy
             }
-            Phase::Held(_) | Phase::WaitingRemote if once => Admitted::Held,
+            _ if is_taken => Admitted::Held,
             _ => Admitted::Busy,
         });
     }
@@ -173,18 +174,23 @@ async fn attempt(
                 let granted =
                     granted.map(|(ticket, left)| ticket.granted(sent, left, Tokens::NONE));
                 let granted: Vec<_> = granted.collect();
+                let tickets = tickets.into_iter().zip(granted);
                 let mut held = Vec::with_capacity(queues.len());
                 let mut missing = None;
-                for (at, ((queue, spec), granted)) in queues.iter().zip(granted).enumerate() {
+                for (at, ((queue, spec), (ticket, granted))) in
+                    queues.iter().zip(tickets).enumerate()
+                {
                     let mut state = queue.lock();
-                    if let Some(hold) = queue.begin_hold(&core, &state, granted, *spec) {
+                    if state.is_for_none(spec) {
+                        queue.leave_granted(&core, state, ticket);
+                    } else if let Some(hold) = queue.begin_hold(&core, &state, granted, *spec) {
                         hold.note_start(began);
                         state.took(&hold);
                         drop(state);
                         hold.seated(&granted);
                         held.push(Held::new(hold));
                     } else {
-                        queue.leave_attempt(&core, state, &tickets[at]);
+                        queue.leave_attempt(&core, state, &ticket);
                         missing = missing.or(Some(at));
                     }
                 }

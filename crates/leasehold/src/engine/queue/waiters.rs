@@ -1,14 +1,10 @@
 //! The waiters of a queue: which is next, and how each is answered.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Weak},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    Locked, Patience, Phase, Queue, QueueState, Spec, WaitResult,
-    answer::{self, Answerer},
-    enter::{WaitTicket, reenter_on_server},
+    Locked, Phase, Queue, QueueState, Spec, WaitResult,
+    answer::Answerer,
     remote::{Remote, Subscription},
     spec::Terms,
     ticket::Ticket,
@@ -16,7 +12,6 @@ use super::{
 use crate::{
     Error,
     clock::Tick,
-    engine::finish::Work,
     engine::held::Held,
     engine::hold::Hold,
     kind::Access,
@@ -55,93 +50,9 @@ impl Waiter {
 }
 
 impl QueueState {
-    /// The caller's work that a newcomer would have to wait for.
-    pub(super) fn work(&self) -> Option<Weak<dyn Work>> {
-        match &self.phase {
-            Phase::InFlight(work) | Phase::Releasing(_, work) => work.clone(),
-            _ => None,
-        }
-    }
-
-    /// Where a newcomer waits.
-    fn lane(&self, spec: &Spec) -> WaitLane {
-        if spec.access.upgrades().is_some() {
-            return WaitLane::Upgrade;
-        }
-        if spec.ahead {
-            return WaitLane::Ahead;
-        }
-        // Readers pass those that wait for an upgradeable read, but not a writer behind these.
-        let passes = |waiter: &Waiter| waiter.spec.access == Access::Upgradeable;
-        let last = self.waiters.iter().rev();
-        let mut last = last.take_while(|waiter| waiter.lane == WaitLane::Upgradeable);
-        let behind = match spec.access {
-            Access::Upgradeable => true,
-            Access::Shared => !last.all(passes),
-            _ => last.next().is_some(),
-        };
-        if behind {
-            WaitLane::Upgradeable
-        } else {
-            WaitLane::InTurn
-        }
-    }
-
-    /// Whether a newcomer waits in front of those that wait already.
-    pub(super) fn goes_first(&self, spec: &Spec) -> bool {
-        let lane = self.lane(spec);
-        let first = self.waiters.front();
-        first.map_or(lane < WaitLane::InTurn, |first| lane < first.lane)
-    }
-
-    /// Adds a waiter to its lane: behind the others, or as the `first` of them.
-    pub(super) fn line_up(
-        &mut self,
-        queue: &Arc<Queue>,
-        spec: Spec,
-        once: bool,
-        first: bool,
-        began: Tick,
-    ) -> WaitTicket {
-        let (answer, answered) = answer::slot();
-        let lane = self.lane(&spec);
-        let number = if first {
-            self.numbers.start -= 1;
-            self.numbers.start
-        } else {
-            self.numbers.end += 1;
-            self.numbers.end - 1
-        };
-        let waiter = Waiter {
-            lane,
-            number,
-            spec,
-            began,
-            once,
-            answer,
-        };
-        self.try_once += u32::from(once);
-        let rank = waiter.rank();
-        let behind = self.waiters.back().is_none_or(|last| last.rank() < rank);
-        if behind {
-            self.waiters.push_back(waiter);
-        } else {
-            let at = self.waiters.partition_point(|there| there.rank() < rank);
-            self.waiters.insert(at, waiter);
-            // The driver sleeps only for what its ticket asks for.
-            if at == 0
-                && matches!(self.phase, Phase::WaitingRemote)
-                && self.asked() != Some(spec.terms())
-            {
-                queue.driver_wake().notify_one();
-            }
-        }
-        WaitTicket {
-            queue: Arc::clone(queue),
-            lane,
-            number,
-            answered,
-        }
+    /// How many numbers have been given to those that came.
+    pub(super) fn given(&self) -> i64 {
+        self.numbers.end
     }
 
     /// The request of the first live waiter.
@@ -217,16 +128,17 @@ impl Locked<'_> {
         }
     }
 
-    /// The server says that `asked` cannot be had now. Answers the waiters that ask only once if they want no less, or if they
-    /// would overtake one that waits on.
-    pub(super) fn refuse_try_once(&mut self, queue: &Queue, asked: Access) {
+    /// The server says that `asked` cannot be had, in reply to a request that was sent when this many numbers had been given. Answers
+    /// the waiters that ask only once if they had come by then and want no less, or if they would overtake one that waits on.
+    pub(super) fn refuse_try_once(&mut self, queue: &Queue, asked: Access, given: i64) {
         if self.try_once == 0 {
             return;
         }
         let (mut rest, mut overtakes) = (VecDeque::new(), false);
         for waiter in std::mem::take(&mut self.waiters) {
-            overtakes |= !waiter.once;
-            if waiter.once && (overtakes || waiter.spec.access.wants_no_less_than(asked)) {
+            overtakes |= !waiter.once && !waiter.answer.is_closed();
+            let is_refused = waiter.number < given && waiter.spec.access.wants_no_less_than(asked);
+            if waiter.once && (overtakes || is_refused) {
                 self.try_once -= 1;
                 let busy = queue.busy(self, waiter.spec);
                 self.answer(waiter, busy);
@@ -292,17 +204,7 @@ impl Locked<'_> {
                 .is_some()
             {
                 let reads = waiter.spec.reads_under(&hold.spec());
-                let patience = if waiter.once {
-                    Patience::Once
-                } else {
-                    Patience::Forever
-                };
-                let hold = Arc::clone(hold);
-                let core = Arc::clone(&hold.core);
-                core.spawn(async move {
-                    let guard = reenter_on_server(hold, reads, patience).await;
-                    waiter.answer.send_and_wake(guard.map(Some));
-                });
+                self.deliver_shared(waiter, Held::inside(Arc::clone(hold), reads));
             } else {
                 rest.push_back(waiter); // the holder has left already
             }

@@ -140,8 +140,8 @@ impl Driver<'_> {
             if state.remote().granted {
                 return Step::Ask;
             }
-            // A holder is there. Readers that ask only once may share the lock with it.
-            state.refuse_try_once(self.queue, Access::Exclusive);
+            // It sleeps for one that waits on. If the first asks only once, the server has not been asked for it yet.
+            state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
             // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
             let first = state.first_live_waiter().map(|first| first.terms());
             if state.first_asks_once() || first.is_none() || first != state.asked() {

@@ -1,0 +1,139 @@
+//! Newcomers: where one waits, and what it may be told without a request.
+//!
+//! `None` in answer to a newcomer that does not wait rests on what is so now: a task of this process has the lock, or waits for it and is
+//! served before; or the server said so in reply to a request that was sent after the newcomer had come.
+
+use std::sync::{Arc, Weak};
+
+use super::{
+    Phase, Queue, QueueState, Spec, answer,
+    enter::WaitTicket,
+    waiters::{WaitLane, Waiter},
+};
+use crate::{clock::Tick, engine::finish::Work, kind::Access};
+
+impl QueueState {
+    /// The caller's work that a newcomer would have to wait for.
+    pub(super) fn work(&self) -> Option<Weak<dyn Work>> {
+        match &self.phase {
+            Phase::InFlight(work) | Phase::Releasing(_, work) => work.clone(),
+            _ => None,
+        }
+    }
+
+    /// Whether the caller of the attempt under way still waits for its outcome.
+    pub(super) fn is_wanted(&self) -> bool {
+        match &self.phase {
+            Phase::InFlight(Some(attempt)) => {
+                attempt.upgrade().is_some_and(|attempt| attempt.is_wanted())
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether the attempt that is granted now has no caller any more, and others would be told of its hold: waiters that ask only once,
+    /// or calls of its owner. Then no hold begins.
+    pub(super) fn is_for_none(&self, spec: &Spec) -> bool {
+        (spec.owner.is_some() || !self.waiters.is_empty()) && !self.is_wanted()
+    }
+
+    /// No caller of this process wants the lock here any more, and the server has not been told so yet.
+    pub(super) fn is_leaving(&mut self) -> bool {
+        match &self.phase {
+            Phase::Releasing(..) => true,
+            Phase::InFlight(Some(_)) => !self.is_wanted(),
+            // A newcomer that begins its attempt has nothing at the server yet.
+            Phase::InFlight(None) | Phase::WaitingRemote => {
+                self.remote.is_some() && self.first_live_waiter().is_none()
+            }
+            Phase::Idle | Phase::Held(_) => false,
+        }
+    }
+
+    /// Where a newcomer waits.
+    fn lane(&self, spec: &Spec) -> WaitLane {
+        if spec.access.upgrades().is_some() {
+            return WaitLane::Upgrade;
+        }
+        if spec.ahead {
+            return WaitLane::Ahead;
+        }
+        // Readers pass those that wait for an upgradeable read, but not a writer behind these.
+        let passes = |waiter: &Waiter| waiter.spec.access == Access::Upgradeable;
+        let last = self.waiters.iter().rev();
+        let mut last = last.take_while(|waiter| waiter.lane == WaitLane::Upgradeable);
+        let behind = match spec.access {
+            Access::Upgradeable => true,
+            Access::Shared => !last.all(passes),
+            _ => last.next().is_some(),
+        };
+        if behind {
+            WaitLane::Upgradeable
+        } else {
+            WaitLane::InTurn
+        }
+    }
+
+    /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
+    /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left.
+    pub(super) fn is_taken(&mut self, spec: &Spec) -> bool {
+        match &self.phase {
+            Phase::WaitingRemote => {
+                self.first_live_waiter(); // takes those out that have left
+                let lane = self.lane(spec);
+                self.waiters.front().is_some_and(|first| lane >= first.lane)
+            }
+            phase => phase.is_held(),
+        }
+    }
+
+    /// Adds a waiter to its lane: behind the others, or as the `first` of them.
+    pub(super) fn line_up(
+        &mut self,
+        queue: &Arc<Queue>,
+        spec: Spec,
+        once: bool,
+        first: bool,
+        began: Tick,
+    ) -> WaitTicket {
+        let (answer, answered) = answer::slot();
+        let lane = self.lane(&spec);
+        let number = if first {
+            self.numbers.start -= 1;
+            self.numbers.start
+        } else {
+            self.numbers.end += 1;
+            self.numbers.end - 1
+        };
+        let waiter = Waiter {
+            lane,
+            number,
+            spec,
+            began,
+            once,
+            answer,
+        };
+        self.try_once += u32::from(once);
+        let rank = waiter.rank();
+        let behind = self.waiters.back().is_none_or(|last| last.rank() < rank);
+        if behind {
+            self.waiters.push_back(waiter);
+        } else {
+            let at = self.waiters.partition_point(|there| there.rank() < rank);
+            self.waiters.insert(at, waiter);
+            // The driver sleeps only for what its ticket asks for.
+            if at == 0
+                && matches!(self.phase, Phase::WaitingRemote)
+                && self.asked() != Some(spec.terms())
+            {
+                queue.driver_wake().notify_one();
+            }
+        }
+        WaitTicket {
+            queue: Arc::clone(queue),
+            lane,
+            number,
+            answered,
+        }
+    }
+}
