@@ -13,6 +13,7 @@ use std::{
 use common::{World, wait_until_idle};
 use leasehold::{Client, ErrorKind, Handoff, LostReason, Owner, Released, Shutdown};
 use leasehold_testkit::wait_until_async;
+use tokio::sync::Barrier;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -112,12 +113,16 @@ async fn contend(
     lock: bool,
 ) -> u64 {
     let counter = Arc::new(AtomicU64::new(0));
+    // Or a busy machine runs them one after another.
+    let together = Arc::new(Barrier::new(clients * tasks));
     let mut running = Vec::new();
     for _ in 0..clients {
         let client = world.builder().handoff(handoff).connect().await.unwrap();
         for _ in 0..tasks {
             let (counter, client) = (Arc::clone(&counter), client.clone());
+            let together = Arc::clone(&together);
             running.push(tokio::spawn(async move {
+                together.wait().await;
                 for _ in 0..rounds {
                     let guard = if lock {
                         Some(client.mutex("counter").lock().await.unwrap())

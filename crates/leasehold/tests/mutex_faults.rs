@@ -26,30 +26,40 @@ async fn client_of(url: &str) -> Client {
     Client::builder().url(url).connect().await.unwrap()
 }
 
+/// What is left of it on the server is the margin, 12 ms. A machine that stalls for as long does not show it.
 #[tokio::test]
 async fn work_is_dropped_before_the_name_is_free() {
+    const TRIES: usize = 8;
     for server in servers() {
-        let proxy = Proxy::start(server.addr());
-        let client = client_of(&proxy.url()).await;
-        let guard = client.mutex("name").lease(LEASE).lock().await.unwrap();
-        proxy.black_hole(None);
-        let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
-        assert!(int(&server, &["PTTL", "name"]) > 0, "{error}");
-        assert!(
-            matches!(
-                error,
-                Error::Lost {
-                    reason: LostReason::Expired,
-                    ..
-                }
-            ),
-            "{error}"
-        );
-        let at_risk = client_of(&server.url()).await;
-        let next = at_risk.mutex("name").lock().await.unwrap();
-        common::assert_lost(guard.release().await, LostReason::Expired);
-        assert!(next.is_valid());
+        let mut tries = 0;
+        while !is_held_still_when_work_is_dropped(&server).await {
+            tries += 1;
+            assert!(tries < TRIES, "{}: never", server.flavor());
+        }
     }
+}
+
+async fn is_held_still_when_work_is_dropped(server: &Server) -> bool {
+    let proxy = Proxy::start(server.addr());
+    let client = client_of(&proxy.url()).await;
+    let guard = client.mutex("name").lease(LEASE).lock().await.unwrap();
+    proxy.black_hole(None);
+    let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
+    let is_held = int(server, &["PTTL", "name"]) > 0;
+    let is_expired = matches!(
+        error,
+        Error::Lost {
+            reason: LostReason::Expired,
+            ..
+        }
+    );
+    assert!(is_expired, "{error}");
+    let at_risk = client_of(&server.url()).await;
+    let next = at_risk.mutex("name").lock().await.unwrap();
+    common::assert_lost(guard.release().await, LostReason::Expired);
+    assert!(next.is_valid());
+    next.release().await.unwrap();
+    is_held
 }
 
 #[tokio::test]
