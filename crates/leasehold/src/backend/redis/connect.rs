@@ -62,6 +62,17 @@ impl From<RedisError> for NoConnection {
 }
 
 impl Target {
+    /// What tells the server and the database apart for all processes, whichever address they use: its `run_id`, from the answer to
+    /// `INFO`. Where it does not say, the address.
+    pub(super) fn identity(&self, info: Option<redis::Value>) -> String {
+        let info = info.and_then(|info| redis::from_redis_value::<String>(info).ok());
+        let mut lines = info.as_deref().unwrap_or_default().lines();
+        match lines.find_map(|line| line.strip_prefix("run_id:")) {
+            Some(id) => format!("{id}/{}", self.info.redis_settings().db()),
+            None => self.to_string(),
+        }
+    }
+
     /// A connection for commands, which lives on the runtime that polls this.
     pub(super) async fn commands(
         &self,

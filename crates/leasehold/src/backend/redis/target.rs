@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value,
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 
@@ -301,19 +301,6 @@ fn not_understood(
             form,
             "such as redis://user:password@127.0.0.1:6379/0",
         )
-    }
-}
-
-impl Target {
-    /// What tells the server and the database apart for all processes, whichever address they use: its `run_id`, from the answer to
-    /// `INFO`. Where it does not say, the address.
-    pub(super) fn identity(&self, info: Option<Value>) -> String {
-        let info = info.and_then(|info| redis::from_redis_value::<String>(info).ok());
-        let mut lines = info.as_deref().unwrap_or_default().lines();
-        match lines.find_map(|line| line.strip_prefix("run_id:")) {
-            Some(id) => format!("{id}/{}", self.info.redis_settings().db()),
-            None => self.to_string(),
-        }
     }
 }
 
