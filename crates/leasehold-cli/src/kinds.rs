@@ -240,17 +240,23 @@ pub(crate) async fn find(client: &Client, name: &str) -> Result<(Kind, Status), 
         Err(error) => error,
     };
     // Numbers last: the lock of another library may be one, too, and the plain mutex tells them apart. Of these the leased
-    // semaphore first, which refuses the others as far as they can be told apart.
+    // semaphore first, which refuses the other as far as they can be told apart.
     for kind in [
         Kind::Fenced,
         Kind::Rw,
         Kind::Plain,
         Kind::Leased,
         Kind::Semaphore,
-        Kind::Latch,
     ] {
         match kind.status(client, name).await {
             Err(error) if is_of_another_kind(&error) => {}
+            Ok(status) if is_bare_number(&status) => {
+                let latch = Kind::Latch.status(client, name).await?;
+                return Ok(match latch.waiting_clients {
+                    0 => (kind, status),
+                    _ => (Kind::Latch, latch),
+                });
+            }
             other => return Ok((kind, other?)),
         }
     }
@@ -268,6 +274,11 @@ pub(crate) async fn look(
         Some(kind) => Ok((kind, kind.status(client, name).await?)),
         None => find(client, name).await,
     }
+}
+
+/// Whether the server has nothing but a number: as a semaphore has it of which no permit is out, and a latch.
+pub(crate) fn is_bare_number(status: &Status) -> bool {
+    status.available.is_some() && status.holders.is_empty() && !has_no_permits(status)
 }
 
 fn is_of_another_kind(error: &Error) -> bool {

@@ -267,6 +267,15 @@ async fn every_kind_is_looked_at_and_taken_away() {
         ),
         (&1.into(), &3.into(), &one.id().into())
     );
+    // Both are numbers: who waits tells one from the other.
+    let rooms = one.latch("rooms");
+    rooms.try_set_count(2).await.unwrap();
+    let mut look = leasehold(&server.url());
+    let shown = stdout(&look.args(["status", "rooms"]).output().unwrap());
+    assert!(shown.contains("--kind latch"), "{shown}");
+    while latch.status().await.unwrap().waiting_clients == 0 {
+        tokio::task::yield_now().await;
+    }
     let status = json(&server, &["status", "import"]);
     assert_eq!(
         (&status["kind"], &status["count"]),

@@ -525,7 +525,7 @@ const CALLS: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn whatever_is_refused_the_count_is_as_it_was_or_as_it_was_to_be() {
+async fn a_refusal_leaves_the_count_as_it_was_or_as_it_was_to_be() {
     for server in servers() {
         for refused in CALLS.into_iter().chain(["resetchannels"]) {
             let case = format!("{} {refused}", server.flavor());

@@ -81,7 +81,8 @@ async fn permits_are_held_side_by_side_and_passed_on() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let semaphore = client.leased_semaphore("name");
-    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    let unset = semaphore.try_acquire().await.unwrap_err();
+    assert_eq!(unset.kind(), leasehold::ErrorKind::Rejected, "{unset}");
     assert!(semaphore.try_set_permits(3).await.unwrap());
     assert!(!semaphore.try_set_permits(5).await.unwrap());
     let one = semaphore.acquire().await.unwrap();

@@ -24,7 +24,11 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
     if args.json {
         output::answer(&document(&status))?;
     } else {
-        output::print(&picture(&status, SystemTime::now()))?;
+        let mut text = picture(&status, SystemTime::now());
+        if args.kind.is_none() && kinds::is_bare_number(&status) {
+            text.push_str("  or         another kind with a number: --kind semaphore, --kind latch\n");
+        }
+        output::print(&text)?;
     }
     Ok(Exit::Done)
 }
