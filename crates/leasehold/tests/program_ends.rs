@@ -15,6 +15,8 @@ use common::{
 use leasehold::{Client, Error};
 use leasehold_testkit::{Flavor, Proxy, Server};
 
+const MS: Duration = Duration::from_millis(1);
+
 // ---- the programs ----
 
 #[test]
@@ -40,6 +42,7 @@ fn child() {
             "after" => Ok(Instant::now()),
             "all kinds" => all_kinds(&job).await,
             "panics" => panics(&job).await,
+            "in line" => in_line(&job).await,
             other => panic!("no program {other}"),
         }
     });
@@ -121,6 +124,15 @@ async fn all_kinds(job: &Job) -> Result<Instant, Error> {
     let patience = Duration::from_millis(20);
     let given_up = tokio::time::timeout(patience, lock.read()).await;
     assert!(given_up.is_err());
+    Ok(Instant::now())
+}
+
+/// It has waited, and its subscription is kept for the next that does.
+async fn in_line(job: &Job) -> Result<Instant, Error> {
+    let builder = Client::builder().url(&job.url);
+    let client = builder.linger(Duration::from_secs(10)).connect().await?;
+    let waited = client.fair_mutex(&job.name).try_lock_for(50 * MS).await?;
+    assert!(waited.is_none());
     Ok(Instant::now())
 }
 
@@ -234,6 +246,21 @@ fn guards_of_all_kinds_are_given_back_and_places_in_queues() {
             let permits = server.cli(&["GET", "name:semaphore"]);
             assert_eq!(redis::from_redis_value::<u32>(permits).unwrap(), 2);
             server.cli(&["FLUSHALL"]);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_has_waited_in_line_ends_when_it_has_left_the_line() {
+    for server in servers() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _guard = runtime.block_on(async {
+            let holder = Client::connect(&server.url()).await.unwrap();
+            holder.fair_mutex("name").lock().await.unwrap()
+        });
+        for of in RUNTIMES {
+            let late = run(&format!("{of} in line"), &server.url(), "name");
+            assert!(late < 100 * MS, "{of}: {late:?}");
         }
     }
 }

@@ -374,8 +374,10 @@ async fn a_long_line_does_not_keep_a_short_lease_from_its_turn() {
         }
         let asked = common::wire::script_calls(&server) - before;
         assert!(asked <= 12, "{asked} scripts for one hand-over");
+        // With the server gone, each client would wait for it at its end.
         for wait in waits {
             wait.abort();
+            assert!(wait.await.is_err_and(|error| error.is_cancelled()));
         }
         drop(next);
     }

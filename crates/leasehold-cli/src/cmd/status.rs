@@ -26,7 +26,9 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
     } else {
         let mut text = picture(&status, SystemTime::now());
         if args.kind.is_none() && kinds::is_bare_number(&status) {
-            text.push_str("  or         another kind with a number: --kind semaphore, --kind latch\n");
+            text.push_str(
+                "  or         another kind with a number: --kind semaphore, --kind latch\n",
+            );
         }
         output::print(&text)?;
     }

@@ -63,6 +63,11 @@ impl Core {
         self.handles.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
+    /// Whether a caller may still ask for something.
+    pub(super) fn has_handles(&self) -> bool {
+        self.handles.0.load(Ordering::Acquire) > 0
+    }
+
     /// Blocks until no task is left, at most for as long as the settings allow. A request that waits for its answer on the runtime
     /// that this blocks makes it wait in vain; the release of a dropped guard is never such a one, it goes out from home.
     pub(super) fn linger(&self) {
@@ -70,6 +75,7 @@ impl Core {
         if self.tasks.is_empty() || patience.is_zero() || !self.home.may_be_waited_for() {
             return;
         }
+        self.queues.wake_keepers(); // they keep a subscription for the next caller
         // Tasks are begun all the same: it only lets `wait` complete.
         self.tasks.close();
         let (under_way, done) = mpsc::channel::<()>();

@@ -301,6 +301,11 @@ impl Queues {
                 Awaited::add(core, work); // a shutdown waits for it
             }
         }
+        self.wake_keepers();
+    }
+
+    /// The keepers see whether the client has ended.
+    pub(crate) fn wake_keepers(&self) {
         for lineup in self.lineups.lock().values() {
             lineup.changed();
         }

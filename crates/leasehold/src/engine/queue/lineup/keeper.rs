@@ -41,7 +41,7 @@ pub(super) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
         };
         let pause = if idle || client.is_closed() {
             let until = *idle_until.get_or_insert(now.after(LINGER));
-            if client.is_closed() || now >= until {
+            if client.is_closed() || !client.has_handles() || now >= until {
                 if end(&client, &lineup) {
                     return;
                 }
