@@ -205,6 +205,18 @@ fn a_server_that_says_nothing_is_given_up_when_the_connect_timeout_is_over() {
 }
 
 #[tokio::test]
+async fn a_number_may_be_of_three_kinds_and_the_others_are_named() {
+    let server = Server::start(Flavor::Redis);
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    client.latch("rooms").try_set_count(2).await.unwrap();
+    let shown = |words: &[&str]| stdout(&leasehold(&server.url()).args(words).output().unwrap());
+    let guessed = shown(&["status", "rooms"]);
+    assert!(guessed.contains("--kind latch"), "{guessed}");
+    let said = shown(&["status", "rooms", "--kind", "latch"]);
+    assert!(said.contains("count") && !said.contains("--kind"), "{said}");
+}
+
+#[tokio::test]
 async fn every_kind_is_looked_at_and_taken_away() {
     let server = Server::start(Flavor::Redis);
     let client = || async { leasehold::Client::connect(&server.url()).await.unwrap() };
@@ -268,11 +280,6 @@ async fn every_kind_is_looked_at_and_taken_away() {
         (&1.into(), &3.into(), &one.id().into())
     );
     // Both are numbers: who waits tells one from the other.
-    let rooms = one.latch("rooms");
-    rooms.try_set_count(2).await.unwrap();
-    let mut look = leasehold(&server.url());
-    let shown = stdout(&look.args(["status", "rooms"]).output().unwrap());
-    assert!(shown.contains("--kind latch"), "{shown}");
     while latch.status().await.unwrap().waiting_clients == 0 {
         tokio::task::yield_now().await;
     }
