@@ -648,7 +648,7 @@ async fn every_one_of_many_losses_is_told_in_time_when_the_server_stands_still()
 /// The name was held when the server last said so.
 #[tokio::test]
 async fn a_wait_whose_server_has_died_meanwhile_does_not_end_as_if_the_name_were_held() {
-    const WAIT: Duration = Duration::from_millis(1_500);
+    const WAIT: Duration = Duration::from_secs(5);
     for mut server in servers() {
         let (holder, waiter) = (
             client_of(&server.url()).await,
@@ -661,6 +661,7 @@ async fn a_wait_whose_server_has_died_meanwhile_does_not_end_as_if_the_name_were
                 let waits = waiter.$kind(stringify!($kind)).try_lock_for(WAIT);
                 let waits = tokio::spawn(waits);
                 while held.status().await.unwrap().waiting_clients == 0 {
+                    assert!(!waits.is_finished(), "it ended before it was seen to wait");
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 waiter.heard().await;
@@ -684,7 +685,7 @@ async fn a_wait_whose_server_has_died_meanwhile_does_not_end_as_if_the_name_were
 /// So was one of several names, and the count of a latch was not zero.
 #[tokio::test]
 async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_died_meanwhile() {
-    const WAIT: Duration = Duration::from_millis(1_500);
+    const WAIT: Duration = Duration::from_secs(5);
     for mut server in servers() {
         let (holder, waiter) = (
             client_of(&server.url()).await,
@@ -716,6 +717,8 @@ async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_d
             if waiting == [1; 3] {
                 break;
             }
+            let ended = opens.is_finished() || waits.iter().any(|wait| wait.is_finished());
+            assert!(!ended, "a wait of {WAIT:?} ended before all had begun");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         waiter.heard().await;
@@ -746,6 +749,7 @@ async fn a_wait_for_several_names_that_ends_with_a_server_that_is_silent_does_no
         let names = [Part::from("a"), Part::from("b"), behind.mutex("c").into()];
         let waits = tokio::spawn(client.multi_lock(names).try_lock_for(2 * LEASE));
         while holder.status("b").await.unwrap().waiting_clients == 0 {
+            assert!(!waits.is_finished(), "it ended before it was seen to wait");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         held.release().await.unwrap();
