@@ -344,6 +344,7 @@ impl Core {
         let mut events = self.events.listen(&self.clock);
         while !self.queues.holds().is_empty() {
             tokio::select! {
+                biased;
                 _ = events.recv() => {}
                 () = self.sleep(Duration::from_millis(50)) => {}
             }

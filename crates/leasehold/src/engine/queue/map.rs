@@ -306,7 +306,9 @@ impl Queues {
 
     /// The keepers see whether the client has ended.
     pub(crate) fn wake_keepers(&self) {
-        for lineup in self.lineups.lock().values() {
+        let mut lineups: Vec<_> = self.lineups.lock().values().cloned().collect();
+        lineups.sort_by(|a, b| a.id().cmp(b.id())); // as `all`
+        for lineup in lineups {
             lineup.changed();
         }
     }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Tick, engine::hold::Hold};
+use crate::{clock::Tick, engine::hold::Hold, owner::LeaseId};
 
 /// The work of one renewal script, in names; a permit counts as one, and a hold is never divided. More wins nothing and
 /// holds other commands up (performance.md): this keeps the server for half a millisecond.
@@ -65,11 +65,11 @@ pub(super) struct List {
     asks: BTreeMap<Tick, Slot>,
 }
 
-/// When to look, and at which hold (its address: unique while it is on the list).
-type Alone = (Tick, usize);
+/// When to look, and at which hold. In the same order each time: a simulation must be able to replay it.
+type Alone = (Tick, LeaseId);
 
-fn alone(at: Tick, hold: &Arc<Hold>) -> Alone {
-    (at, Arc::as_ptr(hold).addr())
+fn alone(at: Tick, hold: &Hold) -> Alone {
+    (at, hold.lease)
 }
 
 /// The holds to renew at the same time.

@@ -230,8 +230,9 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
                 watchdog.earlier.notified().await;
             } else {
                 tokio::select! {
-                    () = nap => {}
+                    biased; // a simulation must be able to replay it
                     () = watchdog.earlier.notified() => {}
+                    () = nap => {}
                 }
             }
             continue;
