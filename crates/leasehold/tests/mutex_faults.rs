@@ -620,6 +620,7 @@ async fn every_one_of_many_losses_is_told_in_time_when_the_server_stands_still()
         let locks = (0..2000).map(|n| client.mutex(format!("n:{n}")).lease(LEASE).lock());
         let guards = join_all(locks).await;
         server.freeze();
+        tokio::time::sleep(LEASE / 4).await; // for answers of before, which are under way
         let losses = guards.into_iter().map(|guard| {
             let guard = guard.unwrap();
             let end = guard.valid_until(); // no renewal is answered any more
