@@ -82,7 +82,7 @@ async fn order_by_server(
                 None => Some(asked.await),
             };
             let failure = match answer {
-                Some(Ok(_)) => continue,
+                Some(Ok(())) => continue,
                 Some(Err(failure)) if failure.is_final() || patience == Patience::Once => failure,
                 Some(Err(_)) => {
                     pauses.pause(core).await;
@@ -97,7 +97,8 @@ async fn order_by_server(
     }
     parts.sort_by_cached_key(|part| (part.id.name.clone(), part.core.backend.identity()));
     let is_twice = |pair: &&[PartRequest]| {
-        is_one_name(pair) && pair[0].core.backend.identity() == pair[1].core.backend.identity()
+        let [one, next] = [&pair[0], &pair[1]].map(|part| part.core.backend.identity());
+        is_one_name(pair) && one.is_some() && one == next
     };
     match parts.windows(2).find(is_twice) {
         Some(pair) => Err(twice(pair[0].id.name.as_str())),
@@ -307,7 +308,9 @@ async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Err
 /// The caller waits for the answers, so that the next one finds the names free, but not for long: the releases go on
 /// without it.
 async fn give_back(held: Vec<Held>) {
-    if let Some(core) = held.first().map(|held| Arc::clone(&held.hold().core)) {
+    // Without a thread there may be no timer to bound it.
+    let core = held.first().map(|held| Arc::clone(&held.hold().core));
+    if let Some(core) = core.filter(|core| core.check_home().is_ok()) {
         let _ = core.within(GIVEN_BACK, queue::release_all(held)).await;
     }
 }
