@@ -514,6 +514,16 @@ fn run_id(server: &Server) -> String {
     id.unwrap().to_owned()
 }
 
+/// A server behind which, or before which, each restart puts another with a fair chance.
+fn of_the_middle(flavor: Flavor) -> Server {
+    loop {
+        let server = Server::start(flavor);
+        if ("4".."c").contains(&run_id(&server).as_str()) {
+            return server;
+        }
+    }
+}
+
 /// Restarts the first of the servers until it comes before the second, or behind it.
 fn restart_until(first: &mut Server, second: &Server, comes_before: bool) {
     while (run_id(first) < run_id(second)) != comes_before {
@@ -525,7 +535,7 @@ fn restart_until(first: &mut Server, second: &Server, comes_before: bool) {
 #[tokio::test]
 async fn a_restart_of_a_server_that_turns_the_order_makes_no_circle_of_old_and_new_clients() {
     for flavor in Flavor::available() {
-        let (mut first, second) = (Server::start(flavor), Server::start(flavor));
+        let (mut first, second) = (Server::start(flavor), of_the_middle(flavor));
         let old = [
             Client::connect(&first.url()).await.unwrap(),
             Client::connect(&second.url()).await.unwrap(),
@@ -569,7 +579,7 @@ async fn a_restart_of_a_server_that_turns_the_order_makes_no_circle_of_old_and_n
 #[tokio::test]
 async fn a_restart_of_a_server_that_is_waited_for_makes_no_circle_either() {
     for flavor in Flavor::available() {
-        let (mut first, second) = (Server::start(flavor), Server::start(flavor));
+        let (mut first, second) = (Server::start(flavor), of_the_middle(flavor));
         restart_until(&mut first, &second, false);
         let way = Proxy::start(first.addr());
         let [old_first, new_first] = [way.url(), first.url()]
