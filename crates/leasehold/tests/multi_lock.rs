@@ -430,10 +430,14 @@ fn crossed_ways(first: &Server, second: &Server) -> [[Proxy; 2]; 2] {
     [[before.expect("just found"), one], [behind, two]]
 }
 
-/// A name on two servers, which two processes call by different addresses: they wait for both in one order.
-#[tokio::test]
+/// A name on two servers, which two processes call by different addresses: they wait for both in one order. Also if the servers
+/// could not say which they are when these connected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_call_two_servers_differently_do_not_wait_in_a_circle() {
-    for flavor in Flavor::available() {
+    for (flavor, busy) in [false, true]
+        .into_iter()
+        .flat_map(|busy| Flavor::available().into_iter().map(move |it| (it, busy)))
+    {
         let (first, second) = (Server::start(flavor), Server::start(flavor));
         let ways = crossed_ways(&first, &second);
         let mut holds = Vec::new();
@@ -441,7 +445,7 @@ async fn processes_that_call_two_servers_differently_do_not_wait_in_a_circle() {
             let client = Client::connect(&server.url()).await.unwrap();
             holds.push(client.mutex("name").lock().await.unwrap());
         }
-        let mut waiting = Vec::new();
+        let mut multis = Vec::new();
         let mut clients = Vec::new();
         for way in &ways {
             let mut parts = Vec::new();
@@ -451,9 +455,24 @@ async fn processes_that_call_two_servers_differently_do_not_wait_in_a_circle() {
                 parts.push(Part::from(client.mutex("name")));
                 clients.push(client);
             }
-            let takes = clients[0].multi_lock(parts).lock();
-            waiting.push(tokio::spawn(async move { drop(takes.await.unwrap()) }));
+            multis.push(clients[0].multi_lock(parts));
         }
+        if busy {
+            let scripts = [keep_busy(&first).await, keep_busy(&second).await];
+            for client in &clients {
+                let error = client.status("name").await.unwrap_err();
+                assert!(error.to_string().contains("BUSY"), "{error}");
+            }
+            for (server, script) in [&first, &second].into_iter().zip(scripts) {
+                server.cli(&["SCRIPT", "KILL"]);
+                assert!(script.join().unwrap().is_err(), "it was killed");
+            }
+        }
+        let waiting = multis.iter().map(|multi| {
+            let takes = multi.lock();
+            tokio::spawn(async move { drop(takes.await.unwrap()) })
+        });
+        let waiting: Vec<_> = waiting.collect();
         wait_until_async(SOON, "both wait", || {
             let waits = clients.iter().filter(|client| {
                 let now = client.footprint();
@@ -466,9 +485,127 @@ async fn processes_that_call_two_servers_differently_do_not_wait_in_a_circle() {
             held.release().await.unwrap();
         }
         for waits in waiting {
-            let case = format!("{flavor}: no circle");
+            let case = format!("{flavor}, busy: {busy}: no circle");
             soon(&case, waits).await.unwrap();
         }
+    }
+}
+
+/// Until it is told to end its script.
+async fn keep_busy(server: &Server) -> std::thread::JoinHandle<redis::RedisResult<()>> {
+    server.cli(&["CONFIG", "SET", "lua-time-limit", "10"]);
+    let mut connection = server.connection();
+    let script = std::thread::spawn(move || {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg("while true do end").arg(0).exec(&mut connection)
+    });
+    wait_until_async(SOON, "it is busy", || {
+        let asked = server.try_cli(&["GET", "x"]);
+        asked.is_err_and(|error| error.code() == Some("BUSY"))
+    })
+    .await;
+    script
+}
+
+fn run_id(server: &Server) -> String {
+    let info: String = redis::from_redis_value(server.cli(&["INFO", "server"])).unwrap();
+    let mut lines = info.lines();
+    let id = lines.find_map(|line| line.strip_prefix("run_id:"));
+    id.unwrap().to_owned()
+}
+
+/// A server behind which, or before which, each restart puts another with a fair chance.
+fn of_the_middle(flavor: Flavor) -> Server {
+    loop {
+        let server = Server::start(flavor);
+        if ("4".."c").contains(&run_id(&server).as_str()) {
+            return server;
+        }
+    }
+}
+
+/// Restarts the first of the servers until it comes before the second, or behind it.
+fn restart_until(first: &mut Server, second: &Server, comes_before: bool) {
+    while (run_id(first) < run_id(second)) != comes_before {
+        first.restart();
+    }
+}
+
+/// A process that was connected before a server's restart turned the order, and one that has connected since.
+#[tokio::test]
+async fn a_restart_of_a_server_that_turns_the_order_makes_no_circle_of_old_and_new_clients() {
+    for flavor in Flavor::available() {
+        let (mut first, second) = (Server::start(flavor), of_the_middle(flavor));
+        let old = [
+            Client::connect(&first.url()).await.unwrap(),
+            Client::connect(&second.url()).await.unwrap(),
+        ];
+        let both = |[one, other]: &[Client; 2]| {
+            one.multi_lock([Part::from("name"), other.mutex("name").into()])
+        };
+        both(&old).lock().await.unwrap().release().await.unwrap();
+        let came_before = run_id(&first) < run_id(&second);
+        restart_until(&mut first, &second, !came_before);
+        let new = [
+            Client::connect(&first.url()).await.unwrap(),
+            Client::connect(&second.url()).await.unwrap(),
+        ];
+        let mut holds = Vec::new();
+        for server in [&first, &second] {
+            let client = Client::connect(&server.url()).await.unwrap();
+            holds.push(client.mutex("name").lock().await.unwrap());
+        }
+        let waiting = [&old, &new].map(|clients| {
+            let takes = both(clients).lock();
+            tokio::spawn(async move { drop(takes.await.unwrap()) })
+        });
+        for clients in [&old, &new] {
+            wait_until_async(SOON, "it waits", || {
+                let waits = |client: &Client| client.footprint().waiting > 0;
+                clients.iter().any(waits)
+            })
+            .await;
+        }
+        for held in holds {
+            held.release().await.unwrap();
+        }
+        for waits in waiting {
+            soon(&format!("{flavor}: no circle"), waits).await.unwrap();
+        }
+    }
+}
+
+/// A process that waits while a server restarts, with the other server's lock in its hands, and one that comes afterwards.
+#[tokio::test]
+async fn a_restart_of_a_server_that_is_waited_for_makes_no_circle_either() {
+    for flavor in Flavor::available() {
+        let (mut first, second) = (Server::start(flavor), of_the_middle(flavor));
+        restart_until(&mut first, &second, false);
+        let way = Proxy::start(first.addr());
+        let [old_first, new_first] = [way.url(), first.url()]
+            .map(|url| Client::builder().url(url).connect_lazily().unwrap());
+        let old_second = Client::connect(&second.url()).await.unwrap();
+        let new_second = Client::connect(&second.url()).await.unwrap();
+        let holder = Client::connect(&first.url()).await.unwrap();
+        let held = holder.mutex("name").lock().await.unwrap();
+        let both = |one: &Client, other: &Client| {
+            let takes = one.multi_lock([Part::from("name"), other.mutex("name").into()]);
+            let takes = takes.lock();
+            tokio::spawn(async move { drop(takes.await.unwrap()) })
+        };
+        let old = both(&old_first, &old_second);
+        until_held(&new_second, "name").await;
+        until_waiting(&old_first, "name", 1).await;
+        way.refuse(true);
+        way.cut();
+        restart_until(&mut first, &second, true);
+        let new = both(&new_first, &new_second);
+        until_waiting(&new_second, "name", 1).await;
+        way.refuse(false);
+        for waits in [old, new] {
+            soon(&format!("{flavor}: no circle"), waits).await.unwrap();
+        }
+        drop(held);
     }
 }
 
@@ -671,6 +808,25 @@ async fn a_name_of_another_kind_is_refused_and_the_others_stay_free() {
         drop(reader);
         wait_until_idle(&other).await;
         assert_clean(&world, &[&one, &other], "a refusal").await;
+    }
+}
+
+/// A part that fails: what was taken before it is free when the caller hears of that.
+#[tokio::test]
+async fn nothing_is_held_when_an_error_has_come() {
+    for world in World::all() {
+        let (one, other) = (world.client().await, world.client().await);
+        // No client has set its permits.
+        let unset = one.leased_semaphore("unset").part(1);
+        let multi = one.multi_lock([Part::from("a"), unset]);
+        for _ in 0..50 {
+            let error = multi.try_lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            let free = other.mutex("a").try_lock().await.unwrap();
+            let free = free.unwrap_or_else(|| panic!("{}: it is still held", world.name()));
+            free.release().await.unwrap();
+        }
+        assert_clean(&world, &[&one, &other], "errors").await;
     }
 }
 

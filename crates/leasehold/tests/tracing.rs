@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, MemoryServer};
+use leasehold::{Client, MemoryServer, Part};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::MakeWriter,
@@ -304,4 +304,41 @@ async fn renewals_that_cannot_come_in_time_are_told_once_with_the_remedy() {
         line.contains(says) && line.contains("round_trip=80ms"),
         "{line}"
     );
+}
+
+/// Another process may call this server by another address, and so wait in another order.
+#[tokio::test]
+async fn a_client_that_may_not_ask_which_server_it_has_warns_once_if_a_multi_lock_is_ordered_by_that()
+ {
+    let _alone = ALONE.lock().await;
+    for server in common::servers() {
+        let proxy = leasehold_testkit::Proxy::start(server.addr());
+        let client = common::restricted(&server, &proxy, &["&*", "+@all", "-info"]).await;
+        let memory = [MemoryServer::new(), MemoryServer::new()];
+        let [memory, other] = memory.map(|server| Client::builder().memory(&server));
+        let (memory, other) = (
+            memory.connect().await.unwrap(),
+            other.connect().await.unwrap(),
+        );
+        let (lines, hears) = Lines::hear("leasehold=warn");
+        let each = [client.mutex("own"), memory.mutex("another")];
+        drop(
+            client
+                .multi_lock(each.map(Part::from))
+                .lock()
+                .await
+                .unwrap(),
+        );
+        assert_eq!(lines.text(), "", "no name is on both");
+        for _ in 0..3 {
+            for with in [&memory, &other] {
+                let multi = client.multi_lock([Part::from("name"), with.mutex("name").into()]);
+                multi.lock().await.unwrap().release().await.unwrap();
+            }
+        }
+        drop(hears);
+        let said = lines.text();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("INFO") && said.contains("address"), "{said}");
+    }
 }

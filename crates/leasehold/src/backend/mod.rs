@@ -82,9 +82,15 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;
 
-    /// The server as all processes tell it apart from others, whichever address they use; `None`: it has not been reached yet.
+    /// The server as all processes tell it apart from others, whichever address they use, as it said on the latest connection;
+    /// `None`: it has not said so yet.
     fn identity(&self) -> Option<String> {
         Some(self.server())
+    }
+
+    /// Asks the server which one it is. It has said so when this is `Ok`, and has a new identity after each restart.
+    fn identify(&self) -> Reply<()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.

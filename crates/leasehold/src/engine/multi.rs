@@ -6,8 +6,10 @@
 //!
 //! - **No deadlock.** A holder that waits has only locks that come before the one it waits for. So of all locks that are waited
 //!   for, the holders of the last one wait for none, and it becomes free. A request for several at once waits for no holder.
-//! - **No livelock, no starvation.** Each round takes at least the first of the missing locks, and gives none back. The wait for
-//!   it ends as its own queue says (L1).
+//!   A restart may turn the order of two servers: a caller that waits then, with locks in its hands, gives these back, and
+//!   begins anew. It knows of the restart, since it asks the server that it waits for, and those whose leases it renews.
+//! - **No livelock, no starvation.** Each round takes at least the first of the missing locks, and gives none back, unless a
+//!   restart has turned the order. The wait for it ends as its own queue says (L1).
 //! - **S1, S2** are those of the parts: each has a hold, a lease id and a place in the watchdog's list of its own.
 
 use std::{future::pending, sync::Arc, time::Duration};
@@ -36,40 +38,30 @@ pub(crate) async fn acquire(
         Patience::For(wait) => Instant::now().checked_add(wait),
         Patience::Once | Patience::Forever => None,
     };
-    if parts
-        .windows(2)
-        .any(|pair| pair[0].id.name == pair[1].id.name)
-    {
-        Box::pin(order_by_server(parts, patience, until)).await?;
-    }
-    let mut taking = Taking {
-        parts,
-        patience,
-        until,
-        held: Vec::with_capacity(parts.len()),
-        waited: false,
-        said_held: None,
-    };
-    for _ in 0..ROUNDS_MOST {
-        if !taking.take_all().await? {
-            give_back(taking.held).await;
-            return Ok(None);
+    loop {
+        if parts.windows(2).any(is_one_name) {
+            Box::pin(order_by_server(parts, patience, until)).await?;
         }
-        if taking.is_complete().await? {
+        let mut taking = Taking {
+            parts,
+            patience,
+            until,
+            held: Vec::with_capacity(parts.len()),
+            waited: false,
+            said_held: None,
+            turned: false,
+        };
+        let taken = taking.take().await;
+        if let Ok(true) = taken {
             return Ok(Some(taking.held));
         }
+        let turned = taking.turned;
+        // Also before an error: a caller without a guard holds nothing.
+        give_back(taking.held).await;
+        if !turned {
+            return taken.map(|_| None);
+        }
     }
-    // Each time one of the leases was over before the last name was taken.
-    let limits = parts.iter().map(|part| match part.spec.max_hold() {
-        // A shorter lease is renewed meanwhile.
-        Some(most) => ("max_hold", most),
-        None => part.spec.limit(),
-    });
-    let (what, length) = limits.min_by_key(|(_, length)| *length).unwrap_or_default();
-    Err(Error::Rejected {
-        doing: format!("lock {} names at once", parts.len()).into(),
-        source: Arc::new(OverTooSoon { what, length }) as Cause,
-    })
 }
 
 /// Brings the parts of one name, which are on several servers, into the order of what these are to all processes: an address may be
@@ -83,15 +75,14 @@ async fn order_by_server(
         let mut pauses = Pauses::default();
         while core.backend.identity().is_none() {
             core.check_open()?;
-            // With the first connection a server has told which one it is, also if it refuses this.
-            let asked = core.backend.inspect(id.clone());
+            let asked = core.backend.identify();
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let answer = match left {
                 Some(left) => core.within(left, asked).await,
                 None => Some(asked.await),
             };
             let failure = match answer {
-                Some(Ok(_)) => continue,
+                Some(Ok(())) => continue,
                 Some(Err(failure)) if failure.is_final() || patience == Patience::Once => failure,
                 Some(Err(_)) => {
                     pauses.pause(core).await;
@@ -106,12 +97,32 @@ async fn order_by_server(
     }
     parts.sort_by_cached_key(|part| (part.id.name.clone(), part.core.backend.identity()));
     let is_twice = |pair: &&[PartRequest]| {
-        pair[0].id.name == pair[1].id.name
-            && pair[0].core.backend.identity() == pair[1].core.backend.identity()
+        let [one, next] = [&pair[0], &pair[1]].map(|part| part.core.backend.identity());
+        is_one_name(pair) && one.is_some() && one == next
     };
     match parts.windows(2).find(is_twice) {
         Some(pair) => Err(twice(pair[0].id.name.as_str())),
         None => Ok(()),
+    }
+}
+
+/// Whether two parts have one name.
+fn is_one_name(pair: &[PartRequest]) -> bool {
+    pair[0].id.name == pair[1].id.name
+}
+
+/// Completes when the parts are not in the order of their servers any more, since one of these has restarted.
+async fn turned(parts: &[PartRequest]) {
+    let is_in_order = |pair: &[PartRequest]| {
+        let [one, next] = [&pair[0], &pair[1]].map(|part| part.core.backend.identity());
+        one.is_some() && one < next
+    };
+    let mut on_several = parts.windows(2).filter(|pair| is_one_name(pair));
+    let Some(first) = on_several.next() else {
+        return pending().await;
+    };
+    while is_in_order(first) && on_several.clone().all(is_in_order) {
+        first[0].core.sleep_here(LOOK_AGAIN).await;
     }
 }
 
@@ -124,6 +135,9 @@ pub(crate) fn twice(name: &str) -> Error {
 
 /// For so long a caller that has no patience waits until what it had is given back.
 const GIVEN_BACK: Duration = Duration::from_millis(200);
+
+/// So often a caller that waits looks whether a restart has turned the order.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// So often a part may be lost before the last one is taken.
 const ROUNDS_MOST: u32 = 8;
@@ -149,10 +163,35 @@ struct Taking<'a> {
     waited: bool,
     /// The server has said that another owner holds this part, which was not taken since.
     said_held: Option<usize>,
+    /// A restart of a server has turned the order of the parts.
+    turned: bool,
 }
 
 impl Taking<'_> {
-    /// Takes what is missing. `false`: a part is held by another owner, and the caller's patience is over.
+    /// Takes all. `false`: a part is held by another owner, and the caller's patience is over; or the order was turned.
+    async fn take(&mut self) -> Result<bool, Error> {
+        for _ in 0..ROUNDS_MOST {
+            if !self.take_all().await? {
+                return Ok(false);
+            }
+            if self.is_complete().await? {
+                return Ok(true);
+            }
+        }
+        // Each time one of the leases was over before the last name was taken.
+        let limits = self.parts.iter().map(|part| match part.spec.max_hold() {
+            // A shorter lease is renewed meanwhile.
+            Some(most) => ("max_hold", most),
+            None => part.spec.limit(),
+        });
+        let (what, length) = limits.min_by_key(|(_, length)| *length).unwrap_or_default();
+        Err(Error::Rejected {
+            doing: format!("lock {} names at once", self.parts.len()).into(),
+            source: Arc::new(OverTooSoon { what, length }) as Cause,
+        })
+    }
+
+    /// Takes what is missing. `false`: as [`take`](Taking::take) says.
     async fn take_all(&mut self) -> Result<bool, Error> {
         while self.held.len() < self.parts.len() {
             let rest = &self.parts[self.held.len()..];
@@ -207,9 +246,16 @@ impl Taking<'_> {
             }
             None => self.patience,
         };
-        self.waited |= !self.held.is_empty();
+        let others_held = !self.held.is_empty();
+        self.waited |= others_held;
+        // A caller that does not wait is in no circle.
+        let may_wait = others_held && patience != Patience::Once;
         let taken = tokio::select! {
             biased;
+            () = turned(self.parts), if may_wait => {
+                self.turned = true;
+                return Ok(false);
+            }
             taken = ask(part, patience) => taken,
             () = keep(&self.held) => Ok(None),
         };
@@ -262,7 +308,9 @@ async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Err
 /// The caller waits for the answers, so that the next one finds the names free, but not for long: the releases go on
 /// without it.
 async fn give_back(held: Vec<Held>) {
-    if let Some(core) = held.first().map(|held| Arc::clone(&held.hold().core)) {
+    // Without a thread there may be no timer to bound it.
+    let core = held.first().map(|held| Arc::clone(&held.hold().core));
+    if let Some(core) = core.filter(|core| core.check_home().is_ok()) {
         let _ = core.within(GIVEN_BACK, queue::release_all(held)).await;
     }
 }

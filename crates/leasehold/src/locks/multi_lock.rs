@@ -49,9 +49,12 @@ const NAMES_MOST: usize = 100;
 /// for no holder, and keeps nothing if one part is held.
 ///
 /// Two things can still wait for themselves. A task that holds a name and asks for a multi-lock with a smaller one, while another
-/// does the reverse: take all names by one multi-lock. And one name on two servers, if callers do not know these by the same `run_id`: a user
-/// may not ask for it (`INFO`; then its order is by address), or one of the servers restarts while a caller waits. Then use
+/// does the reverse: take all names by one multi-lock. And one name on two servers whose `run_id` a user may not ask for (`INFO`): then its order
+/// is by address, and a warning says so. Programs that call the servers by other addresses may wait in another order. Allow `INFO`, or use
 /// [`try_lock_for`](MultiLock::try_lock_for), whose wait has an end.
+///
+/// A restart gives a server a new `run_id`, which may turn the order of one name on two servers. A caller that waits then, with parts in its
+/// hands, gives them back and begins anew, within a second of when it has reached the server again.
 ///
 /// # One part is lost
 ///

@@ -58,9 +58,15 @@ impl Caller {
         self.commands.trouble()
     }
 
-    /// The server that was reached last.
+    /// The server that was reached last, if it has said which one it is.
     pub(super) fn identity(&self) -> Option<String> {
         self.commands.identity()
+    }
+
+    /// Asks the server which one it is.
+    pub(super) fn identify(&self) -> Reply<()> {
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move { commands.identify().await })
     }
 
     /// Whether there has ever been a connection.

@@ -8,6 +8,7 @@ use redis::{
 };
 
 use super::{
+    connect::ServerId,
     failure::{classify, in_words},
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
@@ -45,9 +46,23 @@ impl Commands {
         self.lanes.trouble()
     }
 
-    /// The server that was reached last.
+    /// The server that was reached last, if it has said which one it is.
     pub(super) fn identity(&self) -> Option<String> {
         self.lanes.identity()
+    }
+
+    /// Asks the server which one it is.
+    pub(super) async fn identify(&self) -> Result<(), Failure> {
+        let mut info = redis::cmd("INFO");
+        let answer = match self.send(Request::Command(info.arg("server"))).await {
+            Ok(info) => Ok(info),
+            Err(SendFailure::Failed(error)) => Err(classify(error)),
+            Err(other) => return Err(other.failure()),
+        };
+        let later = answer.as_ref().err().filter(|failure| !failure.is_final());
+        let later = later.cloned();
+        self.lanes.learn(ServerId::of(answer));
+        later.map_or(Ok(()), Err)
     }
 
     /// Whether there has ever been a connection.

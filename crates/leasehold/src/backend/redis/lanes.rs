@@ -11,7 +11,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock, Weak,
+        Arc, Once, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -27,8 +27,8 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connect::{DialProgress, NoConnection},
-    failure::in_words,
+    connect::{DialProgress, NoConnection, ServerId},
+    failure::{classify, in_words},
     link::Connection,
     target::Target,
 };
@@ -261,9 +261,32 @@ impl Lanes {
         self.dialler.has_worked.load(Ordering::Relaxed)
     }
 
-    /// The server that was reached last.
+    /// The server that was reached last, with the database, if it has said which one it is. If it does not say that, the address.
     pub(super) fn identity(&self) -> Option<String> {
-        self.dialler.identity.lock().clone()
+        let Dialler { target, .. } = &*self.dialler;
+        let said = self.dialler.identity.lock().clone();
+        match said {
+            ServerId::NotYet => None,
+            ServerId::RunId(id) => Some(format!("{id}/{}", target.info.redis_settings().db())),
+            ServerId::Refused => {
+                self.dialler.has_warned.call_once(|| {
+                    callout::quietly(|| {
+                        tracing::warn!(
+                            target: "leasehold",
+                            server = %target,
+                            "the server does not tell its run_id, so multi-locks with one name on several servers are ordered by address, \
+                             and wait in a circle with those of programs that use other addresses; give the user the right to INFO"
+                        );
+                    });
+                });
+                Some(target.to_string())
+            }
+        }
+    }
+
+    /// The server has said which one it is.
+    pub(super) fn learn(&self, identity: ServerId) {
+        *self.dialler.identity.lock() = identity;
     }
 
     /// Renewals will want a connection.
@@ -569,8 +592,10 @@ pub(super) struct Dialler {
     connect_timeout: Duration,
     /// A connection has come about.
     has_worked: AtomicBool,
-    /// The server that was reached last: its `run_id` and the database, or its address where it does not say.
-    identity: Mutex<Option<String>>,
+    /// What the server that was reached last has said.
+    identity: Mutex<ServerId>,
+    /// That it refuses to say which one it is.
+    has_warned: Once,
     /// The client was shut down.
     is_shut: AtomicBool,
 }
@@ -582,7 +607,8 @@ impl Dialler {
             name,
             connect_timeout,
             has_worked: AtomicBool::new(false),
-            identity: Mutex::default(),
+            identity: Mutex::new(ServerId::NotYet),
+            has_warned: Once::new(),
             is_shut: AtomicBool::new(false),
         }
     }
@@ -604,7 +630,8 @@ impl Dialler {
                 return Err(NoConnection::Unfit(Arc::new(InCluster)));
             }
             let info = answers.as_ref().ok().and_then(|answers| answers.last());
-            let identity = self.target.identity(info.cloned());
+            let info = info.cloned().unwrap_or(Value::Nil).extract_error();
+            let identity = ServerId::of(info.map_err(classify));
             let named = answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil));
             match named.and_then(Value::extract_error) {
                 // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
@@ -616,7 +643,7 @@ impl Dialler {
                     Err(error.into())
                 }
                 _ => {
-                    *self.identity.lock() = Some(identity);
+                    *self.identity.lock() = identity;
                     Ok(connection)
                 }
             }

@@ -115,6 +115,10 @@ impl Backend for Redis {
         self.caller.identity()
     }
 
+    fn identify(&self) -> Reply<()> {
+        self.caller.identify()
+    }
+
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let Some(first) = batch.first() else {
             return Box::pin(std::future::ready(Ok(Vec::new())));
