@@ -30,20 +30,12 @@ use crate::{
 ///
 /// # At the end of a program
 ///
-/// When the last handle of a client is dropped (client, lock or guard), the drop waits for the releases that are under way, at most
-/// 100 ms ([`linger`](crate::ClientBuilder::linger)). So the return of `main`, with or without a panic, gives back what guards held;
-/// its thread is blocked for one round trip or a few. The same holds for what a dropped future had sent.
-///
-/// **The name stays taken until its lease ends** (the permits of a [`Semaphore`](crate::Semaphore) are lost), if
-/// - no drop waits: after [`process::exit`](std::process::exit), an abort or a signal, or with a client or a guard in a `static`;
-/// - the server is far away, and the program short. The thread in the background has a connection of its own, which is opened with
-///   the first lock. That and the release take about four round trips. With 25 ms each, a program that ends right after its first
-///   lock has not enough time;
-/// - hundreds of guards are dropped at the end: each has a release of its own, and 100 ms are too short for all of them, even beside a
-///   server on the same machine.
-///
-/// There, await `release()` of each guard, or [`client.shutdown`](crate::Client::shutdown), before the end. Or let the drop wait for
-/// longer: `linger(Duration::from_secs(2))` costs nothing while the server answers.
+/// When the last handle of a client (client, lock or guard) is dropped, the drop waits for the releases under way, at most 100 ms
+/// ([`linger`](crate::ClientBuilder::linger)). So the return of `main`, with or without a panic, gives back what guards held. **A name
+/// that is not given back then stays taken until its lease ends**; a `Semaphore` loses its permits. That is so with hundreds of guards,
+/// on loopback too. So it may be right after the first lock, 25 ms or more of round trip away: the background thread still connects.
+/// So it is after [`process::exit`](std::process::exit) or a signal, and with a client or guard in a `static`: no drop waits.
+/// There, await `release()`, or [`client.shutdown`](crate::Client::shutdown), before the end; or, for the first two, set a larger `linger`.
 ///
 /// # Examples
 /// ```
