@@ -47,6 +47,7 @@ pub(crate) enum Command {
 
 const STATUS: &str = "\
 Shows the holders of NAME, since when and for how long, and how many wait for it. It only reads.
+A holder has it since it asked for it: its own wait counts.
 
 The exit status is 0 if the server has answered, whether NAME is held or free. With --quiet it is 0 if NAME is held, and 1 if it \
 is free: `if leasehold status --quiet deploy; then …`. A latch has no holder, and is never held. Any other status is an error, \

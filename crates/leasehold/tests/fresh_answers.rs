@@ -2,11 +2,16 @@
 
 mod common;
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use common::{
     ByHand, SOON, World, attempts,
-    kinds::{AnyGuard, AnyLock, ROWS},
+    kinds::{AnyGuard, AnyLock, ROWS, Row},
     servers, soon, wait_until_idle,
     wire::Network,
 };
@@ -242,6 +247,44 @@ async fn an_owner_that_reads_no_more_may_write_though_it_dropped_a_second_read()
             writes.expect(&case).release().await.unwrap();
             network.heal();
             wait_until_idle(&client).await;
+        }
+    }
+}
+
+/// The answer to a call that has just gone gives no hold that the next call would be told of. Two threads must meet in an instant: without
+/// the rule that was so once in a hundred rounds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_goes_as_its_answer_comes_leaves_no_holder_to_the_next() {
+    const TIME: Duration = Duration::from_millis(300);
+    let spin = |micros| {
+        let until = Instant::now() + Duration::from_micros(fastrand::u64(0..micros));
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    };
+    for world in World::all() {
+        let client = world.client().await;
+        for row in [Row::Mutex, Row::Permit, Row::Fenced] {
+            let name = format!("{row:?}");
+            row.prepare(&client, &name).await;
+            let lock = row.lock(&client, &name);
+            let (mut rounds, mut none) = (0, 0);
+            let until = Instant::now() + TIME;
+            while Instant::now() < until {
+                rounds += 1;
+                let mut call = lock.lock();
+                let now = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
+                if !now {
+                    spin(250);
+                }
+                drop(call);
+                spin(300);
+                match lock.try_lock().await.unwrap() {
+                    Some(guard) => drop(guard.release().await.unwrap()),
+                    None => none += 1,
+                }
+            }
+            assert_eq!(none, 0, "{}, {name}: of {rounds}", world.name());
         }
     }
 }

@@ -683,6 +683,26 @@ async fn a_wait_whose_server_has_died_meanwhile_does_not_end_as_if_the_name_were
     }
 }
 
+/// The server's end is known since the request, not since its answer.
+#[tokio::test]
+async fn a_holder_that_asks_from_far_away_is_not_told_of_more_than_is_left() {
+    const WAY: Duration = Duration::from_millis(200);
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = client_of(&proxy.url()).await;
+        let lock = client.mutex("name").fixed_lease(2 * LEASE);
+        let guard = lock.lock().await.unwrap();
+        proxy.delay(WAY);
+        let said = guard.verify().await.unwrap();
+        let left = int(&server, &["PTTL", "name"]);
+        assert!(
+            said.as_millis() <= u128::try_from(left).unwrap() + 1,
+            "{said:?}, not {left} ms"
+        );
+        proxy.delay(Duration::ZERO);
+    }
+}
+
 /// So was one of several names, and the count of a latch was not zero.
 #[tokio::test]
 async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_died_meanwhile() {
@@ -699,6 +719,7 @@ async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_d
         );
         let latch = holder.latch("latch");
         latch.try_set_count(1).await.unwrap();
+        let began = Instant::now();
         // By one request, and one by one.
         let together = waiter.multi_lock(["x", "y"]).try_lock_for(WAIT);
         let in_turn = waiter.multi_lock([Part::from("w"), waiter.fair_mutex("z").into()]);
@@ -719,7 +740,11 @@ async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_d
                 break;
             }
             let ended = opens.is_finished() || waits.iter().any(|wait| wait.is_finished());
-            assert!(!ended, "a wait of {WAIT:?} ended before all had begun");
+            let after = began.elapsed();
+            assert!(
+                !ended,
+                "{waiting:?} wait: one ended after {after:?}, before all had begun"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         waiter.heard().await;

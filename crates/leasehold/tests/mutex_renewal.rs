@@ -42,6 +42,46 @@ fn count_events(client: &Client) -> tokio::task::JoinHandle<HashMap<String, u64>
     })
 }
 
+/// A batch is asked for with the patience of each of its holds. With that of the shortest, good renewals of the others would be given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_leases_far_away_take_no_time_from_the_longer_ones_that_are_renewed_with_them() {
+    const WAY: Duration = Duration::from_millis(30);
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        let long = |n| client.mutex(format!("long:{n}")).lease(50 * WAY).lock();
+        let long = join_all((0..20).map(long)).await;
+        let mut events = client.events();
+        proxy.delay(WAY);
+        // Patient for 15 ms, where an answer takes 60: each of them asks again and again, until it is lost.
+        let short = |n| {
+            let lock = client.mutex(format!("short:{n}")).lease(5 * WAY);
+            tokio::spawn(async move {
+                loop {
+                    if let Ok(guard) = lock.lock().await {
+                        guard.lost().await;
+                    }
+                }
+            })
+        };
+        let short: Vec<_> = (0..5).map(short).collect();
+        let mut renewed = 0;
+        while renewed < 60 {
+            let Event { name, kind, .. } = events.recv().await.unwrap();
+            let kind = format!("{kind:?}");
+            if name.starts_with("long") {
+                assert!(kind.starts_with("Renewed"), "{name}: {kind}");
+                renewed += 1;
+            }
+        }
+        proxy.delay(Duration::ZERO);
+        assert!(long.iter().all(|guard| guard.as_ref().unwrap().is_valid()));
+        for short in short {
+            short.abort();
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_held_for_four_leases_never_comes_near_its_end_and_is_not_renewed_after() {
     for server in servers() {

@@ -707,3 +707,21 @@ async fn an_upgrade_whose_hold_is_over_on_the_server_keeps_no_reader_out() {
     assert_eq!(error.kind(), ErrorKind::Lost);
     release(beside).await;
 }
+
+/// The server looks at no more than 1,000 entries of a reader: a count beyond them would stand for one of Redisson's.
+#[tokio::test]
+async fn a_writer_that_reads_very_often_goes_on_as_a_reader_all_the_same() {
+    for world in World::all() {
+        let (one, two) = (world.client().await, world.client().await);
+        let lock = rw(&one).owned_by(&Owner::new());
+        let writes = lock.write().await.unwrap();
+        let often: Vec<_> = (0..1_500).map(|_| writes.read().unwrap()).collect();
+        let again = lock.read().await.unwrap();
+        writes.release().await.unwrap();
+        let beside = rw(&two).try_read().await.unwrap();
+        release(beside.expect("none writes any more")).await;
+        drop(often);
+        release(again).await;
+        release(rw(&two).try_write().await.unwrap().expect("it is free")).await;
+    }
+}

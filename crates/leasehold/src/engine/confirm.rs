@@ -9,14 +9,17 @@ impl Hold {
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
         self.check()?;
         let step = self.extension(Duration::ZERO);
+        let sent = self.core.clock.now();
         let left = self.core.backend.extend(step).await.map_err(|failure| {
             failure.into_read_error(format!("verify {:?}", self.queue.id.name))
         })?;
         if left.is_none() {
             self.lose(LostReason::Replaced);
         }
-        // B1: what is believed here is never more than the server has; it states less of a hold without an end.
-        self.check().map(|here| here.max(left.unwrap_or_default()))
+        // The server's end is known since the request was sent (B1). It states less of a hold without an end.
+        let left = left.unwrap_or_default();
+        let left = left.saturating_sub(self.core.clock.now().since(sent));
+        self.check().map(|here| here.max(left))
     }
 
     /// Makes a fixed lease last at least `lease` from now.

@@ -410,7 +410,7 @@ impl Hold {
 
     /// The guards that only read, of a hold that writes or may upgrade.
     pub(crate) fn readers(&self) -> u32 {
-        self.state.lock().readers
+        self.state.lock().readers.min(ENTRIES_COUNTED_MOST)
     }
 
     /// Ends the hold as lost, unless it has ended before.
@@ -508,7 +508,7 @@ impl Hold {
         Some(Due {
             access: state.spec.access,
             lease_ms,
-            every,
+            patience,
             // With time to spare.
             end: (until < now.after(2 * patience)).then_some(until),
         })
@@ -540,8 +540,8 @@ impl Hold {
             Renewal::Unknown => {
                 // At once after a silence, soon after a refusal.
                 let now = self.core.clock.now();
-                let patience = patience(asked.every, self.core.config.operation_timeout);
-                let again = now.after(patience / 8).max(sent.after(patience));
+                let again = now.after(asked.patience / 8);
+                let again = again.max(sent.after(asked.patience));
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     self.core.watchdog.look_at(self, again.min(until));
@@ -582,8 +582,8 @@ pub(crate) struct Due {
     access: Access,
     /// Zero: only whether it is still ours.
     lease_ms: u64,
-    /// How often the server is asked.
-    pub(crate) every: Duration,
+    /// How long the answer may take.
+    pub(crate) patience: Duration,
     /// If the lease may end before the answer is due: when.
     pub(crate) end: Option<Tick>,
 }
@@ -658,7 +658,7 @@ const ENTRIES_COUNTED_MOST: u32 = 100;
 pub(crate) const SHUTDOWN_MARGIN: Duration = Duration::from_millis(500);
 
 /// A renewal gets a third of the interval, so that at least three fit into what is left of the lease.
-pub(crate) fn patience(every: Duration, operation_timeout: Duration) -> Duration {
+fn patience(every: Duration, operation_timeout: Duration) -> Duration {
     (every / 3)
         .max(Duration::from_millis(1))
         .min(operation_timeout)

@@ -233,8 +233,7 @@ impl<K> Guard<K> {
             match self.hold().standing() {
                 // The watchdog tells; a timer of the caller's runtime does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
-                    biased;
-                    // Others wait for it, too: a waker that panics must not keep it from them.
+                    biased; // Others wait for it, too: a waker that panics must not keep it from them.
                     () = callout::shielded(over) => {}
                     () = self.hold().core.sleep_here(left) => {}
                 },
@@ -261,7 +260,6 @@ impl<K> Guard<K> {
                 return;
             }
             tokio::select! {
-                biased;
                 () = self.hold().core.sleep_here(remaining.saturating_sub(left)) => {}
                 _ = self.lost() => return,
             }

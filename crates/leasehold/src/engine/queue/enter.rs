@@ -375,7 +375,7 @@ async fn first_attempt(
                 Ok(Acquired::Granted { .. }) if spec.access.upgrades().is_some() => {
                     return Ok(queue.first_upgraded(&core, state, spec.access));
                 }
-                Ok(Acquired::Granted { .. }) if state.is_for_none(&spec) => {
+                Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
                     queue.leave_granted(&core, state, ticket);
                     return Ok(FirstAttempt::Busy);
                 }

@@ -21,7 +21,7 @@ impl QueueState {
         }
     }
 
-    /// Whether the caller of the attempt under way still waits for its outcome.
+    /// Whether the caller of the attempt under way still waits for its outcome. Else no hold begins: others would be told of it.
     pub(super) fn is_wanted(&self) -> bool {
         match &self.phase {
             Phase::InFlight(Some(attempt)) => {
@@ -29,12 +29,6 @@ impl QueueState {
             }
             _ => true,
         }
-    }
-
-    /// Whether the attempt that is granted now has no caller any more, and others would be told of its hold: waiters that ask only once,
-    /// or calls of its owner. Then no hold begins.
-    pub(super) fn is_for_none(&self, spec: &Spec) -> bool {
-        (spec.owner.is_some() || !self.waiters.is_empty()) && !self.is_wanted()
     }
 
     /// No caller of this process wants the lock here any more, and the server has not been told so yet.

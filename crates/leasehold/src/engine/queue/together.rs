@@ -181,7 +181,7 @@ async fn attempt(
                     queues.iter().zip(tickets).enumerate()
                 {
                     let mut state = queue.lock();
-                    if state.is_for_none(spec) {
+                    if !state.is_wanted() {
                         queue.leave_granted(&core, state, ticket);
                     } else if let Some(hold) = queue.begin_hold(&core, &state, granted, *spec) {
                         hold.note_start(began);

@@ -40,7 +40,7 @@ use crate::{
     clock::Tick,
     durations::humane,
     engine::core::Core,
-    engine::hold::{Due, Hold, Look, patience},
+    engine::hold::{Due, Hold, Look},
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -287,10 +287,9 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
         .into_iter()
         .filter_map(|hold| Some((hold.due(sent)?, hold)));
     let due: Vec<(Due, Arc<Hold>)> = due.collect();
-    let Some(every) = due.iter().map(|(due, _)| due.every).min() else {
+    if due.is_empty() {
         return;
-    };
-    let patience = patience(every, core.config.operation_timeout);
+    }
     for (Due { end, .. }, hold) in &due {
         if let Some(end) = end {
             core.watchdog.look_at(hold, *end);
@@ -298,18 +297,32 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
     }
     let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
-    let answer = core.finish(core.backend.renew(&asked));
+    let mut answer = core.finish(core.backend.renew(&asked));
     drop(asked);
-    let answer = core.within(patience, answer).await;
-    let answer = answer.unwrap_or_else(|| Err(Failure::Ambiguous(Arc::new(Late(patience)))));
-    let round_trip = answer
-        .as_ref()
-        .map_or(Duration::ZERO, |_| core.clock.now().since(sent));
-    core.watchdog.took(round_trip);
+    // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
+    // that comes then is still one to its request (B1).
+    let mut waited = Duration::ZERO;
+    let answer = loop {
+        let patiences = due.iter().map(|(due, _)| due.patience);
+        let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
+            return core.watchdog.took(Duration::ZERO);
+        };
+        let left = sent.after(patience).since(core.clock.now());
+        if let Some(answer) = core.within(left, &mut answer).await {
+            break answer;
+        }
+        waited = patience;
+        let late = Failure::Ambiguous(Arc::new(Late(patience)));
+        failed(core, &due, &late, sent, |its| its == patience);
+    };
     let renewals = match answer {
         Ok(renewals) => renewals,
-        Err(failure) => return failed(core, due, &failure, sent),
+        Err(failure) => {
+            core.watchdog.took(Duration::ZERO);
+            return failed(core, &due, &failure, sent, |its| its > waited);
+        }
     };
+    core.watchdog.took(core.clock.now().since(sent));
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
@@ -329,20 +342,27 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
 #[error("no answer within {}", humane(*.0))]
 struct Late(Duration);
 
-/// A batch that has no answer: each is tried again by itself until its lease ends.
-fn failed(core: &Core, due: Vec<(Due, Arc<Hold>)>, failure: &Failure, sent: Tick) {
+/// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
+fn failed(
+    core: &Core,
+    due: &[(Due, Arc<Hold>)],
+    failure: &Failure,
+    sent: Tick,
+    patience: impl Fn(Duration) -> bool,
+) {
+    let those = || due.iter().filter(|(due, _)| patience(due.patience));
     if core.watchdog.may_warn(core.clock.now()) {
         callout::quietly(|| {
             tracing::warn!(
                 target: "leasehold",
-                names = due.len(),
+                names = those().count(),
                 cause = &**failure.cause() as &dyn std::error::Error,
                 "leases not renewed, trying again until they end"
             );
         });
     }
-    for (due, hold) in due {
-        hold.renewed(&due, Renewal::Unknown, sent);
+    for (due, hold) in those() {
+        hold.renewed(due, Renewal::Unknown, sent);
     }
 }
 
