@@ -30,12 +30,11 @@ use crate::{
 ///
 /// # At the end of a program
 ///
-/// When the last handle of a client (client, lock or guard) is dropped, the drop waits for the releases under way, at most 100 ms
-/// ([`linger`](crate::ClientBuilder::linger)). So the return of `main`, with or without a panic, gives back what guards held. **A name
-/// that is not given back then stays taken until its lease ends**; a `Semaphore` loses its permits. That is so with hundreds of guards,
-/// on loopback too. So it may be right after the first lock, 25 ms or more of round trip away: the background thread still connects.
-/// So it is after [`process::exit`](std::process::exit) or a signal, and with a client or guard in a `static`: no drop waits.
-/// There, await `release()`, or [`client.shutdown`](crate::Client::shutdown), before the end; or, for the first two, set a larger `linger`.
+/// The drop of a client's last handle (client, lock or guard) waits for the releases under way, at most 100 ms
+/// ([`linger`](crate::ClientBuilder::linger)). So the return of `main` gives back what guards held. **What is not given back then stays
+/// taken until its lease ends** (a `Semaphore` loses it): some of hundreds of guards, on loopback too; a program's first lock, 25 ms or
+/// more of round trip away, for the background thread still connects; all after [`process::exit`](std::process::exit) or a signal, or in
+/// a `static`. There, await `release()` or [`shutdown`](crate::Client::shutdown) before. A larger `linger` helps the first two.
 ///
 /// # Examples
 /// ```
