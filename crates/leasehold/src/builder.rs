@@ -218,9 +218,9 @@ impl ClientBuilder {
     /// For how long at most the drop of a client's last handle (client, lock or guard) waits for the releases of dropped guards that are
     /// under way. Default: 100 ms; zero: not at all.
     ///
-    /// So a program that ends by the return of `main` leaves no name taken: see [`Guard`](crate::Guard). It blocks the thread, also
-    /// of an async caller, mostly for one round trip to the server at the end of `main`, and only if something is under way. A client of
-    /// `memory:` never waits.
+    /// It blocks the thread, also of an async caller, mostly for one round trip at the end of `main`. A client of `memory:` never waits.
+    /// **Names that are not given back by then stay taken.** Too short is 100 ms for hundreds of guards, and for four round trips to a
+    /// server far away: [`Guard`](crate::Guard#at-the-end-of-a-program). More costs nothing while the server answers.
     pub fn linger(mut self, most: Duration) -> Self {
         self.config.linger = most;
         self

@@ -38,7 +38,7 @@ pub const FAIR_WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
 /// For how long the drop of a client's last handle waits for what is under way.
 ///
-/// Longer than a few round trips to a server far away, and too short to be noticed at the end of a program.
+/// Longer than a few round trips to a server 20 ms away, and too short to be noticed at the end of a program.
 pub const LINGER_DEFAULT: Duration = Duration::from_millis(100);
 
 /// Below this a lease cannot be written: Redis counts in milliseconds, and `PEXPIRE 0` deletes the key.

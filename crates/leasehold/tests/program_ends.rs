@@ -12,6 +12,7 @@ use common::{
     process::{Job, Process, hear, job, say},
     servers,
 };
+use futures_util::FutureExt as _;
 use leasehold::{Client, Error};
 use leasehold_testkit::{Flavor, Proxy, Server};
 
@@ -43,6 +44,9 @@ fn child() {
             "all kinds" => all_kinds(&job).await,
             "panics" => panics(&job).await,
             "in line" => in_line(&job).await,
+            "gives up" => gives_up(&job).await,
+            "gives a permit up" => gives_a_permit_up(&job).await,
+            "does not wait" => does_not_wait(&job).await,
             other => panic!("no program {other}"),
         }
     });
@@ -133,6 +137,30 @@ async fn in_line(job: &Job) -> Result<Instant, Error> {
     let client = builder.linger(Duration::from_secs(10)).connect().await?;
     let waited = client.fair_mutex(&job.name).try_lock_for(50 * MS).await?;
     assert!(waited.is_none());
+    Ok(Instant::now())
+}
+
+/// Its requests are under way on the runtime that ends.
+async fn gives_up(job: &Job) -> Result<Instant, Error> {
+    let client = Client::connect(&job.url).await?;
+    let locked = tokio::time::timeout(3 * MS, client.mutex(&job.name).lock());
+    assert!(locked.await.is_err());
+    Ok(Instant::now())
+}
+
+async fn gives_a_permit_up(job: &Job) -> Result<Instant, Error> {
+    let client = Client::connect(&job.url).await?;
+    let semaphore = client.semaphore("semaphore");
+    semaphore.add_permits(2).await?;
+    let acquired = tokio::time::timeout(3 * MS, semaphore.acquire());
+    assert!(acquired.await.is_err());
+    Ok(Instant::now())
+}
+
+async fn does_not_wait(job: &Job) -> Result<Instant, Error> {
+    let client = Client::connect(&job.url).await?;
+    let guard = client.mutex(&job.name).lock().await?;
+    assert!(guard.release().now_or_never().is_none());
     Ok(Instant::now())
 }
 
@@ -246,6 +274,33 @@ fn guards_of_all_kinds_are_given_back_and_places_in_queues() {
             let permits = server.cli(&["GET", "name:semaphore"]);
             assert_eq!(redis::from_redis_value::<u32>(permits).unwrap(), 2);
             server.cli(&["FLUSHALL"]);
+        }
+    }
+}
+
+/// A runtime of one thread, which the last drop blocks, carries no answer any more.
+#[test]
+fn a_request_that_is_under_way_at_the_end_takes_nothing_and_is_carried_out() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        // From here on the server knows the scripts, and carries them out at the first asking.
+        for first in ["natural", "all kinds"] {
+            run(&format!("current_thread {first}"), &proxy.url(), "first");
+        }
+        server.cli(&["FLUSHALL"]);
+        proxy.delay(3 * MS);
+        for program in ["gives up", "gives a permit up", "does not wait"] {
+            for runtime in RUNTIMES {
+                let what = format!("{runtime} {program}, {}", server.flavor());
+                let late = run(&format!("{runtime} {program}"), &proxy.url(), "name");
+                println!("{what}: {late:?} late");
+                assert!(!keys(&server).contains(&"name".to_owned()), "{what}");
+                if program == "gives a permit up" {
+                    let permits = server.cli(&["GET", "semaphore"]);
+                    assert_eq!(redis::from_redis_value::<u32>(permits), Ok(2), "{what}");
+                }
+                server.cli(&["FLUSHALL"]);
+            }
         }
     }
 }

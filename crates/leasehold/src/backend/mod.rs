@@ -107,6 +107,10 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Leases are held that will have to be renewed from home: the backend may make a connection ready for that.
     fn prepare(&self) {}
 
+    /// No caller is left, and the last waits for what is under way. A request whose answer only that caller's runtime could take
+    /// fails as with its connection, and goes on from home.
+    fn bring_home(&self) {}
+
     /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
     fn shut(&self) {}
 }

@@ -68,13 +68,13 @@ impl Core {
         self.handles.0.load(Ordering::Acquire) > 0
     }
 
-    /// Blocks until no task is left, at most for as long as the settings allow. A request that waits for its answer on the runtime
-    /// that this blocks makes it wait in vain; the release of a dropped guard is never such a one, it goes out from home.
+    /// Blocks until no task is left, at most for as long as the settings allow.
     pub(super) fn linger(&self) {
         let patience = self.config.linger;
         if self.tasks.is_empty() || patience.is_zero() || !self.home.may_be_waited_for() {
             return;
         }
+        self.backend.bring_home(); // the runtime that this blocks takes no answer
         self.queues.wake_keepers(); // they keep a subscription for the next caller
         // Tasks are begun all the same: it only lets `wait` complete.
         self.tasks.close();

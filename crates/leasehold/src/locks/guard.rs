@@ -30,11 +30,11 @@ use crate::{
 ///
 /// # At the end of a program
 ///
-/// When the last handle of a client is dropped (client, lock or guard), the drop waits for the releases that are under way, at most
-/// 100 ms ([`linger`](crate::ClientBuilder::linger)). So the return of `main`, with or without a panic, gives back what guards held;
-/// its thread is blocked for one round trip or a few. **No drop waits, and the name stays taken until its lease ends**, after
-/// [`process::exit`](std::process::exit), an abort or a signal, with a client or a guard in a `static`, and beside a server that takes
-/// longer. There, await `release()`, or [`client.shutdown`](crate::Client::shutdown), before the end.
+/// The drop of a client's last handle (client, lock or guard) waits for the releases under way, at most 100 ms
+/// ([`linger`](crate::ClientBuilder::linger)). So the return of `main` gives back what guards held. **What is not given back then stays
+/// taken until its lease ends** (a `Semaphore` loses it): some of hundreds of guards, on loopback too; a program's first lock, 25 ms or
+/// more of round trip away, for the background thread still connects; all after [`process::exit`](std::process::exit) or a signal, or in
+/// a `static`. There, await `release()` or [`shutdown`](crate::Client::shutdown) before. A larger `linger` helps the first two.
 ///
 /// # Examples
 /// ```

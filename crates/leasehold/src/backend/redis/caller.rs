@@ -53,6 +53,11 @@ impl Caller {
         self.commands.shut();
     }
 
+    /// No caller is left: what is under way goes on from home.
+    pub(super) fn bring_home(&self) {
+        self.commands.bring_home();
+    }
+
     /// Why there is no connection, as long as there is none.
     pub(super) fn trouble(&self) -> Option<Cause> {
         self.commands.trouble()

@@ -80,6 +80,11 @@ impl Commands {
         self.lanes.shut();
     }
 
+    /// No caller is left: what is under way goes on from home.
+    pub(super) fn bring_home(&self) {
+        self.lanes.bring_home();
+    }
+
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
     pub(super) async fn call(&self, call: Call) -> Result<Value, Failure> {
         let sent = match call.behind_another() {
@@ -116,7 +121,10 @@ impl Commands {
         let mut way = self.lanes.way(self.timeout).await?;
         let writes = way.connection.writes();
         let answer = {
-            let sending = pin!(request.send(&mut way.connection.multiplexed));
+            let sending = way
+                .connection
+                .answer(|multiplexed| request.send(multiplexed));
+            let sending = pin!(sending);
             // The task of the connection calls the waker: a panic there would harm all callers that send on it.
             let answering = pin!(self.home.within_here(self.timeout, sending));
             callout::shielded(answering).await
@@ -136,7 +144,7 @@ impl Commands {
             }
         };
         answer.map_err(|error| {
-            if needs_new_connection(&error) && way.connection.writes() == writes {
+            if needs_new_connection(&error) && !way.connection.may_have_written(writes) {
                 way.ended();
                 return SendFailure::Unwritten(error);
             }

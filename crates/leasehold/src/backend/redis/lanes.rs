@@ -20,7 +20,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use redis::{ErrorKind, RedisError, Value};
 use tokio::{
-    runtime::{Handle, Id},
+    runtime::{Handle, Id, RuntimeFlavor},
     sync::{Notify, futures::Notified},
     task::AbortHandle,
 };
@@ -294,6 +294,19 @@ impl Lanes {
         self.of_home.dial();
     }
 
+    /// No caller is left. A runtime of one thread may be blocked by the last one, or not be run again: no lane is there any more.
+    pub(super) fn bring_home(&self) {
+        let is_one_thread =
+            |lane: &mut Arc<Lane>| lane.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let left: Vec<_> = self.others.write().extract_if(.., is_one_thread).collect();
+        for lane in left {
+            if let Some(way) = Arc::clone(&lane).way() {
+                way.connection.close();
+            }
+            lane.leave();
+        }
+    }
+
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
@@ -341,15 +354,13 @@ impl Drop for Leaving {
         let Some(lane) = self.lane.upgrade() else {
             return;
         };
-        let was = std::mem::replace(&mut *lane.state.write(), LaneState::Gone);
         if let Some(lanes) = self.lanes.upgrade() {
             lanes
                 .others
                 .write()
                 .retain(|there| !Arc::ptr_eq(there, &lane));
         }
-        drop(was);
-        lane.changed.notify_waiters();
+        lane.leave();
     }
 }
 
@@ -405,6 +416,13 @@ impl Lane {
             dialling: Mutex::default(),
             sentinel: OnceLock::new(),
         })
+    }
+
+    /// Commands go another way from here on.
+    fn leave(&self) {
+        let was = std::mem::replace(&mut *self.state.write(), LaneState::Gone);
+        drop(was);
+        self.changed.notify_waiters();
     }
 
     fn way(self: Arc<Self>) -> Option<Way> {

@@ -5,7 +5,7 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::AsFd,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use redis::{
-    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
+    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, Value,
     aio::{MultiplexedConnection, PubSub},
     io::tcp::socket2::SockRef,
 };
@@ -44,7 +45,8 @@ pub(super) struct Connection {
 struct ConnectionTask {
     seen: Arc<Seen>,
     ended: CancellationToken,
-    _driver: AbortOnDropHandle<()>,
+    is_closed: AtomicBool,
+    driver: AbortOnDropHandle<()>,
 }
 
 impl Connection {
@@ -70,15 +72,48 @@ impl Connection {
             task: Arc::new(ConnectionTask {
                 seen,
                 ended,
-                _driver: AbortOnDropHandle::new(driver),
+                is_closed: AtomicBool::new(false),
+                driver: AbortOnDropHandle::new(driver),
             }),
         })
     }
 
-    /// How often something was written. A request that has failed with its connection, while this stayed as it was before,
-    /// has not left this process (B5).
+    /// How often something was written.
     pub(super) fn writes(&self) -> u64 {
         self.task.seen.writes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request may have left this process that has failed with its connection, `writes` having been there before it (B5).
+    pub(super) fn may_have_written(&self, writes: u64) -> bool {
+        self.task.is_closed.load(Ordering::Relaxed) || self.writes() != writes
+    }
+
+    /// The answer to what `send` sends. The redis crate tells nothing to a request that is queued in the instant the connection
+    /// ends, so this listens for the end, too. What was answered before it is answered.
+    pub(super) async fn answer<'a, F>(
+        &'a mut self,
+        send: impl FnOnce(&'a mut MultiplexedConnection) -> F,
+    ) -> RedisResult<Value>
+    where
+        F: Future<Output = RedisResult<Value>> + 'a,
+    {
+        let mut answer = pin!(send(&mut self.multiplexed));
+        tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            // The task of the connection is over, and writes nothing any more, unless it was closed from here.
+            () = self.task.ended.cancelled() => answer.now_or_never().unwrap_or_else(|| {
+                Err(io::Error::from(io::ErrorKind::BrokenPipe).into())
+            }),
+        }
+    }
+
+    /// Ends it, also where nothing polls its task any more. Who waits for an answer learns at once that there is none.
+    pub(super) fn close(&self) {
+        // The task may be writing at this moment: see `may_have_written`.
+        self.task.is_closed.store(true, Ordering::Relaxed);
+        self.task.driver.abort();
+        self.task.ended.cancel();
     }
 
     /// Completes when the connection has ended: the server, the network or this process has closed it.

@@ -224,6 +224,10 @@ impl Backend for Redis {
         self.caller.prepare();
     }
 
+    fn bring_home(&self) {
+        self.caller.bring_home();
+    }
+
     fn shut(&self) {
         self.caller.shut();
     }
