@@ -325,6 +325,7 @@ impl<'a> Driver<'a> {
         let now = self.core.clock.now();
         let remote = state.remote();
         let lasts = remote.failed(failure, now);
+        let cannot_hear = remote.cannot_hear();
         let verdict = match &remote.ticket {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),
@@ -332,7 +333,7 @@ impl<'a> Driver<'a> {
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_none() {
-            self.queue.warn_of(self.core, failure);
+            self.queue.warn_of(self.core, failure, cannot_hear);
         } else if lasts >= Some(self.core.config.operation_timeout) {
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }
