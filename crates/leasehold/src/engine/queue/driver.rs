@@ -12,6 +12,7 @@ use super::{
     debt::{Debt, abandon, may_owe},
     enter::{TooLate, ask_server},
     pauses::Pauses,
+    spec::Spec,
     ticket::Ticket,
 };
 use crate::{
@@ -168,16 +169,16 @@ impl<'a> Driver<'a> {
                 self.late = Some(TooLate::new(spec));
             }
             let (listening, given) = (state.is_listening(), state.given());
-            let number = state.number();
+            let permits = state.number();
             let remote = state.remote();
             let Some(ticket) = remote.ticket_for(self.core, spec.terms()) else {
                 return Step::Ask; // another waiter is the first meanwhile
             };
             let sent = self.core.clock.now();
             let ask = ticket.ask(sent);
+            // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
+            let spec = Spec { permits, ..spec };
             let mut step = spec.request(&self.queue.id, ticket.lease());
-            // It may differ from ask to ask, since no belief rests on it: a late copy says a number late, and changes no hold.
-            step.permits = number;
             // Permits are raced for.
             step.place = (listening && !matches!(spec.access, Access::Permits(_)))
                 .then(|| ticket.place(self.core, ask));
@@ -186,22 +187,18 @@ impl<'a> Driver<'a> {
             (step, sent, was_granted, given)
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
-        let number = step.permits;
+        let said = step.permits;
         // A task that was not heard for a while may have its place still.
         let queued = step.place.is_some() || self.queue.id.is_of_task();
         let answer = ask_server(self.core, self.queue, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
         self.queue.is_unset(self.core, &mut state, &answer);
-        let remote = state.remote();
-        if answer.is_ok() {
-            remote.said = number;
-        }
-        let Some(ticket) = remote.ticket(lease) else {
+        let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
         if answer.is_ok() {
-            ticket.answered();
+            ticket.answered(said);
         }
         match answer {
             Ok(Acquired::Granted { remaining, tokens }) => {

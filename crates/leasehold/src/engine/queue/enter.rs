@@ -357,7 +357,7 @@ async fn first_attempt(
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
             Ok(Acquired::Granted { .. }) => {}
-            Ok(Acquired::Held { .. } | Acquired::GivenUp | Acquired::Unset) => ticket.answered(),
+            Ok(_) => ticket.answered(spec.permits),
         }
         let now = core.clock.now();
         {

@@ -10,7 +10,7 @@ use super::{
     turns::Turns,
 };
 use crate::{
-    backend::{Failure, Permits, Reply},
+    backend::{Failure, Reply},
     callout,
     clock::Tick,
     engine::core::Core,
@@ -33,8 +33,6 @@ pub(super) struct Remote {
     /// Of other holders, by other ways than the ticket.
     pub(super) known: Known,
     pub(super) turns: Turns,
-    /// How many permits there are, as the last ask said that was answered.
-    pub(super) said: Option<Permits>,
 }
 
 /// Why the server gives no usable answer.
@@ -67,7 +65,6 @@ impl Remote {
             own: None,
             known: Known::default(),
             turns: Turns::new(),
-            said: None,
         }
     }
 

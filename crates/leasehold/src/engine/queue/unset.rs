@@ -35,7 +35,10 @@ impl QueueState {
         match number {
             None => false,
             Some(Permits::TrySet(_)) => self.unset,
-            Some(_) => (self.remote.as_ref()).is_none_or(|remote| remote.said != number),
+            Some(_) => {
+                let ticket = self.remote.as_ref().and_then(|r| r.ticket.as_ref());
+                ticket.is_none_or(|ticket| ticket.said != number)
+            }
         }
     }
 }
