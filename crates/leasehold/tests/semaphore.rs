@@ -659,7 +659,7 @@ async fn one_that_changes_how_many_permits_there_are_is_heard_behind_one_that_do
                 .connect()
                 .await
                 .unwrap();
-            let two = client.leased_semaphore(&format!("{tries}")).permits(2);
+            let two = client.leased_semaphore(tries.to_string()).permits(2);
             let held = two.acquire_many(2).await.unwrap();
             let waiting = tokio::spawn(two.acquire());
             until_asked(&client).await;
