@@ -18,7 +18,7 @@ use crate::{
 struct NoPermits;
 
 impl QueueState {
-    /// What is said for all waiters (L4), whoever of them is the first: the latest number that also counts where there is one, or else
+    /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
     /// the latest.
     pub(super) fn number(&self) -> Option<Permits> {
         if !self.differ {
