@@ -739,7 +739,8 @@ async fn neither_does_a_wait_for_several_names_or_for_a_latch_whose_server_has_d
             if waiting == [1; 3] {
                 break;
             }
-            let ended = opens.is_finished() || waits.iter().any(tokio::task::JoinHandle::is_finished);
+            let ended =
+                opens.is_finished() || waits.iter().any(tokio::task::JoinHandle::is_finished);
             let after = began.elapsed();
             assert!(
                 !ended,

@@ -600,3 +600,108 @@ async fn whatever_is_refused_no_permit_is_lost_and_none_counted_twice() {
         }
     }
 }
+
+/// Until the task waits, and the server has been asked for it.
+async fn until_asked(client: &Client) {
+    wait_until_async(SOON, "it waits", || {
+        let now = client.footprint();
+        now.waiting > 0 && now.asking == 0
+    })
+    .await;
+}
+
+/// A task waits that says no number; behind it, in the same client, one that does: sooner or later.
+macro_rules! behind_one_without_a_number {
+    ($world:expr, $kind:ident, $verb:ident($($wait:expr)?)) => {
+        for at_once in [false, true] {
+            let case = format!("{} {} {}", stringify!($kind), stringify!($verb), at_once);
+            let client = $world.builder().poll_every(6 * SOON).connect().await.unwrap();
+            let semaphore = client.$kind(&case);
+            let case = format!("{}: {case}", $world.name());
+            let waiting = tokio::spawn(semaphore.acquire());
+            if at_once {
+                tokio::task::yield_now().await;
+            } else {
+                until_asked(&client).await;
+            }
+            let told = soon(&case, semaphore.permits(2).$verb($($wait)?)).await;
+            let told: Option<_> = told.unwrap_or_else(|error| panic!("{case}: {error}")).into();
+            let told = told.unwrap_or_else(|| panic!("{case}: there are two"));
+            let first = soon(&case, waiting).await.unwrap().unwrap();
+            for guard in [told, first] {
+                guard.release().await.unwrap();
+            }
+        }
+    };
+}
+
+/// As those of another process, which are served at once.
+#[tokio::test]
+async fn one_that_says_how_many_permits_there_are_is_heard_behind_one_that_does_not() {
+    for world in World::all() {
+        behind_one_without_a_number!(world, semaphore, acquire());
+        behind_one_without_a_number!(world, semaphore, try_acquire());
+        behind_one_without_a_number!(world, semaphore, try_acquire_for(SOON));
+        behind_one_without_a_number!(world, leased_semaphore, acquire());
+        behind_one_without_a_number!(world, leased_semaphore, try_acquire());
+        behind_one_without_a_number!(world, leased_semaphore, try_acquire_for(SOON));
+    }
+}
+
+#[tokio::test]
+async fn one_that_changes_how_many_permits_there_are_is_heard_behind_one_that_does_not() {
+    for world in World::all() {
+        for tries in [false, true] {
+            let case = format!("{} {tries}", world.name());
+            let client = world
+                .builder()
+                .poll_every(6 * SOON)
+                .connect()
+                .await
+                .unwrap();
+            let two = client.leased_semaphore(tries.to_string()).permits(2);
+            let held = two.acquire_many(2).await.unwrap();
+            let waiting = tokio::spawn(two.acquire());
+            until_asked(&client).await;
+            let four = two.permits_exactly(4);
+            let last = if tries {
+                let last = soon(&case, four.try_acquire()).await.unwrap();
+                last.unwrap_or_else(|| panic!("{case}: there are four"))
+            } else {
+                soon(&case, four.acquire()).await.unwrap()
+            };
+            let first = soon(&case, waiting).await.unwrap().unwrap();
+            assert!(four.try_acquire().await.unwrap().is_none(), "{case}");
+            for guard in [held, first, last] {
+                guard.release().await.unwrap();
+            }
+        }
+    }
+}
+
+/// One that asks only once is answered, whatever others say that come at the same time.
+#[tokio::test]
+async fn of_several_numbers_that_are_said_at_once_none_keeps_a_caller_waiting() {
+    for world in World::all() {
+        let client = world
+            .builder()
+            .poll_every(6 * SOON)
+            .connect()
+            .await
+            .unwrap();
+        let semaphore = client.leased_semaphore("name");
+        let held = semaphore.permits(3).acquire_many(3).await.unwrap();
+        let waiting = tokio::spawn(semaphore.acquire_many(9));
+        until_asked(&client).await;
+        let tries = (3..=8).map(|number| semaphore.permits_exactly(number).try_acquire());
+        let tries = futures_util::future::join_all(tries);
+        let patient = tokio::spawn(semaphore.permits_exactly(8).acquire());
+        for tried in soon(&world.name(), tries).await {
+            assert!(tried.unwrap().is_none(), "another waits before it");
+        }
+        assert_eq!(semaphore.available_permits().await.unwrap(), 5);
+        patient.abort();
+        waiting.abort();
+        held.release().await.unwrap();
+    }
+}

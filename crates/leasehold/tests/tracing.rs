@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
+use common::{SOON, restricted, servers, soon};
 use leasehold::{Client, MemoryServer, Part};
+use leasehold_testkit::{Proxy, wait_until_async};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::MakeWriter,
@@ -50,13 +52,17 @@ impl Lines {
     /// What is said at this level, with the leases numbered from 1 in the order in which they come.
     fn hear(filter: &str) -> (Lines, tracing::subscriber::DefaultGuard) {
         let lines = Lines::default();
-        let subscriber = tracing_subscriber::fmt()
+        let heard = tracing::subscriber::set_default(Lines::subscriber(filter, &lines));
+        (lines, heard)
+    }
+
+    fn subscriber(filter: &str, lines: &Lines) -> impl tracing::Subscriber + use<> {
+        tracing_subscriber::fmt()
             .with_env_filter(EnvFilter::new(filter))
             .with_writer(lines.clone())
             .with_ansi(false)
             .without_time()
-            .finish();
-        (lines, tracing::subscriber::set_default(subscriber))
+            .finish()
     }
 
     fn text(&self) -> String {
@@ -279,6 +285,74 @@ async fn a_waiter_whose_server_is_out_of_reach_warns_once() {
         assert!(text.contains(said), "{text}");
     }
     guard.release().await.unwrap();
+}
+
+/// Who waits polls, and its log is not a line for each look: one client has a line a minute, however many wait.
+#[tokio::test]
+async fn a_waiter_that_may_not_subscribe_is_told_of_once_and_polls() {
+    let _alone = ALONE.lock().await;
+    // At a real server it is told from the thread of the clients.
+    let lines = Lines::default();
+    let subscriber = Lines::subscriber("leasehold=trace", &lines);
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    for server in servers() {
+        let case = server.flavor().to_string();
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let proxy = Proxy::start(server.addr());
+        for refused in [
+            &["&*", "+@all", "-subscribe"][..],
+            &["resetchannels", "+@all"],
+        ] {
+            let client = restricted(&server, &proxy, refused).await;
+            let told = lines.text().len();
+            let (mutex, fair) = (holder.mutex("order:42"), holder.fair_mutex("order:43"));
+            let (guard, fair) = (mutex.lock().await.unwrap(), fair.lock().await.unwrap());
+            let waiting = tokio::spawn(client.mutex("order:42").lock());
+            let in_turn = tokio::spawn(client.fair_mutex("order:43").lock());
+            wait_until_async(SOON, "both poll", || {
+                let text = lines.text();
+                let looks = |name| {
+                    let mut held = text[told..]
+                        .lines()
+                        .filter(|line| line.contains("the server says: held"));
+                    held.by_ref().filter(|line| line.contains(name)).count()
+                };
+                looks("order:42") >= 5 && looks("order:43") >= 5
+            })
+            .await;
+            let text = lines.text();
+            let warned: Vec<_> = text[told..]
+                .lines()
+                .filter(|line| line.starts_with("WARN"))
+                .collect();
+            let [line] = warned[..] else {
+                panic!("{case} {refused:?}: {warned:#?}");
+            };
+            for said in [
+                "cannot hear when the name is free, and polls",
+                "order:4",
+                "lacks a right",
+            ] {
+                assert!(line.contains(said), "{line}");
+            }
+            guard.release().await.unwrap();
+            fair.release().await.unwrap();
+            soon(&case, waiting)
+                .await
+                .unwrap()
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+            soon(&case, in_turn)
+                .await
+                .unwrap()
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        }
+    }
 }
 
 /// 300 guards of 200 permits each are a batch each, which is more than may be under way within a third of the interval.

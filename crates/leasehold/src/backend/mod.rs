@@ -292,7 +292,7 @@ pub(crate) enum Counted {
 }
 
 /// A request about a semaphore's permits, or a latch's count.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Permits {
     /// How many are free; the count.
     Available,

@@ -123,7 +123,9 @@ fn words(error: &RedisError) -> String {
             "the server has no database of this number; take one below its `databases`, of which there are 16 unless it says otherwise"
         }
         // A script of ours says it as an error of the script on older servers.
-        Some("ERR") if detail.contains("permission") || detail.contains("can't run this") => {
+        Some("ERR")
+            if detail.contains("permission") || detail.contains("executing the script can't") =>
+        {
             return format!("the server's user lacks a right: {detail}; {RIGHTS}");
         }
         Some(code) if detail.is_empty() => return format!("the server refuses it ({code})"),
@@ -193,6 +195,19 @@ mod tests {
             said.contains("lacks a right: User x has no permissions;"),
             "{said}"
         );
+        for lacks in [
+            "run this command or subcommand",
+            "access at least one of the keys mentioned in the command arguments",
+            "publish to the channel mentioned in the command",
+        ] {
+            let lacks = format!("The user executing the script can't {lacks}");
+            let redis_7_0 = format!("{lacks} script: {hash}, on @user_script:1.");
+            for detail in [&lacks, &redis_7_0] {
+                let said = server("ERR", detail);
+                let says = format!("lacks a right: {lacks}; {RIGHTS}");
+                assert!(said.ends_with(&says), "{said}");
+            }
+        }
     }
 
     #[test]

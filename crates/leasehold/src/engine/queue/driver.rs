@@ -12,6 +12,7 @@ use super::{
     debt::{Debt, abandon, may_owe},
     enter::{TooLate, ask_server},
     pauses::Pauses,
+    spec::Spec,
     ticket::Ticket,
 };
 use crate::{
@@ -168,12 +169,15 @@ impl<'a> Driver<'a> {
                 self.late = Some(TooLate::new(spec));
             }
             let (listening, given) = (state.is_listening(), state.given());
+            let permits = state.number();
             let remote = state.remote();
             let Some(ticket) = remote.ticket_for(self.core, spec.terms()) else {
                 return Step::Ask; // another waiter is the first meanwhile
             };
             let sent = self.core.clock.now();
             let ask = ticket.ask(sent);
+            // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
+            let spec = Spec { permits, ..spec };
             let mut step = spec.request(&self.queue.id, ticket.lease());
             // Permits are raced for.
             step.place = (listening && !matches!(spec.access, Access::Permits(_)))
@@ -183,6 +187,7 @@ impl<'a> Driver<'a> {
             (step, sent, was_granted, given)
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
+        let said = step.permits;
         // A task that was not heard for a while may have its place still.
         let queued = step.place.is_some() || self.queue.id.is_of_task();
         let answer = ask_server(self.core, self.queue, step).await;
@@ -193,7 +198,7 @@ impl<'a> Driver<'a> {
             return Step::Ask;
         };
         if answer.is_ok() {
-            ticket.answered();
+            ticket.answered(said);
         }
         match answer {
             Ok(Acquired::Granted { remaining, tokens }) => {
@@ -317,6 +322,7 @@ impl<'a> Driver<'a> {
         let now = self.core.clock.now();
         let remote = state.remote();
         let lasts = remote.failed(failure, now);
+        let cannot_hear = remote.cannot_hear();
         let verdict = match &remote.ticket {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),
@@ -324,7 +330,7 @@ impl<'a> Driver<'a> {
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_none() {
-            self.queue.warn_of(self.core, failure);
+            self.queue.warn_of(self.core, failure, cannot_hear);
         } else if lasts >= Some(self.core.config.operation_timeout) {
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }

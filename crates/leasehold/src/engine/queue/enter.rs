@@ -357,7 +357,7 @@ async fn first_attempt(
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
             Ok(Acquired::Granted { .. }) => {}
-            Ok(Acquired::Held { .. } | Acquired::GivenUp | Acquired::Unset) => ticket.answered(),
+            Ok(_) => ticket.answered(spec.permits),
         }
         let now = core.clock.now();
         {
@@ -429,7 +429,7 @@ async fn first_attempt(
                     // For waiters whose time is up meanwhile.
                     let is_first = state.remote().failed(&failure, now).is_none();
                     if is_first && waits {
-                        queue.warn_of(&core, &failure);
+                        queue.warn_of(&core, &failure, false);
                     }
                     if waits {
                         return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));

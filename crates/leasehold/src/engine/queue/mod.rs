@@ -92,6 +92,8 @@ struct QueueState {
     life: Life,
     /// The server has said last that no client has set how many permits there are.
     unset: bool,
+    /// Waiters may have said different numbers of permits.
+    differ: bool,
     /// Their numbers grow from front to back, and none is given twice.
     waiters: VecDeque<Waiter>,
     /// The numbers given so far.
@@ -149,6 +151,7 @@ impl Queue {
                 phase: Phase::Idle,
                 life: Life::Open,
                 unset: false,
+                differ: false,
                 waiters: VecDeque::new(),
                 numbers: 0..0,
                 try_once: 0,

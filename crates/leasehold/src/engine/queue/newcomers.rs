@@ -69,13 +69,15 @@ impl QueueState {
     }
 
     /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
-    /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left.
+    /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left. Nor what a newcomer changes
+    /// that says how many permits there are.
     pub(super) fn is_taken(&mut self, spec: &Spec) -> bool {
         match &self.phase {
             Phase::WaitingRemote => {
                 self.first_live_waiter(); // takes those out that have left
                 let lane = self.lane(spec);
                 self.waiters.front().is_some_and(|first| lane >= first.lane)
+                    && !self.is_unsaid(spec.permits)
             }
             phase => phase.is_held(),
         }
@@ -99,6 +101,8 @@ impl QueueState {
             self.numbers.end += 1;
             self.numbers.end - 1
         };
+        let last = self.waiters.back();
+        self.differ = last.is_some_and(|last| self.differ || last.spec.permits != spec.permits);
         let waiter = Waiter {
             lane,
             number,
@@ -110,18 +114,17 @@ impl QueueState {
         self.try_once += u32::from(once);
         let rank = waiter.rank();
         let behind = self.waiters.back().is_none_or(|last| last.rank() < rank);
-        if behind {
-            self.waiters.push_back(waiter);
+        let at = if behind {
+            self.waiters.len()
         } else {
-            let at = self.waiters.partition_point(|there| there.rank() < rank);
-            self.waiters.insert(at, waiter);
-            // The driver sleeps only for what its ticket asks for.
-            if at == 0
-                && matches!(self.phase, Phase::WaitingRemote)
-                && self.asked() != Some(spec.terms())
-            {
-                queue.driver_wake().notify_one();
-            }
+            self.waiters.partition_point(|there| there.rank() < rank)
+        };
+        self.waiters.insert(at, waiter);
+        // The driver sleeps only for what its ticket asks for, and what it has said.
+        let is_asked = behind || at > 0 || self.asked() == Some(spec.terms());
+        if matches!(self.phase, Phase::WaitingRemote) && (!is_asked || self.is_unsaid(spec.permits))
+        {
+            queue.driver_wake().notify_one();
         }
         WaitTicket {
             queue: Arc::clone(queue),

@@ -116,15 +116,22 @@ impl Remote {
 
     /// For how long nothing has been answered that helps; `None`: this is the first.
     pub(super) fn failed(&mut self, failure: &Failure, now: Tick) -> Option<Duration> {
-        let before = self.trouble.as_ref().map(|trouble| trouble.since);
-        let since = before.unwrap_or(now);
+        // The latest ask has its answer, so the failure is of a subscription.
+        let is_deafness = self.ticket.as_ref().is_some_and(Ticket::is_answered);
+        let before = self.trouble.take();
+        let before = before.filter(|trouble| trouble.is_deafness == is_deafness);
+        let since = before.map(|trouble| trouble.since);
         self.trouble = Some(Trouble {
             failure: failure.clone(),
-            since,
-            // The latest ask has its answer, so the failure is of a subscription.
-            is_deafness: self.ticket.as_ref().is_some_and(Ticket::is_answered),
+            since: since.unwrap_or(now),
+            is_deafness,
         });
-        before.map(|since| now.since(since))
+        since.map(|since| now.since(since))
+    }
+
+    pub(super) fn cannot_hear(&self) -> bool {
+        let trouble = self.trouble.as_ref();
+        trouble.is_some_and(|trouble| trouble.is_deafness)
     }
 
     /// Whether a waiter that has waited from `began` until `now` may be told that the name was held.
@@ -144,13 +151,21 @@ impl Remote {
 }
 
 impl Queue {
-    /// Those that wait are not answered any more, and go on asking.
-    pub(super) fn warn_of(&self, core: &Core, failure: &Failure) {
+    /// Those that wait are not answered any more, and go on asking. Or they are, and do not hear: each look ends that outage and begins
+    /// another, so that is told once in a while, of all that wait.
+    pub(super) fn warn_of(&self, core: &Core, failure: &Failure, is_deafness: bool) {
+        if is_deafness && !core.queues.may_warn_of_deafness(core.clock.now()) {
+            return;
+        }
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
         // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
         core.spawn(async move {
             callout::quietly(|| {
-                tracing::warn!(target: "leasehold", %name, %cause, "cannot ask for the name, trying again");
+                if is_deafness {
+                    tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
+                } else {
+                    tracing::warn!(target: "leasehold", %name, %cause, "cannot ask for the name, trying again");
+                }
             });
         });
     }

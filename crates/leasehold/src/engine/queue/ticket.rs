@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{debt::Debt, spec::Terms};
 use crate::{
-    backend::{Failure, Grant, Place, fenced::Tokens},
+    backend::{Failure, Grant, Permits, Place, fenced::Tokens},
     clock::{Clock, Tick},
     config::millis,
     engine::core::Core,
@@ -35,6 +35,8 @@ pub(super) struct Ticket {
     /// The latest ask has no answer yet; whether the ticket was open before it.
     unanswered: Option<bool>,
     pub(super) known: Known,
+    /// How many permits there are, as the last ask said that was answered.
+    pub(super) said: Option<Permits>,
     clock: Clock,
 }
 
@@ -85,6 +87,7 @@ impl Ticket {
             placed: false,
             unanswered: None,
             known: Known::default(),
+            said: None,
             clock: core.clock.clone(),
         }
     }
@@ -125,8 +128,10 @@ impl Ticket {
         self.asks
     }
 
-    /// The server has answered the latest ask: another has it, unless it says [`granted`](Ticket::granted).
-    pub(super) fn answered(&mut self) {
+    /// The server has answered the latest ask, which `said` how many permits there are: another has it, unless it says
+    /// [`granted`](Ticket::granted).
+    pub(super) fn answered(&mut self, said: Option<Permits>) {
+        self.said = said;
         self.unanswered = None;
         self.known.is_said(self.clock.now());
     }
@@ -225,6 +230,7 @@ mod tests {
             placed: false,
             unanswered: None,
             known: Known::default(),
+            said: None,
             clock: Clock::Boot,
         }
     }
@@ -300,7 +306,7 @@ mod tests {
             assert!(ticket.debt().is_none(), "no ask was sent");
         }
         ticket.ask(at(2));
-        ticket.answered();
+        ticket.answered(None);
         ticket.ask(at(3));
         ticket.failed(&not_sent);
         let debt = ticket.debt().expect("an earlier ask may have a place");

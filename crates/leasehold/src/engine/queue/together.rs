@@ -203,7 +203,7 @@ async fn attempt(
             }
             Ok(AcquiredAll::Held(at)) => {
                 for ticket in &mut tickets {
-                    ticket.answered();
+                    ticket.answered(None);
                     ticket.refused();
                 }
                 leave_all(&core, &queues, &tickets);

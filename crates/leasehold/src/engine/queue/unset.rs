@@ -1,12 +1,12 @@
-//! A semaphore of which no client has set how many permits there are: a caller whose time is up is told so, and one that waits on is
-//! warned.
+//! How many permits of a semaphore there are: what the waiters of this process say, and where no client has set it. There a caller whose
+//! time is up is told so, and one that waits on is warned.
 
 use std::sync::Arc;
 
 use super::{Queue, QueueState, WaitResult, spec::Spec};
 use crate::{
     Error,
-    backend::{Acquired, Failure},
+    backend::{Acquired, Failure, Permits},
     callout,
     engine::core::Core,
 };
@@ -16,6 +16,32 @@ use crate::{
     "the semaphore has no permits; set them: permits(n) does where no client has, or call try_set_permits(n)"
 )]
 struct NoPermits;
+
+impl QueueState {
+    /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
+    /// the latest.
+    pub(super) fn number(&self) -> Option<Permits> {
+        if !self.differ {
+            return self.waiters.back()?.spec.permits;
+        }
+        let live = self.waiters.iter().rev().filter(|w| !w.answer.is_closed());
+        let mut said = live.filter_map(|waiter| waiter.spec.permits);
+        let counts = said.clone().find(|n| matches!(n, Permits::Set(_)));
+        counts.or_else(|| said.next())
+    }
+
+    /// Whether the server is to be told this number, which may change how many permits there are.
+    pub(super) fn is_unsaid(&self, number: Option<Permits>) -> bool {
+        match number {
+            None => false,
+            Some(Permits::TrySet(_)) => self.unset,
+            Some(_) => {
+                let ticket = self.remote.as_ref().and_then(|r| r.ticket.as_ref());
+                ticket.is_none_or(|ticket| ticket.said != number)
+            }
+        }
+    }
+}
 
 impl Queue {
     /// Notes whether the server says so, and warns of it once.
@@ -40,7 +66,8 @@ impl Queue {
 
     /// The answer to a caller that waits no longer for what others have.
     pub(super) fn busy(&self, state: &QueueState, spec: Spec) -> WaitResult {
-        if state.unset {
+        // One that says a number itself need not set it.
+        if state.unset && spec.permits.is_none() {
             return Err(self.no_permits(spec));
         }
         Ok(None)

@@ -129,16 +129,19 @@ impl Locked<'_> {
     }
 
     /// The server says that `asked` cannot be had, in reply to a request that was sent when this many numbers had been given. Answers
-    /// the waiters that ask only once if they had come by then and want no less, or if they would overtake one that waits on.
+    /// the waiters that ask only once if they had come by then and want no less, or if they would overtake one that waits on. Not one
+    /// that says how many permits there are, if the server is to be told that first.
     pub(super) fn refuse_try_once(&mut self, queue: &Queue, asked: Access, given: i64) {
         if self.try_once == 0 {
             return;
         }
+        let unsaid = self.is_unsaid(self.number());
         let (mut rest, mut overtakes) = (VecDeque::new(), false);
         for waiter in std::mem::take(&mut self.waiters) {
             overtakes |= !waiter.once && !waiter.answer.is_closed();
             let is_refused = waiter.number < given && waiter.spec.access.wants_no_less_than(asked);
-            if waiter.once && (overtakes || is_refused) {
+            let is_unheard = unsaid && waiter.spec.permits.is_some();
+            if waiter.once && (overtakes || is_refused) && !is_unheard {
                 self.try_once -= 1;
                 let busy = queue.busy(self, waiter.spec);
                 self.answer(waiter, busy);

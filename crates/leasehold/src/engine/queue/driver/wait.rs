@@ -144,7 +144,8 @@ impl Driver<'_> {
             state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
             // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
             let first = state.first_live_waiter().map(|first| first.terms());
-            if state.first_asks_once() || first.is_none() || first != state.asked() {
+            let unsaid = state.is_unsaid(state.number());
+            if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
                 return Step::Ask;
             }
             // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
