@@ -6,6 +6,7 @@
 //! | [`choosing`] | which kind of lock, which lease, which wait |
 //! | [`servers`] | which servers and topologies, and the settings of a server that matter |
 //! | [`observing`] | events for counters, `tracing` for logs, `status` for a look at the server |
+//! | [`from_redisson`] | method by method, setting by setting, with the trap of each |
 //! | [`keys`] | every key and channel, its end, and who deletes it; the permissions that a user needs |
 //!
 //! The repository has [more](https://github.com/leasehold/leasehold/tree/main/docs): the comparison with other locks, why things are as
@@ -22,6 +23,9 @@ pub mod choosing {}
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
 #[doc = include_str!("../docs/servers.md")]
 pub mod servers {}
+
+#[doc = include_str!("../docs/from-redisson.md")]
+pub mod from_redisson {}
 
 #[doc = include_str!("../docs/keys.md")]
 pub mod keys {}

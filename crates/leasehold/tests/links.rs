@@ -99,3 +99,20 @@ fn a_readme_of_a_package_stands_on_its_own() {
     assert_eq!(code("README.md"), code("crates/leasehold/README.md"));
     assert!(code("README.md").lines().count() <= 12);
 }
+
+/// The recipes of both READMEs are code that runs.
+#[test]
+fn the_recipes_are_in_a_test() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let flat = |code: &str| code.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let tested = flat(&read("examples/shop/tests/recipes.rs"));
+    for readme in ["README.md", "README.zh-CN.md"] {
+        let text = read(readme);
+        let recipes: Vec<_> = text.split("```rust,ignore\n").skip(1).collect();
+        assert_eq!(recipes.len(), 4, "{readme}");
+        for recipe in recipes {
+            let recipe = flat(recipe.split("```").next().unwrap());
+            assert!(tested.contains(recipe.trim()), "{readme}:\n{recipe}");
+        }
+    }
+}
