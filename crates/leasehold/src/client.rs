@@ -60,6 +60,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[doc(alias("RedissonClient", "pool"))]
 pub struct Client {
     core: ClientRef,
 }

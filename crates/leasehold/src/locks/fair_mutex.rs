@@ -77,6 +77,7 @@ use crate::{
 /// the lock to our waiters at once, in the release.
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RFairLock", "getFairLock"))]
 pub struct FairMutex {
     handle: Handle,
 }

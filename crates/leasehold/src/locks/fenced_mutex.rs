@@ -89,6 +89,7 @@ use crate::{
 /// ```
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RFencedLock", "getFencedLock", "fencing"))]
 pub struct FencedMutex {
     handle: Handle,
 }

@@ -51,6 +51,7 @@ use crate::{
 /// count-down counts once.
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RCountDownLatch"))]
 pub struct Latch {
     handle: Handle,
 }

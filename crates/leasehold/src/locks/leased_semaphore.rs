@@ -60,6 +60,7 @@ use crate::{
 /// ```
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RPermitExpirableSemaphore"))]
 pub struct LeasedSemaphore {
     handle: Handle,
 }

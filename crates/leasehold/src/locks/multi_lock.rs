@@ -84,6 +84,7 @@ const NAMES_MOST: usize = 100;
 /// lease is checked for its owner when it is extended. `RedissonFasterMultiLock` (one hash for a group) is another protocol.
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RedissonMultiLock", "getMultiLock"))]
 pub struct MultiLock {
     /// In the order in which they are taken.
     parts: Result<Arc<[(Handle, Access)]>, Error>,

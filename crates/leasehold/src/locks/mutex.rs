@@ -50,6 +50,7 @@ use crate::{
 /// ```
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RLock", "getLock", "reentrant", "watchdog"))]
 pub struct Mutex {
     handle: Handle,
 }
@@ -106,6 +107,7 @@ impl Mutex {
     /// # Source
     /// Redisson `RLock#tryLock()`.
     #[track_caller]
+    #[doc(alias("tryLock"))]
     pub fn try_lock(
         &self,
     ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + 'static + use<> {
@@ -126,6 +128,7 @@ impl Mutex {
     /// # Source
     /// Redisson `RLock#tryLock(long, TimeUnit)`.
     #[track_caller]
+    #[doc(alias("tryLock"))]
     pub fn try_lock_for(
         &self,
         wait: Duration,
@@ -145,6 +148,7 @@ impl Mutex {
     /// assert!(!guard.is_valid()); // a holder of this client learns it at once
     /// # Ok(()) }
     /// ```
+    #[doc(alias("forceUnlock"))]
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.handle.force_unlock().await
     }

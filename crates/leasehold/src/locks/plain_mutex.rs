@@ -65,6 +65,7 @@ use crate::{
 /// request that is repeated finds its own lease, and a lease id that was given up never holds again.
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("redsync", "redlock", "NewMutex"))]
 pub struct PlainMutex {
     handle: Handle,
 }

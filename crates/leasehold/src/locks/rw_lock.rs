@@ -80,6 +80,7 @@ use crate::{
 /// ```
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RReadWriteLock", "getReadWriteLock"))]
 pub struct RwLock {
     handle: Handle,
 }

@@ -66,6 +66,7 @@ use crate::{
 /// ```
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RSemaphore"))]
 pub struct Semaphore {
     handle: Handle,
 }

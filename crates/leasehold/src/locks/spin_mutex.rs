@@ -61,6 +61,7 @@ use crate::{
 /// release tells Redisson's `RLock` waiters.
 #[must_use = "a handle does nothing until it is asked"]
 #[derive(Clone)]
+#[doc(alias("RSpinLock", "getSpinLock"))]
 pub struct SpinMutex {
     handle: Handle,
 }
