@@ -17,10 +17,10 @@ use crate::{
 pub(crate) enum Kind {
     /// One at a time
     Mutex,
-    /// One at a time, each with a fencing token, larger than those before
+    /// One at a time, each with a fencing token, larger than those before. Or `fenced_mutex`
     #[value(alias = "fenced_mutex")]
     Fenced,
-    /// Many readers, or one writer
+    /// Many readers, or one writer. Or `rw_lock`
     #[value(alias = "rw_lock")]
     Rw,
     /// As a reader of a read-write lock, beside other readers
@@ -29,20 +29,20 @@ pub(crate) enum Kind {
     /// As the writer of a read-write lock, alone
     #[value(hide = true)]
     Write,
-    /// A number of permits, each held under a lease; `run` takes one
+    /// A number of permits, each held under a lease; `run` takes one. Or `leased_semaphore`
     #[value(alias = "leased_semaphore")]
     Leased,
     /// A number of permits, which a crash loses
     Semaphore,
     /// A count that tasks wait for until it is zero
     Latch,
-    /// One at a time, shared with the locks of other libraries: SET NAME TOKEN NX PX
+    /// One at a time, shared with the locks of other libraries: SET NAME TOKEN NX PX. Or `plain_mutex`
     #[value(alias = "plain_mutex")]
     Plain,
-    /// One at a time, for moments: waiters ask again and again. A mutex for all others
+    /// One at a time, for moments: waiters ask again and again. A mutex for all others. Or `spin_mutex`
     #[value(alias = "spin_mutex")]
     Spin,
-    /// One at a time, in the order of the requests
+    /// One at a time, in the order of the requests. Or `fair_mutex`
     #[value(alias = "fair_mutex")]
     Fair,
 }

@@ -66,7 +66,7 @@ fn the_other_shells_have_completions_too() {
 #[test]
 fn each_command_has_a_man_page() {
     for (words, title, says) in [
-        (&["man"][..], "leasehold", "Exit status"),
+        (&["man"][..], "leasehold", "completions"),
         (&["man", "run"], "leasehold-run", "at\\-least"),
         (&["man", "status"], "leasehold-status", "quiet"),
         (&["man", "unlock"], "leasehold-unlock", "force"),
@@ -75,6 +75,14 @@ fn each_command_has_a_man_page() {
         let text = page(words);
         assert!(text.contains(&format!(".TH {title} 1")), "{text}");
         assert!(text.contains(says), "no {says} in {text}");
+        for once in [
+            "EXIT STATUS",
+            "ENVIRONMENT",
+            "SEE ALSO",
+            "CMD was not found",
+        ] {
+            assert_eq!(text.matches(once).count(), 1, "{once} in {text}");
+        }
     }
     let output = leasehold(NOWHERE).args(["man", "nope"]).output().unwrap();
     assert_eq!(code(output.status), 64);

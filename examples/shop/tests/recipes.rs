@@ -63,7 +63,7 @@ static TERMS: AtomicUsize = AtomicUsize::new(0);
 
 async fn schedule() {
     TERMS.fetch_add(1, SeqCst);
-    pending().await
+    pending::<()>().await;
 }
 
 async fn lead(client: Client) -> Result<(), Error> {
@@ -104,5 +104,5 @@ async fn two_export_at_a_time() {
     let third = tokio::time::timeout(Duration::from_secs(60), export(&client)).await;
     assert!(third.is_err());
     two.release().await.unwrap();
-    export(&client).await.unwrap();
+    drop(export(&client).await.unwrap());
 }

@@ -7,7 +7,7 @@ const LEASE_MIN: Duration = Duration::from_millis(3);
 /// The library takes no longer one.
 const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A duration with its unit.
+/// A duration. A plain number is seconds, as `flock -w` takes them.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if text.starts_with('-') && text[1..].starts_with(|c: char| c == '.' || c.is_ascii_digit()) {
@@ -15,16 +15,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
             "{text} is negative, and a duration cannot be: write it like 30s, 500ms or \"1m 30s\""
         ));
     }
-    if text.parse().is_ok_and(f64::is_finite) {
-        return Err(format!(
-            "a number needs a unit: {text}s for seconds, {text}ms, {text}min or {text}h"
-        ));
+    if let Ok(seconds) = text.parse::<f64>()
+        && seconds.is_finite()
+    {
+        return Duration::try_from_secs_f64(seconds)
+            .map_err(|_| format!("{text} seconds are too many"));
     }
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write it like 30s, 500ms or \"1m 30s\""))
 }
 
-/// A time to wait. A plain number is seconds, as `flock -w` takes them.
+/// A time to wait.
 pub(super) fn wait(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     match text.parse::<f64>() {
@@ -71,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_time_to_wait_needs_no_unit() {
+    fn a_plain_number_is_seconds() {
         let seconds = Duration::from_secs_f64;
         for (text, is) in [("0", 0.0), ("30", 30.0), (" 0.5 ", 0.5), ("90s", 90.0)] {
             assert_eq!(wait(text), Ok(seconds(is)), "{text}");
         }
         for of in [lease, at_least, duration] {
-            let error = of("30").unwrap_err();
-            assert!(error.contains("30s for seconds"), "{error}");
+            assert_eq!(of("30"), of("30s"));
+            assert!(of("1e300").unwrap_err().contains("too many"));
         }
         for (text, word) in [
             ("-1", "negative"),
