@@ -452,7 +452,7 @@ fn usage_is_64_and_a_password_in_it_is_not_quoted() {
         &["run", "-n", "-w", "5", "job", "--", "true"],
         &["run", "--lease", "0s", "job", "--", "true"],
         &["run", "--lease=-1s", "job", "--", "true"],
-        &["run", "--lease", "5", "job", "--", "true"],
+        &["run", "--lease", "0.001", "job", "--", "true"],
         &["run", "--lease", "2ms", "job", "--", "true"],
         &["run", "--lease", "400days", "job", "--", "true"],
         &["run", "--lease", "4s", "--grace", "3s", "job", "--", "true"],

@@ -284,7 +284,7 @@ fn a_lock_that_was_taken_away_meanwhile_is_told() {
 fn what_would_not_keep_the_next_run_out_is_usage() {
     for flags in [
         &["--at-least", "5s", "--kind", "read"][..],
-        &["--at-least", "5"],
+        &["--at-least", "0"],
         &["--at-least", "0s"],
         &["--at-least", "400days"],
         &["--at-least", "2s", "--grace", "2s"],
