@@ -232,7 +232,7 @@ impl<K> Guard<K> {
             match self.hold().standing() {
                 // The watchdog tells; a timer of the caller's runtime does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
-                    biased; // Others wait for it, too: a waker that panics must not keep it from them.
+                    // Others wait for it, too: a waker that panics must not keep it from them.
                     () = callout::shielded(over) => {}
                     () = self.hold().core.sleep_here(left) => {}
                 },
