@@ -24,6 +24,7 @@ pub mod choosing {}
 #[doc = include_str!("../docs/servers.md")]
 pub mod servers {}
 
+/// [keys]: crate::docs::keys
 #[doc = include_str!("../docs/from-redisson.md")]
 pub mod from_redisson {}
 

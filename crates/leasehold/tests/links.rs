@@ -100,6 +100,28 @@ fn a_readme_of_a_package_stands_on_its_own() {
     assert!(code("README.md").lines().count() <= 12);
 }
 
+/// The Chinese pages show the code of the English ones, which is compiled, with comments and printed words of their own.
+#[test]
+fn the_translations_show_the_same_code() {
+    let code = |path: &str| {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let blocks = text.split("```").skip(1).step_by(2);
+        let bare = |line: &str| match (line.find("//"), line.find("println!")) {
+            (_, Some(_)) => "println!".to_owned(),
+            (Some(at), None) if !line.contains("redis://127") => line[..at].trim().to_owned(),
+            (Some(_), None) => line.rsplit_once("//").unwrap().0.trim().to_owned(),
+            (None, None) => line.trim().to_owned(),
+        };
+        let lines = blocks.flat_map(str::lines).map(bare);
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(code("README.md"), code("README.zh-CN.md"));
+    assert_eq!(
+        code("docs/from-redisson.md"),
+        code("docs/zh/from-redisson.md")
+    );
+}
+
 /// The recipes of both READMEs are code that runs.
 #[test]
 fn the_recipes_are_in_a_test() {
