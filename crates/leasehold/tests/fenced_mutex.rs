@@ -178,7 +178,7 @@ async fn an_owner_that_enters_again_keeps_the_token() {
 async fn a_renewal_changes_no_token() {
     for world in World::all() {
         let client = world.client().await;
-        let mutex = client.fenced_mutex("name").lease(300 * MS);
+        let mutex = client.fenced_mutex("name").lease(900 * MS);
         let guard = mutex.lock().await.unwrap();
         let (token, mut events) = (guard.token(), client.events());
         for _ in 0..3 {

@@ -86,7 +86,7 @@ async fn every_verb_does_what_it_says() {
         assert_eq!(latch.count_down().await.unwrap(), 4);
         assert_eq!(latch.count_down_by(3).await.unwrap(), 1);
         assert!(!latch.wait_for(Duration::ZERO).await.unwrap());
-        assert!(!latch.wait_for(20 * MS).await.unwrap());
+        assert!(!latch.wait_for(200 * MS).await.unwrap());
         let status = latch.status().await.unwrap();
         assert_eq!((status.count, status.available), (Some(1), None));
         assert_eq!(status.holders, []);
