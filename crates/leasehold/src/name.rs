@@ -52,16 +52,20 @@ impl Name {
                 .remedy("name the thing you lock, such as \"order:42\"")
                 .into());
         }
-        let wire = format!("{prefix}{name}");
-        check("name", prefix, name, &wire)?;
-        Ok(Name(if prefix.is_empty() {
-            Forms::Same(wire.into())
-        } else {
-            Forms::Prefixed(Arc::new(Prefixed {
-                wire: wire.into(),
-                shown: name.into(),
-            }))
-        }))
+        let name = Name::of_data(prefix, name);
+        check("name", prefix, name.shown(), name.wire())?;
+        Ok(name)
+    }
+
+    /// The key of data of a client with this prefix, which is no lock, and is not checked.
+    pub(crate) fn of_data(prefix: &str, key: &str) -> Name {
+        Name(match prefix {
+            "" => Forms::Same(key.into()),
+            _ => Forms::Prefixed(Arc::new(Prefixed {
+                wire: [prefix, key].concat().into(),
+                shown: key.into(),
+            })),
+        })
     }
 
     /// For the server: with the prefix.
@@ -335,9 +339,9 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), Invalid> {
 
 /// Checks what is to be `wire` on the server: `text` behind a prefix.
 fn check(what: &'static str, prefix: &str, text: &str, wire: &str) -> Result<(), Invalid> {
-    let behind = match prefix {
-        "" => String::new(),
-        prefix => format!(" behind the prefix {prefix:?}"),
+    let told = || match prefix {
+        "" => format!("{text:?}"),
+        prefix => format!("{text:?} behind the prefix {prefix:?}"),
     };
     if wire.len() > NAME_MAX {
         let (value, limit) = match prefix.len() {
@@ -353,7 +357,7 @@ fn check(what: &'static str, prefix: &str, text: &str, wire: &str) -> Result<(),
     if wire.starts_with(OURS_BEGIN) {
         return Err(Invalid::new(
             what,
-            format!("{text:?}{behind}"),
+            told(),
             format!(
                 "without {OURS_BEGIN:?} at its beginning, with which this library's own keys begin"
             ),
@@ -363,7 +367,7 @@ fn check(what: &'static str, prefix: &str, text: &str, wire: &str) -> Result<(),
     if !one_slot(wire) {
         return Err(Invalid::new(
             what,
-            format!("{text:?}{behind}"),
+            told(),
             "without braces, or with one hash tag that is not empty, such as \"order:{42}\"",
         )
         .remedy("close the brace or leave it out; else the keys of the lock fall into different cluster slots"));

@@ -226,19 +226,18 @@ impl FencedStore {
         self.core.read(step).await
     }
 
-    /// The key as it is on the server: any but those of this library itself, and of the fenced mutex: a write would replace the
-    /// lock, or its last token.
-    fn key(&self, name: &Name, key: &str) -> Result<Arc<str>, Error> {
-        let wire = format!("{}{key}", self.core.config.name_prefix);
+    /// Any key but those of this library itself, and of the fenced mutex: a write would replace the lock, or its last token.
+    fn key(&self, name: &Name, key: &str) -> Result<Name, Error> {
+        let data = Name::of_data(&self.core.config.name_prefix, key);
         let mut of_locks = [OURS_BEGIN, TOKENS_BEGIN].into_iter();
         let limit = if key.is_empty() {
             "at least 1 byte".to_owned()
-        } else if wire == name.wire() {
+        } else if data == *name {
             "other than the name, which is the lock's own key".to_owned()
-        } else if let Some(begin) = of_locks.find(|begin| wire.starts_with(begin)) {
+        } else if let Some(begin) = of_locks.find(|begin| data.wire().starts_with(begin)) {
             format!("without {begin:?} at its beginning, with which keys of locks begin")
         } else {
-            return Ok(wire.into());
+            return Ok(data);
         };
         let empty = if key.is_empty() { " (empty)" } else { "" };
         Err(Invalid::new("key", format!("{key:?}{empty}"), limit)

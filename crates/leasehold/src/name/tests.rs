@@ -68,3 +68,44 @@ fn empty_and_overlong_names_are_refused_with_the_limit() {
     );
     assert!(Name::new(&"x".repeat(1024)).is_ok());
 }
+
+#[test]
+fn a_prefix_is_part_of_the_name_for_the_server_and_not_for_users() {
+    let (prefixed, plain) = (Name::under("app:", "x").unwrap(), name("app:x"));
+    assert_eq!(prefixed, plain);
+    let clients_of = [(prefixed.clone(), 1), (plain, 2)];
+    let one = std::collections::HashMap::from(clients_of);
+    assert_eq!(one.len(), 1, "they hash alike");
+    assert!(prefixed < name("app:y"));
+    let id = LockId::new(LockKind::Mutex, prefixed);
+    assert_eq!(id.to_string(), "mutex \"x\"");
+    assert_eq!(id.name.to_string(), "x");
+    assert_eq!(&*id.name.shared(), "x");
+    assert_eq!(id.queue_key().to_string(), "leasehold:{app:x}:queue");
+    let channel = id.name.prefixed(CHANNEL).to_string();
+    assert_eq!(channel, "redisson_lock__channel:{app:x}");
+}
+
+#[test]
+fn a_name_is_checked_with_its_prefix() {
+    let refused = |prefix, name| Name::under(prefix, name).unwrap_err().to_string();
+    let many = "x".repeat(1021);
+    let long = refused("app:", &many);
+    assert!(
+        long.contains("1025 bytes, with 4 of the client's prefix"),
+        "{long}"
+    );
+    assert!(Name::under("app:", &many[1..]).is_ok());
+    let ours = refused("lease", "hold:x");
+    assert!(ours.contains("\"hold:x\" behind the prefix"), "{ours}");
+    assert!(Name::under("app:", "leasehold:x").is_ok());
+    assert!(refused("app}:", "x").contains("slot"));
+    assert!(refused("app:", "").contains("at least 1 byte"));
+    assert!(Name::under("{app}:", "order:{42}").is_ok());
+}
+
+/// One is in each hold.
+#[test]
+fn a_name_is_not_larger_than_its_text() {
+    assert_eq!(size_of::<Name>(), size_of::<std::sync::Arc<str>>());
+}
