@@ -191,7 +191,11 @@ fn is_answer(error: &RedisError) -> bool {
 }
 
 fn says_sentinel(info: &Value) -> bool {
-    field(&text(info.clone()), "redis_mode") == Some("sentinel")
+    let info = text(info.clone());
+    // Redis' name of it, and Valkey's.
+    ["redis_mode", "server_mode"]
+        .iter()
+        .any(|mode| field(&info, mode) == Some("sentinel"))
 }
 
 /// An answer to `INFO`.
