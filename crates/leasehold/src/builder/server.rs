@@ -5,10 +5,10 @@ use super::ClientBuilder;
 impl ClientBuilder {
     /// Puts this before each name on the server, such as `"app:"`. Default: nothing.
     ///
-    /// It is part of the name there, in all keys and channels: a client with the prefix `app:` and the name `order:42`, and one
-    /// without a prefix and with the name `app:order:42`, want the same lock. Users see the name without it: in guards, errors,
+    /// It is part of the name there, in all keys and channels: `order:42` behind the prefix `app:`, and `app:order:42` without
+    /// one, are the same lock. Users see the name without it: in guards, errors,
     /// events, logs and [`Status`](crate::Status). The keys of a [`FencedStore`](crate::FencedStore) get it, too. A
-    /// [`MemoryServer`] is a server: its methods take, and give, names with the prefix.
+    /// [`MemoryServer`](crate::MemoryServer) is a server: its methods take, and give, names with the prefix.
     ///
     /// Prefix and name have at most 1024 bytes together, and what is asked of a name is asked of both together. What Redisson's
     /// `NameMapper` is used for.
@@ -39,9 +39,9 @@ impl ClientBuilder {
 
     /// Whether to look, at connect, if the server may forget locks, and to warn if it may. Default: `true`.
     ///
-    /// It may if it deletes keys when its memory is full (a `maxmemory-policy` other than `noeviction`, with a `maxmemory`), and if it
-    /// is a replica. That is no error: one warning by `tracing` says what to do, once per client, and again when a server says
-    /// something else after a reconnect. The server is asked by `INFO` only, in the greeting of each connection; where the user may
+    /// It may if it deletes keys when its memory is full: a `maxmemory-policy` other than `noeviction`, with a `maxmemory`. It also may
+    /// if it is a replica. That is no error. One warning by `tracing` says what to do: once per client, and again when a server says
+    /// something else after a reconnect. The server is asked by `INFO` only, in the greeting of each connection. Where the user may
     /// not ask, there is no warning.
     ///
     /// # Examples
