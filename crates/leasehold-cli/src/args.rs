@@ -10,7 +10,7 @@ pub(crate) use self::{durations::duration, run::Run};
 use crate::{
     exit::{self, Failure},
     kinds::Kind,
-    server::{Address, Server, TlsOptions},
+    server::{Address, NamePrefix, Server, TlsOptions},
 };
 
 /// Distributed locks on Redis and Valkey: run a command under a lock, see the holders of a name.
@@ -78,6 +78,8 @@ pub(crate) struct Demo {
     /// Run on this server, with real processes [default: in memory, needs no server]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    #[command(flatten)]
+    pub(crate) prefix: NamePrefix,
     #[command(flatten)]
     tls: TlsOptions,
     /// Print one line of JSON: the events, the counts and the verdict

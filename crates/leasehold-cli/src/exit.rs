@@ -151,6 +151,7 @@ fn in_words_of_the_command_line(invalid: &Invalid) -> String {
         ),
         "port" => ("the port in the server's URL", own_remedy),
         "name" => ("NAME", own_remedy),
+        "name_prefix" => ("the prefix (--prefix, else LEASEHOLD_PREFIX)", own_remedy),
         "connect_timeout" => ("--connect-timeout", own_remedy),
         "permits" => ("--permits", "say how many may hold the semaphore at once"),
         "lease" | "fixed_lease" => (

@@ -15,6 +15,7 @@ use crate::{
 };
 
 const URL: &str = "Server to use; rediss:// speaks TLS [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
+const PREFIX: &str = "Put this before each name on the server, such as app: [default: $LEASEHOLD_PREFIX, else nothing]";
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 #[cfg(feature = "tls")]
 const TLS: &str = "TLS, for rediss://";
@@ -38,7 +39,26 @@ pub(crate) struct Server {
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     connect_timeout: Option<Duration>,
     #[command(flatten)]
+    prefix: NamePrefix,
+    #[command(flatten)]
     tls: TlsOptions,
+}
+
+/// What stands before each name on the server, and is not shown.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct NamePrefix {
+    #[arg(long = "prefix", value_name = "PREFIX", help = PREFIX)]
+    given: Option<String>,
+}
+
+impl NamePrefix {
+    /// An empty one on the command line counts: there is none then, also if the environment has one.
+    pub(crate) fn text(&self) -> Result<String, Failure> {
+        match &self.given {
+            Some(prefix) => Ok(prefix.clone()),
+            None => Ok(text_of_environment("LEASEHOLD_PREFIX", "--prefix")?.unwrap_or_default()),
+        }
+    }
 }
 
 impl Server {
@@ -53,6 +73,7 @@ impl Server {
         Ok(Address {
             is_default,
             connect_timeout: self.connect_timeout,
+            name_prefix: self.prefix.text()?,
             ..Address::new(url.unwrap_or_else(|| URL_DEFAULT.to_owned()), &self.tls)?
         })
     }
@@ -84,6 +105,7 @@ pub(crate) struct Address {
     url: String,
     tls: TlsOptions,
     connect_timeout: Option<Duration>,
+    name_prefix: String,
     /// The user has named none.
     is_default: bool,
 }
@@ -100,6 +122,7 @@ impl Address {
             url,
             tls,
             connect_timeout: None,
+            name_prefix: String::new(),
             is_default: false,
         })
     }
@@ -141,7 +164,8 @@ impl Address {
             ));
             return Ok(ClientBuilder::default().memory(&MemoryServer::new()));
         }
-        let mut builder = ClientBuilder::default().url(&self.url);
+        let builder = ClientBuilder::default().url(&self.url);
+        let mut builder = builder.name_prefix(&self.name_prefix);
         if let Some(most) = self.connect_timeout {
             builder = builder.connect_timeout(most);
         }
@@ -218,7 +242,7 @@ fn from_environment(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// A variable that this program cannot read does not count as absent: the lock would be taken on another server.
+/// A variable that this program cannot read does not count as absent: the lock would be taken on another server, or be another.
 fn text_of_environment(name: &str, option: &str) -> Result<Option<String>, Failure> {
     let text = from_environment(name)
         .map(OsString::into_string)

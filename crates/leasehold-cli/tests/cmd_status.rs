@@ -65,6 +65,44 @@ fn quiet_answers_with_the_exit_status_and_nothing_else() {
     assert_eq!(look(&["-q", "--json", "job"]).0, 64);
 }
 
+#[test]
+fn a_prefix_stands_before_the_name_on_the_server_and_is_not_shown() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let script = format!("echo $LEASEHOLD_NAME >{}; sleep 100", notes.sh("up"));
+    let _holder = Process::start(&mut run(&server.url(), &["--prefix", "app:"], &script));
+    assert_eq!(notes.wait("up").trim(), "job");
+    assert!(common::pttl(&server, "app:job") > 0);
+    assert!(json(&server, &["status", "app:job"])["held"] == true);
+    assert!(json(&server, &["status", "job"])["held"] == false);
+    let status = json(&server, &["status", "--prefix", "app:", "job"]);
+    assert_eq!(
+        (&status["name"], &status["held"]),
+        (&"job".into(), &true.into())
+    );
+
+    let app = |words: &[&str]| {
+        let mut command = leasehold(&server.url());
+        let output = command.env("LEASEHOLD_PREFIX", "app:").args(words).output();
+        let output = output.unwrap();
+        (code(output.status), stdout(&output) + &stderr(&output))
+    };
+    let (code, said) = app(&["run", "-n", "job", "true"]);
+    assert_eq!(code, 75, "{said}");
+    assert!(said.contains("job") && !said.contains("app:"), "{said}");
+    assert_eq!(
+        app(&["status", "-q", "--prefix=", "job"]).0,
+        1,
+        "an option counts"
+    );
+    let (code, said) = app(&["unlock", "--force", "job"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("job") && !said.contains("app:"), "{said}");
+    assert!(common::pttl(&server, "app:job") < 0);
+    let (code, said) = app(&["status", "--prefix", "leasehold:", "job"]);
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("the prefix (--prefix, "), "{said}");
+}
+
 /// On stdout for those that answer, on stderr for `run`, whose stdout is its command's.
 #[test]
 fn every_document_is_one_line_and_calls_the_kinds_by_the_same_words() {

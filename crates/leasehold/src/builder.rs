@@ -1,6 +1,7 @@
 //! The settings of a client, and how it connects.
 
 mod given;
+mod server;
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -65,6 +66,7 @@ impl Client {
 ///     .password(std::env::var("REDIS_PASSWORD").unwrap_or_default())
 ///     .database(3)
 ///     .label("orders-7") // in `leasehold status`
+///     .name_prefix("shop:") // others use this server, too
 ///     .lease(Duration::from_secs(15))
 ///     .renew_every(Duration::from_secs(4))
 ///     .connect_timeout(Duration::from_secs(2))
@@ -75,6 +77,7 @@ impl Client {
 ///     .linger(Duration::from_millis(500)) // for releases under way at the end of `main`
 ///     .token_retention(None) // beside Redisson's fenced locks
 ///     .may_duplicate(true) // behind a proxy that repeats requests
+///     .check_server(false) // it evicts, and that is known
 ///     .connect()
 ///     .await?;
 /// # drop(client); Ok(()) }
@@ -229,18 +232,6 @@ impl ClientBuilder {
     /// How leases are passed on within this process. Default: 64 in a row or for 20 ms, whichever ends first.
     pub fn handoff(mut self, handoff: Handoff) -> Self {
         self.config.handoff = handoff;
-        self
-    }
-
-    /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
-    /// requests. Default: `false`.
-    ///
-    /// Each release then leaves a tombstone on the server for half a minute ([keys](crate::docs::keys)), so that a second copy of a
-    /// request of before cannot take the name again. Without it such a copy costs others a lease of waiting; of a
-    /// [`Semaphore`](crate::Semaphore), which has no lease, it takes permits that no guard holds, until
-    /// [`force_unlock`](crate::Semaphore::force_unlock) or [`add_permits`](crate::Semaphore::add_permits) gives them back.
-    pub fn may_duplicate(mut self, may: bool) -> Self {
-        self.config.may_duplicate = may;
         self
     }
 

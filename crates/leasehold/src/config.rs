@@ -8,6 +8,7 @@ use crate::{
     durations::humane,
     error::{Error, Invalid},
     kind::Access,
+    name::check_prefix,
 };
 pub(crate) use backoff::{Backoff, check_backoff};
 
@@ -173,6 +174,10 @@ pub(crate) struct Config {
     pub(crate) fair_wait_timeout: Duration,
     /// How long the drop of the last handle waits for what is under way; zero: not at all.
     pub(crate) linger: Duration,
+    /// What stands before each name on the server.
+    pub(crate) name_prefix: String,
+    /// Whether to warn if the server may forget locks.
+    pub(crate) check_server: bool,
 }
 
 impl Default for Config {
@@ -188,12 +193,15 @@ impl Default for Config {
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
             fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
             linger: LINGER_DEFAULT,
+            name_prefix: String::new(),
+            check_server: true,
         }
     }
 }
 
 impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
+        check_prefix(&self.name_prefix)?;
         check_lease("lease", self.lease)?;
         check_renewed(self.lease)?;
         if let Some(every) = self.renew_every {

@@ -3,7 +3,12 @@
 //! Redisson's keys are derived by one odd rule, which we follow to the letter: if the name contains a `{`
 //! anywhere it is used as it is, else it is wrapped in braces. See `docs/keys.md`.
 
-use std::{fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::{
     error::{Error, Invalid},
@@ -14,55 +19,74 @@ use crate::{
 /// The longest name, in bytes. Each command repeats it up to four times.
 pub(crate) const NAME_MAX: usize = 1024;
 
-/// A name that has been checked.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Name(Arc<str>);
+/// A name that has been checked: what users call it, and what it is on the server, where the prefix of their client stands before
+/// it. Two names are one if they are one on the server.
+///
+/// Nothing here is larger for the prefix: one of these is in each hold.
+#[derive(Clone)]
+pub(crate) struct Name(Forms);
+
+#[derive(Clone)]
+enum Forms {
+    Same(Arc<str>),
+    Prefixed(Arc<Prefixed>),
+}
+
+struct Prefixed {
+    wire: Box<str>,
+    shown: Arc<str>,
+}
 
 impl Name {
-    /// Checks a name: not empty, at most 1024 bytes, none of our own keys, and braces that keep all its keys in one cluster
-    /// slot.
+    /// A name of a client without a prefix.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn new(name: &str) -> Result<Name, Error> {
+        Name::under("", name)
+    }
+
+    /// Checks a name of a client with this prefix, which may be empty: not empty, at most 1024 bytes with the prefix, none of our
+    /// own keys, and braces that keep all its keys in one cluster slot.
+    pub(crate) fn under(prefix: &str, name: &str) -> Result<Name, Error> {
         if name.is_empty() {
             return Err(Invalid::new("name", "\"\" (empty)", "at least 1 byte")
                 .remedy("name the thing you lock, such as \"order:42\"")
                 .into());
         }
-        if name.len() > NAME_MAX {
-            return Err(Invalid::new(
-                "name",
-                format!("{} bytes", name.len()),
-                "at most 1024 bytes",
-            )
-            .remedy("lock a shorter name, such as a hash of the long one")
-            .into());
-        }
-        if name.starts_with(OURS_BEGIN) {
-            return Err(Invalid::new(
-                "name",
-                format!("{name:?}"),
-                format!("without {OURS_BEGIN:?} at its beginning, with which this library's own keys begin"),
-            )
-            .remedy("begin it otherwise, such as \"my-leasehold:42\"")
-            .into());
-        }
-        if !one_slot(name) {
-            return Err(Invalid::new(
-                "name",
-                format!("{name:?}"),
-                "without braces, or with one hash tag that is not empty, such as \"order:{42}\"",
-            )
-            .remedy("close the brace or leave it out; else the keys of the lock fall into different cluster slots")
-            .into());
-        }
-        Ok(Name(name.into()))
+        let name = Name::of_data(prefix, name);
+        check("name", prefix, name.shown(), name.wire())?;
+        Ok(name)
     }
 
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
+    /// The key of data of a client with this prefix, which is no lock, and is not checked.
+    pub(crate) fn of_data(prefix: &str, key: &str) -> Name {
+        Name(match prefix {
+            "" => Forms::Same(key.into()),
+            _ => Forms::Prefixed(Arc::new(Prefixed {
+                wire: [prefix, key].concat().into(),
+                shown: key.into(),
+            })),
+        })
     }
 
+    /// For the server: with the prefix.
+    pub(crate) fn wire(&self) -> &str {
+        match &self.0 {
+            Forms::Same(name) => name,
+            Forms::Prefixed(name) => &name.wire,
+        }
+    }
+
+    /// For users: without the prefix.
+    pub(crate) fn shown(&self) -> &Arc<str> {
+        match &self.0 {
+            Forms::Same(name) => name,
+            Forms::Prefixed(name) => &name.shown,
+        }
+    }
+
+    /// For users who keep it.
     pub(crate) fn shared(&self) -> Arc<str> {
-        Arc::clone(&self.0)
+        Arc::clone(self.shown())
     }
 
     /// A key or channel of Redisson's that begins with `prefix`.
@@ -83,7 +107,7 @@ impl Name {
     fn key<'a>(&'a self, prefix: &'static str, suffix: Suffix<'a>) -> Key<'a> {
         Key {
             prefix,
-            name: &self.0,
+            name: self.wire(),
             kind: LockKind::Mutex,
             suffix,
         }
@@ -170,7 +194,7 @@ impl LockId {
     fn ours<'a>(&'a self, suffix: Suffix<'a>) -> Key<'a> {
         Key {
             prefix: OURS,
-            name: &self.name.0,
+            name: self.name.wire(),
             kind: self.kind.on_server(),
             suffix,
         }
@@ -263,16 +287,92 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+impl PartialEq for Name {
+    fn eq(&self, other: &Name) -> bool {
+        self.wire() == other.wire()
     }
 }
 
+impl Eq for Name {}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Name) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Name) -> Ordering {
+        self.wire().cmp(other.wire())
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.wire().hash(state);
+    }
+}
+
+/// As users call it.
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown().fmt(f)
+    }
+}
+
+/// As users call it.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.shown().fmt(f)
     }
+}
+
+/// Checks the prefix of a client: some names must be possible under it. An empty one is none.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), Invalid> {
+    if prefix.len() >= NAME_MAX {
+        let value = format!("{} bytes", prefix.len());
+        return Err(Invalid::new("name_prefix", value, "less than 1024 bytes")
+            .remedy("leave room for the names, which have 1024 bytes with it"));
+    }
+    check("name_prefix", "", prefix, prefix)
+}
+
+/// Checks what is to be `wire` on the server: `text` behind a prefix.
+fn check(what: &'static str, prefix: &str, text: &str, wire: &str) -> Result<(), Invalid> {
+    let told = || match prefix {
+        "" => format!("{text:?}"),
+        prefix => format!("{text:?} behind the prefix {prefix:?}"),
+    };
+    if wire.len() > NAME_MAX {
+        let (value, limit) = match prefix.len() {
+            0 => (format!("{} bytes", text.len()), "at most 1024 bytes"),
+            more => (
+                format!("{} bytes, with {more} of the client's prefix", wire.len()),
+                "at most 1024 bytes in all",
+            ),
+        };
+        return Err(Invalid::new(what, value, limit)
+            .remedy("lock a shorter name, such as a hash of the long one"));
+    }
+    if wire.starts_with(OURS_BEGIN) {
+        return Err(Invalid::new(
+            what,
+            told(),
+            format!(
+                "without {OURS_BEGIN:?} at its beginning, with which this library's own keys begin"
+            ),
+        )
+        .remedy("begin it otherwise, such as \"my-leasehold:42\""));
+    }
+    if !one_slot(wire) {
+        return Err(Invalid::new(
+            what,
+            told(),
+            "without braces, or with one hash tag that is not empty, such as \"order:{42}\"",
+        )
+        .remedy("close the brace or leave it out; else the keys of the lock fall into different cluster slots"));
+    }
+    Ok(())
 }
 
 /// Whether the name itself and the name in braces hash to the same cluster slot.
@@ -286,75 +386,4 @@ fn one_slot(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CHANNEL: &str = "redisson_lock__channel";
-
-    fn name(name: &str) -> Name {
-        Name::new(name).unwrap()
-    }
-
-    fn mutex(of: &str) -> LockId {
-        LockId::new(LockKind::Mutex, name(of))
-    }
-
-    #[test]
-    fn keys_are_redissons_and_ours_share_their_slot() {
-        assert_eq!(
-            name("myLock").prefixed(CHANNEL).to_string(),
-            "redisson_lock__channel:{myLock}"
-        );
-        assert_eq!(
-            mutex("myLock").queue_key().to_string(),
-            "leasehold:{myLock}:queue"
-        );
-        assert_eq!(
-            name("order:{42}:lock").prefixed(CHANNEL).to_string(),
-            "redisson_lock__channel:order:{42}:lock"
-        );
-        assert_eq!(
-            mutex("order:{42}:lock")
-                .gone_key("ab-1", LeaseId::from(7))
-                .to_string(),
-            "leasehold:-order:{42}:lock:gone:ab-1:7"
-        );
-    }
-
-    #[test]
-    fn a_name_in_braces_shares_no_key_of_ours_with_the_name_inside() {
-        assert_eq!(
-            name("x").prefixed(CHANNEL).to_string(),
-            name("{x}").prefixed(CHANNEL).to_string(),
-            "as with Redisson"
-        );
-        assert_ne!(
-            mutex("x").queue_key().to_string(),
-            mutex("{x}").queue_key().to_string()
-        );
-        assert_ne!(
-            mutex("x").grant_channel("c").to_string(),
-            mutex("{x}").grant_channel("c").to_string()
-        );
-    }
-
-    #[test]
-    fn names_that_would_split_a_slot_are_refused() {
-        for bad in ["a{b", "a}b", "{}x", "}a{b}", "{"] {
-            let error = Name::new(bad).unwrap_err().to_string();
-            assert!(error.contains(bad) && error.contains("slot"), "{error}");
-        }
-    }
-
-    #[test]
-    fn empty_and_overlong_names_are_refused_with_the_limit() {
-        let empty = Name::new("").unwrap_err().to_string();
-        assert!(empty.contains("at least 1 byte"), "{empty}");
-        let long = Name::new(&"x".repeat(1025)).unwrap_err().to_string();
-        assert!(
-            long.contains("1025 bytes") && long.contains("at most 1024"),
-            "{long}"
-        );
-        assert!(Name::new(&"x".repeat(1024)).is_ok());
-    }
-}
+mod tests;

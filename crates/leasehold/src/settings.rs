@@ -43,6 +43,8 @@ struct ClientSettings {
     handoff: Option<HandoffSettings>,
     may_duplicate: Option<bool>,
     token_retention: Option<Retention>,
+    name_prefix: Option<String>,
+    check_server: Option<bool>,
     label: Option<String>,
 }
 
@@ -114,6 +116,8 @@ impl ClientSettings {
         let builder = with(builder, self.may_duplicate, ClientBuilder::may_duplicate);
         let retention = self.token_retention.map(|it| it.0);
         let builder = with(builder, retention, ClientBuilder::token_retention);
+        let builder = with(builder, self.name_prefix, ClientBuilder::name_prefix);
+        let builder = with(builder, self.check_server, ClientBuilder::check_server);
         with(builder, self.label, ClientBuilder::label)
     }
 }

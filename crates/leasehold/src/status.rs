@@ -78,7 +78,7 @@ impl Status {
     pub(crate) fn new(id: &LockId, found: Inspection, waiting_here: usize) -> Status {
         let is_latch = id.kind == LockKind::Latch;
         Status {
-            name: id.name.as_str().to_owned(),
+            name: id.name.shown().to_string(),
             kind: id.kind,
             holders: found.owners.into_iter().map(Holder::new).collect(),
             available: found.available.filter(|_| !is_latch),

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{World, keys, servers};
+use common::{World, keys, sentinel::Sentinel, servers};
 use leasehold::{Client, Error, ErrorKind, Invalid, Released};
 use leasehold_testkit::{Flavor, Server};
 
@@ -314,6 +314,34 @@ async fn a_node_of_a_cluster_is_refused() {
         let message = error.to_string();
         assert!(message.contains(&server.addr().to_string()), "{message}");
         assert!(message.contains("outside of one"), "{message}");
+    }
+}
+
+/// Whatever the URL has that a Sentinel does not know: it has no databases, and mostly other users than its servers.
+#[tokio::test]
+async fn a_sentinel_is_told_from_a_server_and_says_what_to_do() {
+    for flavor in Flavor::available() {
+        let sentinel = Sentinel::start(flavor);
+        let addr = sentinel.addr();
+        for url in [
+            sentinel.url(),
+            format!("redis://{addr}/1"),
+            format!("redis://:password@{addr}/"),
+            format!("redis://user:password@{addr}/"),
+            format!("redis://{addr}/?protocol=resp3"),
+        ] {
+            let error = Client::connect(&url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{url}: {error}");
+            let message = error.to_string();
+            assert!(message.contains(&addr), "{message}");
+            for says in ["is a Sentinel", "get-master-addr-by-name"] {
+                assert!(message.contains(says), "{url}: {message}");
+            }
+        }
+        let lazy = Client::builder().url(sentinel.url()).check_server(false);
+        let error = lazy.connect_lazily().unwrap().mutex("x").try_lock().await;
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains("is a Sentinel"), "{message}");
     }
 }
 

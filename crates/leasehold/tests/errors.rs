@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use common::{SOON, World, soon, wire::script_calls};
+use common::{SOON, World, sentinel::Sentinel, soon, wire::script_calls};
 use futures_util::future::{LocalBoxFuture, join_all};
 use leasehold::{Client, Error, ErrorKind, MemoryServer, Owner, Part, Shutdown, Tls};
 use leasehold_testkit::{Authority, Flavor, Proxy, Server, TlsFiles, Way, wait_until_async};
@@ -149,6 +149,15 @@ async fn invalid_settings(table: &mut Table) {
             builder().token_retention(Some(367 * DAY)),
         ),
         ("label(\"two words\")", builder().label("two words")),
+        (
+            "name_prefix(\"leasehold:\")",
+            builder().name_prefix("leasehold:"),
+        ),
+        ("name_prefix(\"a{\")", builder().name_prefix("a{")),
+        (
+            "name_prefix(1024 bytes)",
+            builder().name_prefix("x".repeat(1024)),
+        ),
     ] {
         table.add(
             &format!("Client::builder().{situation}"),
@@ -169,6 +178,19 @@ async fn invalid_locks(table: &mut Table) {
         table.add(
             &format!("mutex({situation:?})"),
             client.mutex(name).lock().await,
+        );
+    }
+    for (prefix, name) in [("app:", &*long), ("lease", "hold:x"), ("app:", "a{b")] {
+        let prefixed = Client::builder().memory(&MemoryServer::new());
+        let prefixed = prefixed.name_prefix(prefix).connect().await.unwrap();
+        let situation = if name.len() > 20 {
+            "<1025 bytes>"
+        } else {
+            name
+        };
+        table.add(
+            &format!("mutex({situation:?}), of a client with name_prefix({prefix:?})"),
+            prefixed.mutex(name).lock().await,
         );
     }
     let mutex = client.mutex("order:42");
@@ -384,6 +406,12 @@ async fn refused_clients(table: &mut Table, flavor: Flavor) {
     table.add(
         "connect to a node of a cluster",
         Client::connect(&server.url()).await,
+    );
+    let sentinel = Sentinel::start(flavor);
+    table.varies(sentinel.addr(), "127.0.0.1:26379");
+    table.add(
+        "connect to a Sentinel",
+        Client::connect(&sentinel.url()).await,
     );
 }
 

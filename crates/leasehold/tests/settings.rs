@@ -40,6 +40,8 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         handoff = { max_in_row = 3, max_time = "2s" }
         may_duplicate = true
         token_retention = "2days"
+        name_prefix = "app:"
+        check_server = false
         label = "worker-7"
     "#;
     let seconds = Duration::from_secs;
@@ -59,6 +61,8 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         .handoff(Handoff::new(3, seconds(2)))
         .may_duplicate(true)
         .token_retention(Some(seconds(2 * 24 * 3600)))
+        .name_prefix("app:")
+        .check_server(false)
         .label("worker-7");
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
     for default in [

@@ -11,7 +11,7 @@ use std::{
 
 use common::{SOON, restricted, servers, soon};
 use leasehold::{Client, MemoryServer, Part};
-use leasehold_testkit::{Proxy, wait_until_async};
+use leasehold_testkit::{Flavor, Proxy, Server, wait_until_async};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::MakeWriter,
@@ -414,5 +414,81 @@ async fn a_client_that_may_not_ask_which_server_it_has_warns_once_if_a_multi_loc
         let said = lines.text();
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(said.contains("INFO") && said.contains("address"), "{said}");
+    }
+}
+
+/// A request on a new connection.
+async fn reconnect(server: &Server, client: &Client) {
+    server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    // The first one may find the old connection ended, and be lost with it.
+    let asked = async { while client.status("order:42").await.is_err() {} };
+    soon("it connects again", asked).await;
+}
+
+/// What was said about the server, and not about its connections.
+fn dangers(lines: &Lines) -> Vec<String> {
+    let told = lines.text();
+    let dangers = told.lines().filter(|line| line.contains("deletes keys"));
+    dangers.map(str::to_owned).collect()
+}
+
+/// Once, and again when a server says something else.
+#[tokio::test]
+async fn a_server_that_deletes_keys_is_warned_of_once_in_each_client() {
+    let _alone = ALONE.lock().await;
+    for flavor in Flavor::available() {
+        let limited = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+        let server = Server::start_with(flavor, &limited);
+        let (lines, _heard) = Lines::hear("leasehold=warn");
+        let unchecked = Client::builder().url(server.url()).check_server(false);
+        unchecked.connect().await.unwrap();
+        assert!(dangers(&lines).is_empty(), "it is turned off");
+
+        let client = Client::connect(&server.url()).await.unwrap();
+        let told = dangers(&lines);
+        assert_eq!(told.len(), 1, "{told:?}");
+        for says in [
+            &*server.addr().to_string(),
+            "allkeys-lru",
+            "set maxmemory-policy noeviction",
+        ] {
+            assert!(told[0].contains(says), "{told:?}");
+        }
+        reconnect(&server, &client).await;
+        assert_eq!(dangers(&lines), told, "it knows");
+        // The keys of locks have an end.
+        server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+        reconnect(&server, &client).await;
+        let again = dangers(&lines);
+        assert_eq!(again.len(), 2, "{again:?}");
+        assert!(again[1].contains("volatile-ttl"), "{again:?}");
+        for harmless in [["maxmemory-policy", "noeviction"], ["maxmemory", "0"]] {
+            server.cli(&["CONFIG", "SET", harmless[0], harmless[1]]);
+            reconnect(&server, &client).await;
+            Client::connect(&server.url()).await.unwrap();
+            server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"]);
+        }
+        assert_eq!(dangers(&lines), again, "it deletes nothing now");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_warned_of() {
+    let _alone = ALONE.lock().await;
+    for flavor in Flavor::available() {
+        let (primary, replica) = (Server::start(flavor), Server::start(flavor));
+        let port = primary.port().to_string();
+        replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
+        let (lines, _heard) = Lines::hear("leasehold=warn");
+        Client::connect(&replica.url()).await.unwrap();
+        let told = lines.text();
+        let of = format!("a replica of 127.0.0.1:{port}, which takes no locks");
+        assert!(told.contains(&of), "{told}");
+        replica.cli(&["CONFIG", "SET", "replica-read-only", "no"]);
+        Client::connect(&replica.url()).await.unwrap();
+        let told = lines.text();
+        assert!(told.contains("that takes writes, and loses them"), "{told}");
+        Client::connect(&primary.url()).await.unwrap();
+        assert_eq!(lines.text(), told, "the primary keeps them");
     }
 }

@@ -127,7 +127,8 @@ async fn backend(args: &Demo) -> Result<(Backend, String), Failure> {
     };
     // Before anything is drawn: a user that mistyped the URL should read that and nothing else.
     let client = server.builder()?.connect().await?;
-    let prefix = format!("leasehold-demo:{:08x}:", fastrand::u32(..));
+    let prefix = args.prefix.text()?;
+    let prefix = format!("{prefix}leasehold-demo:{:08x}:", fastrand::u32(..));
     client.status(&prefix).await?;
     Ok((Backend::Server(server), prefix))
 }

@@ -27,6 +27,7 @@ pub(crate) fn leasehold(url: &str) -> Command {
     command
         .env("LEASEHOLD_URL", url)
         .env_remove("REDIS_URL")
+        .env_remove("LEASEHOLD_PREFIX")
         .env("NO_COLOR", "1")
         .stdin(Stdio::null());
     command

@@ -51,7 +51,7 @@ impl Tokens {
 pub(crate) struct FencedWrite {
     /// Whose tokens count.
     pub(crate) name: Name,
-    pub(crate) key: Arc<str>,
+    pub(crate) key: Name,
     pub(crate) token: u64,
     pub(crate) change: Change,
 }
@@ -79,7 +79,7 @@ pub(crate) enum Written {
 #[derive(Clone, Debug)]
 pub(crate) struct FencedRead {
     pub(crate) name: Name,
-    pub(crate) key: Arc<str>,
+    pub(crate) key: Name,
     /// Of a hash.
     pub(crate) field: Option<Arc<str>>,
 }

@@ -101,7 +101,7 @@ async fn order_by_server(
         is_one_name(pair) && one.is_some() && one == next
     };
     match parts.windows(2).find(is_twice) {
-        Some(pair) => Err(twice(pair[0].id.name.as_str())),
+        Some(pair) => Err(twice(pair[0].id.name.shown())),
         None => Ok(()),
     }
 }

@@ -55,7 +55,7 @@ impl FencedStore {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> FencedStore {
         FencedStore {
             core: ClientRef::new(core),
-            name: Name::new(name),
+            name: Name::under(&core.config.name_prefix, name),
             given: name.into(),
         }
     }
@@ -191,7 +191,7 @@ impl FencedStore {
 
     async fn write(&self, key: &str, token: u64, change: Change) -> Result<(), Error> {
         let name = self.name.clone()?;
-        let key = check_key(&name, key)?;
+        let key = self.key(&name, key)?;
         if !(1..TOKENS_END).contains(&token) {
             let value = token.to_string();
             return Err(Invalid::new("token", value, "at least 1 and below 2^53")
@@ -217,7 +217,7 @@ impl FencedStore {
 
     async fn read(&self, key: &str, field: Option<&str>) -> Result<Option<Vec<u8>>, Error> {
         let name = self.name.clone()?;
-        let key = check_key(&name, key)?;
+        let key = self.key(&name, key)?;
         let step = FencedRead {
             name,
             key,
@@ -225,24 +225,25 @@ impl FencedStore {
         };
         self.core.read(step).await
     }
-}
 
-/// Any key but those of this library itself, and of the fenced mutex: a write would replace the lock, or its last token.
-fn check_key(name: &Name, key: &str) -> Result<Arc<str>, Error> {
-    let mut of_locks = [OURS_BEGIN, TOKENS_BEGIN].into_iter();
-    let limit = if key.is_empty() {
-        "at least 1 byte".to_owned()
-    } else if key == name.as_str() {
-        "other than the name, which is the lock's own key".to_owned()
-    } else if let Some(begin) = of_locks.find(|begin| key.starts_with(begin)) {
-        format!("without {begin:?} at its beginning, with which keys of locks begin")
-    } else {
-        return Ok(key.into());
-    };
-    let empty = if key.is_empty() { " (empty)" } else { "" };
-    Err(Invalid::new("key", format!("{key:?}{empty}"), limit)
-        .remedy("name the data, such as \"order:42:state\"")
-        .into())
+    /// Any key but those of this library itself, and of the fenced mutex: a write would replace the lock, or its last token.
+    fn key(&self, name: &Name, key: &str) -> Result<Name, Error> {
+        let data = Name::of_data(&self.core.config.name_prefix, key);
+        let mut of_locks = [OURS_BEGIN, TOKENS_BEGIN].into_iter();
+        let limit = if key.is_empty() {
+            "at least 1 byte".to_owned()
+        } else if data == *name {
+            "other than the name, which is the lock's own key".to_owned()
+        } else if let Some(begin) = of_locks.find(|begin| data.wire().starts_with(begin)) {
+            format!("without {begin:?} at its beginning, with which keys of locks begin")
+        } else {
+            return Ok(data);
+        };
+        let empty = if key.is_empty() { " (empty)" } else { "" };
+        Err(Invalid::new("key", format!("{key:?}{empty}"), limit)
+            .remedy("name the data, such as \"order:42:state\"")
+            .into())
+    }
 }
 
 impl fmt::Debug for FencedStore {

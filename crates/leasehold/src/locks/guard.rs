@@ -158,7 +158,7 @@ impl<K> Guard<K> {
 
     /// The name that is held.
     pub fn name(&self) -> &str {
-        self.hold().queue.id.name.as_str()
+        self.hold().queue.id.name.shown()
     }
 
     /// The owner field of this hold on the server: `<client uuid>:<lease id>`, with `:write` behind it for a writer; of a

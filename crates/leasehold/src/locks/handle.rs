@@ -47,7 +47,7 @@ pub(super) struct Settings {
 
 impl Handle {
     pub(super) fn new(core: &Arc<Core>, kind: LockKind, name: &str) -> Handle {
-        let id = Name::new(name).map(|name| LockId::new(kind, name));
+        let id = Name::under(&core.config.name_prefix, name).map(|name| LockId::new(kind, name));
         let given = match &id {
             Ok(id) => id.name.shared(),
             Err(_) => name.into(),

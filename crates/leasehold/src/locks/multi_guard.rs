@@ -68,7 +68,7 @@ impl MultiGuard {
     pub fn token(&self, name: &str) -> Option<u64> {
         let mut fenced = self.parts.iter().map(Guard::hold).filter(|hold| {
             let id = &hold.queue.id;
-            id.kind == LockKind::FencedMutex && id.name.as_str() == name
+            id.kind == LockKind::FencedMutex && **id.name.shown() == *name
         });
         fenced.next().map(|hold| hold.token())
     }

@@ -3,7 +3,7 @@
 //! Promise: a valid guard holds all of its parts, each of them as its own kind promises, among all processes, Redisson's
 //! included; a caller that does not get a guard holds none. Keys: those of the parts. Source: Redisson `RedissonMultiLock`.
 
-use std::{cmp::Ordering, fmt, future::Future, panic::Location, sync::Arc, time::Duration};
+use std::{fmt, future::Future, panic::Location, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
@@ -289,7 +289,7 @@ impl MultiLock {
                     request.id = request.id.for_caller(&request.spec);
                 }
             }
-            let names = requests.iter().map(|part| part.id.name.as_str());
+            let names = requests.iter().map(|part| &**part.id.name.shown());
             let scope = Scope::of_locks(names);
             scope.enter(|| requests.iter().for_each(|part| story::asks(&part.id)));
             let acquiring = multi::acquire(&mut requests, patience);
@@ -327,23 +327,18 @@ fn in_order(parts: Vec<(Handle, Access)>) -> Result<Arc<[(Handle, Access)]>, Err
             .remedy("lock one name that stands for all of them")
             .into());
     }
-    for (handle, _) in &parts {
-        handle.id()?;
+    let mut keyed = Vec::with_capacity(parts.len());
+    for part in parts {
+        let name = part.0.id()?.name.clone();
+        keyed.push(((name, part.0.core().backend.server()), part));
     }
-    let mut keyed: Vec<_> = parts
-        .into_iter()
-        .map(|part| (part.0.core().backend.server(), part))
-        .collect();
-    keyed.sort_by(|(server, (one, _)), (other_server, (other, _))| {
-        let by_name = one.name().cmp(other.name());
-        by_name.then_with(|| server.cmp(other_server))
-    });
+    keyed.sort_by(|(one, _), (other, _)| one.cmp(other));
     for pair in keyed.windows(2) {
-        let [(server, (one, _)), (other_server, (other, _))] = pair else {
+        let [(one, _), (other, _)] = pair else {
             continue;
         };
-        if (one.name().cmp(other.name())).then(server.cmp(other_server)) == Ordering::Equal {
-            return Err(multi::twice(one.name()));
+        if one == other {
+            return Err(multi::twice(one.0.shown()));
         }
     }
     Ok(keyed.into_iter().map(|(_, part)| part).collect())

@@ -13,6 +13,7 @@ pub mod redisson;
 pub mod rw;
 pub mod rw_beliefs;
 pub mod rw_scripts;
+pub mod sentinel;
 pub mod wire;
 
 use std::{

@@ -137,7 +137,11 @@ impl MemoryServer {
     pub fn names(&self) -> Vec<String> {
         let mut store = self.0.store.lock();
         store.set_clock(self.0.origin.elapsed());
-        let mut names: Vec<_> = store.held.keys().map(|id| id.name.to_string()).collect();
+        let mut names: Vec<_> = store
+            .held
+            .keys()
+            .map(|id| id.name.wire().to_owned())
+            .collect();
         names.dedup();
         names
     }
@@ -148,7 +152,7 @@ impl MemoryServer {
     pub fn expire(&self, name: &str) -> bool {
         let mut store = self.0.store.lock();
         let before = store.held.len();
-        store.held.retain(|id, _| id.name.as_str() != name);
+        store.held.retain(|id, _| id.name.wire() != name);
         store.held.len() < before
     }
 
@@ -291,7 +295,7 @@ impl MemoryServer {
     #[doc(hidden)]
     pub fn holders(&self, name: &str) -> Vec<crate::sim::Held> {
         let store = self.0.store.lock();
-        let ids = store.held.keys().filter(|id| id.name.as_str() == name);
+        let ids = store.held.keys().filter(|id| id.name.wire() == name);
         ids.flat_map(|id| store.held(id)).collect()
     }
 

@@ -8,8 +8,8 @@ use redis::{
 };
 
 use super::{
-    connect::ServerId,
     failure::{classify, in_words},
+    greeting::ServerId,
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
     target::Target,
@@ -28,7 +28,7 @@ pub(super) struct Commands {
 impl Commands {
     /// Sends nothing yet.
     pub(super) fn new(target: Arc<Target>, name: String, config: &Config, home: &Home) -> Commands {
-        let dialler = Dialler::new(target, name, config.connect_timeout);
+        let dialler = Dialler::new(target, name, config);
         Commands {
             lanes: Lanes::new(dialler, home),
             home: home.clone(),

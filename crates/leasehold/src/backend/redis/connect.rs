@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{ConnectionAddr, ErrorKind, RedisError, Value, aio::PubSub};
+use redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError, aio::PubSub};
 use tokio::net::{TcpStream, UnixStream};
 
 #[cfg(feature = "tls")]
@@ -61,37 +61,13 @@ impl From<RedisError> for NoConnection {
     }
 }
 
-/// What tells a server apart from others for all processes, whichever address they use.
-#[derive(Clone, Debug)]
-pub(super) enum ServerId {
-    /// It has not been asked, or could not say it just then.
-    NotYet,
-    /// One is made at each start of a server.
-    RunId(String),
-    /// It does not say: our user may not ask.
-    Refused,
-}
-
-impl ServerId {
-    /// From the answer to `INFO`.
-    pub(super) fn of(info: Result<Value, Failure>) -> ServerId {
-        let info = match info {
-            Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-            Err(failure) if failure.is_final() => return ServerId::Refused,
-            Err(_) => return ServerId::NotYet,
-        };
-        let id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
-        id.map_or(ServerId::Refused, |id| ServerId::RunId(id.to_owned()))
-    }
-}
-
 impl Target {
-    /// A connection for commands, which lives on the runtime that polls this.
+    /// A connection for commands, with this login, which lives on the runtime that polls this.
     pub(super) async fn commands(
         &self,
+        login: &RedisConnectionInfo,
         progress: &DialProgress,
     ) -> Result<Connection, NoConnection> {
-        let login = self.info.redis_settings();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let stream = self.shake_hands(tls, progress).await?;

@@ -37,11 +37,11 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
         Change::SetField(field, value) => (&SET_FIELD, Some(field), Some(value)),
         Change::DeleteField(field) => (&DELETE_FIELD, Some(field), None),
     };
-    let bytes = step.key.len() + field.map_or(0, |field| field.len());
+    let bytes = step.key.wire().len() + field.map_or(0, |field| field.len());
     let bytes = bytes + value.map_or(0, |value| value.len());
     let mut call = Call::new(script, 2, 4, bytes + 128)
         .text(step.name.fence_key())
-        .arg(&*step.key)
+        .arg(step.key.wire())
         .arg(step.token)
         .arg(caller.token_ms);
     if let Some(field) = field {
@@ -61,9 +61,9 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
 
 pub(super) fn read(caller: &Caller, step: &FencedRead) -> Reply<Option<Vec<u8>>> {
     let call = match &step.field {
-        None => Call::new(&GET, 1, 0, step.key.len()).arg(&*step.key),
-        Some(field) => Call::new(&GET_FIELD, 1, 1, step.key.len() + field.len())
-            .arg(&*step.key)
+        None => Call::new(&GET, 1, 0, step.key.wire().len()).arg(step.key.wire()),
+        Some(field) => Call::new(&GET_FIELD, 1, 1, step.key.wire().len() + field.len())
+            .arg(step.key.wire())
             .arg(&**field),
     };
     caller.call(call, |reply| match reply {

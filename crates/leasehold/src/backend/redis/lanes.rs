@@ -18,7 +18,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use redis::{ErrorKind, RedisError, Value};
+use redis::RedisError;
 use tokio::{
     runtime::{Handle, Id, RuntimeFlavor},
     sync::{Notify, futures::Notified},
@@ -27,14 +27,16 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connect::{DialProgress, NoConnection, ServerId},
-    failure::{classify, in_words},
+    connect::DialProgress,
+    failure::in_words,
+    greeting::{Outlook, ServerId},
     link::Connection,
     target::Target,
 };
 use crate::{
     backend::Failure,
     callout,
+    config::Config,
     error::Cause,
     home::{Home, ThreadGone},
 };
@@ -614,19 +616,25 @@ pub(super) struct Dialler {
     identity: Mutex<ServerId>,
     /// That it refuses to say which one it is.
     has_warned: Once,
+    /// Whether to say that the server may forget locks.
+    warns: bool,
+    /// Whether it may, as was known last.
+    outlook: Mutex<Outlook>,
     /// The client was shut down.
     is_shut: AtomicBool,
 }
 
 impl Dialler {
-    pub(super) fn new(target: Arc<Target>, name: String, connect_timeout: Duration) -> Dialler {
+    pub(super) fn new(target: Arc<Target>, name: String, config: &Config) -> Dialler {
         Dialler {
             target,
             name,
-            connect_timeout,
+            connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
             identity: Mutex::new(ServerId::NotYet),
             has_warned: Once::new(),
+            warns: config.check_server,
+            outlook: Mutex::new(Outlook::Unknown),
             is_shut: AtomicBool::new(false),
         }
     }
@@ -636,35 +644,13 @@ impl Dialler {
     async fn dial(&self) -> Result<Connection, Failure> {
         let progress = DialProgress::default();
         let dialling = async {
-            let mut connection = self.target.commands(&progress).await?;
-            let mut greeting = redis::pipe();
-            greeting.cmd("CLIENT").arg("SETNAME").arg(&self.name);
-            // A server outside of a cluster, or one that forbids it, answers with an error.
-            greeting.cmd("CLUSTER").arg("MYID");
-            greeting.cmd("INFO").arg("server");
-            let multiplexed = &mut connection.multiplexed;
-            let answers = multiplexed.send_packed_commands(&greeting, 0, 3).await;
-            if let Ok([_, Value::BulkString(_), _]) = answers.as_deref() {
-                return Err(NoConnection::Unfit(Arc::new(InCluster)));
-            }
-            let info = answers.as_ref().ok().and_then(|answers| answers.last());
-            let info = info.cloned().unwrap_or(Value::Nil).extract_error();
-            let identity = ServerId::of(info.map_err(classify));
-            let named = answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil));
-            match named.and_then(Value::extract_error) {
-                // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
-                // refuses everything.
-                Err(error)
-                    if error.code() == Some("NOAUTH")
-                        || !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
-                {
-                    Err(error.into())
-                }
-                _ => {
-                    *self.identity.lock() = identity;
-                    Ok(connection)
-                }
-            }
+            let (connection, greeted) = self
+                .target
+                .greeted(&self.name, self.warns, &progress)
+                .await?;
+            *self.identity.lock() = greeted.identity;
+            self.warn_of(greeted.outlook);
+            Ok(connection)
         };
         // The login is part of it, and has no timeout of its own.
         match tokio::time::timeout(self.connect_timeout, dialling).await {
@@ -676,10 +662,21 @@ impl Dialler {
             Err(_) => Err(Failure::NotSent(progress.silent(self.connect_timeout))),
         }
     }
-}
 
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the server is a node of a cluster, and this version does not know clusters; use a server outside of one"
-)]
-struct InCluster;
+    /// Warns of a server that may forget locks, unless the last one has said the same.
+    fn warn_of(&self, outlook: Outlook) {
+        let is_known = {
+            let mut last = self.outlook.lock();
+            let is_known = outlook == Outlook::Unknown || *last == outlook;
+            if !is_known {
+                last.clone_from(&outlook);
+            }
+            is_known
+        };
+        if !is_known && let Outlook::Bad(danger) = outlook {
+            callout::quietly(
+                || tracing::warn!(target: "leasehold", server = %self.target, "{danger}"),
+            );
+        }
+    }
+}

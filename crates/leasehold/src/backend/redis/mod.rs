@@ -9,6 +9,7 @@ mod commands;
 mod connect;
 mod failure;
 mod fenced_store;
+mod greeting;
 mod kinds;
 mod lanes;
 mod link;

@@ -26,7 +26,7 @@ pub(super) struct Fences {
     last: HashMap<LockId, Kept>,
     /// The newest tokens that were seen in writes.
     seen: HashMap<Name, Kept>,
-    data: HashMap<Arc<str>, Datum>,
+    data: HashMap<Name, Datum>,
     /// The time when the store's clock began, since 1970. Zero in a simulation.
     pub(super) epoch: Duration,
     /// How long the client that takes the present step has tokens kept.
@@ -121,13 +121,13 @@ impl Fences {
         match (&step.change, found) {
             (Change::Set(value), _) => {
                 let text = Datum::Text(Arc::clone(value));
-                self.data.insert(Arc::clone(&step.key), text);
+                self.data.insert(step.key.clone(), text);
             }
             (Change::Delete, _) => drop(self.data.remove(&step.key)),
             (Change::SetField(field, value), None) => {
                 let fields = BTreeMap::from([(Arc::clone(field), Arc::clone(value))]);
                 let hash = Datum::Hash(fields);
-                self.data.insert(Arc::clone(&step.key), hash);
+                self.data.insert(step.key.clone(), hash);
             }
             (Change::SetField(field, value), Some(Datum::Hash(hash))) => {
                 hash.insert(Arc::clone(field), Arc::clone(value));

@@ -69,7 +69,7 @@ fn timeouts_key(name: &Name) -> Key<'_> {
 /// The call of a script that knows the queue, with `more` arguments behind the common ones.
 fn line(script: &'static Script, caller: &Caller, id: &LockId, more: usize) -> Call {
     Call::new(script, 5, 3 + more, size_hint(&id.name, 7))
-        .arg(id.name.as_str())
+        .arg(id.name.wire())
         .text(queue_key(&id.name))
         .text(id.gone_prefix())
         .text(timeouts_key(&id.name))
@@ -146,7 +146,7 @@ impl Wire for FairMutexWire {
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 2, 0, size_hint(&id.name, 2))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(queue_key(&id.name));
         caller.inspect(call, inspection)
     }

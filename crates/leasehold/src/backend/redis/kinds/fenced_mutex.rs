@@ -64,7 +64,7 @@ impl Wire for FencedMutexWire {
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 4, 5, size_hint(&id.name, 4))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(token_key(&id.name))
@@ -86,7 +86,7 @@ impl Wire for FencedMutexWire {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(token_key(&id.name))
@@ -126,7 +126,7 @@ impl Wire for FencedMutexWire {
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 3, 1, size_hint(&id.name, 4))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(token_key(&id.name))
             .text(id.queue_key())
             .text(channel(&id.name));
@@ -144,7 +144,7 @@ impl Wire for FencedMutexWire {
 
     fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 4, 3, size_hint(&id.name, 6))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(token_key(&id.name))

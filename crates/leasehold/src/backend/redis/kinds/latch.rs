@@ -24,7 +24,7 @@ pub(super) struct LatchWire;
 
 /// Redisson's channel: in braces of its own, also around a name that has some.
 fn channel(name: &Name) -> String {
-    format!("redisson_countdownlatch__channel__{{{}}}", name.as_str())
+    format!("redisson_countdownlatch__channel__{{{}}}", name.wire())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ impl LatchWire {
     fn step(caller: &Caller, id: &LockId, step: (&'static str, u32), once: Once) -> Reply<i64> {
         let (what, number) = step;
         let call = Call::new(&STEP, 2, 4, size_hint(&id.name, 3))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.gone_key(&caller.client, once.number))
             .arg(channel(&id.name))
             .arg(what)
@@ -87,7 +87,7 @@ impl Wire for LatchWire {
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .arg(channel(&id.name));
         caller.call(call, inspection)
     }

@@ -135,7 +135,7 @@ pub(super) fn to_set(step: &Acquire) -> (u32, bool) {
 /// A call that begins with the two keys of a semaphore; `keys` in all.
 fn call(script: &'static Script, name: &Name, keys: usize, args: usize) -> Call {
     Call::new(script, keys, args, size_hint(name, keys + 1))
-        .arg(name.as_str())
+        .arg(name.wire())
         .text(out(name))
 }
 

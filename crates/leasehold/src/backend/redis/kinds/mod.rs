@@ -155,7 +155,7 @@ impl<T: fmt::Display> fmt::Display for OrEmpty<T> {
 
 /// About how many bytes a call takes that repeats a name `times`, with the owner and the text around them.
 fn size_hint(name: &Name, times: usize) -> usize {
-    times * (name.as_str().len() + 32) + 3 * 64
+    times * (name.wire().len() + 32) + 3 * 64
 }
 
 fn int(reply: &Value) -> Option<i64> {

@@ -58,7 +58,7 @@ impl Wire for MutexWire {
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 3, 4, size_hint(&id.name, 3))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.gone_key(&caller.client, step.lease))
             .text(id.queue_key())
             .text(OwnerField::of(caller, step.lease))
@@ -72,7 +72,7 @@ impl Wire for MutexWire {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 3, 10, size_hint(&id.name, 5))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(OwnerField::of(caller, step.lease))
@@ -97,7 +97,7 @@ impl Wire for MutexWire {
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, asked + 2, names);
         for renew in batch {
-            call = call.arg(renew.id.name.as_str());
+            call = call.arg(renew.id.name.wire());
         }
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
@@ -110,7 +110,7 @@ impl Wire for MutexWire {
 
     fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&EXTEND, 1, 2, size_hint(&step.id.name, 1))
-            .arg(step.id.name.as_str())
+            .arg(step.id.name.wire())
             .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms);
         caller.call(call, extended)
@@ -118,7 +118,7 @@ impl Wire for MutexWire {
 
     fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
         let call = Call::new(&COUNT, 1, 2, size_hint(&step.id.name, 1))
-            .arg(step.id.name.as_str())
+            .arg(step.id.name.wire())
             .text(OwnerField::of(caller, step.lease))
             .arg(step.holds);
         caller.call(call, counted)
@@ -126,7 +126,7 @@ impl Wire for MutexWire {
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(channel(&id.name));
         caller.inspect(call, inspection)
@@ -134,7 +134,7 @@ impl Wire for MutexWire {
 
     fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 3, 2, size_hint(&id.name, 5))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(channel(&id.name))

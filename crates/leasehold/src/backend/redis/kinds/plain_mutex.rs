@@ -50,7 +50,7 @@ impl Wire for PlainMutexWire {
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 3, 4, size_hint(&id.name, 3))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.gone_key(&caller.client, step.lease))
             .text(id.queue_key())
             .text(OwnerField::of(caller, step.lease))
@@ -64,7 +64,7 @@ impl Wire for PlainMutexWire {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 3, 10, size_hint(&id.name, 5))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(OwnerField::of(caller, step.lease))
@@ -91,7 +91,7 @@ impl Wire for PlainMutexWire {
 
     fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&EXTEND, 1, 2, size_hint(&step.id.name, 1))
-            .arg(step.id.name.as_str())
+            .arg(step.id.name.wire())
             .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms);
         caller.call(call, extended)
@@ -115,7 +115,7 @@ impl Wire for PlainMutexWire {
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 2, 1, size_hint(&id.name, 3))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.free_channel());
         caller.inspect(call, inspection)
@@ -123,7 +123,7 @@ impl Wire for PlainMutexWire {
 
     fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 3, 2, size_hint(&id.name, 5))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(id.queue_key())
             .text(id.gone_prefix())
             .text(id.free_channel())
@@ -136,7 +136,7 @@ fn renew(caller: &Caller, batch: &[Renew<'_>]) -> Call {
     let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
     let mut call = Call::new(&RENEW, batch.len(), batch.len() + 2, names);
     for renew in batch {
-        call = call.arg(renew.id.name.as_str());
+        call = call.arg(renew.id.name.wire());
     }
     for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
         call = call.arg(run[0].lease_ms).arg(run.len());

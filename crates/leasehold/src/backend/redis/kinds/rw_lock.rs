@@ -151,7 +151,7 @@ impl Wire for RwLockWire {
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 4, 7, size_hint(&id.name, 6))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
@@ -169,7 +169,7 @@ impl Wire for RwLockWire {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
@@ -199,7 +199,7 @@ impl Wire for RwLockWire {
         let mut call = Call::new(&RENEW, 2 * asked, asked + 2, names);
         for renew in batch {
             let name = &renew.id.name;
-            call = call.arg(name.as_str()).text(timeouts(name));
+            call = call.arg(name.wire()).text(timeouts(name));
         }
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
@@ -212,7 +212,7 @@ impl Wire for RwLockWire {
 
     fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&EXTEND, 2, 2, size_hint(&step.id.name, 2))
-            .arg(step.id.name.as_str())
+            .arg(step.id.name.wire())
             .text(timeouts(&step.id.name))
             .text(Field::of(caller, step.access, step.lease))
             .arg(step.lease_ms);
@@ -222,7 +222,7 @@ impl Wire for RwLockWire {
     fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
         let id = &step.id;
         let call = Call::new(&COUNT, 3, 6, size_hint(&id.name, 5))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(Field::of(caller, step.access, step.lease))
@@ -237,7 +237,7 @@ impl Wire for RwLockWire {
     fn downgrade(&self, caller: &Caller, step: Downgrade) -> Reply<bool> {
         let id = &step.id;
         let call = Call::new(&DOWNGRADE, 4, 4, size_hint(&id.name, 6))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())
@@ -250,7 +250,7 @@ impl Wire for RwLockWire {
 
     fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 3, 1, size_hint(&id.name, 4))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(channel(&id.name));
@@ -259,7 +259,7 @@ impl Wire for RwLockWire {
 
     fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 4, 2, size_hint(&id.name, 6))
-            .arg(id.name.as_str())
+            .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
             .text(id.gone_prefix())

@@ -58,7 +58,7 @@ fn channel(name: &Name) -> impl fmt::Display + '_ {
 /// A call that begins with the two keys of a semaphore; `keys` in all.
 fn call(script: &'static Script, id: &LockId, keys: usize, args: usize) -> Call {
     Call::new(script, keys, args, size_hint(&id.name, keys + 1))
-        .arg(id.name.as_str())
+        .arg(id.name.wire())
         .text(id.out_key())
 }
 

@@ -26,7 +26,7 @@ pub(in crate::backend::redis) fn acquire_all(
     let bytes = steps.iter().map(|step| size_hint(&step.id.name, 3)).sum();
     let mut call = Call::new(&ACQUIRE_ALL, 2 * steps.len(), 2 * steps.len(), bytes);
     for step in steps {
-        call = call.arg(step.id.name.as_str());
+        call = call.arg(step.id.name.wire());
     }
     for step in steps {
         call = call.text(step.id.gone_key(&caller.client, step.lease));
@@ -49,7 +49,7 @@ pub(in crate::backend::redis) fn release_all(
     let mut call = Call::new(&RELEASE_ALL, 3 * steps.len(), 5 * steps.len(), bytes);
     for step in steps {
         call = call
-            .arg(step.id.name.as_str())
+            .arg(step.id.name.wire())
             .text(step.id.queue_key())
             .text(step.id.gone_prefix());
     }

@@ -1,0 +1,221 @@
+//! What a new connection begins with: the server learns who the client is, and says what it is itself.
+
+use std::{fmt, sync::Arc};
+
+use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
+
+use super::{
+    connect::{DialProgress, NoConnection},
+    failure::classify,
+    link::Connection,
+    target::Target,
+};
+use crate::backend::Failure;
+
+/// What tells a server apart from others for all processes, whichever address they use.
+#[derive(Clone, Debug)]
+pub(super) enum ServerId {
+    /// It has not been asked, or could not say it just then.
+    NotYet,
+    /// One is made at each start of a server.
+    RunId(String),
+    /// It does not say: our user may not ask.
+    Refused,
+}
+
+impl ServerId {
+    /// From the answer to `INFO`.
+    pub(super) fn of(info: Result<Value, Failure>) -> ServerId {
+        let info = match info {
+            Ok(info) => text(info),
+            Err(failure) if failure.is_final() => return ServerId::Refused,
+            Err(_) => return ServerId::NotYet,
+        };
+        let id = field(&info, "run_id");
+        id.map_or(ServerId::Refused, |id| ServerId::RunId(id.to_owned()))
+    }
+}
+
+/// What a server has said of itself.
+pub(super) struct Greeted {
+    pub(super) identity: ServerId,
+    pub(super) outlook: Outlook,
+}
+
+/// Whether a server keeps the locks that it was told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outlook {
+    /// It was not asked, or has not said.
+    Unknown,
+    Good,
+    Bad(Danger),
+}
+
+/// Why a server may forget locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Danger {
+    /// It deletes keys when its memory is full, by this policy.
+    Evicts(String),
+    /// It is a replica of this primary.
+    Replica { of: String, takes_writes: bool },
+}
+
+impl Danger {
+    /// From the answers to `INFO memory` and `INFO replication`.
+    fn of(memory: &str, replication: &str) -> Option<Danger> {
+        if field(replication, "role") == Some("slave") {
+            let of = |name| field(replication, name).unwrap_or("?");
+            return Some(Danger::Replica {
+                of: format!("{}:{}", of("master_host"), of("master_port")),
+                takes_writes: field(replication, "slave_read_only") == Some("0"),
+            });
+        }
+        let policy = field(memory, "maxmemory_policy")?;
+        // Without a limit it never evicts.
+        let is_limited = field(memory, "maxmemory").is_some_and(|most| most != "0");
+        // The keys of locks have an end, so the policies for such keys find them, too.
+        (is_limited && policy != "noeviction").then(|| Danger::Evicts(policy.to_owned()))
+    }
+}
+
+impl fmt::Display for Danger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Danger::Evicts(policy) => write!(
+                f,
+                "the server deletes keys when its memory is full (maxmemory-policy {policy}), and a lock whose key it deletes \
+                 may have two holders; set maxmemory-policy noeviction, or use a server of its own for locks"
+            ),
+            Danger::Replica {
+                of,
+                takes_writes: false,
+            } => write!(
+                f,
+                "the server is a replica of {of}, which takes no locks and forgets what its primary forgets; connect to the \
+                 primary"
+            ),
+            Danger::Replica {
+                of,
+                takes_writes: true,
+            } => write!(
+                f,
+                "the server is a replica of {of} that takes writes, and loses them when it follows its primary again, so a lock \
+                 may have two holders; connect to the primary"
+            ),
+        }
+    }
+}
+
+impl Target {
+    /// A connection on which client and server have greeted each other: under this name the client stands in `CLIENT LIST`.
+    pub(super) async fn greeted(
+        &self,
+        name: &str,
+        asks_for_danger: bool,
+        progress: &DialProgress,
+    ) -> Result<(Connection, Greeted), NoConnection> {
+        let login = self.info.redis_settings();
+        let mut connection = match self.commands(login, progress).await {
+            Err(NoConnection::Redis(error)) if is_answer(&error) => {
+                // A Sentinel has no databases, and mostly other users than its servers.
+                if self.is_sentinel(progress).await {
+                    return Err(NoConnection::Unfit(Arc::new(Sentinel)));
+                }
+                return Err(error.into());
+            }
+            other => other?,
+        };
+        let mut greeting = redis::pipe();
+        greeting.cmd("CLIENT").arg("SETNAME").arg(name);
+        // A server outside of a cluster, or one that forbids it, answers with an error.
+        greeting.cmd("CLUSTER").arg("MYID");
+        // Redis 6.2 tells one section at a time, or all.
+        greeting.cmd("INFO").arg("server");
+        let mut asked = 3;
+        if asks_for_danger {
+            greeting.cmd("INFO").arg("memory");
+            greeting.cmd("INFO").arg("replication");
+            asked = 5;
+        }
+        let multiplexed = &mut connection.multiplexed;
+        let answers = multiplexed
+            .send_packed_commands(&greeting, 0, asked)
+            .await?;
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
+        let (named, cluster, server) = (next(), next(), next());
+        let (memory, replication) = (next(), next());
+        if let Ok(Value::BulkString(_)) = cluster {
+            return Err(NoConnection::Unfit(Arc::new(InCluster)));
+        }
+        if server.as_ref().is_ok_and(says_sentinel) {
+            return Err(NoConnection::Unfit(Arc::new(Sentinel)));
+        }
+        match named {
+            // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
+            // refuses everything.
+            Err(error) if error.code() == Some("NOAUTH") || !is_answer(&error) => Err(error.into()),
+            _ => {
+                let outlook = match (memory, replication) {
+                    (Ok(memory), Ok(replication)) if asks_for_danger => {
+                        Danger::of(&text(memory), &text(replication))
+                            .map_or(Outlook::Good, Outlook::Bad)
+                    }
+                    _ => Outlook::Unknown,
+                };
+                let identity = ServerId::of(server.map_err(classify));
+                Ok((connection, Greeted { identity, outlook }))
+            }
+        }
+    }
+
+    /// Whether a server that has refused the login is a Sentinel, which says so without one.
+    async fn is_sentinel(&self, progress: &DialProgress) -> bool {
+        let no_login = RedisConnectionInfo::default();
+        let Ok(mut connection) = self.commands(&no_login, progress).await else {
+            return false;
+        };
+        let mut info = redis::cmd("INFO");
+        let multiplexed = &mut connection.multiplexed;
+        let said = multiplexed.send_packed_command(info.arg("server")).await;
+        said.is_ok_and(|info| says_sentinel(&info))
+    }
+}
+
+/// Whether the server has said it, in answer to a command.
+fn is_answer(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed
+    )
+}
+
+fn says_sentinel(info: &Value) -> bool {
+    let info = text(info.clone());
+    // Redis' name of it, and Valkey's.
+    ["redis_mode", "server_mode"]
+        .iter()
+        .any(|mode| field(&info, mode) == Some("sentinel"))
+}
+
+/// An answer to `INFO`.
+fn text(info: Value) -> String {
+    redis::from_redis_value(info).unwrap_or_default()
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.find_map(|(field, value)| (field == name).then_some(value))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server is a node of a cluster, and this version does not know clusters; use a server outside of one"
+)]
+struct InCluster;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server is a Sentinel, which keeps no locks; give the address of the primary, as `SENTINEL get-master-addr-by-name` says it"
+)]
+struct Sentinel;

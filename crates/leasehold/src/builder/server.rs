@@ -1,0 +1,73 @@
+//! What the server is like: who else uses it, how it was set up, and what stands before it.
+
+use super::ClientBuilder;
+
+impl ClientBuilder {
+    /// Puts this before each name on the server, such as `"app:"`. Default: nothing.
+    ///
+    /// It is part of the name there, in all keys and channels: `order:42` behind the prefix `app:`, and `app:order:42` without
+    /// one, are the same lock. Users see the name without it: in guards, errors,
+    /// events, logs and [`Status`](crate::Status). The keys of a [`FencedStore`](crate::FencedStore) get it, too. A
+    /// [`MemoryServer`](crate::MemoryServer) is a server: its methods take, and give, names with the prefix.
+    ///
+    /// Prefix and name have at most 1024 bytes together, and what is asked of a name is asked of both together. What Redisson's
+    /// `NameMapper` is used for.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let shop = Client::builder().memory(&server).name_prefix("shop:").connect().await?;
+    /// let guard = shop.mutex("order:42").lock().await?;
+    /// assert_eq!(guard.name(), "order:42");
+    /// assert_eq!(server.names(), ["shop:order:42"]);
+    ///
+    /// let plain = Client::builder().memory(&server).connect().await?;
+    /// assert!(plain.mutex("shop:order:42").try_lock().await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `Config#setNameMapper`.
+    #[doc(alias("NameMapper", "setNameMapper"))]
+    pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.config.name_prefix = prefix.into();
+        self
+    }
+
+    /// Whether to look, at connect, if the server may forget locks, and to warn if it may. Default: `true`.
+    ///
+    /// It may if it deletes keys when its memory is full: a `maxmemory-policy` other than `noeviction`, with a `maxmemory`. It also may
+    /// if it is a replica. That is no error. One warning by `tracing` says what to do: once per client, and again when a server says
+    /// something else after a reconnect. The server is asked by `INFO` only, in the greeting of each connection. Where the user may
+    /// not ask, there is no warning.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::Client;
+    ///
+    /// // A rented server that evicts, behind a proxy that repeats requests: both are known.
+    /// let builder = Client::builder().url("redis://rented/").check_server(false).may_duplicate(true);
+    /// let client = builder.connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    pub fn check_server(mut self, check: bool) -> Self {
+        self.config.check_server = check;
+        self
+    }
+
+    /// Says that something between this client and the server may send a request twice, such as a proxy that repeats
+    /// requests. Default: `false`.
+    ///
+    /// Each release then leaves a tombstone on the server for half a minute ([keys](crate::docs::keys)), so that a second copy of a
+    /// request of before cannot take the name again. Without it such a copy costs others a lease of waiting; of a
+    /// [`Semaphore`](crate::Semaphore), which has no lease, it takes permits that no guard holds, until
+    /// [`force_unlock`](crate::Semaphore::force_unlock) or [`add_permits`](crate::Semaphore::add_permits) gives them back.
+    pub fn may_duplicate(mut self, may: bool) -> Self {
+        self.config.may_duplicate = may;
+        self
+    }
+}
