@@ -27,8 +27,8 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connect::{DialProgress, NoConnection, ServerId},
-    failure::{classify, in_words},
+    connect::{DialProgress, HungUp, NoConnection, ServerId},
+    failure::{classify, in_words, refuses_all},
     link::Connection,
     target::Target,
 };
@@ -37,6 +37,7 @@ use crate::{
     callout,
     error::Cause,
     home::{Home, ThreadGone},
+    outage::Outage,
 };
 
 /// After this many unanswered commands in a row the connection is taken for dead: a half-open socket never says so.
@@ -307,6 +308,10 @@ impl Lanes {
         }
     }
 
+    pub(super) fn outage(&self) -> &Outage {
+        &self.dialler.outage
+    }
+
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
@@ -529,7 +534,7 @@ impl Lane {
         drop(state);
         drop(was);
         callout::quietly(|| {
-            tracing::warn!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
+            tracing::debug!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
         self.begin_to_reconnect();
@@ -552,7 +557,12 @@ impl Lane {
                     );
                     return;
                 }
-                Err(failure) if strong.tries_again_after(&failure) => {}
+                Err(failure) if strong.tries_again_after(&failure) => {
+                    // A server that ends hangs up first. The next attempt says what has become of it.
+                    if pause > RECONNECT_FIRST || !failure.cause().is::<HungUp>() {
+                        dialler.outage.goes_on(failure.cause());
+                    }
+                }
                 Err(_) => return,
             }
             let wanted = Arc::clone(&strong.wanted);
@@ -616,10 +626,16 @@ pub(super) struct Dialler {
     has_warned: Once,
     /// The client was shut down.
     is_shut: AtomicBool,
+    outage: Arc<Outage>,
 }
 
 impl Dialler {
-    pub(super) fn new(target: Arc<Target>, name: String, connect_timeout: Duration) -> Dialler {
+    pub(super) fn new(
+        target: Arc<Target>,
+        name: String,
+        connect_timeout: Duration,
+        outage: Arc<Outage>,
+    ) -> Dialler {
         Dialler {
             target,
             name,
@@ -628,6 +644,7 @@ impl Dialler {
             identity: Mutex::new(ServerId::NotYet),
             has_warned: Once::new(),
             is_shut: AtomicBool::new(false),
+            outage,
         }
     }
 
@@ -647,6 +664,10 @@ impl Dialler {
             if let Ok([_, Value::BulkString(_), _]) = answers.as_deref() {
                 return Err(NoConnection::Unfit(Arc::new(InCluster)));
             }
+            let refuses_all = answers.as_deref().is_ok_and(|answers| {
+                let mut answers = answers.iter().cloned().map(Value::extract_error);
+                answers.any(|answer| answer.is_err_and(|error| refuses_all(&error)))
+            });
             let info = answers.as_ref().ok().and_then(|answers| answers.last());
             let info = info.cloned().unwrap_or(Value::Nil).extract_error();
             let identity = ServerId::of(info.map_err(classify));
@@ -662,6 +683,9 @@ impl Dialler {
                 }
                 _ => {
                     *self.identity.lock() = identity;
+                    if !refuses_all {
+                        self.outage.is_over();
+                    }
                     Ok(connection)
                 }
             }
