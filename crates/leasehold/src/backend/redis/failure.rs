@@ -39,7 +39,7 @@ pub(super) fn classify(error: RedisError) -> Failure {
     }
 }
 
-/// The server refuses whatever it is asked, for now.
+/// The server refuses every request, for now.
 pub(super) fn refuses_all(error: &RedisError) -> bool {
     matches!(
         error.code(),
