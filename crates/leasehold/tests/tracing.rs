@@ -373,12 +373,12 @@ async fn an_outage_of_a_server_is_one_line_when_it_begins_and_one_when_it_ends()
         let [begins, ends] = outage[..] else {
             panic!("{case}: {outage:#?}");
         };
-        let cause = if is_killed {
+        let why = if is_killed {
             "cause=no server listens there; start it, or check host and port"
         } else {
             "cause=no answer within "
         };
-        for said in ["WARN", "the server cannot be used, trying again", cause] {
+        for said in ["WARN", "the server cannot be used, trying again", why] {
             assert!(begins.contains(said), "{case}: {begins}");
         }
         for said in ["INFO", "the server can be used again", "after="] {

@@ -64,6 +64,16 @@ enum FirstAttempt {
     Busy(Option<Duration>),
 }
 
+impl FirstAttempt {
+    /// With what the server has said of the holder.
+    fn said(self, answer: &Result<Acquired, Failure>) -> FirstAttempt {
+        match (self, answer) {
+            (FirstAttempt::Busy(_), Ok(Acquired::Held { ttl, .. })) => FirstAttempt::Busy(*ttl),
+            (first, _) => first,
+        }
+    }
+}
+
 /// Takes a lock whose order is the server's if it is free, and no other waits. Where another task of this process has it, the
 /// server is not asked.
 pub(crate) async fn try_in_turn(core: &Arc<Core>, id: &LockId, spec: Spec) -> WaitResult {
@@ -435,12 +445,7 @@ async fn first_attempt(
                     ticket.refused();
                     queue.is_unset(&core, &mut state, &answer);
                     let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
-                    return Ok(match (first, answer) {
-                        (FirstAttempt::Busy(_), Ok(Acquired::Held { ttl, .. })) => {
-                            FirstAttempt::Busy(ttl)
-                        }
-                        (first, _) => first,
-                    });
+                    return Ok(first.said(&answer));
                 }
                 Err(failure) => {
                     let waits = patience != Patience::Once;
