@@ -192,8 +192,8 @@ pub(super) fn act(layout: Layout, record: &Record, now: Duration) -> Vec<String>
     }
     let indent = layout.indent();
     lines.push(format!("{:indent$}{DIM}{}{DIM:#}", "", scale.axis()));
-    if !act.sold_out.is_empty() && record.count(&What::Sold) >= story::STOCK.unsigned_abs() as usize
-    {
+    let sold = i64::try_from(record.count(&What::Sold)).unwrap_or(i64::MAX);
+    if !act.sold_out.is_empty() && sold >= story::STOCK {
         lines.extend(layout.wrap(4, DIM, act.sold_out));
     }
     lines
