@@ -103,15 +103,38 @@ fn without_the_lock_the_check_fails() {
 }
 
 #[test]
-fn without_a_terminal_the_picture_is_plain_text_of_eighty_columns() {
-    let output = leasehold(NOWHERE).arg("demo").output().unwrap();
-    let text = stdout(&output);
-    assert_eq!(code(output.status), 0, "{text}");
-    assert!(!text.contains('\x1b'));
-    for line in text.lines() {
-        assert!(line.chars().count() <= 80, "{line}");
-    }
-    for sign in ["▇", "▃", "┃", "✗", "░", "passed"] {
-        assert!(text.contains(sign), "no {sign} in\n{text}");
+fn without_a_terminal_the_picture_is_plain_text_of_eighty_columns_or_as_many_as_columns_says() {
+    // Side by side, for each takes its time.
+    let shown = |columns| {
+        let mut demo = leasehold(NOWHERE);
+        match columns {
+            80 => demo.env_remove("COLUMNS"),
+            _ => demo.env("COLUMNS", columns.to_string()),
+        };
+        (
+            columns,
+            std::thread::spawn(move || demo.arg("demo").output().unwrap()),
+        )
+    };
+    for (columns, output) in [80, 45].map(shown) {
+        let output = output.join().unwrap();
+        let text = stdout(&output);
+        assert_eq!(code(output.status), 0, "{text}");
+        assert!(!text.contains('\x1b'));
+        for line in text.lines() {
+            assert!(line.chars().count() <= columns, "{line}");
+        }
+        for sign in [
+            "buy 20 tickets",
+            "Sold out: ",
+            "▇",
+            "▃",
+            "┃",
+            "✗",
+            "░",
+            "passed",
+        ] {
+            assert!(text.contains(sign), "no {sign} in\n{text}");
+        }
     }
 }

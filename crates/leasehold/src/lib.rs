@@ -98,6 +98,7 @@ mod kind;
 mod locks;
 mod loudly;
 mod name;
+mod outage;
 mod owner;
 #[cfg(feature = "serde")]
 mod settings;

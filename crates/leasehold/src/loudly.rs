@@ -1,10 +1,10 @@
 //! What the library has to tell those who run the program, whether or not the program listens to `tracing`.
 
-use std::sync::Once;
+use std::{panic::Location, sync::Once, time::Duration};
 
 use tracing::{Dispatch, dispatcher, subscriber::NoSubscriber};
 
-use crate::callout;
+use crate::{callout, name::Name};
 
 /// Warns once per process that a URL has chosen memory: in production that locks no other process out, and nothing else shows it.
 pub(crate) fn memory_was_chosen() {
@@ -18,13 +18,46 @@ pub(crate) fn memory_was_chosen() {
     });
 }
 
+/// Warns of a task that waits for a name that its own process holds. A program that is being written may have no subscriber yet: there it
+/// is said once.
+pub(crate) fn waits_for_itself(
+    name: &Name,
+    waiting_at: &Location<'_>,
+    held_at: &Location<'_>,
+    after: Duration,
+) {
+    static ONCE: Once = Once::new();
+    const REMEDY: &str = "if the holder waits for this, it waits for ever: pass the guard on, or lock through an Owner";
+    callout::quietly(|| {
+        if has_subscriber() {
+            tracing::warn!(
+                target: "leasehold",
+                %name,
+                %waiting_at,
+                %held_at,
+                "waiting for {after:?} for a name that this process holds itself; {REMEDY}"
+            );
+        } else if cfg!(debug_assertions) {
+            ONCE.call_once(|| {
+                eprintln!(
+                    "leasehold: {waiting_at} waits for {after:?} for {name:?}, which this process holds itself, taken at {held_at}; {REMEDY}"
+                );
+            });
+        }
+    });
+}
+
+fn has_subscriber() -> bool {
+    !dispatcher::get_default(Dispatch::is::<NoSubscriber>)
+}
+
 /// A warning for the subscriber; where there is none, a line on standard error.
 fn warn(message: &str) {
     callout::quietly(|| {
-        if dispatcher::get_default(Dispatch::is::<NoSubscriber>) {
-            eprintln!("leasehold: {message}");
-        } else {
+        if has_subscriber() {
             tracing::warn!("{message}");
+        } else {
+            eprintln!("leasehold: {message}");
         }
     });
 }

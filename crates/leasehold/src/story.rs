@@ -1,26 +1,40 @@
 //! The story of a lock for `tracing`: spans around acquisitions and holds, and lines about what a caller does. The lines about the
 //! hold itself are told by `events.rs`, in their order.
 //!
-//! All of it is at the levels debug and trace, under the target `leasehold`. A subscriber is the user's code: it is not called under a lock,
+//! All of it is under the target `leasehold`, at the levels debug and trace; but the span of a hold is at the level info, so that what is
+//! logged under a lock says under which. A subscriber is the user's code: it is not called under a lock,
 //! and its panics end here (`callout.rs`).
 
 use std::{
     collections::BTreeMap,
     future::{Future, poll_fn},
     num::NonZeroU32,
+    panic::Location,
     pin::Pin,
     sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tracing::{Span, level_filters::LevelFilter};
+use tracing::{Span, field::display, level_filters::LevelFilter};
 
-use crate::{callout, error::Cause, kind::Access, name::LockId, owner::LeaseId};
+use crate::{
+    callout,
+    durations::about,
+    error::Cause,
+    kind::Access,
+    name::{LockId, Name},
+    owner::LeaseId,
+};
 
 /// Whether a subscriber may want to hear it. One load; calls no subscriber.
 pub(crate) fn is_on() -> bool {
     LevelFilter::current() >= LevelFilter::DEBUG
+}
+
+/// The same of the span around a hold.
+pub(crate) fn has_holds() -> bool {
+    LevelFilter::current() >= LevelFilter::INFO
 }
 
 /// A span, if a subscriber wants it. By its number: four bytes, for which the padding of a guard has room.
@@ -49,9 +63,9 @@ impl Spans {
 }
 
 impl Scope {
-    fn new(make: impl FnOnce() -> Span) -> Scope {
+    fn new(is_on: bool, make: impl FnOnce() -> Span) -> Scope {
         let mut span = None;
-        if is_on() {
+        if is_on {
             callout::quietly(|| span = Some(make()));
         }
         let span = span.filter(|span| !span.is_disabled());
@@ -65,7 +79,7 @@ impl Scope {
 
     /// Around the wait for a lock.
     pub(crate) fn of_lock(id: &LockId, access: Access) -> Scope {
-        Scope::new(|| {
+        Scope::new(is_on(), || {
             let kind = id.kind;
             tracing::debug_span!(target: "leasehold", "lock", name = %id.name, %kind, ?access)
         })
@@ -73,7 +87,7 @@ impl Scope {
 
     /// Around the wait for several.
     pub(crate) fn of_locks<'a>(names: impl Iterator<Item = &'a str>) -> Scope {
-        Scope::new(|| {
+        Scope::new(is_on(), || {
             let names: Vec<_> = names.collect();
             tracing::debug_span!(target: "leasehold", "lock", ?names)
         })
@@ -81,17 +95,17 @@ impl Scope {
 
     /// Around a hold.
     pub(crate) fn of_hold(id: &LockId, lease: LeaseId) -> Scope {
-        Scope::new(|| {
+        Scope::new(has_holds(), || {
             let kind = id.kind;
-            tracing::debug_span!(target: "leasehold", "hold", name = %id.name, %kind, lease = lease.get())
+            tracing::info_span!(target: "leasehold", "hold", name = %id.name, %kind, lease = lease.get())
         })
     }
 
     /// Around a hold of several.
     pub(crate) fn of_holds<'a>(names: impl Iterator<Item = &'a str>) -> Scope {
-        Scope::new(|| {
+        Scope::new(has_holds(), || {
             let names: Vec<_> = names.collect();
-            tracing::debug_span!(target: "leasehold", "hold", ?names)
+            tracing::info_span!(target: "leasehold", "hold", ?names)
         })
     }
 
@@ -161,6 +175,22 @@ pub(crate) fn waits(id: &LockId, here: bool) {
                 "at the server"
             };
             tracing::debug!(target: "leasehold", name = %id.name, held, "queued");
+        });
+    }
+}
+
+/// A caller has not got the lock in its time: `here` says where this process holds it, else another does. The holder's lease has `left` to go.
+pub(crate) fn busy(name: &Name, here: Option<&'static Location<'static>>, left: Option<Duration>) {
+    if is_on() {
+        callout::quietly(|| {
+            let held = if here.is_some() {
+                "in this process"
+            } else {
+                "at the server"
+            };
+            let held_at = here.map(display);
+            let lease_left = left.map(|left| display(about(left)));
+            tracing::debug!(target: "leasehold", %name, held, held_at, lease_left, "busy");
         });
     }
 }

@@ -1,4 +1,5 @@
-//! Memory is chosen, not stumbled into: a URL that says `memory:` is warned about, once per process.
+//! What a program is warned of that may have no subscriber of `tracing` yet, once per process: a URL that says `memory:`, for memory is
+//! chosen, not stumbled into; and a task that waits for a lock of its own process.
 //!
 //! Each test is about the first client of a process, so each runs in one of its own.
 
@@ -118,4 +119,37 @@ async fn its_scheme_may_be_in_any_letters() {
         return;
     };
     assert_eq!(warnings(&String::from_utf8_lossy(&output.stderr)), 1);
+}
+
+/// A program that is being written: its first deadlock is found without a subscriber.
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_its_own_process_is_told_of_once_on_stderr_without_a_subscriber() {
+    if let Some(output) =
+        alone("one_that_waits_for_its_own_process_is_told_of_once_on_stderr_without_a_subscriber")
+    {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let told: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("waits for"))
+            .collect();
+        let [line] = told[..] else { panic!("{text}") };
+        for said in [
+            "leasehold: ",
+            file!(),
+            "waits for 5s for \"twice\", which this process holds itself, taken at",
+            "pass the guard on, or lock through an Owner",
+        ] {
+            assert!(line.contains(said), "{line}");
+        }
+        return;
+    }
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    for name in ["twice", "again"] {
+        let _guard = client.mutex(name).lock().await.unwrap();
+        let second = client
+            .mutex(name)
+            .try_lock_for(std::time::Duration::from_secs(6));
+        assert!(second.await.unwrap().is_none());
+    }
 }

@@ -22,6 +22,7 @@ const FLOORS: [(&str, &[&str]); 4] = [
             "kind",
             "loudly",
             "name",
+            "outage",
             "owner",
             "story",
             "tls",

@@ -5,12 +5,13 @@ mod common;
 use std::{
     io,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
     time::Duration,
 };
 
 use common::{SOON, restricted, servers, soon};
-use leasehold::{Client, MemoryServer, Part};
+use futures_util::future::join_all;
+use leasehold::{Client, Guard, MemoryServer, Part};
 use leasehold_testkit::{Flavor, Proxy, Server, wait_until_async};
 use tracing_subscriber::{
     EnvFilter, Layer,
@@ -24,6 +25,18 @@ const MS: Duration = Duration::from_millis(1);
 /// One test at a time: `tracing` keeps for each place in the code whether any subscriber wants to hear of it, and subscribers of two
 /// threads that come and go at once can leave that wrong.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Of a client of a real server, whose lines are told from the thread of the clients.
+fn everywhere() -> Lines {
+    static LINES: LazyLock<Lines> = LazyLock::new(|| {
+        let lines = Lines::default();
+        let subscriber = Lines::subscriber("leasehold=trace", &lines);
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        lines
+    });
+    LINES.0.lock().unwrap().clear();
+    LINES.clone()
+}
 
 /// The lines that a subscriber has written.
 #[derive(Clone, Default)]
@@ -186,7 +199,8 @@ async fn without_the_level_nothing_is_told() {
     let client = Client::connect("memory:").await.unwrap();
     let (lines, _heard) = Lines::hear("leasehold=info,shop=info");
     story(&client).await;
-    assert_eq!(lines.text(), "INFO shop: charging the card\n");
+    let inside = "INFO hold{name=order:42 kind=mutex lease=1}: shop: charging the card\n";
+    assert_eq!(lines.text(), inside, "the span of a hold is there");
 }
 
 /// The spans that are open, and those that were closed.
@@ -267,34 +281,153 @@ async fn a_span_is_open_as_long_as_a_caller_waits_and_another_as_long_as_its_gua
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_server_is_out_of_reach_warns_once() {
+async fn an_outage_is_told_when_it_begins_and_when_it_ends_and_once_a_minute() {
     let _alone = ALONE.lock().await;
     let server = MemoryServer::new();
     let client = Client::builder().memory(&server).connect().await.unwrap();
-    let (lines, _heard) = Lines::hear("leasehold=warn");
-    server.fail(3);
-    let guard = client.mutex("order:42").lock().await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=info");
+    let (mutex, server) = (client.mutex("order:42"), &server);
+    let outage = async || {
+        server.fail(3);
+        mutex.lock().await.unwrap().release().await.unwrap();
+    };
+    outage().await;
     let text = lines.text();
-    assert_eq!(text.lines().count(), 1, "{text}");
+    let [begins, ends] = text.lines().collect::<Vec<_>>()[..] else {
+        panic!("{text}");
+    };
     for said in [
-        "WARN",
-        "cannot ask for the name",
-        "order:42",
-        "MemoryServer::fail",
+        "WARN leasehold: the server cannot be used, trying again",
+        "server=memory",
+        "cause=refused by MemoryServer::fail",
     ] {
-        assert!(text.contains(said), "{text}");
+        assert!(begins.contains(said), "{begins}");
     }
-    guard.release().await.unwrap();
+    for said in ["INFO leasehold: the server can be used again", "after="] {
+        assert!(ends.contains(said), "{ends}");
+    }
+    for _ in 0..5 {
+        outage().await;
+    }
+    assert_eq!(lines.text(), text, "it flaps");
+    tokio::time::sleep(60_000 * MS).await;
+    outage().await;
+    assert_eq!(lines.text().lines().count(), 4, "{}", lines.text());
+}
+
+/// Five leases, three waiters, an attempt: what they all find out is said once. Each loss is said, too, for each has its name.
+#[tokio::test]
+async fn an_outage_of_a_server_is_one_line_when_it_begins_and_one_when_it_ends() {
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    for (mut server, is_killed) in servers().into_iter().flat_map(|server| {
+        [true, false].map(|is_killed| (Server::start(server.flavor()), is_killed))
+    }) {
+        let case = format!("{}, killed: {is_killed}", server.flavor());
+        let builder = || Client::builder().url(server.url());
+        let other = builder().connect().await.unwrap();
+        let (client, quick) = (builder().operation_timeout(450 * MS), 600 * MS);
+        let client = client.lease(quick).connect().await.unwrap();
+        let lock = |name: &str| client.mutex(name).lock();
+        let held: Vec<_> = join_all(["a", "b", "c", "d", "e"].map(lock)).await;
+        let held: Vec<Guard> = held.into_iter().map(Result::unwrap).collect();
+        let mut waits = Vec::new();
+        for name in ["x", "y", "z"] {
+            let there = other.mutex(name).fixed_lease(3_000 * MS);
+            let _ = there.lock().await.unwrap().detach();
+            waits.push(tokio::spawn(lock(name)));
+        }
+        drop(other);
+        for name in ["x", "y", "z"] {
+            let waits = async || client.status(name).await.unwrap().waiting_clients == 1;
+            soon(&case, async { while !waits().await {} }).await;
+        }
+        let told = lines.text().len();
+        if is_killed {
+            server.kill();
+        } else {
+            server.freeze();
+        }
+        for guard in &held {
+            soon(&case, guard.lost()).await;
+        }
+        client.mutex("f").try_lock().await.map(drop).unwrap_err();
+        if is_killed {
+            server.restart();
+        } else {
+            server.thaw();
+        }
+        for waits in waits {
+            let guard = soon(&case, waits).await.unwrap().unwrap();
+            guard.release().await.unwrap();
+        }
+        let text = lines.text();
+        let lines: Vec<_> = text[told..]
+            .lines()
+            .filter(|line| line.starts_with("WARN") || line.starts_with("INFO"))
+            .collect();
+        let (lost, outage): (Vec<&str>, Vec<&str>) = lines
+            .into_iter()
+            .partition(|line| line.contains("lease lost"));
+        assert_eq!(lost.len(), 5, "{case}: {lost:#?}");
+        let [begins, ends] = outage[..] else {
+            panic!("{case}: {outage:#?}");
+        };
+        let why = if is_killed {
+            "cause=no server listens there; start it, or check host and port"
+        } else {
+            "cause=no answer within "
+        };
+        for said in ["WARN", "the server cannot be used, trying again", why] {
+            assert!(begins.contains(said), "{case}: {begins}");
+        }
+        for said in ["INFO", "the server can be used again", "after="] {
+            assert!(ends.contains(said), "{case}: {ends}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_try_lock_says_where_it_is_held_and_for_how_long() {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let builder = || Client::builder().memory(&server);
+    let here = builder().connect().await.unwrap();
+    let there = builder().connect().await.unwrap();
+    let held = here.mutex("here").lock().await.unwrap();
+    let line = line!() - 1;
+    let _held = there.mutex("there").lock().await.unwrap();
+    tokio::time::sleep(2_500 * MS).await;
+    let (lines, _heard) = Lines::hear("leasehold=debug");
+    let is_none = |answer: Result<Option<_>, _>| assert!(answer.unwrap().is_none());
+    is_none(here.mutex("here").try_lock().await);
+    is_none(here.mutex("there").try_lock().await);
+    is_none(here.mutex("there").try_lock_for(1_000 * MS).await);
+    let text = lines.text();
+    let busy: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_once("leasehold: busy "))
+        .map(|(_, said)| said)
+        .collect();
+    let file = file!();
+    let expected = [
+        format!("name=here held=\"in this process\" held_at={file}:{line}:"),
+        "name=there held=\"at the server\" lease_left=27.5s".to_owned(),
+        "name=there held=\"at the server\"".to_owned(),
+    ];
+    for (said, expected) in busy.iter().zip(&expected) {
+        assert!(said.starts_with(expected), "{text}");
+    }
+    assert_eq!(busy.len(), expected.len(), "{text}");
+    assert!(busy[0].contains(" lease_left="), "{text}");
+    drop(held);
 }
 
 /// Who waits polls, and its log is not a line for each look: one client has a line a minute, however many wait.
 #[tokio::test]
 async fn a_waiter_that_may_not_subscribe_is_told_of_once_and_polls() {
     let _alone = ALONE.lock().await;
-    // At a real server it is told from the thread of the clients.
-    let lines = Lines::default();
-    let subscriber = Lines::subscriber("leasehold=trace", &lines);
-    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let lines = everywhere();
     for server in servers() {
         let case = server.flavor().to_string();
         let holder = Client::connect(&server.url()).await.unwrap();

@@ -99,16 +99,17 @@ async fn play(args: &Demo, backend: Backend, prefix: &str) -> Result<Exit, Failu
         broken: args.broken,
         screen: Screen::new(args.json),
     };
-    let on = stage.describe();
-    stage.screen.print(&picture::head(on, seed, args.broken))?;
+    let (on, layout) = (stage.describe(), stage.screen.layout());
+    let head = picture::head(layout, on, seed, args.broken);
+    stage.screen.print(&head)?;
     let mut records = Vec::new();
     for act in story::acts() {
         records.push(stage.perform(act).await?);
     }
     let verdict = verdict::judge(&records, stock.read().map_err(no_stock)?);
-    stage.screen.print(&picture::verdict(&verdict))?;
+    stage.screen.print(&picture::verdict(layout, &verdict))?;
     if let (Backend::Memory(_), true) = (&stage.backend, verdict.ok) {
-        stage.screen.print(&picture::hint())?;
+        stage.screen.print(&picture::hint(layout))?;
     }
     if args.json {
         output::answer(&document(&stage, &records, &verdict))?;
@@ -179,8 +180,9 @@ impl Stage<'_> {
         drop(tell);
         all_ready(&mut ears, hosts.len()).await?;
         let mut record = Record::new(act, clock::now());
+        let layout = self.screen.layout();
         if self.screen.is_live() {
-            let empty = picture::act(&record, record.started);
+            let empty = picture::act(layout, &record, record.started);
             self.screen.sketch(&empty)?;
             sleep(READ).await;
             record.started = clock::now();
@@ -190,7 +192,7 @@ impl Stage<'_> {
         }
         self.watch(&mut record, &mut hosts, &mut ears).await?;
         let end = record.happenings.last().map_or(record.started, |it| it.at);
-        self.screen.print(&picture::act(&record, end))?;
+        self.screen.print(&picture::act(layout, &record, end))?;
         Ok(record)
     }
 
@@ -221,7 +223,7 @@ impl Stage<'_> {
                     kill_at = None;
                     hosts[0].kill();
                 }
-                _ = draw.tick() => self.screen.sketch(&picture::act(record, clock::now()))?,
+                _ = draw.tick() => self.screen.sketch(&picture::act(self.screen.layout(), record, clock::now()))?,
                 () = sleep_until(give_up) => break,
             }
         }

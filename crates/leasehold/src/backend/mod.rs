@@ -18,6 +18,7 @@ use crate::{
     error::Cause,
     kind::{Access, LockKind},
     name::LockId,
+    outage::Outage,
     owner::LeaseId,
 };
 
@@ -78,6 +79,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Why there is no connection to the server, as long as there is none.
     fn trouble(&self) -> Option<Cause>;
+
+    /// Whether the server can be used, and who has been told.
+    fn outage(&self) -> &Outage;
 
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;

@@ -212,7 +212,11 @@ impl Taking<'_> {
                         self.held.extend(held);
                         break;
                     }
-                    Ok(AtOnce::Held(_)) if self.patience == Patience::Once => return Ok(false),
+                    Ok(AtOnce::Held(at)) if self.patience == Patience::Once => {
+                        let PartRequest { core, id, spec } = &self.parts[at];
+                        queue::busy(core, id, *spec, None);
+                        return Ok(false);
+                    }
                     // Those before it may be free.
                     Ok(AtOnce::Held(at) | AtOnce::Ask(at)) => wanted = at,
                 }

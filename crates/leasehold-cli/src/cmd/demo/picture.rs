@@ -1,6 +1,6 @@
 //! The timeline, as lines of text: pure, so that it can be looked at in a test.
 //!
-//! 80 columns: a margin, the worker, the chart, and a note.
+//! 80 columns: a margin, the worker, the chart, and a note. Fewer, on a telephone: the chart stands below the worker and the note.
 
 use std::{fmt::Write, time::Duration};
 
@@ -8,13 +8,73 @@ use anstyle::{AnsiColor, Color, Style};
 
 use super::{
     record::{End, Hold, Record, What},
-    story::{Part, Place, Role},
+    story::{self, Part, Place, Role},
     verdict::{Check, Verdict},
 };
 use crate::output::human;
 
 const LABEL: usize = 12;
 const CHART: usize = 54;
+const MARGIN: usize = 2;
+
+/// How wide the picture is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    width: usize,
+}
+
+impl Layout {
+    pub(super) const WIDE: Layout = Layout { width: 80 };
+    /// On less the picture is not drawn well.
+    const LEAST: usize = 40;
+
+    /// For a terminal of so many columns.
+    pub(super) fn of(columns: usize) -> Layout {
+        Layout {
+            width: columns.clamp(Layout::LEAST, Layout::WIDE.width),
+        }
+    }
+
+    pub(super) fn width(self) -> usize {
+        self.width
+    }
+
+    fn is_wide(self) -> bool {
+        self == Layout::WIDE
+    }
+
+    fn chart(self) -> usize {
+        if self.is_wide() {
+            CHART
+        } else {
+            self.width - MARGIN
+        }
+    }
+
+    /// Where the chart begins.
+    fn indent(self) -> usize {
+        if self.is_wide() { LABEL } else { MARGIN }
+    }
+
+    /// Words in as many lines as they need behind `indent`, each of one style.
+    fn wrap(self, indent: usize, style: Style, words: &str) -> Vec<String> {
+        let mut lines = vec![String::new()];
+        for word in words.split(' ') {
+            let line = lines.last().map_or(0, |line| line.chars().count());
+            if line > 0 && indent + line + 1 + word.chars().count() > self.width {
+                lines.push(String::new());
+            }
+            if let Some(line) = lines.last_mut() {
+                if !line.is_empty() {
+                    line.push(' ');
+                }
+                line.push_str(word);
+            }
+        }
+        let shown = |line: &String| format!("{:indent$}{style}{line}{style:#}", "");
+        lines.iter().map(shown).collect()
+    }
+}
 
 /// One colour per process; they read on dark and on light ground.
 const COLOURS: [AnsiColor; 3] = [AnsiColor::Cyan, AnsiColor::Magenta, AnsiColor::Yellow];
@@ -69,22 +129,28 @@ impl Cell {
 }
 
 /// The head of the whole: where the leases live, and the legend.
-pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
-    let sign = |cell: Cell, means: &str| format!("{} {means}", cell.glyph());
+pub(super) fn head(layout: Layout, on: &str, seed: u64, broken: bool) -> Vec<String> {
+    // A sign stays with its meaning.
+    let sign = |cell: Cell, means: &str| format!("{}\u{a0}{means}", cell.glyph());
     let signs = [
         sign(Cell::Holds, "holds"),
         sign(Cell::Reads, "reads"),
         sign(Cell::Waits, "waits"),
         sign(Cell::Renewed, "renewed"),
-        format!("{} {}", "↓↑", "handed over"),
+        "↓↑\u{a0}handed\u{a0}over".to_owned(),
         sign(Cell::Lost, "lost"),
-        sign(Cell::RunsOut, "lease runs out"),
+        sign(Cell::RunsOut, "lease\u{a0}runs\u{a0}out"),
     ];
-    let mut lines = vec![
-        String::new(),
-        format!(" {BOLD}leasehold demo{BOLD:#}  {DIM}{on} · seed {seed}{DIM:#}"),
-        format!(" {DIM}{}{DIM:#}", signs.join("  ")),
-    ];
+    let mut lines = vec![String::new()];
+    let on = format!("{on} · seed {seed}");
+    if layout.is_wide() {
+        lines.push(format!(" {BOLD}leasehold demo{BOLD:#}  {DIM}{on}{DIM:#}"));
+    } else {
+        lines.push(format!(" {BOLD}leasehold demo{BOLD:#}"));
+        lines.extend(layout.wrap(1, DIM, &on));
+    }
+    let signs = layout.wrap(1, DIM, &signs.join("  "));
+    lines.extend(signs.iter().map(|line| line.replace('\u{a0}', " ")));
     if broken {
         lines.push(format!(" {BAD}--broken: nobody asks for the lock{BAD:#}"));
     }
@@ -92,9 +158,10 @@ pub(super) fn head(on: &str, seed: u64, broken: bool) -> Vec<String> {
 }
 
 /// One act as it stands at `now`.
-pub(super) fn act(record: &Record, now: Duration) -> Vec<String> {
+pub(super) fn act(layout: Layout, record: &Record, now: Duration) -> Vec<String> {
     let act = &record.act;
     let scale = Scale::new(
+        layout.chart(),
         record.started,
         act.about.max(now.saturating_sub(record.started)),
     );
@@ -102,18 +169,33 @@ pub(super) fn act(record: &Record, now: Duration) -> Vec<String> {
         String::new(),
         format!(" {BOLD}{}  {}{BOLD:#}", act.number, act.title),
     ];
-    for text in act.says {
-        lines.push(format!("    {DIM}{text}{DIM:#}"));
+    if layout.is_wide() {
+        lines.extend(act.says.map(|text| format!("    {DIM}{text}{DIM:#}")));
+    } else {
+        lines.extend(layout.wrap(4, DIM, &act.says.join(" ")));
     }
     let holds = record.holds();
     for (place, part) in act.places() {
         let mut line = label(place, part);
         let cells = cells(record, &holds, place, now, &scale);
+        let note = note(record, &holds, place, part);
+        if !layout.is_wide() {
+            let _ = write!(line, " {note}");
+            lines.push(line.trim_end().to_owned());
+            line = " ".repeat(layout.indent());
+        }
         paint(&mut line, &cells, place.host);
-        let _ = write!(line, " {}", note(record, &holds, place, part));
+        if layout.is_wide() {
+            let _ = write!(line, " {note}");
+        }
         lines.push(line.trim_end().to_owned());
     }
-    lines.push(format!("{:LABEL$}{DIM}{}{DIM:#}", "", scale.axis()));
+    let indent = layout.indent();
+    lines.push(format!("{:indent$}{DIM}{}{DIM:#}", "", scale.axis()));
+    let sold = i64::try_from(record.count(&What::Sold)).unwrap_or(i64::MAX);
+    if !act.sold_out.is_empty() && sold >= story::STOCK {
+        lines.extend(layout.wrap(4, DIM, act.sold_out));
+    }
     lines
 }
 
@@ -160,7 +242,7 @@ fn note(record: &Record, holds: &[Hold], place: Place, part: &Part) -> String {
 }
 
 fn cells(record: &Record, holds: &[Hold], place: Place, now: Duration, scale: &Scale) -> Vec<Cell> {
-    let mut cells = vec![Cell::Away; CHART];
+    let mut cells = vec![Cell::Away; scale.chart];
     for (from, to) in record.waits(place, now) {
         cells[scale.columns(from, to)].fill(Cell::Waits);
     }
@@ -208,13 +290,15 @@ fn set(cells: &mut [Cell], column: usize, cell: Cell) {
 
 /// From time to columns.
 struct Scale {
+    chart: usize,
     start: Duration,
     length: Duration,
 }
 
 impl Scale {
-    fn new(start: Duration, length: Duration) -> Self {
+    fn new(chart: usize, start: Duration, length: Duration) -> Self {
         Scale {
+            chart,
             start,
             length: length.max(Duration::from_millis(1)),
         }
@@ -228,16 +312,16 @@ impl Scale {
     )]
     fn column(&self, at: Duration) -> usize {
         let part = at.saturating_sub(self.start).as_secs_f64() / self.length.as_secs_f64();
-        (part * CHART as f64) as usize
+        (part * self.chart as f64) as usize
     }
 
     /// A column belongs to the hold in its middle, so that neighbours do not seem to overlap. Nothing is too short to be
     /// seen.
     fn columns(&self, from: Duration, to: Duration) -> std::ops::Range<usize> {
-        let half = self.length / u32::try_from(2 * CHART).unwrap_or(u32::MAX);
-        let first = self.column(from + half).min(CHART);
-        let last = self.column(to + half).min(CHART);
-        if first == last && first < CHART && to > from {
+        let half = self.length / u32::try_from(2 * self.chart).unwrap_or(u32::MAX);
+        let first = self.column(from + half).min(self.chart);
+        let last = self.column(to + half).min(self.chart);
+        if first == last && first < self.chart && to > from {
             first..last + 1
         } else {
             first..last
@@ -245,7 +329,7 @@ impl Scale {
     }
 
     fn axis(&self) -> String {
-        let mut axis = vec![' '; CHART];
+        let mut axis = vec![' '; self.chart];
         let every = if self.length > Duration::from_secs(12) {
             5
         } else {
@@ -254,7 +338,7 @@ impl Scale {
         for second in (0..).step_by(every) {
             let column = self.column(self.start + Duration::from_secs(second));
             let text = format!("{second} s");
-            if column + text.len() > CHART {
+            if column + text.len() > self.chart {
                 break;
             }
             for (offset, glyph) in text.chars().enumerate() {
@@ -266,15 +350,16 @@ impl Scale {
 }
 
 /// The end of the whole.
-pub(super) fn verdict(verdict: &Verdict) -> Vec<String> {
+pub(super) fn verdict(layout: Layout, verdict: &Verdict) -> Vec<String> {
     let mut lines = vec![String::new(), format!(" {BOLD}Check{BOLD:#}")];
-    lines.extend(verdict.checks.iter().map(check));
+    lines.extend(verdict.checks.iter().flat_map(|it| check(layout, it)));
     let counts = verdict.counts;
     lines.push(String::new());
-    lines.push(format!(
-        "  {} acquisitions · {} hand-overs in memory · {} renewals · {} lost · {} sold",
+    let counts = format!(
+        "{} acquisitions · {} hand-overs in memory · {} renewals · {} lost · {} sold",
         counts.acquisitions, counts.hand_overs, counts.renewals, counts.lost, counts.sold
-    ));
+    );
+    lines.extend(layout.wrap(MARGIN, Style::new(), &counts));
     lines.push(if verdict.ok {
         format!("  {GOOD}passed{GOOD:#}")
     } else {
@@ -284,29 +369,33 @@ pub(super) fn verdict(verdict: &Verdict) -> Vec<String> {
 }
 
 /// Where to go from here.
-pub(super) fn hint() -> Vec<String> {
-    vec![format!(
-        "  {DIM}with real processes and kill -9: leasehold demo --url redis://127.0.0.1/{DIM:#}"
-    )]
+pub(super) fn hint(layout: Layout) -> Vec<String> {
+    let words = "with real processes and kill -9: leasehold demo --url redis://127.0.0.1/";
+    layout.wrap(MARGIN, DIM, words)
 }
 
-fn check(check: &Check) -> String {
+fn check(layout: Layout, check: &Check) -> Vec<String> {
     let (style, sign) = if check.ok {
         (GOOD, '✓')
     } else {
         (BAD, '✗')
     };
-    format!(
-        "  {style}{sign}{style:#} {:<27}{DIM}{}{DIM:#}",
-        check.what, check.detail
-    )
+    if layout.is_wide() {
+        return vec![format!(
+            "  {style}{sign}{style:#} {:<27}{DIM}{}{DIM:#}",
+            check.what, check.detail
+        )];
+    }
+    let mut lines = vec![format!("  {style}{sign}{style:#} {}", check.what)];
+    lines.extend(layout.wrap(4, DIM, &check.detail));
+    lines
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
         super::{
-            record::tests::{ms, record},
+            record::tests::{ms, record, record_of},
             story,
             verdict::judge,
         },
@@ -316,7 +405,10 @@ mod tests {
     /// The rows of an act, without colours.
     fn rows(record: &Record, now: u64) -> Vec<String> {
         let plain = |line: &String| anstream::adapter::strip_str(line).to_string();
-        let lines: Vec<String> = act(record, ms(100_000 + now)).iter().map(plain).collect();
+        let lines: Vec<String> = act(Layout::WIDE, record, ms(100_000 + now))
+            .iter()
+            .map(plain)
+            .collect();
         lines[4..].to_vec()
     }
 
@@ -374,19 +466,60 @@ mod tests {
     }
 
     #[test]
-    fn everything_fits_eighty_columns() {
-        let mut lines = head("in memory, 3 clients stand for processes", 9_999, true);
-        for now in [0, 700, 4_500, 60_000] {
-            lines.extend(act(&story(), ms(100_000 + now)));
+    fn everything_fits_the_terminal() {
+        for columns in [80, 79, 45, 40] {
+            let layout = Layout::of(columns);
+            let on = "in memory, 3 clients stand for processes";
+            let mut lines = head(layout, on, 9_999, true);
+            for now in [0, 700, 4_500, 60_000] {
+                lines.extend(act(layout, &story(), ms(100_000 + now)));
+            }
+            for act_ in story::acts() {
+                lines.extend(act(layout, &Record::new(act_, ms(0)), ms(100)));
+            }
+            lines.extend(verdict(layout, &judge(&[story()], 20)));
+            lines.extend(hint(layout));
+            for line in lines {
+                let plain = anstream::adapter::strip_str(&line).to_string();
+                assert!(plain.chars().count() <= columns, "{columns}: {plain}");
+            }
         }
-        for act_ in story::acts() {
-            lines.extend(act(&Record::new(act_, ms(0)), ms(100)));
-        }
-        lines.extend(verdict(&judge(&[story()], 20)));
-        lines.extend(hint());
-        for line in lines {
-            let plain = anstream::adapter::strip_str(&line).to_string();
-            assert!(plain.chars().count() <= 80, "{plain}");
-        }
+    }
+
+    /// On a telephone the chart has the width to itself.
+    #[test]
+    fn a_narrow_timeline_has_the_note_beside_the_worker_and_the_chart_below() {
+        let plain = |line: &String| {
+            let line = anstream::adapter::strip_str(line).to_string();
+            line.trim_end().to_owned()
+        };
+        let lines = act(Layout::of(40), &story(), ms(104_500));
+        let lines: Vec<String> = lines.iter().map(plain).collect();
+        assert_eq!(
+            lines[lines.len() - 7..],
+            [
+                "  p1 slow    killed",
+                "  ▇▇▇▇┃▇▇▇┃▇✗░░░░░░",
+                "  p2 gus     after 800 ms",
+                "     ··············▇▇▇▇",
+                "  p3 hal",
+                "                       ↓▇▇▇",
+                "  0 s     1 s     2 s      3 s     4 s",
+            ]
+        );
+    }
+
+    #[test]
+    fn that_all_is_sold_is_said_when_it_is() {
+        let sold = |count| {
+            let mut events = vec![(0, 0, What::Entered)];
+            events.extend((0..count).map(|at| (at, 0, What::Sold)));
+            let lines = act(Layout::WIDE, &record_of(1, &events), ms(103_000));
+            lines
+                .iter()
+                .any(|line| line.contains("Sold out: each buyer"))
+        };
+        assert!(!sold(19));
+        assert!(sold(20));
     }
 }

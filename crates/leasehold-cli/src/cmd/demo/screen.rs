@@ -1,20 +1,23 @@
 //! Puts the picture on the terminal: redrawn in place while an act runs, or once at its end.
 
 use std::{
+    env,
     fmt::Write as _,
     io::{self, IsTerminal},
 };
 
-use rustix::termios::tcgetwinsize;
+use rustix::termios::{Winsize, tcgetwinsize};
 
+use super::picture::Layout;
 use crate::{exit::Failure, output};
 
-/// The width of the picture.
-const WIDTH: u16 = 80;
+/// The longest act on a narrow terminal, which is redrawn in place.
+const ROWS: u16 = 24;
 
 pub(super) struct Screen {
     live: bool,
     quiet: bool,
+    layout: Layout,
     /// How many lines of the running act are on the terminal.
     drawn: usize,
 }
@@ -23,13 +26,25 @@ impl Screen {
     /// Quiet draws nothing at all.
     pub(super) fn new(quiet: bool) -> Self {
         let colour = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
-        let wide = tcgetwinsize(io::stdout()).is_ok_and(|size| size.ws_col >= WIDTH);
+        let size = tcgetwinsize(io::stdout())
+            .ok()
+            .filter(|size| size.ws_col > 0);
+        let said = || env::var("COLUMNS").ok()?.parse().ok();
+        let columns = size.map(|size| usize::from(size.ws_col)).or_else(said);
+        let layout = columns.map_or(Layout::WIDE, Layout::of);
+        let fits =
+            |size: Winsize| usize::from(size.ws_col) >= layout.width() && size.ws_row >= ROWS;
         Screen {
             // A line that wraps would be in the way of redrawing.
-            live: io::stdout().is_terminal() && colour && wide,
+            live: io::stdout().is_terminal() && colour && size.is_some_and(fits),
             quiet,
+            layout,
             drawn: 0,
         }
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
     }
 
     pub(super) fn is_live(&self) -> bool {

@@ -16,6 +16,8 @@ pub(super) struct Act {
     pub(super) number: usize,
     pub(super) title: &'static str,
     pub(super) says: [&'static str; 2],
+    /// Said when all is sold.
+    pub(super) sold_out: &'static str,
     /// The last part of the lock's name.
     pub(super) lock: &'static str,
     pub(super) kind: Kind,
@@ -76,11 +78,12 @@ pub(super) fn acts() -> [Act; 5] {
     [
         Act {
             number: 1,
-            title: "Many buyers, one stock of 20 tickets",
+            title: "Six people buy 20 tickets",
             says: [
                 "Each sale reads the stock, takes its time, and writes it back less one.",
                 "Nothing but the lock keeps two sales from reading the same number.",
             ],
+            sold_out: "Sold out: each buyer looks once more, and finds no ticket left.",
             lock: "tickets",
             kind: Kind::Mutex,
             cast: [["ada", "ben"], ["cyd", "dan"], ["eve", "fay"]]
@@ -97,6 +100,7 @@ pub(super) fn acts() -> [Act; 5] {
                 "The job takes 3.5 s, its lease lasts 1 s. The watchdog renews it three times",
                 "a second while the job is at work; the others stay out until it is released.",
             ],
+            sold_out: "",
             lock: "report",
             kind: Kind::Mutex,
             cast: vec![
@@ -114,6 +118,7 @@ pub(super) fn acts() -> [Act; 5] {
                 "The holder is killed: it releases nothing and renews no more. The name stays",
                 "taken until its lease runs out (░). Then the first waiter to ask gets it.",
             ],
+            sold_out: "",
             lock: "payout",
             kind: Kind::Mutex,
             cast: vec![
@@ -131,6 +136,7 @@ pub(super) fn acts() -> [Act; 5] {
                 "Readers share the lock; the writer has it alone. It waits for the readers",
                 "inside, and readers that come later wait for it: neither side starves.",
             ],
+            sold_out: "",
             lock: "catalogue",
             kind: Kind::RwLock,
             cast: vec![
@@ -148,6 +154,7 @@ pub(super) fn acts() -> [Act; 5] {
                 "A semaphore lets two in at a time. Each permit is a lease of its own: it is",
                 "renewed like a lock, and is free again after the crash of its holder.",
             ],
+            sold_out: "",
             lock: "encoders",
             kind: Kind::Semaphore(2),
             cast: vec![

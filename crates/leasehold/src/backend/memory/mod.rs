@@ -26,6 +26,7 @@ use crate::{
     config::Config,
     kind::{Access, LockKind},
     name::LockId,
+    outage::Outage,
     owner::LeaseId,
 };
 use store::{Store, Subscriber};
@@ -40,6 +41,7 @@ pub(crate) struct Memory {
     retention: Option<Duration>,
     /// After how long without being heard a waiter of a fair mutex is dead.
     dead_after: Duration,
+    outage: Arc<Outage>,
 }
 
 impl Memory {
@@ -52,6 +54,7 @@ impl Memory {
     ) -> Memory {
         let subscriber = Arc::new(Subscriber::new(client, sink));
         server.join(client, label);
+        let outage = Outage::new("memory".to_owned(), server.clock());
         Memory {
             server,
             client: Arc::clone(client),
@@ -59,6 +62,7 @@ impl Memory {
             timeout: config.operation_timeout,
             retention: config.token_retention,
             dead_after: config.fair_wait_timeout,
+            outage: Arc::new(outage),
         }
     }
 
@@ -77,9 +81,15 @@ impl Memory {
             return Box::pin(in_time(timeout, answer));
         }
         let _ = what;
+        let outage = Arc::clone(&self.outage);
         Box::pin(async move {
             let carried_out = server.carry_out(move |store| step(store, &client));
-            in_time(timeout, carried_out).await
+            let answer = in_time(timeout, carried_out).await;
+            match &answer {
+                Err(Failure::NotSent(cause) | Failure::Ambiguous(cause)) => outage.goes_on(cause),
+                _ => outage.is_over(),
+            }
+            answer
         })
     }
 
@@ -320,6 +330,10 @@ impl Backend for Memory {
 
     fn has_reached(&self) -> bool {
         true
+    }
+
+    fn outage(&self) -> &Outage {
+        &self.outage
     }
 
     fn trouble(&self) -> Option<crate::error::Cause> {

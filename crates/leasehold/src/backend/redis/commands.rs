@@ -8,7 +8,7 @@ use redis::{
 };
 
 use super::{
-    failure::{classify, in_words},
+    failure::{classify, in_words, refuses_all},
     greeting::ServerId,
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
@@ -16,10 +16,12 @@ use super::{
 };
 use crate::{
     backend::Failure, callout, config::Config, durations::humane, error::Cause, home::Home,
+    outage::Outage,
 };
 
 pub(super) struct Commands {
     lanes: Arc<Lanes>,
+    outage: Arc<Outage>,
     home: Home,
     /// For a connection, and again for the answer.
     timeout: Duration,
@@ -27,13 +29,25 @@ pub(super) struct Commands {
 
 impl Commands {
     /// Sends nothing yet.
-    pub(super) fn new(target: Arc<Target>, name: String, config: &Config, home: &Home) -> Commands {
-        let dialler = Dialler::new(target, name, config);
+    pub(super) fn new(
+        target: Arc<Target>,
+        name: String,
+        config: &Config,
+        home: &Home,
+        outage: Arc<Outage>,
+    ) -> Commands {
+        let dialler = Dialler::new(target, name, config, Arc::clone(&outage));
         Commands {
             lanes: Lanes::new(dialler, home),
+            outage,
             home: home.clone(),
             timeout: config.operation_timeout,
         }
+    }
+
+    /// Their connections.
+    pub(super) fn lanes(&self) -> Arc<Lanes> {
+        Arc::clone(&self.lanes)
     }
 
     /// Makes the first connection now.
@@ -140,10 +154,15 @@ impl Commands {
                 let late = std::io::Error::new(std::io::ErrorKind::TimedOut, late);
                 let late = RedisError::from(late);
                 way.silent(&late);
+                self.outage.goes_on(&in_words(late.clone()));
                 return Err(SendFailure::Failed(late));
             }
         };
+        if answer.is_ok() {
+            self.outage.is_over();
+        }
         answer.map_err(|error| {
+            self.is_refused(&error);
             if needs_new_connection(&error) && !way.connection.may_have_written(writes) {
                 way.ended();
                 return SendFailure::Unwritten(error);
@@ -157,6 +176,18 @@ impl Commands {
             }
             SendFailure::Failed(error)
         })
+    }
+}
+
+impl Commands {
+    /// What a request that failed says of the server. A connection that broke says nothing yet: the next attempt to connect does.
+    fn is_refused(&self, error: &RedisError) {
+        match classify(error.clone()) {
+            Failure::NotNow(cause) if refuses_all(error) => self.outage.goes_on(&cause),
+            Failure::NotNow(cause) => self.outage.refuses(&cause),
+            Failure::Rejected(_) => self.outage.is_over(),
+            Failure::NotSent(_) | Failure::Ambiguous(_) => {}
+        }
     }
 }
 

@@ -238,7 +238,7 @@ struct NoSocket;
 #[error(
     "the server closed the connection before it answered; if it speaks TLS at this port, use rediss://"
 )]
-struct HungUp;
+pub(super) struct HungUp;
 
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {}; check host and port, or wait longer, with connect_timeout or --connect-timeout", humane(*.0))]

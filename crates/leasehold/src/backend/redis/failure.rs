@@ -39,6 +39,14 @@ pub(super) fn classify(error: RedisError) -> Failure {
     }
 }
 
+/// The server refuses every request, for now.
+pub(super) fn refuses_all(error: &RedisError) -> bool {
+    matches!(
+        error.code(),
+        Some("LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN")
+    )
+}
+
 /// The server has as many clients as it may. That may pass.
 pub(super) fn is_full(error: &RedisError) -> bool {
     let detail = error.detail().unwrap_or_default();

@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::{
     connect::{DialProgress, NoConnection},
-    failure::classify,
+    failure::{classify, refuses_all},
     link::Connection,
     target::Target,
 };
@@ -40,6 +40,8 @@ impl ServerId {
 pub(super) struct Greeted {
     pub(super) identity: ServerId,
     pub(super) outlook: Outlook,
+    /// It refuses every request, for now.
+    pub(super) refuses_all: bool,
 }
 
 /// Whether a server keeps the locks that it was told of.
@@ -151,6 +153,10 @@ impl Target {
         if server.as_ref().is_ok_and(says_sentinel) {
             return Err(NoConnection::Unfit(Arc::new(Sentinel)));
         }
+        let first = [&named, &cluster, &server];
+        let refuses_all = first
+            .iter()
+            .any(|answer| answer.as_ref().is_err_and(refuses_all));
         match named {
             // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
             // refuses everything.
@@ -163,8 +169,12 @@ impl Target {
                     }
                     _ => Outlook::Unknown,
                 };
-                let identity = ServerId::of(server.map_err(classify));
-                Ok((connection, Greeted { identity, outlook }))
+                let greeted = Greeted {
+                    identity: ServerId::of(server.map_err(classify)),
+                    outlook,
+                    refuses_all,
+                };
+                Ok((connection, greeted))
             }
         }
     }

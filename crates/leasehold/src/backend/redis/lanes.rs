@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connect::DialProgress,
+    connect::{DialProgress, HungUp},
     failure::in_words,
     greeting::{Outlook, ServerId},
     link::Connection,
@@ -39,6 +39,7 @@ use crate::{
     config::Config,
     error::Cause,
     home::{Home, ThreadGone},
+    outage::Outage,
 };
 
 /// After this many unanswered commands in a row the connection is taken for dead: a half-open socket never says so.
@@ -309,6 +310,10 @@ impl Lanes {
         }
     }
 
+    pub(super) fn outage(&self) -> &Outage {
+        &self.dialler.outage
+    }
+
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
@@ -531,7 +536,7 @@ impl Lane {
         drop(state);
         drop(was);
         callout::quietly(|| {
-            tracing::warn!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
+            tracing::debug!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
         self.begin_to_reconnect();
@@ -554,7 +559,12 @@ impl Lane {
                     );
                     return;
                 }
-                Err(failure) if strong.tries_again_after(&failure) => {}
+                Err(failure) if strong.tries_again_after(&failure) => {
+                    // A server that ends hangs up first. The next attempt says what has become of it.
+                    if pause > RECONNECT_FIRST || !failure.cause().is::<HungUp>() {
+                        dialler.outage.goes_on(failure.cause());
+                    }
+                }
                 Err(_) => return,
             }
             let wanted = Arc::clone(&strong.wanted);
@@ -622,10 +632,16 @@ pub(super) struct Dialler {
     outlook: Mutex<Outlook>,
     /// The client was shut down.
     is_shut: AtomicBool,
+    outage: Arc<Outage>,
 }
 
 impl Dialler {
-    pub(super) fn new(target: Arc<Target>, name: String, config: &Config) -> Dialler {
+    pub(super) fn new(
+        target: Arc<Target>,
+        name: String,
+        config: &Config,
+        outage: Arc<Outage>,
+    ) -> Dialler {
         Dialler {
             target,
             name,
@@ -636,6 +652,7 @@ impl Dialler {
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
             is_shut: AtomicBool::new(false),
+            outage,
         }
     }
 
@@ -650,6 +667,9 @@ impl Dialler {
                 .await?;
             *self.identity.lock() = greeted.identity;
             self.warn_of(greeted.outlook);
+            if !greeted.refuses_all {
+                self.outage.is_over();
+            }
             Ok(connection)
         };
         // The login is part of it, and has no timeout of its own.

@@ -33,11 +33,13 @@ use crate::{
         fenced::{FencedRead, FencedWrite, Written},
     },
     callout,
+    clock::Clock,
     config::Config,
     error::{Cause, Error},
     home::Home,
     kind::{Access, LockKind},
     name::LockId,
+    outage::Outage,
     owner::LeaseId,
 };
 use caller::{CONNECTION_NAME, Caller};
@@ -49,6 +51,7 @@ use subscriptions::Subscriptions;
 pub(crate) struct Redis {
     caller: Caller,
     subscriptions: Subscriptions,
+    outage: Arc<Outage>,
     shown: String,
 }
 
@@ -65,10 +68,14 @@ impl Redis {
         let shown = target.to_string();
         let target = Arc::new(target);
         let connection_name = format!("{CONNECTION_NAME}:{client}:{label}");
-        let commands = Commands::new(Arc::clone(&target), connection_name, config, home);
+        let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
+        let outages = Arc::clone(&outage);
+        let commands = Commands::new(Arc::clone(&target), connection_name, config, home, outages);
+        let lanes = commands.lanes();
         Redis {
             caller: Caller::new(client, config, commands),
-            subscriptions: Subscriptions::new(target, client, config, sink, home),
+            subscriptions: Subscriptions::new(target, client, config, sink, home, &lanes),
+            outage,
             shown,
         }
     }
@@ -106,6 +113,10 @@ impl Backend for Redis {
             step.listening |= self.subscriptions.is_counted(&step.id);
         }
         together::release_all(&self.caller, &steps)
+    }
+
+    fn outage(&self) -> &Outage {
+        &self.outage
     }
 
     fn server(&self) -> String {
@@ -146,13 +157,14 @@ impl Backend for Redis {
                             renewals[at] = renewal;
                         }
                     }
-                    Some(Err(failure)) => {
+                    // All else is the server's trouble, and told with it.
+                    Some(Err(failure)) if failure.is_final() => {
                         let cause = failure.cause();
                         callout::quietly(|| {
                             tracing::warn!(target: "leasehold", names = at.len(), %cause, "leases of one kind not renewed");
                         });
                     }
-                    None => {}
+                    _ => {}
                 }
             }
             Ok(renewals)

@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     pin::pin,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -25,7 +25,7 @@ use redis::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{connect::DialProgress, failure::in_words, kinds::wire, target::Target};
+use super::{connect::DialProgress, failure::in_words, kinds::wire, lanes::Lanes, target::Target};
 use crate::{
     backend::{Failure, Reply, Sink, WakeUp},
     callout,
@@ -57,6 +57,7 @@ impl Subscriptions {
         config: &Config,
         sink: Arc<dyn Sink>,
         home: &Home,
+        commands: &Arc<Lanes>,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
         let counted = Arc::new(Audience::default());
@@ -69,6 +70,7 @@ impl Subscriptions {
             ids: HashMap::new(),
             counted: Arc::clone(&counted),
             worked: false,
+            commands: Arc::downgrade(commands),
         };
         home.handle().spawn(lane.run(inbox));
         Subscriptions {
@@ -145,6 +147,7 @@ struct SubscriptionLane {
     counted: Arc<Audience>,
     /// A subscription has come about on the present connection.
     worked: bool,
+    commands: Weak<Lanes>,
 }
 
 /// The names for which the server may count this client among the subscribers, and since which order.
@@ -193,6 +196,9 @@ const LOOK: &[u8] = b"0";
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
+/// Before so many connections in a row have failed, it may be the server that fails: commands are told that meanwhile.
+const FAILURES_FEW: u32 = 3;
+
 /// How often a user is told of connections that fail one after the other.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
@@ -202,6 +208,7 @@ impl SubscriptionLane {
         let mut pause = PAUSE_FIRST;
         let mut waiting = Vec::new();
         let mut warned: Option<Instant> = None;
+        let mut failures = 0;
         loop {
             // No waiter: no connection is needed.
             if self.ids.is_empty() && waiting.is_empty() {
@@ -224,17 +231,21 @@ impl SubscriptionLane {
                         return;
                     }
                     if self.worked {
-                        warned = None;
+                        (warned, failures) = (None, 0);
                         pause = PAUSE_FIRST;
                         continue;
                     }
                 }
                 Err(cause) => {
+                    self.counted.trouble.lock().replace(Arc::clone(&cause));
                     for (_, told) in waiting.drain(..) {
                         let _ = told.send(Err(Arc::clone(&cause)));
                     }
-                    self.counted.trouble.lock().replace(Arc::clone(&cause));
-                    if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                    failures += 1;
+                    if self.is_alone_in_trouble()
+                        && failures >= FAILURES_FEW
+                        && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY)
+                    {
                         warned = Some(Instant::now());
                         callout::quietly(|| {
                             tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
@@ -248,6 +259,14 @@ impl SubscriptionLane {
             }
             pause = (pause * 2).min(PAUSE_MOST);
         }
+    }
+
+    /// Whether the server can be used but for this. Commands have a connection made if they have none, and that tells.
+    fn is_alone_in_trouble(&self) -> bool {
+        self.commands.upgrade().is_some_and(|commands| {
+            commands.prepare();
+            !commands.outage().is_on()
+        })
     }
 
     /// Pauses before the next connection. `None`: the client has ended.

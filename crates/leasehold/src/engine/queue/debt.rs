@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 use super::pauses::Pauses;
 use crate::{
     backend::{Failure, Release},
+    callout,
     engine::core::Core,
     engine::lease,
     kind::Access,
-    name::LockId,
+    name::{LockId, Name},
     owner::LeaseId,
 };
 
@@ -49,6 +50,18 @@ pub(super) fn may_owe(core: &Core) -> bool {
     core.backend.has_reached()
 }
 
+/// A refusal needs a hand. All else is the server's trouble, and is told with it, not once for each lease.
+pub(super) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
+    let cause = failure.cause();
+    callout::quietly(|| {
+        if failure.is_final() {
+            tracing::warn!(target: "leasehold", %name, %cause, "{said}");
+        } else {
+            tracing::debug!(target: "leasehold", %name, %cause, "{said}");
+        }
+    });
+}
+
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
 pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
@@ -68,8 +81,8 @@ pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
         debt.copies |= matches!(failure, Failure::Ambiguous(_));
         // A lease id whose release the server refuses for good expires.
         if failure.is_final() || core.clock.now().since(began) > over {
-            tracing::warn!(target: "leasehold", name = %id.name, cause = %failure.cause(), "a lease could not be given up, and was left to expire");
-            return;
+            let said = "a lease could not be given up, and was left to expire";
+            return left_to_expire(&id.name, &failure, said);
         }
         let ago = core.clock.now().since(began);
         core.sleep(pauses.of_debt(ago)).await;

@@ -329,8 +329,8 @@ impl<'a> Driver<'a> {
         };
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
-        } else if lasts.is_none() {
-            self.queue.warn_of(self.core, failure, cannot_hear);
+        } else if lasts.is_none() && cannot_hear {
+            self.queue.warn_of_deafness(self.core, failure);
         } else if lasts >= Some(self.core.config.operation_timeout) {
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }

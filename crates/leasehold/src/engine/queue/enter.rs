@@ -60,7 +60,18 @@ enum Admission {
 enum FirstAttempt {
     Held(Held),
     Wait(WaitTicket),
-    Busy,
+    /// The server may have said how long the holder's lease lasts.
+    Busy(Option<Duration>),
+}
+
+impl FirstAttempt {
+    /// With what the server has said of the holder.
+    fn said(self, answer: &Result<Acquired, Failure>) -> FirstAttempt {
+        match (self, answer) {
+            (FirstAttempt::Busy(_), Ok(Acquired::Held { ttl, .. })) => FirstAttempt::Busy(*ttl),
+            (first, _) => first,
+        }
+    }
 }
 
 /// Takes a lock whose order is the server's if it is free, and no other waits. Where another task of this process has it, the
@@ -82,7 +93,7 @@ pub(crate) async fn try_in_turn(core: &Arc<Core>, id: &LockId, spec: Spec) -> Wa
     tokio::select! {
         biased;
         answer = acquire(core, id, spec, Patience::Once) => answer,
-        () = held => Ok(None),
+        () = held => Ok(busy(core, id, spec, None)),
     }
 }
 
@@ -100,7 +111,7 @@ pub(crate) async fn acquire(
         _ => (None, Tick::MAX),
     };
     let mut wait = match enter(core, id, spec, patience)? {
-        Admission::Busy => return Ok(None),
+        Admission::Busy => return Ok(busy(core, id, spec, None)),
         Admission::Joined(held) => return Ok(Some(held)),
         Admission::Inside(held) => return count_entry(held, spec, patience, until).await,
         Admission::Wait(wait) => {
@@ -120,7 +131,7 @@ pub(crate) async fn acquire(
             };
             match first {
                 FirstAttempt::Held(held) => return Ok(Some(held)),
-                FirstAttempt::Busy => return Ok(None),
+                FirstAttempt::Busy(left) => return Ok(busy(core, id, spec, left)),
                 FirstAttempt::Wait(wait) => {
                     story::waits(id, false);
                     wait
@@ -132,8 +143,25 @@ pub(crate) async fn acquire(
         Some(held) if spec.owner.is_some() && held.hold().counted() > 1 => {
             count_entry(held, spec, patience, until).await
         }
-        other => Ok(other),
+        None => Ok(busy(core, id, spec, None)),
+        held => Ok(held),
     }
+}
+
+/// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
+pub(crate) fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
+    // An upgrade without an answer had no reader left to upgrade.
+    if story::is_on() && spec.access.upgrades().is_none() {
+        let holds = if spec.waits.is_in_turn() {
+            core.queues.held(&id.of_task(0))
+        } else {
+            core.queues.held(id)
+        };
+        let here = holds.first();
+        let left = here.map_or(left, |hold| hold.standing().ok());
+        story::busy(&id.name, here.map(|hold| hold.spec().place), left);
+    }
+    None
 }
 
 /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
@@ -377,7 +405,7 @@ async fn first_attempt(
                 }
                 Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
                     queue.leave_granted(&core, state, ticket);
-                    return Ok(FirstAttempt::Busy);
+                    return Ok(FirstAttempt::Busy(None));
                 }
                 Ok(Acquired::Granted { remaining, tokens }) => {
                     let granted = ticket.granted(sent, remaining, tokens);
@@ -402,7 +430,7 @@ async fn first_attempt(
                 Ok(Acquired::GivenUp) if spec.access.upgrades().is_some() => {
                     queue.go_on(&core, state, Start::Ask);
                     queue.lose_upgradeable(spec.access);
-                    return Ok(FirstAttempt::Busy);
+                    return Ok(FirstAttempt::Busy(None));
                 }
                 Ok(Acquired::GivenUp) => {
                     // The server says so only of a lease id that was given up. Another id is as good.
@@ -416,7 +444,8 @@ async fn first_attempt(
                 Ok(Acquired::Held { .. } | Acquired::Unset) => {
                     ticket.refused();
                     queue.is_unset(&core, &mut state, &answer);
-                    return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
+                    let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
+                    return Ok(first.said(&answer));
                 }
                 Err(failure) => {
                     let waits = patience != Patience::Once;
@@ -427,10 +456,7 @@ async fn first_attempt(
                         return Err(queue.error(failure, spec));
                     }
                     // For waiters whose time is up meanwhile.
-                    let is_first = state.remote().failed(&failure, now).is_none();
-                    if is_first && waits {
-                        queue.warn_of(&core, &failure, false);
-                    }
+                    state.remote().failed(&failure, now);
                     if waits {
                         return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
                     }
@@ -496,7 +522,7 @@ impl Queue {
         }
         // Its holder has left meanwhile.
         self.go_on(core, state, Start::Ask);
-        FirstAttempt::Busy
+        FirstAttempt::Busy(None)
     }
 
     /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.
@@ -526,7 +552,7 @@ impl Queue {
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
         let first = if patience == Patience::Once || !state.is_wanted() {
-            FirstAttempt::Busy
+            FirstAttempt::Busy(None)
         } else {
             FirstAttempt::Wait(state.line_up(self, spec, false, true, began))
         };

@@ -49,7 +49,7 @@ pub(crate) use debt::{Debt, abandon};
 pub(crate) use downgrade::begin_downgrade;
 use driver::{Start, drive};
 use enter::no_answer;
-pub(crate) use enter::{acquire, try_in_turn, write_count_in_background};
+pub(crate) use enter::{acquire, busy, try_in_turn, write_count_in_background};
 use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
@@ -74,6 +74,7 @@ use crate::{
     engine::finish::Work,
     engine::held::Held,
     engine::hold::{Granted, Hold},
+    loudly,
     name::LockId,
     owner::LeaseId,
 };
@@ -377,16 +378,9 @@ impl Queue {
                 _ => None,
             }
         };
-        let Some(holder) = holder.map(|hold| hold.spec().place) else {
-            return;
-        };
-        tracing::warn!(
-            target: "leasehold",
-            name = %self.id.name,
-            waiting_at = %spec.place,
-            held_at = %holder,
-            "waiting for {SELF_WAIT_WARNING:?} for a name that this process holds itself; if the holder waits \
-             for this, it waits for ever: pass the guard on, or lock through an Owner"
-        );
+        if let Some(holder) = holder {
+            let held_at = holder.spec().place;
+            loudly::waits_for_itself(&self.id.name, spec.place, held_at, SELF_WAIT_WARNING);
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Life, Locked, Pauses, Phase, Spec, abandon,
+    debt::left_to_expire,
     downgrade::{Downgrading, begin_downgrade},
     driver::Start,
     enter::write_count_in_background,
@@ -379,9 +380,7 @@ impl Releasing {
     fn give_up(&mut self, failure: &Failure) {
         self.tell_end(|held| EventKind::Unconfirmed { held });
         let (core, queue) = (&self.hold.core, &self.hold.queue);
-        callout::quietly(|| {
-            tracing::warn!(target: "leasehold", name = %queue.id.name, cause = %failure.cause(), "not released, left to expire");
-        });
+        left_to_expire(&queue.id.name, failure, "not released, left to expire");
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
             abandon(core, &queue.id, self.hold.debt());

@@ -151,21 +151,18 @@ impl Remote {
 }
 
 impl Queue {
-    /// Those that wait are not answered any more, and go on asking. Or they are, and do not hear: each look ends that outage and begins
-    /// another, so that is told once in a while, of all that wait.
-    pub(super) fn warn_of(&self, core: &Core, failure: &Failure, is_deafness: bool) {
-        if is_deafness && !core.queues.may_warn_of_deafness(core.clock.now()) {
+    /// Those that wait are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
+    /// all that wait. A server that cannot be used at all is told of by itself.
+    pub(super) fn warn_of_deafness(&self, core: &Core, failure: &Failure) {
+        let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
+        let is_outage = core.backend.outage().is_on() || core.backend.trouble().is_some();
+        if is_outage || !core.queues.may_warn_of_deafness(core.clock.now()) {
             return;
         }
-        let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
         // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
         core.spawn(async move {
             callout::quietly(|| {
-                if is_deafness {
-                    tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
-                } else {
-                    tracing::warn!(target: "leasehold", %name, %cause, "cannot ask for the name, trying again");
-                }
+                tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
             });
         });
     }

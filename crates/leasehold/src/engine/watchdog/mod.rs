@@ -38,9 +38,10 @@ use crate::{
     backend::{Failure, Renew, Renewal},
     callout,
     clock::Tick,
-    durations::humane,
+    durations::{about, humane},
     engine::core::Core,
     engine::hold::{Due, Hold, Look},
+    error::Cause,
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -312,7 +313,10 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
             break answer;
         }
         waited = patience;
-        let late = Failure::Ambiguous(Arc::new(Late(patience)));
+        let late: Cause = Arc::new(Late(patience));
+        let outage = core.backend.outage();
+        outage.goes_on(core.backend.trouble().as_ref().unwrap_or(&late));
+        let late = Failure::Ambiguous(late);
         failed(core, &due, &late, sent, |its| its == patience);
     };
     let renewals = match answer {
@@ -339,7 +343,7 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no answer within {}", humane(*.0))]
+#[error("no answer within {}", about(*.0))]
 struct Late(Duration);
 
 /// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
@@ -351,7 +355,8 @@ fn failed(
     patience: impl Fn(Duration) -> bool,
 ) {
     let those = || due.iter().filter(|(due, _)| patience(due.patience));
-    if core.watchdog.may_warn(core.clock.now()) {
+    // All else is the server's trouble, and told with it.
+    if failure.is_final() && core.watchdog.may_warn(core.clock.now()) {
         callout::quietly(|| {
             tracing::warn!(
                 target: "leasehold",

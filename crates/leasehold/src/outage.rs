@@ -1,0 +1,111 @@
+//! A server that cannot be used, as those hear of it who run the program: one warning when that begins and one line when it ends,
+//! however many locks, waiters and connections find it out.
+//!
+//! A backend has one of these, since every request and every connection passes there. A subscriber is the user's code: it is not
+//! called under a lock.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    callout,
+    clock::{Clock, Tick},
+    durations::about,
+    error::Cause,
+};
+
+/// One of them is told in this time, if they come and go.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// Whether the server can be used.
+#[derive(Debug)]
+pub(crate) struct Outage {
+    server: String,
+    clock: Clock,
+    /// Read at each answer.
+    is_on: AtomicBool,
+    state: Mutex<OutageState>,
+}
+
+#[derive(Debug, Default)]
+struct OutageState {
+    since: Option<Tick>,
+    is_told: bool,
+    warned_at: Option<Tick>,
+}
+
+impl OutageState {
+    fn may_warn(&mut self, now: Tick) -> bool {
+        let may = self.warned_at.is_none_or(|at| now.since(at) >= WARN_EVERY);
+        if may {
+            self.warned_at = Some(now);
+        }
+        may
+    }
+}
+
+impl Outage {
+    pub(crate) fn new(server: String, clock: Clock) -> Outage {
+        Outage {
+            server,
+            clock,
+            is_on: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// A request had no answer, or a connection did not come about.
+    pub(crate) fn goes_on(&self, cause: &Cause) {
+        let is_news = {
+            let mut state = self.state.lock();
+            let now = self.clock.now();
+            state.since.get_or_insert(now);
+            self.is_on.store(true, Ordering::Relaxed);
+            let is_news = !state.is_told && state.may_warn(now);
+            state.is_told |= is_news;
+            is_news
+        };
+        if is_news {
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server cannot be used, trying again");
+            });
+        }
+    }
+
+    /// The server has answered.
+    pub(crate) fn is_over(&self) {
+        if !self.is_on() {
+            return;
+        }
+        let told = {
+            let mut state = self.state.lock();
+            self.is_on.store(false, Ordering::Relaxed);
+            let since = state.since.take();
+            since.filter(|_| std::mem::take(&mut state.is_told))
+        };
+        if let Some(since) = told {
+            let after = about(self.clock.now().since(since));
+            callout::quietly(
+                || tracing::info!(target: "leasehold", server = %self.server, %after, "the server can be used again"),
+            );
+        }
+    }
+
+    /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.
+    pub(crate) fn refuses(&self, cause: &Cause) {
+        let now = self.clock.now();
+        if self.state.lock().may_warn(now) {
+            callout::quietly(
+                || tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server refuses a request, trying again"),
+            );
+        }
+    }
+}
