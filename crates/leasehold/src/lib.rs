@@ -127,7 +127,7 @@ pub use locks::{
     Write, WriteGuard,
 };
 pub use owner::Owner;
-pub use status::{Holder, Status};
+pub use status::{Holder, Status, Waiter};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

@@ -56,6 +56,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
 
+    /// Writes the label of this client, which is there for so many milliseconds; `None`: takes it away.
+    fn show(&self, lasts_ms: Option<u64>) -> Reply<()>;
+
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
 
@@ -339,6 +342,24 @@ pub(crate) struct Inspection {
     pub(crate) available: Option<i64>,
     /// The last fencing token that was given or reserved, if there is one.
     pub(crate) token: Option<u64>,
+    /// Those that wait in our queue, or in that of a fair mutex, next first; at most [`QUEUED_MOST`].
+    pub(crate) queue: Vec<Queued>,
+    /// The server that was asked, by its address.
+    pub(crate) server: String,
+    /// It says that it is a replica of another.
+    pub(crate) is_replica: bool,
+}
+
+/// How many places of a queue are listed; the scripts that list them say the same.
+pub(crate) const QUEUED_MOST: usize = 100;
+
+/// A place in a queue, as the server sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    /// As of a holder.
+    pub(crate) owner: String,
+    pub(crate) access: Access,
+    pub(crate) client: Known,
 }
 
 /// One hold, as the server sees it.
@@ -351,8 +372,18 @@ pub(crate) struct Owned {
     pub(crate) holds: u64,
     /// The time left; `None` without an end.
     pub(crate) ttl: Option<Duration>,
-    /// The label that its client gave itself.
+    pub(crate) client: Known,
+}
+
+/// What the server knows of a client, beside the owner fields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// Its uuid, if it has a label there.
+    pub(crate) uuid: Option<String>,
+    /// The label that it gave itself.
     pub(crate) label: Option<String>,
+    /// Whether a connection of it is there; `None`: that cannot be told.
+    pub(crate) connected: Option<bool>,
 }
 
 /// A hint from the server to try again.

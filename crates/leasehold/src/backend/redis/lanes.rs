@@ -261,6 +261,11 @@ impl Lanes {
         self.dialler.has_worked.load(Ordering::Relaxed)
     }
 
+    /// Whether the server shows our connections under their name.
+    pub(super) fn is_named(&self) -> bool {
+        self.dialler.is_named.load(Ordering::Relaxed)
+    }
+
     /// The server that was reached last, with the database, if it has said which one it is. If it does not say that, the address.
     pub(super) fn identity(&self) -> Option<String> {
         let Dialler { target, .. } = &*self.dialler;
@@ -614,6 +619,8 @@ pub(super) struct Dialler {
     identity: Mutex<ServerId>,
     /// That it refuses to say which one it is.
     has_warned: Once,
+    /// The latest connection was given its name.
+    is_named: AtomicBool,
     /// The client was shut down.
     is_shut: AtomicBool,
 }
@@ -627,6 +634,7 @@ impl Dialler {
             has_worked: AtomicBool::new(false),
             identity: Mutex::new(ServerId::NotYet),
             has_warned: Once::new(),
+            is_named: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
         }
     }
@@ -651,7 +659,9 @@ impl Dialler {
             let info = info.cloned().unwrap_or(Value::Nil).extract_error();
             let identity = ServerId::of(info.map_err(classify));
             let named = answers.map(|answers| answers.into_iter().next().unwrap_or(Value::Nil));
-            match named.and_then(Value::extract_error) {
+            let named = named.and_then(Value::extract_error);
+            self.is_named.store(named.is_ok(), Ordering::Relaxed);
+            match named {
                 // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
                 // refuses everything.
                 Err(error)

@@ -10,6 +10,7 @@ mod connect;
 mod failure;
 mod fenced_store;
 mod kinds;
+mod labels;
 mod lanes;
 mod link;
 mod script;
@@ -39,9 +40,10 @@ use crate::{
     name::LockId,
     owner::LeaseId,
 };
-use caller::{CONNECTION_NAME, Caller};
+use caller::Caller;
 use commands::Commands;
 use kinds::{together, wire};
+use labels::ClientLabel;
 use subscriptions::Subscriptions;
 
 /// One client of a server.
@@ -63,10 +65,11 @@ impl Redis {
     ) -> Redis {
         let shown = target.to_string();
         let target = Arc::new(target);
-        let connection_name = format!("{CONNECTION_NAME}:{client}:{label}");
-        let commands = Commands::new(Arc::clone(&target), connection_name, config, home);
+        let label = ClientLabel::new(client, label);
+        let name = label.connection_name().to_owned();
+        let commands = Commands::new(Arc::clone(&target), name, config, home);
         Redis {
-            caller: Caller::new(client, config, commands),
+            caller: Caller::new(client, label, config, commands),
             subscriptions: Subscriptions::new(target, client, config, sink, home),
             shown,
         }
@@ -177,6 +180,10 @@ impl Backend for Redis {
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         wire(id.kind).force_unlock(&self.caller, id)
+    }
+
+    fn show(&self, lasts_ms: Option<u64>) -> Reply<()> {
+        self.caller.show(lasts_ms)
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
