@@ -14,6 +14,8 @@ use crate::{
 /// # Examples
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::Waiter;
+///
 /// let client = leasehold::Client::connect("memory:").await?;
 /// let prices = client.rw_lock("prices");
 /// let guard = prices.read().await?;
@@ -22,9 +24,8 @@ use crate::{
 /// for holder in &status.holders {
 ///     println!("{} {:?}: {:?} left", holder.owner, holder.access, holder.remaining);
 /// }
-/// for waiter in &status.queue {
-///     println!("then {:?}, since {:?}", waiter.label, waiter.since);
-/// }
+/// let shown = |waiter: &Waiter| println!("then {:?}, since {:?}", waiter.label, waiter.since);
+/// status.queue.iter().for_each(shown);
 /// assert_eq!(status.holders.len(), 1);
 /// assert!(status.holder().is_some()); // the only one, or the first
 /// # drop(guard); Ok(()) }

@@ -127,6 +127,7 @@ async fn a_tenant_can_neither_touch_nor_publish_nor_hear_what_is_anothers() {
                 } else {
                     wait_until_async(SOON, &case, || !channels(&server).is_empty()).await;
                 }
+                // Labels are everyone's: docs/keys.md says so.
                 for key in keys(&server) {
                     assert_not_permitted(&server, &["DEL", &key]);
                     assert_not_permitted(&server, &["TYPE", &key]);

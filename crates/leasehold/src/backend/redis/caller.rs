@@ -118,12 +118,3 @@ impl Caller {
         Box::pin(async move { labels::show(&commands, &label, lasts_ms).await })
     }
 }
-
-/// A reply that is a text. Other clients may have written any bytes; invalid UTF-8 is replaced.
-pub(super) fn text(reply: &Value) -> Option<String> {
-    match reply {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
-        _ => None,
-    }
-}

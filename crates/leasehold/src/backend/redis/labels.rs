@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use futures_util::future::join3;
 use redis::Value;
 
-use super::{caller::text, commands::Commands};
+use super::{commands::Commands, script::text};
 use crate::{
     backend::{Failure, Inspection, Known},
     name::OURS,
@@ -91,7 +91,7 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
     let list = text(&list).unwrap_or_default();
     let connections = connections(&list);
     let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
-    let clients = Clients {
+    let clients = KnownClients {
         labels: labels_of(&labels, &begins),
         // A replica has connections of its own only, and so has a server that hides others'.
         lists_all: info.contains("role:master")
@@ -107,7 +107,7 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
 }
 
 /// What the server has told of clients.
-struct Clients<'a> {
+struct KnownClients<'a> {
     /// By the beginning of its uuid: the label under that key.
     labels: HashMap<&'a str, String>,
     /// By uuid: the label in the name of a connection.
@@ -116,7 +116,7 @@ struct Clients<'a> {
     lists_all: bool,
 }
 
-impl Clients<'_> {
+impl KnownClients<'_> {
     fn known(&self, owner: &str) -> Known {
         let begin = begin_of_client(owner).unwrap_or_default();
         let written = self.labels.get(begin.as_str()).map(String::as_str);
@@ -181,8 +181,8 @@ mod tests {
 
     const UUID: &str = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
 
-    fn clients<'a>(written: &str, list: &'a str) -> Clients<'a> {
-        Clients {
+    fn clients<'a>(written: &str, list: &'a str) -> KnownClients<'a> {
+        KnownClients {
             labels: HashMap::from([("79f0ed8b-09de", written.to_owned())]),
             connections: connections(list),
             lists_all: true,

@@ -15,7 +15,7 @@ use crate::{
         Renewal, Reply,
         fenced::Tokens,
         redis::{
-            caller::{Caller, text},
+            caller::Caller,
             script::{Call, Lazy},
         },
     },

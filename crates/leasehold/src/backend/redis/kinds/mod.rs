@@ -38,7 +38,7 @@ use std::{fmt, time::Duration};
 
 use redis::Value;
 
-use super::caller::{Caller, text};
+use super::{caller::Caller, script::text};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,

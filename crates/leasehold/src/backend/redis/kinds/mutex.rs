@@ -14,7 +14,7 @@ use crate::{
         ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
-            caller::{Caller, text},
+            caller::Caller,
             script::{Call, Lazy},
         },
     },
