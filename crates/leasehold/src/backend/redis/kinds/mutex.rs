@@ -15,7 +15,7 @@ use crate::{
         fenced::Tokens,
         redis::{
             caller::Caller,
-            script::{Call, Lazy},
+            script::{Call, Lazy, text},
         },
     },
     kind::Access,

@@ -16,7 +16,7 @@ use crate::{
         fenced::Tokens,
         redis::{
             caller::Caller,
-            script::{Call, Lazy},
+            script::{Call, Lazy, text},
         },
     },
     kind::Access,
