@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    backend::{Inspection, Owned, Queued},
+    backend::{Inspection, Owned, QueuedOwner},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -14,8 +14,6 @@ use crate::{
 /// # Examples
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-/// use leasehold::Waiter;
-///
 /// let client = leasehold::Client::connect("memory:").await?;
 /// let prices = client.rw_lock("prices");
 /// let guard = prices.read().await?;
@@ -24,8 +22,9 @@ use crate::{
 /// for holder in &status.holders {
 ///     println!("{} {:?}: {:?} left", holder.owner, holder.access, holder.remaining);
 /// }
-/// let shown = |waiter: &Waiter| println!("then {:?}, since {:?}", waiter.label, waiter.since);
-/// status.queue.iter().for_each(shown);
+/// for waiter in &status.queue {
+///     println!("then {:?}, since {:?}", waiter.label, waiter.since);
+/// }
 /// assert_eq!(status.holders.len(), 1);
 /// assert!(status.holder().is_some()); // the only one, or the first
 /// # drop(guard); Ok(()) }
@@ -53,7 +52,7 @@ pub struct Status {
     /// Those that stand in the server's queue, next first, at most 100: one for each client of this library that waits, of a fair mutex
     /// one for each task, or thread of Redisson's. A place outlives a client that died by half a minute. None of a semaphore, a latch,
     /// or a spin mutex, which have no queue, and of Redisson's clients beside other kinds, which race.
-    pub queue: Vec<Waiter>,
+    pub queue: Vec<QueuedClient>,
     /// How many tasks of this client wait for it.
     pub waiting_here: usize,
     /// The server that was asked: its address, without a user or a password.
@@ -93,7 +92,7 @@ pub struct Holder {
 /// One that waits, as the server knows it. [`Status`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Waiter {
+pub struct QueuedClient {
     /// Under which owner field it asks: as [`Holder::owner`].
     pub owner: String,
     /// The client's uuid.
@@ -123,7 +122,7 @@ impl Status {
                 .and_then(|count| u64::try_from(count).ok()),
             token: found.token,
             waiting_clients: found.listeners,
-            queue: found.queue.into_iter().map(Waiter::new).collect(),
+            queue: found.queue.into_iter().map(QueuedClient::new).collect(),
             waiting_here,
             server: found.server,
             replica: found.is_replica,
@@ -153,10 +152,10 @@ impl Holder {
     }
 }
 
-impl Waiter {
-    fn new(queued: Queued) -> Waiter {
+impl QueuedClient {
+    fn new(queued: QueuedOwner) -> QueuedClient {
         let by = By::new(&queued.owner, queued.client.uuid.as_deref());
-        Waiter {
+        QueuedClient {
             client: by.client,
             label: queued.client.label,
             access: queued.access,

@@ -1,8 +1,8 @@
 //! `leasehold status`: the holders of a name, since when, for how long, and how many wait.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use leasehold::{Access, Holder, LockKind, Status, Waiter};
+use leasehold::{Access, Holder, LockKind, Status, QueuedClient};
 use serde_json::{Value, json};
 
 use crate::{
@@ -53,7 +53,7 @@ pub(crate) fn document(status: &Status) -> Value {
     })
 }
 
-fn waiter(waiter: &Waiter) -> Value {
+fn waiter(waiter: &QueuedClient) -> Value {
     json!({
         "owner": waiter.owner,
         "client": waiter.client,
@@ -216,7 +216,7 @@ fn without_lease(connected: Option<bool>) -> &'static str {
 }
 
 /// One that waits: its label, else its thread, else its client.
-fn in_queue(waiter: &Waiter, now: SystemTime) -> String {
+fn in_queue(waiter: &QueuedClient, now: SystemTime) -> String {
     let who = kinds::who(waiter.label.as_deref(), waiter.thread);
     let who = who.unwrap_or_else(|| format!("client {}", visible(&waiter.client)));
     let wants = match waiter.access {

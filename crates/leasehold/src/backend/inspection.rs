@@ -15,7 +15,7 @@ pub(crate) struct Inspection {
     /// The last fencing token that was given or reserved, if there is one.
     pub(crate) token: Option<u64>,
     /// Those that wait in our queue, or in that of a fair mutex, next first; at most [`QUEUED_MOST`].
-    pub(crate) queue: Vec<Queued>,
+    pub(crate) queue: Vec<QueuedOwner>,
     /// The server that was asked, by its address.
     pub(crate) server: String,
     /// It says that it is a replica of another.
@@ -27,11 +27,11 @@ pub(crate) const QUEUED_MOST: usize = 100;
 
 /// A place in a queue, as the server sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedOwner {
     /// As of a holder.
     pub(crate) owner: String,
     pub(crate) access: Access,
-    pub(crate) client: Known,
+    pub(crate) client: KnownClient,
 }
 
 /// One hold, as the server sees it.
@@ -44,12 +44,12 @@ pub(crate) struct Owned {
     pub(crate) holds: u64,
     /// The time left; `None` without an end.
     pub(crate) ttl: Option<Duration>,
-    pub(crate) client: Known,
+    pub(crate) client: KnownClient,
 }
 
 /// What the server knows of a client, beside the owner fields.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownClient {
     /// Its uuid, if it has a label there.
     pub(crate) uuid: Option<String>,
     /// The label that it gave itself.

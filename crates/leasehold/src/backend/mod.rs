@@ -14,7 +14,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
-pub(crate) use inspection::{Inspection, Known, Owned, QUEUED_MOST, Queued};
+pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner};
 
 use crate::{
     error::Cause,

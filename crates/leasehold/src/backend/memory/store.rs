@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Known, Owned,
-        QUEUED_MOST, Queued, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
+        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, KnownClient, Owned,
+        QUEUED_MOST, QueuedOwner, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -277,7 +277,7 @@ impl Store {
             client: self.known(&held.client),
         });
         let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
-        let queue = places.take(QUEUED_MOST).map(|place| Queued {
+        let queue = places.take(QUEUED_MOST).map(|place| QueuedOwner {
             owner: rules(id.kind).owner(&place.client, place.grant.access, place.grant.lease),
             access: place.grant.access,
             client: self.known(&place.client),
@@ -307,10 +307,10 @@ impl Store {
         }
     }
 
-    fn known(&self, client: &Arc<str>) -> Known {
+    fn known(&self, client: &Arc<str>) -> KnownClient {
         let connected = self.connected.get(client);
         let label = self.labels.get(client).map(|(label, _)| label);
-        Known {
+        KnownClient {
             uuid: label.map(|_| client.to_string()),
             label: label.or(connected).cloned(),
             connected: (connected.or(label)).map(|_| connected.is_some()),

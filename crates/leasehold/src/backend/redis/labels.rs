@@ -10,7 +10,7 @@ use redis::Value;
 
 use super::{commands::Commands, script::text};
 use crate::{
-    backend::{Failure, Inspection, Known},
+    backend::{Failure, Inspection, KnownClient},
     name::OURS,
 };
 
@@ -91,7 +91,7 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
     let list = text(&list).unwrap_or_default();
     let connections = connections(&list);
     let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
-    let clients = KnownClients {
+    let clients = ClientAnswers {
         labels: labels_of(&labels, &begins),
         // A replica has connections of its own only, and so has a server that hides others'.
         lists_all: info.contains("role:master")
@@ -107,7 +107,7 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
 }
 
 /// What the server has told of clients.
-struct KnownClients<'a> {
+struct ClientAnswers<'a> {
     /// By the beginning of its uuid: the label under that key.
     labels: HashMap<&'a str, String>,
     /// By uuid: the label in the name of a connection.
@@ -116,8 +116,8 @@ struct KnownClients<'a> {
     lists_all: bool,
 }
 
-impl KnownClients<'_> {
-    fn known(&self, owner: &str) -> Known {
+impl ClientAnswers<'_> {
+    fn known(&self, owner: &str) -> KnownClient {
         let begin = begin_of_client(owner).unwrap_or_default();
         let written = self.labels.get(begin.as_str()).map(String::as_str);
         let (is_named, written) = match written.and_then(unprefixed) {
@@ -133,7 +133,7 @@ impl KnownClients<'_> {
         let uuid = written.map(|(uuid, _)| uuid);
         let connection = told.or(uuid).and_then(|uuid| self.connections.get(uuid));
         let is_missed = is_named && uuid.is_some() && self.lists_all;
-        Known {
+        KnownClient {
             uuid: uuid.map(str::to_owned),
             label: written
                 .map(|(_, label)| label)
@@ -181,8 +181,8 @@ mod tests {
 
     const UUID: &str = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
 
-    fn clients<'a>(written: &str, list: &'a str) -> KnownClients<'a> {
-        KnownClients {
+    fn clients<'a>(written: &str, list: &'a str) -> ClientAnswers<'a> {
+        ClientAnswers {
             labels: HashMap::from([("79f0ed8b-09de", written.to_owned())]),
             connections: connections(list),
             lists_all: true,

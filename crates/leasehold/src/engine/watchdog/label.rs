@@ -33,11 +33,11 @@ const COVERS_LEAST: Duration = Duration::from_secs(30);
 pub(super) struct Label {
     /// It outlives leases up to this length in ms, whenever they are taken until it is written next. Zero: it is to be written.
     covers: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<LabelState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LabelState {
     /// When it is to be written next, or taken to be needed no more.
     due: Tick,
     /// A lease has asked for it since it was written.
@@ -48,9 +48,9 @@ struct State {
     there_until: Tick,
 }
 
-impl Default for State {
+impl Default for LabelState {
     fn default() -> Self {
-        State {
+        LabelState {
             due: Tick::MAX,
             is_asked_for: false,
             longest_ms: millis(COVERS_LEAST),

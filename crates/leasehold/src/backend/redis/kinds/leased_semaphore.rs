@@ -7,8 +7,8 @@ use redis::Value;
 use super::{Wire, acquired, extended, int, millis, released, renewals, size_hint};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Known, Once, Owned, Permits,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Once, Owned,
+        Permits, Release, ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -265,7 +265,7 @@ fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
         access: Access::Permits(1),
         holds: 1,
         ttl,
-        client: Known::default(),
+        client: KnownClient::default(),
     })
 }
 
@@ -307,7 +307,7 @@ fn holds(permits: impl Iterator<Item = (PermitId, Option<Duration>)>) -> Vec<Own
         access: Access::Permits(hold.count),
         holds: 1,
         ttl: hold.ttl,
-        client: Known::default(),
+        client: KnownClient::default(),
     });
     owned.collect()
 }

@@ -42,7 +42,8 @@ use super::{caller::Caller, script::text};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,
-        Known, Once, Permits, Queued, Release, ReleaseReply, Renew, Renewal, Reply, fenced::Tokens,
+        KnownClient, Once, Permits, QueuedOwner, Release, ReleaseReply, Renew, Renewal, Reply,
+        fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -183,13 +184,13 @@ fn texts(reply: &Value) -> Option<Vec<String>> {
 }
 
 /// Reads places of a queue, each an owner field and what it waits for.
-fn queue(places: &Value, access: impl Fn(&str) -> Access) -> Option<Vec<Queued>> {
+fn queue(places: &Value, access: impl Fn(&str) -> Access) -> Option<Vec<QueuedOwner>> {
     let places = texts(places)?.into_iter().map(|place| {
         let owner = place.split(' ').next().unwrap_or_default();
-        Queued {
+        QueuedOwner {
             access: access(owner),
             owner: owner.to_owned(),
-            client: Known::default(),
+            client: KnownClient::default(),
         }
     });
     Some(places.collect())

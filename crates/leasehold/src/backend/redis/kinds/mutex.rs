@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Known, Owned, Release,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Owned, Release,
         ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
@@ -164,7 +164,7 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
             access: Access::Exclusive,
             holds: entries,
             ttl,
-            client: Known::default(),
+            client: KnownClient::default(),
         })
     });
     Some(Inspection {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Known, Owned, Release,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Owned, Release,
         ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
@@ -160,7 +160,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         access: Access::Exclusive,
         holds: 1,
         ttl,
-        client: Known::default(),
+        client: KnownClient::default(),
     });
     Some(Inspection {
         owners: owned.collect(),

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Known, Owned,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, KnownClient,
+        Owned, Release, ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
             caller::Caller,
@@ -289,7 +289,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
             owner,
             holds: u64::try_from(int(holds)?).unwrap_or(0),
             ttl: millis(int(left)?),
-            client: Known::default(),
+            client: KnownClient::default(),
         })
     });
     Some(Inspection {

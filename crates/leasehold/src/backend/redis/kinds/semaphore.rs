@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Known, Once, Owned, Permits,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Once, Owned,
+        Permits, Release, ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -187,7 +187,7 @@ fn holds(reply: &Value) -> Option<Vec<Owned>> {
             access: Access::Permits(count.parse().ok()?),
             holds: 1,
             ttl: None,
-            client: Known::default(),
+            client: KnownClient::default(),
         })
     };
     Some(out.iter().filter_map(hold).collect())
