@@ -178,17 +178,14 @@ struct By {
 impl By {
     /// `uuid`: as the label of its client says it.
     fn new(owner: &str, uuid: Option<&str>) -> By {
-        let (client, number) = match owner.split_once(':') {
-            Some((client, field)) => {
-                let number = field.split(':').next().unwrap_or_default();
-                (client, number.parse::<u64>().ok())
-            }
+        let (client, number) = if let Some((client, field)) = owner.split_once(':') {
+            let number = field.split(':').next().unwrap_or_default();
+            (client, number.parse::<u64>().ok())
+        } else {
             // Of ours, the second half of a permit's id.
-            None => {
-                let half = uuid.and_then(|_| owner.get(16..));
-                let number = half.and_then(|half| u64::from_str_radix(half, 16).ok());
-                (uuid.unwrap_or_default(), number)
-            }
+            let half = uuid.and_then(|_| owner.get(16..));
+            let number = half.and_then(|half| u64::from_str_radix(half, 16).ok());
+            (uuid.unwrap_or_default(), number)
         };
         let since = number.and_then(|number| LeaseId::from(number).made_at());
         By {

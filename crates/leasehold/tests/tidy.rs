@@ -438,7 +438,7 @@ fn every_public_item_of_a_lock_is_shown_in_an_example() {
         "Detached",
         "Invalid",
         "Holder",
-        "Waiter",
+        "QueuedClient",
         "recv",
         "EventListener",
     ];

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use leasehold::{Access, Holder, LockKind, Status, QueuedClient};
+use leasehold::{Access, Holder, LockKind, QueuedClient, Status};
 use serde_json::{Value, json};
 
 use crate::{
@@ -47,7 +47,7 @@ pub(crate) fn document(status: &Status) -> Value {
         "count": status.count,
         "token": status.token,
         "waiting_clients": status.waiting_clients,
-        "queue": status.queue.iter().map(|it| waiter(it)).collect::<Vec<_>>(),
+        "queue": status.queue.iter().map(waiter).collect::<Vec<_>>(),
         "server": status.server,
         "replica": status.replica,
     })

@@ -298,12 +298,10 @@ impl Store {
 
     /// A client's label is kept for so long; `None`: it goes.
     pub(super) fn show(&mut self, client: &Arc<str>, lasts: Option<Duration>) {
-        let (label, now) = (self.connected.get(client).cloned(), self.clock);
-        match lasts.zip(label) {
-            Some((lasts, label)) => {
-                drop(self.labels.insert(Arc::clone(client), (label, now + lasts)))
-            }
-            None => drop(self.labels.remove(client)),
+        self.labels.remove(client);
+        if let (Some(lasts), Some(label)) = (lasts, self.connected.get(client)) {
+            let label = (label.clone(), self.clock + lasts);
+            self.labels.insert(Arc::clone(client), label);
         }
     }
 

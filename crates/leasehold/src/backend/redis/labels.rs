@@ -53,11 +53,8 @@ pub(super) async fn show(
     if let Some(lasts_ms) = lasts_ms {
         // Without the prefix where the server shows no connection under its name: then none of them is missed.
         let name = label.connection_name.as_str();
-        let shown = match commands.is_named() {
-            true => name,
-            false => unprefixed(name).unwrap_or(name),
-        };
-        command.arg(shown).arg("PX").arg(lasts_ms);
+        let unnamed = unprefixed(name).filter(|_| !commands.is_named());
+        command.arg(unnamed.unwrap_or(name)).arg("PX").arg(lasts_ms);
     }
     commands.command(&command).await.map(drop)
 }
@@ -81,9 +78,11 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
     }
     list.arg("LIST").arg("TYPE").arg("NORMAL");
     info.arg("replication");
-    let if_any = async |command| match begins.is_empty() {
-        true => Value::Nil,
-        false => commands.command(command).await.unwrap_or(Value::Nil),
+    let if_any = async |command| {
+        if begins.is_empty() {
+            return Value::Nil;
+        }
+        commands.command(command).await.unwrap_or(Value::Nil)
     };
     let (labels, list, info) = join3(if_any(&labels), if_any(&list), commands.command(&info)).await;
     let info = info.ok().as_ref().and_then(text).unwrap_or_default();
