@@ -153,9 +153,9 @@ pub(super) fn write_if_due(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick
 }
 
 impl Core {
-    /// Whether the server has the label of this client.
+    /// Whether the server has the label of this client, and can be told to forget it.
     pub(in crate::engine) fn is_labelled(&self) -> bool {
-        self.watchdog.label.is_there(self.clock.now())
+        self.watchdog.label.is_there(self.clock.now()) && self.backend.trouble().is_none()
     }
 
     /// The client ends. Its label goes, unless a lease of it is left to expire.
