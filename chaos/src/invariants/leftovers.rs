@@ -75,6 +75,9 @@ const FAIR_QUEUE: Duration = Duration::from_secs(3600);
 /// Those that wait look after so long at the latest.
 const LOOKS: Duration = Duration::from_secs(12);
 
+/// The server remembers the holder of a permit without a lease for so long.
+const COUNTED_LEASE: Duration = Duration::from_secs(24 * 3600);
+
 /// Where Redisson keeps the queue of a fair lock.
 const FAIR_LIST: &str = "redisson_lock_queue:";
 
@@ -108,6 +111,8 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends, checker: &Chec
         ("of a latch", None)
     } else if names.contains(&path) {
         ("hold", Some(ends.lease))
+    } else if path.starts_with("leasehold:client:") {
+        ("label", Some(ends.lease.max(COUNTED_LEASE) * 2 + LOOKS * 2))
     } else if path.starts_with("leasehold:") && path.contains(":gone:") {
         ("tombstone", Some(tombstone))
     } else if path.starts_with("redisson_lock_token:") {

@@ -10,6 +10,7 @@ use leasehold::{Access, Client, Error, Holder, LockKind, Status};
 use crate::{
     exit::{Exit, Failure},
     held::{Ask, Held},
+    output::visible,
 };
 
 /// The kinds as `--kind` calls them. It takes the names of [`LockKind`], too, which `status --json` prints.
@@ -307,6 +308,12 @@ pub(crate) fn owner<'a>(status: &Status, holder: &'a Holder) -> Option<&'a str> 
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=_:.@-".contains(&byte);
     let is_token = || holder.remaining.is_some() && holder.owner.bytes().all(is_of_token);
     (!is_of_another_library(status, holder) || is_token()).then_some(&holder.owner)
+}
+
+/// A client by its label; one of Redisson's by its thread.
+pub(crate) fn who(label: Option<&str>, thread: Option<u64>) -> Option<String> {
+    let thread = || thread.map(|thread| format!("a Java client, thread {thread}"));
+    label.map(visible).or_else(thread)
 }
 
 /// Whether the holder is a value that is not ours.

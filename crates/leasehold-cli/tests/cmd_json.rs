@@ -50,6 +50,7 @@ fn a_status_has_the_documented_fields_and_so_have_its_holders() {
     let documented_status = documented("## `leasehold status NAME --json`");
     assert_eq!(fields(&status), documented_status);
     assert_eq!(fields(&status["holder"]), documented("### A holder"));
+    assert_eq!(status["server"], format!("redis://{}/0", server.addr()));
     assert_eq!(
         fields(&unlock),
         documented("## `leasehold unlock NAME --force --json`")
@@ -115,7 +116,10 @@ fn a_run_has_the_documented_outcomes_and_help_names_them_too() {
     wait_until(SOON, "it waits", || {
         let mut status = common::leasehold(&server.url());
         let status = status.args(["status", "--json", "job"]).output().unwrap();
-        read(&stdout(&status))["waiting_clients"] == 1
+        let status = read(&stdout(&status));
+        let place = status["queue"].get(0).map(fields);
+        assert!(place.is_none_or(|place| place == documented("### One that waits")));
+        status["waiting_clients"] == 1
     });
     waiter.signal(Signal::TERM);
     let (code, line) = waiter.end();

@@ -4,8 +4,9 @@ mod common;
 
 use std::net::TcpListener;
 
-use common::{Notes, Process, code, leasehold, run, stderr, stdout};
-use leasehold_testkit::{Flavor, Server};
+use common::{Notes, Process, SOON, code, leasehold, run, stderr, stdout};
+use leasehold_testkit::{Flavor, Server, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 
 fn json(server: &Server, words: &[&str]) -> Value {
@@ -496,10 +497,7 @@ async fn each_kind_is_described_in_its_own_words() {
     has(&said(&semaphore), "none is free");
     permits.set_permits(1).await.unwrap();
     has(&said(&semaphore), "1 too many are out");
-    has(
-        &said(&["unlock", "--force", "reports"]),
-        "away from permit ",
-    );
+    has(&said(&["unlock", "--force", "reports"]), &label);
     drop((spin, plain, reader, other, permit, last));
 
     // No kind of lock.
@@ -568,4 +566,100 @@ fn memory_is_said_to_be_empty_and_the_demo_takes_it_without_a_word() {
         "{}",
         stdout(&output)
     );
+}
+
+#[tokio::test]
+async fn a_holder_that_was_killed_is_named_until_its_lease_ends() {
+    let (server, notes) = (Server::start(Flavor::Redis), Notes::new());
+    let script = format!("echo >{}; sleep 100", notes.sh("up"));
+    for kind in ["mutex", "leased", "write", "plain"] {
+        let flags = match kind {
+            "leased" => &["--lease", "20s", "--kind", kind, "--permits", "1"][..],
+            _ => &["--lease", "20s", "--kind", kind],
+        };
+        let mut holder = Process::start(&mut run(&server.url(), flags, &script));
+        notes.wait("up");
+        let label = format!(":{}", holder.pid().as_raw_pid());
+        let said = |words: &[&str]| leasehold(&server.url()).args(words).output().unwrap();
+        wait_until(SOON, "the server has its label", || {
+            server.cli(&["KEYS", "leasehold:client:*"]) != redis::Value::Array(Vec::new())
+        });
+        holder.signal(Signal::KILL);
+        holder.end();
+        let shown = stdout(&said(&["status", "job"]));
+        has(&shown, &label);
+        has(&shown, "its client is gone: free in ");
+        has(&shown, &format!("server     redis://{}/0", server.addr()));
+        let ask = ["run", "--kind", kind, "-n", "job", "true"];
+        for (options, word) in [
+            (&ask[..], "is taken"),
+            (
+                &["run", "--skip-if-held", "--kind", kind, "job", "true"],
+                "skipped",
+            ),
+        ] {
+            let told = stderr(&said(options));
+            has(&told, word);
+            has(&told, &label);
+            has(&told, "; its client is gone: free in ");
+        }
+        server.cli(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn the_queue_is_shown_in_its_order_and_redissons_by_their_threads() {
+    let server = Server::start(Flavor::Redis);
+    let uuid = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
+    server.cli(&["HSET", "job", &format!("{uuid}:57"), "1"]);
+    server.cli(&["PEXPIRE", "job", "30000"]);
+    for waiter in [format!("{uuid}:58"), format!("{uuid}:59")] {
+        server.cli(&["RPUSH", "redisson_lock_queue:{job}", &waiter]);
+    }
+    let status = json(&server, &["status", "job"]);
+    assert_eq!(
+        (&status["holder"]["thread"], &status["kind"]),
+        (&57.into(), &"fair_mutex".into())
+    );
+    let waiting: Vec<_> = status["queue"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["thread"])
+        .collect();
+    assert_eq!(waiting, [&Value::from(58), &59.into()]);
+    let output = leasehold(&server.url()).args(["status", "job"]).output();
+    let shown = stdout(&output.unwrap());
+    has(
+        &shown,
+        &format!("held by    a Java client, thread 57  (client {uuid})"),
+    );
+    has(
+        &shown,
+        "next       a Java client, thread 58\n  then       a Java client, thread 59\n",
+    );
+    has(&shown, "unless it is renewed");
+}
+
+#[tokio::test]
+async fn a_replica_is_told_and_takes_no_client_for_gone() {
+    let (server, replica) = (Server::start(Flavor::Redis), Server::start(Flavor::Redis));
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let guard = client.mutex("job").lock().await.unwrap();
+    let port = server.addr().port().to_string();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
+    wait_until(SOON, "it has the name and the label", || {
+        replica.cli(&["DBSIZE"]) == redis::Value::Int(2)
+    });
+    let status = json(&replica, &["status", "job"]);
+    assert_eq!(
+        (&status["replica"], &status["holder"]["connected"]),
+        (&true.into(), &Value::Null)
+    );
+    assert!(status["holder"]["label"].is_string(), "{status}");
+    let output = leasehold(&replica.url()).args(["status", "job"]).output();
+    let shown = stdout(&output.unwrap());
+    has(&shown, ", a replica: it may not know yet");
+    has(&shown, "unless it is renewed");
+    guard.release().await.unwrap();
 }

@@ -221,7 +221,7 @@ impl ClientBuilder {
     /// For how long at most the drop of a client's last handle (client, lock or guard) waits for the releases of dropped guards that are
     /// under way. Default: 100 ms; zero: not at all.
     ///
-    /// It blocks the thread, also of an async caller, mostly for one round trip at the end of `main`. A client of `memory:` never waits.
+    /// It blocks the thread, also of an async caller, mostly for a round trip or two at the end of `main`. A client of `memory:` never waits.
     /// **Names that are not given back by then stay taken.** Too short is 100 ms for hundreds of guards, and for four round trips to a
     /// server far away: [`Guard`](crate::Guard#at-the-end-of-a-program). More costs nothing while the server answers.
     pub fn linger(mut self, most: Duration) -> Self {
@@ -246,7 +246,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The label of this client in [`Status`](crate::Status). Default: `host:pid`.
+    /// The label of this client in [`Status`](crate::Status), also after a crash. All users of the server can read it. Default: `host:pid`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self

@@ -128,7 +128,7 @@ pub use locks::{
     Write, WriteGuard,
 };
 pub use owner::Owner;
-pub use status::{Holder, Status};
+pub use status::{Holder, QueuedClient, Status};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

@@ -1,9 +1,9 @@
-//! The holders of a lock, for users.
+//! The holders of a lock, and those that wait for it, for users.
 
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    backend::{Inspection, Owned},
+    backend::{Inspection, Owned, QueuedOwner},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -18,9 +18,12 @@ use crate::{
 /// let prices = client.rw_lock("prices");
 /// let guard = prices.read().await?;
 /// let status = prices.status().await?;
-/// println!("{} ({}), {} wait", status.name, status.kind, status.waiting_clients);
+/// println!("{} ({}) on {}, {} wait", status.name, status.kind, status.server, status.waiting_clients);
 /// for holder in &status.holders {
 ///     println!("{} {:?}: {:?} left", holder.owner, holder.access, holder.remaining);
+/// }
+/// for waiter in &status.queue {
+///     println!("then {:?}, since {:?}", waiter.label, waiter.since);
 /// }
 /// assert_eq!(status.holders.len(), 1);
 /// assert!(status.holder().is_some()); // the only one, or the first
@@ -46,8 +49,16 @@ pub struct Status {
     /// How many clients listen for it to become free, Redisson's included. Where the server does not tell (to a user without
     /// `PUBSUB`; on Valkey 9.1 if there are 8, 15, 16, 29 to 32, 57 to 64 …, which it miscounts) those in our own queue; 0 of a semaphore or latch.
     pub waiting_clients: u64,
+    /// Those that stand in the server's queue, next first, at most 100: one for each client of this library that waits, of a fair mutex
+    /// one for each task, or thread of Redisson's. A place outlives a client that died by half a minute. None of a semaphore, a latch,
+    /// or a spin mutex, which have no queue, and of Redisson's clients beside other kinds, which race.
+    pub queue: Vec<QueuedClient>,
     /// How many tasks of this client wait for it.
     pub waiting_here: usize,
+    /// The server that was asked: its address, without a user or a password.
+    pub server: String,
+    /// Whether it says that it is a replica, which may not know yet what its primary does; `false` where `INFO` is not permitted.
+    pub replica: bool,
 }
 
 /// A holder of a lock, as the server knows it. [`Status`] has an example.
@@ -57,11 +68,16 @@ pub struct Holder {
     /// The owner field: `<client uuid>:<lease id>`, or `<client uuid>:<thread id>` for Redisson; a writer's ends with `:write`.
     /// Of a leased semaphore: the id of the first permit. Of a plain mutex that another library holds: its token.
     pub owner: String,
-    /// The client's uuid; empty where the server does not know it.
+    /// The client's uuid; empty where the server does not know it: of Redisson's permits, and of another library.
     pub client: String,
-    /// The label that the client gave itself (`host:pid` unless told otherwise); `None` for Redisson, a client that is
-    /// gone, or where `CLIENT LIST` is not permitted.
+    /// The label that the client gave itself (`host:pid` unless told otherwise), also when it has crashed; `None` for Redisson, or where
+    /// the server's rules keep labels from their readers or writers ([keys](crate::docs::keys#permissions)).
     pub label: Option<String>,
+    /// Whether the server has a connection of its client. `Some(false)`: none is left, so the client has ended, or was cut off; if
+    /// that does not come back, the lease ends after what [remains](Holder::remaining). `None`: that cannot be told, as of Redisson.
+    pub connected: Option<bool>,
+    /// The thread of Redisson's that holds it; `None` for others.
+    pub thread: Option<u64>,
     /// How it shares the lock with others.
     pub access: Access,
     /// How often the owner has entered; of readers, how many shared the hold when the server was last told. Of a read-write lock
@@ -71,6 +87,24 @@ pub struct Holder {
     pub since: Option<SystemTime>,
     /// The time left of the lease; `None` if it has no end.
     pub remaining: Option<Duration>,
+}
+
+/// One that waits, as the server knows it. [`Status`] has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueuedClient {
+    /// Under which owner field it asks: as [`Holder::owner`].
+    pub owner: String,
+    /// The client's uuid.
+    pub client: String,
+    /// The label that the client gave itself, as [`Holder::label`].
+    pub label: Option<String>,
+    /// How it wants to share the lock with others.
+    pub access: Access,
+    /// Since when it has asked under this owner field, by the clock of its client; `None` for Redisson.
+    pub since: Option<SystemTime>,
+    /// The thread of Redisson's that waits; `None` for others.
+    pub thread: Option<u64>,
 }
 
 impl Status {
@@ -88,7 +122,10 @@ impl Status {
                 .and_then(|count| u64::try_from(count).ok()),
             token: found.token,
             waiting_clients: found.listeners,
+            queue: found.queue.into_iter().map(QueuedClient::new).collect(),
             waiting_here,
+            server: found.server,
+            replica: found.is_replica,
         }
     }
 
@@ -100,18 +137,62 @@ impl Status {
 
 impl Holder {
     fn new(held: Owned) -> Holder {
-        let (client, number) = held.owner.split_once(':').unwrap_or(("", ""));
-        let number = number.split(':').next().unwrap_or_default();
-        let number = number.parse::<u64>().ok().map(LeaseId::from);
+        let by = By::new(&held.owner, held.client.uuid.as_deref());
         Holder {
-            // Another library's token may have a colon, too.
-            client: number.map_or("", |_| client).to_owned(),
-            label: held.label,
+            client: by.client,
+            label: held.client.label,
+            connected: held.client.connected,
+            thread: by.thread,
             access: held.access,
             holds: held.holds,
-            since: number.and_then(LeaseId::made_at),
+            since: by.since,
             remaining: held.ttl,
             owner: held.owner,
+        }
+    }
+}
+
+impl QueuedClient {
+    fn new(queued: QueuedOwner) -> QueuedClient {
+        let by = By::new(&queued.owner, queued.client.uuid.as_deref());
+        QueuedClient {
+            client: by.client,
+            label: queued.client.label,
+            access: queued.access,
+            since: by.since,
+            thread: by.thread,
+            owner: queued.owner,
+        }
+    }
+}
+
+const UUID_CHARS: usize = 36;
+
+/// What an owner field says.
+struct By {
+    client: String,
+    since: Option<SystemTime>,
+    thread: Option<u64>,
+}
+
+impl By {
+    /// `uuid`: as the label of its client says it.
+    fn new(owner: &str, uuid: Option<&str>) -> By {
+        let (client, number) = if let Some((client, field)) = owner.split_once(':') {
+            let number = field.split(':').next().unwrap_or_default();
+            (client, number.parse::<u64>().ok())
+        } else {
+            // Of ours, the second half of a permit's id.
+            let half = uuid.and_then(|_| owner.get(16..));
+            let number = half.and_then(|half| u64::from_str_radix(half, 16).ok());
+            (uuid.unwrap_or_default(), number)
+        };
+        let since = number.and_then(|number| LeaseId::from(number).made_at());
+        By {
+            // Another library's token may have a colon, too.
+            client: number.map_or("", |_| client).to_owned(),
+            since,
+            thread: number.filter(|_| since.is_none() && client.len() == UUID_CHARS),
         }
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    SOON, int, servers, soon,
+    SOON, int, keys, servers, soon,
     wire::{Monitor, send_copy},
 };
 use leasehold::Client;
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Removes the ends of all keys of the lock, and says how many there were.
 fn persist(server: &Server) -> usize {
-    let keys: Vec<String> = redis::from_redis_value(server.cli(&["KEYS", "*"])).unwrap();
+    let keys = keys(server);
     let with_an_end = keys
         .iter()
         .filter(|key| int(server, &["PERSIST", key]) == 1);
@@ -26,9 +26,8 @@ fn persist(server: &Server) -> usize {
 
 /// The keys that end.
 fn ending(server: &Server) -> Vec<String> {
-    let keys: Vec<String> = redis::from_redis_value(server.cli(&["KEYS", "*"])).unwrap();
     let ends = |key: &String| int(server, &["PTTL", key]) != -1;
-    keys.into_iter().filter(ends).collect()
+    keys(server).into_iter().filter(ends).collect()
 }
 
 /// The guard has extended its lease. Then it asks for less, or its first request comes once more.

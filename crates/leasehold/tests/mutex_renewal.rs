@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{SOON, assert_nothing_left, int, servers, wait_until_idle};
+use common::{SOON, assert_nothing_left, int, keys, servers, wait_until_idle};
 use futures_util::future::join_all;
 use leasehold::{Client, ErrorKind, Event, Guard, MemoryServer, Mutex, Released};
 use leasehold_testkit::{Proxy, Server, wait_until_async};
@@ -217,13 +217,12 @@ async fn twenty_thousand_leases_live_through_five_renewals_and_a_script_flush() 
             let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
             assert_eq!(lost, 0, "after {:?}", held.elapsed());
         }
-        let names = i64::try_from(NAMES).unwrap();
-        assert_eq!(int(&server, &["DBSIZE"]), names);
+        assert_eq!(keys(&server).len(), NAMES);
         let renewed = || calls(&server, "pexpireat") >= 5 * NAMES as u64;
         wait_until_async(SOON, "five renewals of each", renewed).await;
         guards.clear();
         wait_until_idle(&client).await;
-        assert_eq!(int(&server, &["DBSIZE"]), 0);
+        assert_eq!(keys(&server).len(), 0);
     }
 }
 
@@ -255,8 +254,7 @@ async fn none_is_lost(
         let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
         assert_eq!(lost, 0, "of {names}, after {:?}", began.elapsed());
     }
-    let left = int(&server, &["DBSIZE"]);
-    assert_eq!(left, i64::try_from(names).unwrap());
+    assert_eq!(keys(&server).len(), names);
     eprintln!("{names} names, {lease:?}, {away:?} to and fro, {time:?}: none lost");
 }
 

@@ -116,6 +116,11 @@ async fn a_tenant_can_neither_touch_nor_publish_nor_hear_what_is_anothers() {
             Client::connect(&server.url()).await.unwrap(),
             Client::connect(&server.url()).await.unwrap(),
         );
+        // Labels are everyone's, as docs/keys.md says, and nothing beside them.
+        let label = format!("leasehold:client:{}", &one.id()[..13]);
+        let said = server.cli(&["ACL", "DRYRUN", "b", "SET", &label, "b's"]);
+        assert_eq!(said, redis::Value::Okay);
+        assert_not_permitted(&server, &["SET", "leasehold:client", "b's"]);
         for name in names("a") {
             for row in ROWS {
                 let case = format!("{}, {name}, {row:?}", server.flavor());

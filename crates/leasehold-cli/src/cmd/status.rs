@@ -1,8 +1,8 @@
 //! `leasehold status`: the holders of a name, since when, for how long, and how many wait.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use leasehold::{Access, Holder, LockKind, Status};
+use leasehold::{Access, Holder, LockKind, QueuedClient, Status};
 use serde_json::{Value, json};
 
 use crate::{
@@ -47,20 +47,38 @@ pub(crate) fn document(status: &Status) -> Value {
         "count": status.count,
         "token": status.token,
         "waiting_clients": status.waiting_clients,
+        "queue": status.queue.iter().map(waiter).collect::<Vec<_>>(),
+        "server": status.server,
+        "replica": status.replica,
     })
 }
 
+fn waiter(waiter: &QueuedClient) -> Value {
+    json!({
+        "owner": waiter.owner,
+        "client": waiter.client,
+        "label": waiter.label,
+        "thread": waiter.thread,
+        "access": access(waiter.access),
+        "since_ms": since_ms(waiter.since),
+    })
+}
+
+fn since_ms(since: Option<SystemTime>) -> Option<u64> {
+    let since = since?.duration_since(SystemTime::UNIX_EPOCH);
+    since.ok().map(millis)
+}
+
 fn holder(status: &Status, holder: &Holder) -> Value {
-    let since = holder
-        .since
-        .and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
     json!({
         "owner": kinds::owner(status, holder),
         "client": Some(&holder.client).filter(|client| !client.is_empty()),
         "label": holder.label,
+        "connected": holder.connected,
+        "thread": holder.thread,
         "access": access(holder.access),
         "holds": holder.holds,
-        "since_ms": since.map(millis),
+        "since_ms": since_ms(holder.since),
         "remaining_ms": holder.remaining.map(millis),
     })
 }
@@ -103,12 +121,14 @@ fn picture(status: &Status, now: SystemTime) -> String {
                     None => "another library".to_owned(),
                 }
             }
-            "" => format!("permit {}", visible(&holder.owner)),
+            _ if matches!(holder.access, Access::Permits(_)) && !holder.owner.contains(':') => {
+                format!("permit {}", visible(&holder.owner))
+            }
             client => format!("client {}", visible(client)),
         };
         let does = verb(holder, status.kind == LockKind::RwLock);
-        match &holder.label {
-            Some(label) => row(does, &format!("{}  ({client})", visible(label))),
+        match kinds::who(holder.label.as_deref(), holder.thread) {
+            Some(who) => row(does, &format!("{who}  ({client})")),
             None => row(does, &client),
         }
         if let Access::Permits(count) = holder.access
@@ -124,9 +144,9 @@ fn picture(status: &Status, now: SystemTime) -> String {
             row("since", &format!("{} ago, {}", human(ago), at(since)));
         }
         if status.kind == LockKind::Semaphore {
-            row("lease", "has none: a holder that crashed keeps its permits");
+            row("lease", without_lease(holder.connected));
         } else {
-            row("lease", &lease(holder.remaining));
+            row("lease", &lease(holder));
         }
         if holder.holds > 1 {
             let times = match holder.access {
@@ -146,6 +166,23 @@ fn picture(status: &Status, now: SystemTime) -> String {
         );
     }
     row("waiting", &waiting(status));
+    for (before, waiter) in status.queue.iter().enumerate() {
+        row(
+            if before == 0 { "next" } else { "then" },
+            &in_queue(waiter, now),
+        );
+    }
+    if status.replica {
+        row(
+            "server",
+            &format!(
+                "{}, a replica: it may not know yet what its primary does",
+                visible(&status.server)
+            ),
+        );
+    } else {
+        row("server", &visible(&status.server));
+    }
     text.push('\n');
     text
 }
@@ -163,11 +200,35 @@ fn at(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-fn lease(remaining: Option<Duration>) -> String {
-    match remaining {
-        Some(left) => format!("ends in {} unless it is renewed", human(left)),
-        None => "has no end: a holder that crashed would keep it for ever".to_owned(),
+fn lease(holder: &Holder) -> String {
+    match (holder.remaining, holder.connected) {
+        (Some(left), Some(false)) => format!("its client is gone: free in {}", human(left)),
+        (Some(left), _) => format!("ends in {} unless it is renewed", human(left)),
+        (None, _) => "has no end: a holder that crashed would keep it for ever".to_owned(),
     }
+}
+
+fn without_lease(connected: Option<bool>) -> &'static str {
+    match connected {
+        Some(false) => "has none: its client is gone, and keeps its permits",
+        _ => "has none: a holder that crashed keeps its permits",
+    }
+}
+
+/// One that waits: its label, else its thread, else its client.
+fn in_queue(waiter: &QueuedClient, now: SystemTime) -> String {
+    let who = kinds::who(waiter.label.as_deref(), waiter.thread);
+    let who = who.unwrap_or_else(|| format!("client {}", visible(&waiter.client)));
+    let wants = match waiter.access {
+        Access::Shared => ", to read",
+        Access::Upgradeable => ", to read and perhaps write",
+        _ => "",
+    };
+    let since = waiter
+        .since
+        .and_then(|since| now.duration_since(since).ok());
+    let since = since.map_or(String::new(), |since| format!(", for {}", human(since)));
+    format!("{who}{wants}{since}")
 }
 
 fn permits(status: &Status, free: i64) -> String {

@@ -64,8 +64,9 @@ fn from(before: &Status) -> String {
     let Some(holder) = before.holder() else {
         return String::new();
     };
-    let whose = match (&holder.label, holder.access) {
-        (Some(label), _) => visible(label),
+    let named = kinds::who(holder.label.as_deref(), holder.thread);
+    let whose = match (named, holder.access) {
+        (Some(named), _) => named,
         (None, Access::Permits(_)) if holder.client.is_empty() => {
             format!("permit {}", visible(&holder.owner))
         }

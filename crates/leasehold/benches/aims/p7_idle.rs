@@ -51,9 +51,10 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         "P7",
         "idle waiters: commands per 10 s, name and process",
         (float(sent) / periods / f64::from(NAMES), ""),
-        Aim::AtMost(1.0),
+        // The holder's process and the waiters' write their labels, too.
+        Aim::AtMost(1.0 + 2.0 / f64::from(NAMES)),
         format!(
-            "{sent} commands in {time:?} for {NAMES} names with {TASKS_PER_NAME} waiters each; a watchdog's: 1"
+            "{sent} commands in {time:?} for {NAMES} names with {TASKS_PER_NAME} waiters each; a watchdog's: 1, and 1 for the label of each process"
         ),
     );
     table.row(

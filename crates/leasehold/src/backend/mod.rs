@@ -6,6 +6,7 @@
 
 mod failure;
 pub(crate) mod fenced;
+mod inspection;
 pub(crate) mod memory;
 pub(crate) mod redis;
 
@@ -13,6 +14,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
+pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner};
 
 use crate::{
     error::Cause,
@@ -56,6 +58,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
+
+    /// Writes the label of this client, which is there for so many milliseconds; `None`: takes it away.
+    fn show(&self, lasts_ms: Option<u64>) -> Reply<()>;
 
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
@@ -331,32 +336,6 @@ pub(crate) enum Renewal {
     Lost,
     /// This entry has no answer: another type stands under the name, or the server refuses its kind.
     Unknown,
-}
-
-/// The holders of a lock, as the server sees it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Inspection {
-    pub(crate) owners: Vec<Owned>,
-    /// Clients that listen for it.
-    pub(crate) listeners: u64,
-    /// How many permits are free, if it has any.
-    pub(crate) available: Option<i64>,
-    /// The last fencing token that was given or reserved, if there is one.
-    pub(crate) token: Option<u64>,
-}
-
-/// One hold, as the server sees it.
-#[derive(Clone, Debug)]
-pub(crate) struct Owned {
-    /// `<client uuid>:<lease id>`, or the field that Redisson writes.
-    pub(crate) owner: String,
-    pub(crate) access: Access,
-    /// How often it has entered.
-    pub(crate) holds: u64,
-    /// The time left; `None` without an end.
-    pub(crate) ttl: Option<Duration>,
-    /// The label that its client gave itself.
-    pub(crate) label: Option<String>,
 }
 
 /// A hint from the server to try again.

@@ -179,6 +179,8 @@ impl Core {
     /// What the server says of a name.
     pub(crate) async fn inspect(&self, id: &LockId) -> Result<Inspection, Error> {
         let found = self.backend.inspect(id.clone()).await;
+        let server = self.backend.server();
+        let found = found.map(|found| Inspection { server, ..found });
         found.map_err(|failure| failure.into_read_error(format!("look at {:?}", id.name)))
     }
 
@@ -319,6 +321,7 @@ impl Core {
         };
         let patience = self.config.operation_timeout + margin;
         let _ = self.within(patience, self.tasks.wait()).await;
+        self.take_label_down().await;
         drop(ending);
     }
 

@@ -163,7 +163,11 @@ impl Hold {
 
     /// Puts the hold on the watchdog's list. `sent` is when its lease was last asked for.
     pub(crate) fn watch(self: &Arc<Self>, sent: Tick) {
-        let next = self.state.lock().next(sent);
+        let (next, longest) = {
+            let state = self.state.lock();
+            (state.next(sent), state.longest.get())
+        };
+        self.core.watchdog.needs_label(longest);
         match next {
             NextStep::Renew(every) => self.core.watchdog.renew(self, every, sent),
             NextStep::Look(at) => {
@@ -203,6 +207,7 @@ impl Hold {
 
     /// The server is about to be asked for a lease of this length.
     pub(crate) fn asks_for(&self, lease: Duration) {
+        self.core.watchdog.needs_label(lease);
         let mut state = self.state.lock();
         state.longest = state.longest.get().max(lease).into();
     }

@@ -69,9 +69,10 @@ impl Core {
     }
 
     /// Blocks until no task is left, at most for as long as the settings allow.
-    pub(super) fn linger(&self) {
+    pub(super) fn linger(self: &Arc<Self>) {
         let patience = self.config.linger;
-        if self.tasks.is_empty() || patience.is_zero() || !self.home.may_be_waited_for() {
+        let is_idle = self.tasks.is_empty() && !self.is_labelled();
+        if is_idle || patience.is_zero() || !self.home.may_be_waited_for() {
             return;
         }
         self.backend.bring_home(); // the runtime that this blocks takes no answer
@@ -79,12 +80,14 @@ impl Core {
         // Tasks are begun all the same: it only lets `wait` complete.
         self.tasks.close();
         let (under_way, done) = mpsc::channel::<()>();
-        let tasks = self.tasks.clone();
+        let core = Arc::clone(self);
         self.home.handle().spawn(async move {
-            tasks.wait().await;
+            core.tasks.wait().await;
+            core.take_label_down().await;
             drop(under_way);
         });
-        if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        let is_late = done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+        if is_late && !self.tasks.is_empty() {
             callout::quietly(|| {
                 tracing::warn!(
                     target: "leasehold",

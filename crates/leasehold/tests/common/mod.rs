@@ -276,9 +276,12 @@ pub fn without_runtime<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Every key on the server.
+/// Every key on the server that is about a lock: without the labels of clients.
 pub fn keys(server: &Server) -> Vec<String> {
-    redis::from_redis_value(server.cli(&["KEYS", "*"])).expect("KEYS answers with strings")
+    let keys = redis::from_redis_value(server.cli(&["KEYS", "*"]));
+    let mut keys: Vec<String> = keys.expect("KEYS answers with strings");
+    keys.retain(|key| !key.starts_with("leasehold:client:"));
+    keys
 }
 
 /// Waits until the client keeps nothing: no queue, no watchdog entry, no task.

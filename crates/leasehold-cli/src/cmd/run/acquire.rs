@@ -210,7 +210,8 @@ fn holders(status: &Status) -> String {
     };
     let foreign = kinds::is_of_another_library(status, holder);
     // Even what looks like a token may be a password.
-    let who = match holder.label.as_ref().unwrap_or(&holder.owner) {
+    let named = kinds::who(holder.label.as_deref(), holder.thread);
+    let who = match named.as_ref().unwrap_or(&holder.owner) {
         _ if foreign && kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE,
         _ if foreign => "another library",
         who => who,
@@ -218,7 +219,13 @@ fn holders(status: &Status) -> String {
     let since = holder.since.and_then(|since| since.elapsed().ok());
     let since = since.map_or(String::new(), |since| format!(" for {}", human(since)));
     let others = output::others(status.holders.len() - 1);
-    format!(", held by {who}{since}{others}")
+    let gone = match (holder.connected, holder.remaining) {
+        (Some(false), Some(left)) if status.holders.len() == 1 => {
+            format!("; its client is gone: free in {}", human(left))
+        }
+        _ => String::new(),
+    };
+    format!(", held by {who}{since}{others}{gone}")
 }
 
 /// Another owner holds the name.

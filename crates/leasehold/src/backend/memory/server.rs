@@ -195,11 +195,16 @@ impl MemoryServer {
     }
 
     pub(crate) fn join(&self, client: &Arc<str>, label: String) {
-        self.0.store.lock().labels.insert(Arc::clone(client), label);
+        let mut store = self.0.store.lock();
+        store.connected.insert(Arc::clone(client), label);
     }
 
     pub(crate) fn part(&self, client: &Arc<str>) {
-        self.0.store.lock().labels.remove(client);
+        self.0.store.lock().connected.remove(client);
+    }
+
+    pub(crate) fn show(&self, client: &Arc<str>, lasts: Option<Duration>) {
+        self.0.store.lock().show(client, lasts);
     }
 
     pub(crate) fn unlisten(&self, client: &Arc<str>, id: &LockId) {

@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Owned, Renew,
-        Renewal, Sink, WakeUp, fenced::Tokens,
+        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, KnownClient, Owned,
+        QUEUED_MOST, QueuedOwner, Renew, Renewal, Sink, WakeUp, fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::LockId,
@@ -69,7 +69,10 @@ pub(crate) struct Store {
     /// The answers to requests that are not to be carried out twice, and until when they are kept.
     done: HashMap<(Arc<str>, LeaseId), (i64, Duration)>,
     fences: Fences,
-    pub(super) labels: HashMap<Arc<str>, String>,
+    /// The clients that are connected, and how each calls itself.
+    pub(super) connected: HashMap<Arc<str>, String>,
+    /// The labels of clients that hold or wait, and until when they are kept.
+    labels: HashMap<Arc<str>, (String, Duration)>,
     /// Messages of the present step, told after it.
     pub(super) outbox: Vec<(Arc<Subscriber>, LockId, WakeUp)>,
     /// The reading of the server's clock: the time since the server began.
@@ -99,6 +102,7 @@ impl Store {
         });
         self.done.retain(|_, (_, until)| *until > now);
         self.gone.retain(|_, until| *until > now);
+        self.labels.retain(|_, (_, until)| *until > now);
         self.fences.set_clock(now);
         self.queues.retain(|_, waiting| waiting.ends > now);
     }
@@ -270,7 +274,13 @@ impl Store {
             access: held.access,
             holds: held.holds.into(),
             ttl: (!id.kind.never_ends()).then(|| held.ends.saturating_sub(self.clock)),
-            label: self.labels.get(&held.client).cloned(),
+            client: self.known(&held.client),
+        });
+        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        let queue = places.take(QUEUED_MOST).map(|place| QueuedOwner {
+            owner: rules(id.kind).owner(&place.client, place.grant.access, place.grant.lease),
+            access: place.grant.access,
+            client: self.known(&place.client),
         });
         Inspection {
             owners: owners.collect(),
@@ -281,6 +291,27 @@ impl Store {
             },
             available: numbers::is_number(id.kind).then(|| self.available(id)),
             token: self.fences.last(id),
+            queue: queue.collect(),
+            ..Inspection::default()
+        }
+    }
+
+    /// A client's label is kept for so long; `None`: it goes.
+    pub(super) fn show(&mut self, client: &Arc<str>, lasts: Option<Duration>) {
+        self.labels.remove(client);
+        if let (Some(lasts), Some(label)) = (lasts, self.connected.get(client)) {
+            let label = (label.clone(), self.clock + lasts);
+            self.labels.insert(Arc::clone(client), label);
+        }
+    }
+
+    fn known(&self, client: &Arc<str>) -> KnownClient {
+        let connected = self.connected.get(client);
+        let label = self.labels.get(client).map(|(label, _)| label);
+        KnownClient {
+            uuid: label.map(|_| client.to_string()),
+            label: label.or(connected).cloned(),
+            connected: (connected.or(label)).map(|_| connected.is_some()),
         }
     }
 

@@ -7,6 +7,7 @@ use redis::Value;
 use super::{
     commands::Commands,
     failure::in_words,
+    labels::{self, ClientLabel},
     script::{Call, unexpected},
 };
 use crate::{
@@ -15,12 +16,10 @@ use crate::{
     error::Cause,
 };
 
-/// The name of this library's connections in `CLIENT LIST`: this, the client's uuid, its label.
-pub(super) const CONNECTION_NAME: &str = "leasehold";
-
 /// Calls scripts for one client.
 pub(super) struct Caller {
     pub(super) client: Arc<str>,
+    label: Arc<ClientLabel>,
     /// How long fencing tokens are kept; zero: for ever.
     pub(super) token_ms: u64,
     /// After how long without being heard a waiter of a fair mutex is dead.
@@ -29,9 +28,15 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn new(client: &Arc<str>, config: &Config, commands: Commands) -> Caller {
+    pub(super) fn new(
+        client: &Arc<str>,
+        label: ClientLabel,
+        config: &Config,
+        commands: Commands,
+    ) -> Caller {
         Caller {
             client: Arc::clone(client),
+            label: Arc::new(label),
             token_ms: config.token_retention.map_or(0, millis),
             dead_ms: millis(config.fair_wait_timeout),
             commands: Arc::new(commands),
@@ -92,57 +97,24 @@ impl Caller {
         })
     }
 
-    /// Calls a script that reads the holders of a lock, and adds the labels of the holders' clients.
+    /// Calls a script that reads the holders of a lock, and adds what else the server knows of their clients.
     pub(super) fn inspect(
         &self,
         call: Call,
         read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
         let found = self.call(call, read);
-        let commands = Arc::clone(&self.commands);
+        let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
         Box::pin(async move {
             let mut found = found.await?;
-            if !found.owners.is_empty() {
-                let mut list = redis::cmd("CLIENT");
-                list.arg("LIST").arg("TYPE").arg("NORMAL");
-                // A holder without a label is still an answer.
-                let list = commands.command(&list).await.ok();
-                let list = list.and_then(|reply| text(&reply));
-                let list = list.unwrap_or_default();
-                for held in &mut found.owners {
-                    let client = held.owner.split(':').next().unwrap_or_default();
-                    held.label = label(&list, client);
-                }
-            }
+            labels::add(&commands, &label, &mut found).await;
             Ok(found)
         })
     }
-}
 
-/// The label of the client with this uuid, from the answer to `CLIENT LIST`.
-fn label(list: &str, client: &str) -> Option<String> {
-    let prefix = format!(" name={CONNECTION_NAME}:{client}:");
-    let (_, rest) = list.split_once(&prefix)?;
-    rest.split([' ', '\n']).next().map(str::to_owned)
-}
-
-/// A reply that is a text. Other clients may have written any bytes; invalid UTF-8 is replaced.
-pub(super) fn text(reply: &Value) -> Option<String> {
-    match reply {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_label_is_found_in_the_client_list() {
-        let list = "id=3 addr=1.2.3.4:5 name=other db=0\nid=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 db=0\n";
-        assert_eq!(label(list, "ab-1").as_deref(), Some("host:42"));
-        assert_eq!(label(list, "ab-2"), None);
+    /// Writes the label of this client, or takes it away.
+    pub(super) fn show(&self, lasts_ms: Option<u64>) -> Reply<()> {
+        let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
+        Box::pin(async move { labels::show(&commands, &label, lasts_ms).await })
     }
 }

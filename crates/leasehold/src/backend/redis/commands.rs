@@ -65,6 +65,11 @@ impl Commands {
         self.lanes.identity()
     }
 
+    /// Whether the server shows our connections under their name.
+    pub(super) fn is_named(&self) -> bool {
+        self.lanes.is_named()
+    }
+
     /// Asks the server which one it is.
     pub(super) async fn identify(&self) -> Result<(), Failure> {
         let mut info = redis::cmd("INFO");

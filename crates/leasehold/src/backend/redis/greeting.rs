@@ -40,6 +40,8 @@ impl ServerId {
 pub(super) struct Greeted {
     pub(super) identity: ServerId,
     pub(super) outlook: Outlook,
+    /// The connection has the name that the client gave it.
+    pub(super) is_named: bool,
     /// It refuses every request, for now.
     pub(super) refuses_all: bool,
 }
@@ -157,6 +159,7 @@ impl Target {
         let refuses_all = first
             .iter()
             .any(|answer| answer.as_ref().is_err_and(refuses_all));
+        let is_named = named.is_ok();
         match named {
             // A server that forbids CLIENT is a Redis server all the same; one that wants a password first
             // refuses everything.
@@ -172,6 +175,7 @@ impl Target {
                 let greeted = Greeted {
                     identity: ServerId::of(server.map_err(classify)),
                     outlook,
+                    is_named,
                     refuses_all,
                 };
                 Ok((connection, greeted))

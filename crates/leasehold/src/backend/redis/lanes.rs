@@ -264,6 +264,11 @@ impl Lanes {
         self.dialler.has_worked.load(Ordering::Relaxed)
     }
 
+    /// Whether the server shows our connections under their name.
+    pub(super) fn is_named(&self) -> bool {
+        self.dialler.is_named.load(Ordering::Relaxed)
+    }
+
     /// The server that was reached last, with the database, if it has said which one it is. If it does not say that, the address.
     pub(super) fn identity(&self) -> Option<String> {
         let Dialler { target, .. } = &*self.dialler;
@@ -630,6 +635,8 @@ pub(super) struct Dialler {
     warns: bool,
     /// Whether it may, as was known last.
     outlook: Mutex<Outlook>,
+    /// The latest connection was given its name.
+    is_named: AtomicBool,
     /// The client was shut down.
     is_shut: AtomicBool,
     outage: Arc<Outage>,
@@ -651,6 +658,7 @@ impl Dialler {
             has_warned: Once::new(),
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
+            is_named: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             outage,
         }
@@ -666,6 +674,7 @@ impl Dialler {
                 .greeted(&self.name, self.warns, &progress)
                 .await?;
             *self.identity.lock() = greeted.identity;
+            self.is_named.store(greeted.is_named, Ordering::Relaxed);
             self.warn_of(greeted.outlook);
             if !greeted.refuses_all {
                 self.outage.is_over();

@@ -11,6 +11,7 @@ mod failure;
 mod fenced_store;
 mod greeting;
 mod kinds;
+mod labels;
 mod lanes;
 mod link;
 mod script;
@@ -42,9 +43,10 @@ use crate::{
     outage::Outage,
     owner::LeaseId,
 };
-use caller::{CONNECTION_NAME, Caller};
+use caller::Caller;
 use commands::Commands;
 use kinds::{together, wire};
+use labels::ClientLabel;
 use subscriptions::Subscriptions;
 
 /// One client of a server.
@@ -67,13 +69,14 @@ impl Redis {
     ) -> Redis {
         let shown = target.to_string();
         let target = Arc::new(target);
-        let connection_name = format!("{CONNECTION_NAME}:{client}:{label}");
+        let label = ClientLabel::new(client, label);
+        let name = label.connection_name().to_owned();
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
-        let commands = Commands::new(Arc::clone(&target), connection_name, config, home, outages);
+        let commands = Commands::new(Arc::clone(&target), name, config, home, outages);
         let lanes = commands.lanes();
         Redis {
-            caller: Caller::new(client, config, commands),
+            caller: Caller::new(client, label, config, commands),
             subscriptions: Subscriptions::new(target, client, config, sink, home, &lanes),
             outage,
             shown,
@@ -190,6 +193,10 @@ impl Backend for Redis {
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         wire(id.kind).force_unlock(&self.caller, id)
+    }
+
+    fn show(&self, lasts_ms: Option<u64>) -> Reply<()> {
+        self.caller.show(lasts_ms)
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {

@@ -97,6 +97,15 @@ pub(super) fn is_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
+/// A reply that is a text. Other clients may have written any bytes; invalid UTF-8 is replaced.
+pub(super) fn text(reply: &Value) -> Option<String> {
+    match reply {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
 /// A reply that no script of ours gives.
 pub(super) fn unexpected(reply: &Value) -> RedisError {
     let reply = format!("{reply:?}");

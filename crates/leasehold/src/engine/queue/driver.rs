@@ -284,6 +284,7 @@ impl<'a> Driver<'a> {
         left: Option<Duration>,
         silent: bool,
     ) -> Step {
+        self.core.watchdog.needs_label(Duration::ZERO);
         let listening = state.is_listening();
         if listening {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.

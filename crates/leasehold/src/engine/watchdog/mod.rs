@@ -14,9 +14,12 @@
 //! even if the server does not answer. If its lease could end before that, it is to be looked at then, so that its
 //! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
 //!
+//! It also writes the label of the client on the server (`label.rs`).
+//!
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
+mod label;
 mod list;
 
 use std::{
@@ -31,6 +34,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use label::Label;
 use list::{List, UNDER_WAY_MOST};
 pub(crate) use list::{WatchedAt, slot};
 
@@ -61,6 +65,7 @@ pub(crate) struct Watchdog {
     warned_at: AtomicU64,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
+    label: Label,
 }
 
 /// The time of the next wake-up.
@@ -100,6 +105,7 @@ impl Default for Watchdog {
             round_trip: AtomicU64::new(0),
             warned_at: AtomicU64::new(0),
             early: fastrand::u8(..),
+            label: Label::default(),
         }
     }
 }
@@ -153,6 +159,13 @@ impl Watchdog {
 
     pub(crate) fn len(&self) -> usize {
         self.list.lock().len()
+    }
+
+    /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
+    pub(crate) fn needs_label(&self, lease: Duration) {
+        if self.label.is_short_of(lease) {
+            self.wake(Tick::from_nanos(0));
+        }
     }
 
     fn wake(&self, at: Tick) {
@@ -242,8 +255,9 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
         watchdog.wake_at.reset();
         look_at_each(&core, &watchdog, now);
         send_due(&core, &watchdog, now);
+        label::write_if_due(&core, &watchdog, now);
         let next = watchdog.list.lock().next(now);
-        watchdog.wake_at.lower(next);
+        watchdog.wake_at.lower(next.min(watchdog.label.next()));
     }
 }
 

@@ -15,8 +15,8 @@ use crate::{
         Renewal, Reply,
         fenced::Tokens,
         redis::{
-            caller::{Caller, text},
-            script::{Call, Lazy},
+            caller::Caller,
+            script::{Call, Lazy, text},
         },
     },
     name::{Key, LockId, Name, TOKENS},

@@ -89,7 +89,7 @@ impl Wire for LatchWire {
         let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
             .arg(id.name.wire())
             .arg(channel(&id.name));
-        caller.call(call, inspection)
+        caller.inspect(call, inspection)
     }
 
     /// It has no holders; its end is [`Permits::Delete`].
@@ -111,10 +111,9 @@ impl Wire for LatchWire {
 fn inspection(reply: &Value) -> Option<Inspection> {
     let (count, listeners) = pair(reply)?;
     Some(Inspection {
-        owners: Vec::new(),
         listeners: u64::try_from(listeners).unwrap_or(0),
         available: Some(count),
-        token: None,
+        ..Inspection::default()
     })
 }
 

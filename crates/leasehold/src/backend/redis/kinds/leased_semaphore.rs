@@ -7,8 +7,8 @@ use redis::Value;
 use super::{Wire, acquired, extended, int, millis, released, renewals, size_hint};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Once, Owned, Permits,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Once, Owned,
+        Permits, Release, ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -222,7 +222,7 @@ impl Wire for LeasedSemaphoreWire {
         let call = call(&INSPECT, &id.name, 2, 2)
             .text(channel(&id.name))
             .arg(HOLDERS_MOST);
-        caller.call(call, inspection)
+        caller.inspect(call, inspection)
     }
 
     fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
@@ -265,7 +265,7 @@ fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
         access: Access::Permits(1),
         holds: 1,
         ttl,
-        label: None,
+        client: KnownClient::default(),
     })
 }
 
@@ -307,7 +307,7 @@ fn holds(permits: impl Iterator<Item = (PermitId, Option<Duration>)>) -> Vec<Own
         access: Access::Permits(hold.count),
         holds: 1,
         ttl: hold.ttl,
-        label: None,
+        client: KnownClient::default(),
     });
     owned.collect()
 }
@@ -338,7 +338,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         owners,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: Some(int(free)?),
-        token: None,
+        ..Inspection::default()
     })
 }
 

@@ -38,11 +38,12 @@ use std::{fmt, time::Duration};
 
 use redis::Value;
 
-use super::caller::{Caller, text};
+use super::{caller::Caller, script::text};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,
-        Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, fenced::Tokens,
+        KnownClient, Once, Permits, QueuedOwner, Release, ReleaseReply, Renew, Renewal, Reply,
+        fenced::Tokens,
     },
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -180,6 +181,19 @@ fn texts(reply: &Value) -> Option<Vec<String>> {
         Value::Array(texts) => texts.iter().map(text).collect(),
         _ => None,
     }
+}
+
+/// Reads places of a queue, each an owner field and what it waits for.
+fn queue(places: &Value, access: impl Fn(&str) -> Access) -> Option<Vec<QueuedOwner>> {
+    let places = texts(places)?.into_iter().map(|place| {
+        let owner = place.split(' ').next().unwrap_or_default();
+        QueuedOwner {
+            access: access(owner),
+            owner: owner.to_owned(),
+            client: KnownClient::default(),
+        }
+    });
+    Some(places.collect())
 }
 
 /// A time to live as `PTTL` gives it; a negative one is none.

@@ -5,17 +5,17 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, released, renewals,
+    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, queue, released, renewals,
     size_hint, texts,
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
-        Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Owned, Release,
+        ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
-            caller::{Caller, text},
-            script::{Call, Lazy},
+            caller::Caller,
+            script::{Call, Lazy, text},
         },
     },
     kind::Access,
@@ -147,7 +147,7 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(values) = reply else {
         return None;
     };
-    let [ttl, listeners, owners] = values.as_slice() else {
+    let [ttl, listeners, owners, places] = values.as_slice() else {
         return None;
     };
     let Value::Array(owners) = owners else {
@@ -164,13 +164,13 @@ pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
             access: Access::Exclusive,
             holds: entries,
             ttl,
-            label: None,
+            client: KnownClient::default(),
         })
     });
     Some(Inspection {
         owners: fields.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
-        available: None,
-        token: None,
+        queue: queue(places, |_| Access::Exclusive)?,
+        ..Inspection::default()
     })
 }

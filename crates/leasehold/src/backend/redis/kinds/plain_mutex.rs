@@ -5,13 +5,13 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    OrEmpty, OwnerField, Wire, acquired, extended, int, millis, mutex::MutexWire, released,
+    OrEmpty, OwnerField, Wire, acquired, extended, int, millis, mutex::MutexWire, queue, released,
     renewals, size_hint, texts,
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Owned, Release, ReleaseReply,
-        Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Owned, Release,
+        ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy},
@@ -151,7 +151,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(values) = reply else {
         return None;
     };
-    let [ttl, listeners, holder] = values.as_slice() else {
+    let [ttl, listeners, holder, places] = values.as_slice() else {
         return None;
     };
     let ttl = millis(int(ttl)?);
@@ -160,12 +160,12 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         access: Access::Exclusive,
         holds: 1,
         ttl,
-        label: None,
+        client: KnownClient::default(),
     });
     Some(Inspection {
-        token: None,
         owners: owned.collect(),
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
-        available: None,
+        queue: queue(places, |_| Access::Exclusive)?,
+        ..Inspection::default()
     })
 }

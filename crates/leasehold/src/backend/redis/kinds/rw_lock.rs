@@ -6,17 +6,17 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, released, renewals,
+    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, queue, released, renewals,
     size_hint, texts,
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Owned, Release,
-        ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, KnownClient,
+        Owned, Release, ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
-            caller::{Caller, text},
-            script::{Call, Lazy},
+            caller::Caller,
+            script::{Call, Lazy, text},
         },
     },
     kind::Access,
@@ -273,7 +273,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
     let Value::Array(values) = reply else {
         return None;
     };
-    let [listeners, holders] = values.as_slice() else {
+    let [listeners, holders, places] = values.as_slice() else {
         return None;
     };
     let Value::Array(holders) = holders else {
@@ -284,29 +284,31 @@ fn inspection(reply: &Value) -> Option<Inspection> {
             return None;
         };
         let owner = text(field)?;
-        // Redisson's transactions have fields that go on behind it.
-        let upgrades = owner.ends_with(UPGRADE);
-        let writes = owner.ends_with(WRITE) || owner.contains(":write:");
         Some(Owned {
+            access: access_of(&owner),
             owner,
-            access: if writes {
-                Access::Exclusive
-            } else if upgrades {
-                Access::Upgradeable
-            } else {
-                Access::Shared
-            },
             holds: u64::try_from(int(holds)?).unwrap_or(0),
             ttl: millis(int(left)?),
-            label: None,
+            client: KnownClient::default(),
         })
     });
     Some(Inspection {
         owners: owners.collect::<Option<_>>()?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
-        available: None,
-        token: None,
+        queue: queue(places, access_of)?,
+        ..Inspection::default()
     })
+}
+
+/// How a field shares the lock. Redisson's transactions have fields that go on behind it.
+fn access_of(field: &str) -> Access {
+    if field.ends_with(WRITE) || field.contains(":write:") {
+        Access::Exclusive
+    } else if field.ends_with(UPGRADE) {
+        Access::Upgradeable
+    } else {
+        Access::Shared
+    }
 }
 
 #[cfg(test)]

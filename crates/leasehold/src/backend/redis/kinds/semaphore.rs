@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Once, Owned, Permits,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Once, Owned,
+        Permits, Release, ReleaseReply, Renew, Renewal, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -187,7 +187,7 @@ fn holds(reply: &Value) -> Option<Vec<Owned>> {
             access: Access::Permits(count.parse().ok()?),
             holds: 1,
             ttl: None,
-            label: None,
+            client: KnownClient::default(),
         })
     };
     Some(out.iter().filter_map(hold).collect())
@@ -204,7 +204,7 @@ fn inspection(reply: &Value) -> Option<Inspection> {
         owners: holds(out)?,
         listeners: u64::try_from(int(listeners)?).unwrap_or(0),
         available: Some(int(free)?),
-        token: None,
+        ..Inspection::default()
     })
 }
 

@@ -5,8 +5,8 @@
 -- KEYS[3] queue    list    "<owner> <lease_ms> <ask>" of the waiting clients
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
 --
--- Returns {ttl_ms, waiting, {owner, holds, ...}, token}; ttl_ms -1: without an end, -2: free; waiting: how many clients
---         listen; where the server does not say, how many stand in the queue; token: a decimal number, empty if there is none
+-- Returns {ttl_ms, waiting, {owner, holds, ...}, places, token}; ttl_ms -1: without an end, -2: free; waiting: how many clients
+--         listen; where the server does not say, how many stand in the queue; places: the first 100 of the queue; token: a decimal number, empty if there is none
 -- Retry   safe: it only reads.
 local held = redis.pcall('HGETALL', KEYS[1])
 if held.err then
@@ -22,9 +22,11 @@ local token = redis.call('GET', KEYS[2])
 -- Where PUBSUB is not permitted, and where Valkey 9.1 miscounts (8, 15, 16, 29 to 32, 57 to 64 …): those in the queue.
 local unknown = heard.err or heard[2] < 0 or heard[2] > 1000000
 local waiting = unknown and redis.call('LLEN', KEYS[3]) or heard[2]
+local queue = redis.pcall('LRANGE', KEYS[3], 0, 99)
 return {
   redis.call('PTTL', KEYS[1]),
   waiting,
   held,
+  queue.err and {} or queue,
   token or '',
 }

@@ -5,8 +5,9 @@
 -- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients
 -- ARGV[1] channel   bytes   where Redisson's waiters listen, and ours
 --
--- Returns {waiting, {field, holds, ttl_ms, ...}}; ttl_ms -1: without an end; without readers whose lease is over;
---         waiting: how many clients listen; where the server does not say, how many stand in the queue
+-- Returns {waiting, {field, holds, ttl_ms, ...}, places}; ttl_ms -1: without an end; without readers whose lease is over;
+--         waiting: how many clients listen; where the server does not say, how many stand in the queue; places: the first 100 of
+--         the queue
 -- Retry   safe: it only reads.
 local found, refused = look()
 if not found then
@@ -25,4 +26,5 @@ local heard = pcall('PUBSUB', 'NUMSUB', ARGV[1])
 -- Where PUBSUB is not permitted, and where Valkey 9.1 miscounts (8, 15, 16, 29 to 32, 57 to 64 …): those in the queue.
 local unknown = heard.err or heard[2] < 0 or heard[2] > 1000000
 local waiting = unknown and call('LLEN', KEYS[3]) or heard[2]
-return { waiting, holders }
+local queue = redis.pcall('LRANGE', KEYS[3], 0, 99)
+return { waiting, holders, queue.err and {} or queue }

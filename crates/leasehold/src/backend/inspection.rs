@@ -1,0 +1,59 @@
+//! What a server knows of a lock: its holders, and those that wait.
+
+use std::time::Duration;
+
+use crate::kind::Access;
+
+/// The holders of a lock, as the server sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inspection {
+    pub(crate) owners: Vec<Owned>,
+    /// Clients that listen for it.
+    pub(crate) listeners: u64,
+    /// How many permits are free, if it has any.
+    pub(crate) available: Option<i64>,
+    /// The last fencing token that was given or reserved, if there is one.
+    pub(crate) token: Option<u64>,
+    /// Those that wait in our queue, or in that of a fair mutex, next first; at most [`QUEUED_MOST`].
+    pub(crate) queue: Vec<QueuedOwner>,
+    /// The server that was asked, by its address.
+    pub(crate) server: String,
+    /// It says that it is a replica of another.
+    pub(crate) is_replica: bool,
+}
+
+/// How many places of a queue are listed; the scripts that list them say the same.
+pub(crate) const QUEUED_MOST: usize = 100;
+
+/// A place in a queue, as the server sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct QueuedOwner {
+    /// As of a holder.
+    pub(crate) owner: String,
+    pub(crate) access: Access,
+    pub(crate) client: KnownClient,
+}
+
+/// One hold, as the server sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    /// `<client uuid>:<lease id>`, or the field that Redisson writes.
+    pub(crate) owner: String,
+    pub(crate) access: Access,
+    /// How often it has entered.
+    pub(crate) holds: u64,
+    /// The time left; `None` without an end.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) client: KnownClient,
+}
+
+/// What the server knows of a client, beside the owner fields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownClient {
+    /// Its uuid, if it has a label there.
+    pub(crate) uuid: Option<String>,
+    /// The label that it gave itself.
+    pub(crate) label: Option<String>,
+    /// Whether a connection of it is there; `None`: that cannot be told.
+    pub(crate) connected: Option<bool>,
+}

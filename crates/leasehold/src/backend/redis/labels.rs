@@ -1,0 +1,235 @@
+//! The labels of clients on the server: each writes its own, and one that looks at a lock reads those of the holders and of those
+//! that wait.
+//!
+//! A label stands under the beginning of the client's uuid, which is all that the id of a permit tells of it.
+
+use std::collections::HashMap;
+
+use futures_util::future::join3;
+use redis::Value;
+
+use super::{commands::Commands, script::text};
+use crate::{
+    backend::{Failure, Inspection, KnownClient},
+    name::OURS,
+};
+
+/// The label of one client, as it calls its connections in `CLIENT LIST`: `leasehold:<client uuid>:<label>`.
+pub(super) struct ClientLabel {
+    connection_name: String,
+    key: String,
+}
+
+/// So much of a uuid is in the key: 6 random bytes.
+const KEY_CHARS: usize = "01234567-89ab".len();
+
+const UUID_CHARS: usize = "01234567-89ab-4def-8123-456789abcdef".len();
+
+impl ClientLabel {
+    pub(super) fn new(client: &str, label: &str) -> ClientLabel {
+        ClientLabel {
+            connection_name: format!("{OURS}:{client}:{label}"),
+            key: key(client.get(..KEY_CHARS).unwrap_or(client)),
+        }
+    }
+
+    pub(super) fn connection_name(&self) -> &str {
+        &self.connection_name
+    }
+}
+
+fn key(client: &str) -> String {
+    format!("{OURS}:client:{client}")
+}
+
+/// Writes the label, to last for so long; `None`: takes it away.
+pub(super) async fn show(
+    commands: &Commands,
+    label: &ClientLabel,
+    lasts_ms: Option<u64>,
+) -> Result<(), Failure> {
+    let mut command = redis::cmd(if lasts_ms.is_some() { "SET" } else { "DEL" });
+    command.arg(&label.key);
+    if let Some(lasts_ms) = lasts_ms {
+        // Without the prefix where the server shows no connection under its name: then none of them is missed.
+        let name = label.connection_name.as_str();
+        let unnamed = unprefixed(name).filter(|_| !commands.is_named());
+        command.arg(unnamed.unwrap_or(name)).arg("PX").arg(lasts_ms);
+    }
+    commands.command(&command).await.map(drop)
+}
+
+fn unprefixed(name: &str) -> Option<&str> {
+    name.strip_prefix(OURS)?.strip_prefix(':')
+}
+
+/// Adds what the server knows of the clients, beside the owner fields. What it does not tell is left out: a holder without a label is still an
+/// answer.
+pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Inspection) {
+    let owners = found.owners.iter().map(|held| held.owner.as_str());
+    let owners = owners.chain(found.queue.iter().map(|place| place.owner.as_str()));
+    let mut begins: Vec<String> = owners.filter_map(begin_of_client).collect();
+    begins.sort();
+    begins.dedup();
+    let (mut labels, mut list, mut info) =
+        (redis::cmd("MGET"), redis::cmd("CLIENT"), redis::cmd("INFO"));
+    for begin in &begins {
+        labels.arg(key(begin));
+    }
+    list.arg("LIST").arg("TYPE").arg("NORMAL");
+    info.arg("replication");
+    let if_any = async |command| {
+        if begins.is_empty() {
+            return Value::Nil;
+        }
+        commands.command(command).await.unwrap_or(Value::Nil)
+    };
+    let (labels, list, info) = join3(if_any(&labels), if_any(&list), commands.command(&info)).await;
+    let info = info.ok().as_ref().and_then(text).unwrap_or_default();
+    found.is_replica = info.contains("role:slave");
+    let list = text(&list).unwrap_or_default();
+    let connections = connections(&list);
+    let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
+    let clients = ClientAnswers {
+        labels: labels_of(&labels, &begins),
+        // A replica has connections of its own only, and so has a server that hides others'.
+        lists_all: info.contains("role:master")
+            && own.is_some_and(|own| connections.contains_key(own)),
+        connections,
+    };
+    for held in &mut found.owners {
+        held.client = clients.known(&held.owner);
+    }
+    for place in &mut found.queue {
+        place.client = clients.known(&place.owner);
+    }
+}
+
+/// What the server has told of clients.
+struct ClientAnswers<'a> {
+    /// By the beginning of its uuid: the label under that key.
+    labels: HashMap<&'a str, String>,
+    /// By uuid: the label in the name of a connection.
+    connections: HashMap<&'a str, &'a str>,
+    /// A client whose connections have names is among them, or has none.
+    lists_all: bool,
+}
+
+impl ClientAnswers<'_> {
+    fn known(&self, owner: &str) -> KnownClient {
+        let begin = begin_of_client(owner).unwrap_or_default();
+        let written = self.labels.get(begin.as_str()).map(String::as_str);
+        let (is_named, written) = match written.and_then(unprefixed) {
+            Some(name) => (true, Some(name)),
+            None => (false, written),
+        };
+        let written = written.and_then(|name| name.split_at_checked(UUID_CHARS));
+        let written = written.and_then(|(uuid, label)| Some((uuid, label.strip_prefix(':')?)));
+        // The whole uuid, if the owner tells it.
+        let told = owner.split_once(':').map(|(client, _)| client);
+        let written = written
+            .filter(|(uuid, _)| uuid.starts_with(&begin) && told.is_none_or(|told| told == *uuid));
+        let uuid = written.map(|(uuid, _)| uuid);
+        let connection = told.or(uuid).and_then(|uuid| self.connections.get(uuid));
+        let is_missed = is_named && uuid.is_some() && self.lists_all;
+        KnownClient {
+            uuid: uuid.map(str::to_owned),
+            label: written
+                .map(|(_, label)| label)
+                .or(connection.copied())
+                .map(str::to_owned),
+            connected: (connection.is_some() || is_missed).then_some(connection.is_some()),
+        }
+    }
+}
+
+/// The beginning of the uuid of an owner's client: of an owner field, or of the id of a permit.
+fn begin_of_client(owner: &str) -> Option<String> {
+    match owner.split_once(':') {
+        Some((client, _)) => client.get(..KEY_CHARS).map(str::to_owned),
+        None if owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            Some(format!("{}-{}", &owner[..8], &owner[8..12]))
+        }
+        None => None,
+    }
+}
+
+/// The answer to `MGET`.
+fn labels_of<'a>(reply: &Value, begins: &'a [String]) -> HashMap<&'a str, String> {
+    let Value::Array(values) = reply else {
+        return HashMap::new();
+    };
+    let labels = begins.iter().zip(values);
+    let labels = labels.filter_map(|(begin, value)| Some((begin.as_str(), text(value)?)));
+    labels.collect()
+}
+
+/// The labels of clients by their uuids, from the answer to `CLIENT LIST`.
+fn connections(list: &str) -> HashMap<&str, &str> {
+    let names = list
+        .split([' ', '\n'])
+        .filter_map(|field| field.strip_prefix("name="));
+    names
+        .filter_map(|name| unprefixed(name)?.split_once(':'))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
+
+    fn clients<'a>(written: &str, list: &'a str) -> ClientAnswers<'a> {
+        ClientAnswers {
+            labels: HashMap::from([("79f0ed8b-09de", written.to_owned())]),
+            connections: connections(list),
+            lists_all: true,
+        }
+    }
+
+    #[test]
+    fn the_label_is_found_in_the_client_list() {
+        let list = "id=3 addr=1.2.3.4:5 name=other db=0\nid=4 addr=1.2.3.4:6 name=leasehold:ab-1:host:42 db=0\n";
+        let found = connections(list);
+        assert_eq!(found.get("ab-1"), Some(&"host:42"));
+        assert_eq!(found.len(), 1);
+    }
+
+    #[test]
+    fn a_label_outlives_its_connections_and_is_of_one_client() {
+        let owner = format!("{UUID}:57584996648963");
+        let permit = "79f0ed8b09de00010000345f0d8c1803";
+        let clients = clients(&format!("leasehold:{UUID}:host:42"), "");
+        for owner in [&owner, permit] {
+            let known = clients.known(owner);
+            assert_eq!(known.label.as_deref(), Some("host:42"), "{owner}");
+            assert_eq!(known.uuid.as_deref(), Some(UUID), "{owner}");
+            assert_eq!(known.connected, Some(false), "{owner}");
+        }
+        let another = clients.known("79f0ed8b-09de-46ef-a0c4-000000000000:7");
+        assert!(another.label.is_none() && another.connected.is_none());
+    }
+
+    #[test]
+    fn a_client_whose_connections_have_no_name_is_not_missed() {
+        let known = clients(&format!("{UUID}:host:42"), "").known(&format!("{UUID}:7"));
+        assert_eq!(known.label.as_deref(), Some("host:42"));
+        assert_eq!(known.connected, None);
+    }
+
+    #[test]
+    fn what_others_have_written_under_such_a_key_is_no_label() {
+        for junk in [
+            "",
+            "leasehold:",
+            "x",
+            UUID,
+            "leasehold:é",
+            "é".repeat(30).as_str(),
+        ] {
+            let known = clients(junk, "").known(&format!("{UUID}:7"));
+            assert!(known.label.is_none() && known.connected.is_none(), "{junk}");
+        }
+    }
+}
