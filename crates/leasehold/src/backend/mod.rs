@@ -6,6 +6,7 @@
 
 mod failure;
 pub(crate) mod fenced;
+pub(crate) mod find;
 pub(crate) mod memory;
 pub(crate) mod redis;
 
@@ -13,6 +14,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
+use find::{FindPage, FoundPage};
 
 use crate::{
     error::Cause,
@@ -52,6 +54,9 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Reads the holders of the lock.
     fn inspect(&self, id: LockId) -> Reply<Inspection>;
+
+    /// Reads one page of the keys, and names the locks among them.
+    fn find(&self, step: FindPage) -> Reply<FoundPage>;
 
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;

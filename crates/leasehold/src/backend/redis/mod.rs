@@ -9,6 +9,7 @@ mod commands;
 mod connect;
 mod failure;
 mod fenced_store;
+mod find;
 mod kinds;
 mod lanes;
 mod link;
@@ -30,6 +31,7 @@ use crate::{
         Acquire, Acquired, AcquiredAll, Backend, Count, Counted, Downgrade, Extend, Inspection,
         Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
+        find::{FindPage, FoundPage},
     },
     callout,
     config::Config,
@@ -173,6 +175,10 @@ impl Backend for Redis {
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         wire(id.kind).inspect(&self.caller, id)
+    }
+
+    fn find(&self, step: FindPage) -> Reply<FoundPage> {
+        find::find(&self.caller, &step)
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {

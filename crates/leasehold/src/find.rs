@@ -1,0 +1,143 @@
+//! Finding locks whose names are not known.
+
+use std::{collections::HashSet, fmt, sync::Arc};
+
+use futures_util::future::join_all;
+
+use crate::{
+    Error,
+    backend::find::FindPage,
+    engine::core::Core,
+    engine::linger::ClientRef,
+    error::Invalid,
+    kind::LockKind,
+    name::{LockId, NAME_MAX, Name},
+    status::Status,
+};
+
+/// The locks of a server whose names match a pattern, page by page. Made by [`Client::find`](crate::Client::find).
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.mutex("order:42").lock().await?;
+/// let mut find = client.find("order:*");
+/// let mut found = Vec::new();
+/// while let Some(page) = find.next().await? {
+///     println!("{:.0} % of the keys", 100.0 * find.progress());
+///     found.extend(page);
+/// }
+/// assert_eq!(found.len(), 1);
+/// assert_eq!(found[0].name, "order:42");
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "it asks the server when `next` is called"]
+pub struct Find {
+    core: ClientRef,
+    pattern: Result<Arc<str>, Error>,
+    /// Where the next page begins; `None`: there is no other.
+    cursor: Option<u64>,
+    /// A server that resizes its table of keys shows some of them twice.
+    seen: HashSet<LockId>,
+}
+
+/// How many locks are looked at together: what the server does for them, it does at once.
+const LOOKS: usize = 16;
+
+impl Find {
+    pub(crate) fn new(core: &Arc<Core>, pattern: &str) -> Find {
+        Find {
+            core: ClientRef::new(core),
+            pattern: on_server(pattern),
+            cursor: Some(0),
+            seen: HashSet::new(),
+        }
+    }
+
+    /// The locks of the next page: often none. `None` when all keys have been looked at.
+    ///
+    /// A lock that is there all the while is found, and found once. What is taken or given back meanwhile may be found or not.
+    ///
+    /// # Errors
+    /// The pattern is not valid, or the server does not answer, or refuses a command. It only reads. The next call asks for the same page.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. The next call asks for the same page.
+    pub async fn next(&mut self) -> Result<Option<Vec<Status>>, Error> {
+        let pattern = self.pattern.clone()?;
+        let Some(cursor) = self.cursor else {
+            return Ok(None);
+        };
+        let doing = || format!("find locks with names like {pattern:?}");
+        let step = FindPage {
+            pattern: Arc::clone(&pattern),
+            cursor,
+        };
+        let page = self.core.backend.find(step).await;
+        let page = page.map_err(|failure| failure.into_read_error(doing()))?;
+        let ids = page.locks.iter().filter_map(|(kind, key)| id(*kind, key));
+        let new: Vec<LockId> = ids.filter(|id| !self.seen.contains(id)).collect();
+        let mut found = Vec::with_capacity(new.len());
+        for few in new.chunks(LOOKS) {
+            for looked in join_all(few.iter().map(|id| look(&self.core, id))).await {
+                found.extend(looked?);
+            }
+        }
+        self.seen.extend(new);
+        self.cursor = Some(page.cursor).filter(|cursor| *cursor != 0);
+        Ok(Some(found))
+    }
+
+    /// About how much of the server's keys has been looked at, from 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "it is for eyes")]
+    pub fn progress(&self) -> f64 {
+        // A server goes through its table in the order of the reversed bits, so that a table that grows stays in order.
+        self.cursor.map_or(1.0, |cursor| {
+            cursor.reverse_bits() as f64 / u64::MAX as f64
+        })
+    }
+}
+
+/// The pattern for the keys of the server. What a client puts before its names belongs before this, too, and is taken off in [`id`].
+fn on_server(pattern: &str) -> Result<Arc<str>, Error> {
+    if !(1..=NAME_MAX).contains(&pattern.len()) {
+        let bytes = format!("{} bytes", pattern.len());
+        let invalid = Invalid::new("pattern", bytes, "between 1 and 1024 bytes");
+        return Err(invalid.remedy("say \"*\" for all locks").into());
+    }
+    Ok(pattern.into())
+}
+
+/// The lock at a key; `None`: no lock of this library can have that name.
+fn id(kind: LockKind, key: &str) -> Option<LockId> {
+    Some(LockId::new(kind, Name::new(key).ok()?))
+}
+
+/// The status of a lock; `None`: it is one no longer.
+async fn look(core: &Core, id: &LockId) -> Result<Option<Status>, Error> {
+    let found = match core.inspect(id).await {
+        Err(Error::Rejected { source, .. }) if source.to_string().contains("WRONGTYPE") => {
+            return Ok(None);
+        }
+        found => found?,
+    };
+    let is_there = match id.kind {
+        LockKind::Latch => found.available != Some(0),
+        // Without holders it is there for those that wait.
+        LockKind::Semaphore | LockKind::LeasedSemaphore => true,
+        _ => !found.owners.is_empty(),
+    };
+    let waiting_here = core.queues.waiting(id) + core.gates.waiting(id);
+    Ok(is_there.then(|| Status::new(id, found, waiting_here)))
+}
+
+impl fmt::Debug for Find {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Find")
+            .field("pattern", &self.pattern)
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
+    }
+}
