@@ -1,4 +1,4 @@
-//! `leasehold status` and `leasehold unlock`.
+//! `leasehold status`, `leasehold ls` and `leasehold unlock`.
 
 mod common;
 
@@ -530,4 +530,136 @@ fn memory_is_said_to_be_empty_and_the_demo_takes_it_without_a_word() {
         "{}",
         stdout(&output)
     );
+}
+
+#[tokio::test]
+async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
+    let server = Server::start(Flavor::Redis);
+    let said = |words: &[&str]| {
+        let mut command = leasehold(&server.url());
+        let output = command.arg("ls").args(words).output().unwrap();
+        assert_eq!(code(output.status), 0, "{}", stderr(&output));
+        assert_eq!(stderr(&output), "", "{words:?}");
+        stdout(&output)
+    };
+    assert_eq!(said(&[]), "no locks match *\n");
+    assert_eq!(said(&["--json"]), "");
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let other = leasehold::Client::connect(&server.url()).await.unwrap();
+    let plain = client.mutex("order:42").lock().await.unwrap();
+    let reader = client.rw_lock("order:catalogue").read().await.unwrap();
+    let beside = other.rw_lock("order:catalogue").read().await.unwrap();
+    let fenced = client.fenced_mutex("ledger").lock().await.unwrap();
+    let waits = tokio::spawn(other.fenced_mutex("ledger").lock());
+    while client.status("ledger").await.unwrap().waiting_clients == 0 {
+        tokio::task::yield_now().await;
+    }
+    // Java's, taken long ago, and one that would never end.
+    let java = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:57";
+    server.cli(&["HSET", "legacy:sync", java, "1"]);
+    // By a client of ours that has gone, ten minutes and a bit ago: 11 bits under the milliseconds since 2026.
+    let now = std::time::SystemTime::now();
+    let since = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
+    let lease = (u64::try_from(since).unwrap() - 1_767_225_600_000 - 610_000) << 11;
+    let gone = format!("79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:{lease}");
+    server.cli(&["HSET", "report\u{1b}[2J", &gone, "1"]);
+    server.cli(&["PEXPIRE", "report\u{1b}[2J", "5000"]);
+    server.cli(&["HSET", "data", "price", "10"]);
+
+    let shown = said(&[]);
+    let rows: Vec<Vec<&str>> = shown
+        .lines()
+        .map(|line| line.split("  ").filter(|word| !word.is_empty()).collect())
+        .collect();
+    let label = format!(":{}", std::process::id());
+    let heads = [
+        "NAME",
+        "KIND",
+        "HOLDER",
+        "HELD FOR",
+        "LEASE LEFT",
+        "WAITING",
+    ];
+    let trimmed =
+        |row: &[&str]| -> Vec<String> { row.iter().map(|w| w.trim().to_owned()).collect() };
+    assert_eq!(trimmed(&rows[0]), heads);
+    let rows: Vec<Vec<String>> = rows[1..].iter().map(|row| trimmed(row)).collect();
+    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    let expected = [
+        "ledger",
+        "legacy:sync",
+        "order:42",
+        "order:catalogue",
+        r"report\u{1b}[2J",
+    ];
+    assert_eq!(names, expected, "{shown}");
+    assert_eq!((rows[0][1].as_str(), rows[0][5].as_str()), ("fenced", "1"));
+    assert!(
+        rows[2][2].ends_with(&label) && rows[2][4].ends_with(" s"),
+        "{shown}"
+    );
+    assert_eq!(
+        rows[1][1..],
+        ["mutex", "a Java client", "–", "never ends !", "–"]
+    );
+    assert_eq!(rows[3][1], "read");
+    assert!(rows[3][2].ends_with("and another"), "{shown}");
+    assert_eq!(rows[4][3], "10 min 10 s");
+
+    let order = |words: &[&str]| -> Vec<String> {
+        let lines = said(&[words, &["--json"]].concat());
+        let names = lines.lines().map(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["name"].as_str().unwrap().to_owned()
+        });
+        names.collect()
+    };
+    let report = "report\u{1b}[2J";
+    assert_eq!(order(&["order:*"]), ["order:42", "order:catalogue"]);
+    assert_eq!(order(&["--kind", "rw"]), ["order:catalogue"]);
+    assert_eq!(order(&["--kind", "spin", "order:*"]), ["order:42"]);
+    assert_eq!(order(&["--older", "5m"]), [report]);
+    assert_eq!(order(&["--sort", "held"])[0], report);
+    assert_eq!(order(&["--sort", "held"])[4], "legacy:sync");
+    assert_eq!(order(&["--sort", "left"])[0], report);
+    assert_eq!(order(&["--sort", "left"])[4], "legacy:sync");
+    assert_eq!(order(&["--sort", "waiting"])[0], "ledger");
+    // Each line is what `status` says.
+    let line: Value = serde_json::from_str(said(&["ledger", "--json"]).trim()).unwrap();
+    let mut status = json(&server, &["status", "ledger"]);
+    for holder in ["/holder", "/holders/0"] {
+        *status
+            .pointer_mut(&format!("{holder}/remaining_ms"))
+            .unwrap() = line
+            .pointer(&format!("{holder}/remaining_ms"))
+            .unwrap()
+            .clone();
+    }
+    assert_eq!(line, status);
+    waits.abort();
+    drop((plain, reader, beside, fenced));
+}
+
+#[test]
+fn a_pattern_that_is_given_to_status_is_told_from_a_name_and_sent_to_ls() {
+    let server = Server::start(Flavor::Redis);
+    for name in ["order:*", "order:4?", "order:[12]"] {
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", name]).output().unwrap();
+        assert_eq!(code(output.status), 0);
+        has(&stderr(&output), &format!("leasehold ls '{name}'"));
+        has(&stderr(&output), "one name");
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", "-q", name]).output().unwrap();
+        assert_eq!((code(output.status), stderr(&output)), (1, String::new()));
+        // It is a name all the same.
+        let java = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:57";
+        server.cli(&["HSET", name, java, "1"]);
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", name]).output().unwrap();
+        assert_eq!(stderr(&output), "");
+    }
 }

@@ -94,9 +94,8 @@ impl Find {
     #[expect(clippy::cast_precision_loss, reason = "it is for eyes")]
     pub fn progress(&self) -> f64 {
         // A server goes through its table in the order of the reversed bits, so that a table that grows stays in order.
-        self.cursor.map_or(1.0, |cursor| {
-            cursor.reverse_bits() as f64 / u64::MAX as f64
-        })
+        self.cursor
+            .map_or(1.0, |cursor| cursor.reverse_bits() as f64 / u64::MAX as f64)
     }
 }
 

@@ -13,7 +13,8 @@ impl Store {
                 && !self.subscribers(id).is_empty()
         });
         let locks = held.chain(numbers);
-        let locks = locks.filter(|id| matches(step.pattern.as_bytes(), id.name.as_str().as_bytes()));
+        let locks =
+            locks.filter(|id| matches(step.pattern.as_bytes(), id.name.as_str().as_bytes()));
         FoundPage {
             cursor: 0,
             locks: locks
