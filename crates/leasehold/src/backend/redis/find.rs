@@ -16,7 +16,7 @@ use crate::{
 
 static FIND: Lazy = Lazy::new(|| Script::new(include_str!("scripts/find.lua")));
 
-/// So many keys take a server half a millisecond (docs/performance.md).
+/// So many keys take a server about half a millisecond.
 const KEYS_A_PAGE: usize = 100;
 
 pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
