@@ -2,11 +2,9 @@
 
 use std::{collections::HashSet, fmt, sync::Arc};
 
-use futures_util::future::join_all;
-
 use crate::{
     Error,
-    backend::find::FindPage,
+    backend::{Failure, Inspection, find::FindPage},
     engine::core::Core,
     engine::linger::ClientRef,
     error::Invalid,
@@ -43,9 +41,6 @@ pub struct Find {
     seen: HashSet<LockId>,
 }
 
-/// How many locks are looked at together: what the server does for them, it does at once.
-const LOOKS: usize = 16;
-
 impl Find {
     pub(crate) fn new(core: &Arc<Core>, pattern: &str) -> Find {
         Find {
@@ -70,21 +65,27 @@ impl Find {
         let Some(cursor) = self.cursor else {
             return Ok(None);
         };
-        let doing = || format!("find locks with names like {pattern:?}");
+        let failed = |failure: Failure| {
+            failure.into_read_error(format!("find locks with names like {pattern:?}"))
+        };
         let step = FindPage {
             pattern: Arc::clone(&pattern),
             cursor,
         };
-        let page = self.core.backend.find(step).await;
-        let page = page.map_err(|failure| failure.into_read_error(doing()))?;
+        let backend = &self.core.backend;
+        let page = backend.find(step).await.map_err(failed)?;
         let ids = page.locks.iter().filter_map(|(kind, key)| id(*kind, key));
         let new: Vec<LockId> = ids.filter(|id| !self.seen.contains(id)).collect();
-        let mut found = Vec::with_capacity(new.len());
-        for few in new.chunks(LOOKS) {
-            for looked in join_all(few.iter().map(|id| look(&self.core, id))).await {
-                found.extend(looked?);
-            }
+        let mut found = Vec::new();
+        if !new.is_empty() {
+            found = backend.inspect_all(new.clone()).await.map_err(failed)?;
         }
+        let found = found.into_iter().filter(|(id, found)| is_there(id, found));
+        let found = found.map(|(id, found)| {
+            let waiting_here = self.core.queues.waiting(&id) + self.core.gates.waiting(&id);
+            Status::new(&id, found, waiting_here)
+        });
+        let found = found.collect();
         self.seen.extend(new);
         self.cursor = Some(page.cursor).filter(|cursor| *cursor != 0);
         Ok(Some(found))
@@ -114,22 +115,14 @@ fn id(kind: LockKind, key: &str) -> Option<LockId> {
     Some(LockId::new(kind, Name::new(key).ok()?))
 }
 
-/// The status of a lock; `None`: it is one no longer.
-async fn look(core: &Core, id: &LockId) -> Result<Option<Status>, Error> {
-    let found = match core.inspect(id).await {
-        Err(Error::Rejected { source, .. }) if source.to_string().contains("WRONGTYPE") => {
-            return Ok(None);
-        }
-        found => found?,
-    };
-    let is_there = match id.kind {
+/// Whether a lock is still one when it is looked at.
+fn is_there(id: &LockId, found: &Inspection) -> bool {
+    match id.kind {
         LockKind::Latch => found.available != Some(0),
         // Without holders it is there for those that wait.
         LockKind::Semaphore | LockKind::LeasedSemaphore => true,
         _ => !found.owners.is_empty(),
-    };
-    let waiting_here = core.queues.waiting(id) + core.gates.waiting(id);
-    Ok(is_there.then(|| Status::new(id, found, waiting_here)))
+    }
 }
 
 impl fmt::Debug for Find {

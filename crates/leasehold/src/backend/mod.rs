@@ -58,6 +58,12 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Reads one page of the keys, and names the locks among them.
     fn find(&self, step: FindPage) -> Reply<FoundPage>;
 
+    /// Reads the holders of several locks, one after the other. Those that are of another kind by now are left out.
+    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        let looks: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();
+        Box::pin(async move { find::all_of(&ids, looks).await })
+    }
+
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
 

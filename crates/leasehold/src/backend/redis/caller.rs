@@ -19,12 +19,15 @@ use crate::{
 pub(super) const CONNECTION_NAME: &str = "leasehold";
 
 /// Calls scripts for one client.
+#[derive(Clone)]
 pub(super) struct Caller {
     pub(super) client: Arc<str>,
     /// How long fencing tokens are kept; zero: for ever.
     pub(super) token_ms: u64,
     /// After how long without being heard a waiter of a fair mutex is dead.
     pub(super) dead_ms: u64,
+    /// Several locks are looked at together, and the labels are added to all at once.
+    leaves_labels: bool,
     commands: Arc<Commands>,
 }
 
@@ -34,7 +37,16 @@ impl Caller {
             client: Arc::clone(client),
             token_ms: config.token_retention.map_or(0, millis),
             dead_ms: millis(config.fair_wait_timeout),
+            leaves_labels: false,
             commands: Arc::new(commands),
+        }
+    }
+
+    /// The same, whose looks leave the labels to [`add_labels`](Caller::add_labels).
+    pub(super) fn without_labels(&self) -> Caller {
+        Caller {
+            leaves_labels: true,
+            ..self.clone()
         }
     }
 
@@ -99,23 +111,30 @@ impl Caller {
         read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
         let found = self.call(call, read);
-        let commands = Arc::clone(&self.commands);
+        let caller = self.clone();
         Box::pin(async move {
             let mut found = found.await?;
-            if !found.owners.is_empty() {
-                let mut list = redis::cmd("CLIENT");
-                list.arg("LIST").arg("TYPE").arg("NORMAL");
-                // A holder without a label is still an answer.
-                let list = commands.command(&list).await.ok();
-                let list = list.and_then(|reply| text(&reply));
-                let list = list.unwrap_or_default();
-                for held in &mut found.owners {
-                    let client = held.owner.split(':').next().unwrap_or_default();
-                    held.label = label(&list, client);
-                }
+            if !caller.leaves_labels {
+                caller.add_labels(&mut [&mut found]).await;
             }
             Ok(found)
         })
+    }
+
+    /// Adds the labels of the holders' clients, which the server is asked for once.
+    pub(super) async fn add_labels(&self, found: &mut [&mut Inspection]) {
+        if found.iter().all(|found| found.owners.is_empty()) {
+            return;
+        }
+        let mut list = redis::cmd("CLIENT");
+        list.arg("LIST").arg("TYPE").arg("NORMAL");
+        // A holder without a label is still an answer.
+        let list = self.commands.command(&list).await.ok();
+        let list = list.and_then(|reply| text(&reply)).unwrap_or_default();
+        for held in found.iter_mut().flat_map(|found| &mut found.owners) {
+            let client = held.owner.split(':').next().unwrap_or_default();
+            held.label = label(&list, client);
+        }
     }
 }
 

@@ -4,14 +4,16 @@ use redis::Value;
 
 use super::{
     caller::{Caller, text},
+    kinds::wire,
     script::{Call, Lazy, Script},
 };
 use crate::{
     backend::{
-        Reply,
-        find::{FindPage, FoundPage},
+        Inspection, Reply,
+        find::{FindPage, FoundPage, all_of},
     },
     kind::LockKind,
+    name::LockId,
 };
 
 static FIND: Lazy = Lazy::new(|| Script::new(include_str!("scripts/find.lua")));
@@ -25,6 +27,26 @@ pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
         .arg(&*step.pattern)
         .arg(KEYS_A_PAGE);
     caller.call(call, page)
+}
+
+/// How many locks are looked at together: a server carries out at once what one connection has sent.
+const LOOKS: usize = 16;
+
+pub(super) fn inspect_all(caller: &Caller, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+    let caller = caller.clone();
+    Box::pin(async move {
+        let bare = caller.without_labels();
+        let mut found = Vec::with_capacity(ids.len());
+        for few in ids.chunks(LOOKS) {
+            let looks = few
+                .iter()
+                .map(|id| wire(id.kind).inspect(&bare, id.clone()));
+            found.extend(all_of(few, looks).await?);
+        }
+        let mut all: Vec<&mut Inspection> = found.iter_mut().map(|(_, found)| found).collect();
+        caller.add_labels(&mut all).await;
+        Ok(found)
+    })
 }
 
 fn page(reply: &Value) -> Option<FoundPage> {

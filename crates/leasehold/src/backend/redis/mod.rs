@@ -181,6 +181,10 @@ impl Backend for Redis {
         find::find(&self.caller, &step)
     }
 
+    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        find::inspect_all(&self.caller, ids)
+    }
+
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         wire(id.kind).force_unlock(&self.caller, id)
     }

@@ -36,7 +36,8 @@ end
 -- The kind of a hash whose fields are owners; nil: it is none.
 local function kind_of_hash(name)
   local is_alone = call('HLEN', name) == 1
-  if not is_alone and call('HEXISTS', name, 'mode') == 0 then
+  local mode = not is_alone and call('HGET', name, 'mode')
+  if not is_alone and mode ~= 'read' and mode ~= 'write' then
     return nil
   end
   -- Of a large hash a few, for the server serves no other client meanwhile.
@@ -44,7 +45,7 @@ local function kind_of_hash(name)
   for i = 1, #fields, 2 do
     if is_owner(fields[i]) then
       owners = owners + 1
-    elseif is_alone or fields[i] ~= 'mode' or fields[i + 1] ~= 'read' and fields[i + 1] ~= 'write' then
+    elseif is_alone or fields[i] ~= 'mode' then
       return nil
     end
   end
