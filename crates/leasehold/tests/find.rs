@@ -63,6 +63,8 @@ fn fill(server: &Server, many: usize) {
           redis.call('SET', 'secret:' .. i, '0123456789abcdef0123456789abcdef')
           redis.call('RPUSH', 'list:' .. i, 'a', 'b')
           redis.call('ZADD', '{zset:' .. i .. '}:timeout', 1, 'a')
+          redis.call('SET', 'leasehold:client:' .. i, '0123456789abcdef0123456789abcdef', 'EX', 3600)
+          redis.call('SET', 'redisson_x:' .. i, '0123456789abcdef0123456789abcdef', 'EX', 3600)
           redis.call('SET', '{book}:79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:' .. i .. ':rwlock_timeout:1', 1)
         end";
     for from in (0..many).step_by(1000) {

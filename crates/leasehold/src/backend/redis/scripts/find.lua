@@ -96,7 +96,7 @@ for _, name in ipairs(page[2]) do
     elseif is.ok == 'string' then
       -- Longer than any token.
       local value = call('GETRANGE', name, 0, 128)
-      if #value < 12 and find(value, '^%-?%d+$') and not find(name, ':rwlock_timeout:', 1, true) then
+      if #value < 12 and find(value, '^%-?%d+$') then
         numbers[#numbers + 1] = name
       elseif #value <= 128 and is_token(value) and call('PTTL', name) >= 0 then
         add('plain_mutex', name)
