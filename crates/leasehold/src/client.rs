@@ -177,7 +177,7 @@ impl Client {
     /// - a semaphore is listed while permits are out or a client waits, as far as the server knows, and a latch while a client waits;
     /// - another library's [`PlainMutex`] is listed if it has an end, and its value is like a token. So may be a session's.
     ///
-    /// The keys and the rights for this stand in `docs/keys.md`.
+    /// [`docs::keys`](crate::docs::keys) says what is taken for a lock, and which rights this needs.
     ///
     /// # Examples
     /// ```
