@@ -75,7 +75,9 @@ impl Find {
         let backend = &self.core.backend;
         let page = backend.find(step).await.map_err(failed)?;
         let ids = page.locks.iter().filter_map(|(kind, key)| id(*kind, key));
-        let new: Vec<LockId> = ids.filter(|id| !self.seen.contains(id)).collect();
+        let mut new: Vec<LockId> = ids.filter(|id| !self.seen.contains(id)).collect();
+        new.sort_unstable();
+        new.dedup();
         let mut found = Vec::new();
         if !new.is_empty() {
             found = backend.inspect_all(new.clone()).await.map_err(failed)?;
@@ -100,7 +102,8 @@ impl Find {
     }
 }
 
-/// The pattern for the keys of the server. What a client puts before its names belongs before this, too, and is taken off in [`id`].
+/// The pattern for the keys of the server. What a client puts before its names would stand before this, too (with `\` before `*`, `?`, `[`
+/// and `\`), and be taken off in [`id`].
 fn on_server(pattern: &str) -> Result<Arc<str>, Error> {
     if !(1..=NAME_MAX).contains(&pattern.len()) {
         let bytes = format!("{} bytes", pattern.len());
