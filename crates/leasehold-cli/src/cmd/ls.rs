@@ -120,17 +120,23 @@ fn kind(lock: &Status) -> String {
     kind.map_or(lock.kind.to_string(), kinds::Kind::word)
 }
 
-/// A column: its heading, what it says of a lock, and whether it is numbers.
+/// A column: its heading, what it says of each lock, whether these are numbers, and how wide it is.
 struct Column {
     heading: &'static str,
     cells: Vec<String>,
     is_number: bool,
+    width: usize,
 }
 
 impl Column {
-    fn width(&self) -> usize {
-        let widths = self.cells.iter().map(|cell| cell.chars().count());
-        widths.fold(self.heading.len(), usize::max)
+    fn new(heading: &'static str, is_number: bool, cells: Vec<String>) -> Column {
+        let widths = cells.iter().map(|cell| cell.chars().count());
+        Column {
+            heading,
+            width: widths.fold(heading.len(), usize::max),
+            is_number,
+            cells,
+        }
     }
 }
 
@@ -146,10 +152,8 @@ const GAP: usize = 2;
 
 /// One line for each lock, no wider than this if that can be had without a column.
 fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
-    let column = |heading, is_number, cell: &dyn Fn(&Status) -> String| Column {
-        heading,
-        cells: found.iter().map(cell).collect(),
-        is_number,
+    let column = |heading, is_number, cell: &dyn Fn(&Status) -> String| {
+        Column::new(heading, is_number, found.iter().map(cell).collect())
     };
     let or_none = |some: Option<String>| some.unwrap_or_else(|| NONE.to_owned());
     let mut columns = vec![
@@ -169,7 +173,7 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
         }),
     ];
     for heading in ["KIND", "HELD FOR"] {
-        let width: usize = columns.iter().map(|column| column.width() + GAP).sum();
+        let width: usize = columns.iter().map(|column| column.width + GAP).sum();
         if width - GAP > wide {
             columns.retain(|column| column.heading != heading);
         }
@@ -187,7 +191,7 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
 fn line<'a>(columns: &[Column], cells: impl Iterator<Item = &'a str>) -> String {
     let mut line = String::new();
     for (column, cell) in columns.iter().zip(cells) {
-        let width = column.width();
+        let width = column.width;
         let _ = if column.is_number {
             write!(line, "{cell:>width$}  ")
         } else {
