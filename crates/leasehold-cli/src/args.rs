@@ -3,7 +3,9 @@
 mod durations;
 mod run;
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand};
+use std::time::Duration;
+
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(crate) use self::{durations::duration, run::Run};
@@ -34,6 +36,9 @@ pub(crate) enum Command {
     /// Show the holders of a name, since when and for how long
     #[command(long_about = STATUS)]
     Status(Status),
+    /// List the locks of the server, or those whose names match a pattern
+    #[command(long_about = LS, after_help = LS_EXAMPLES)]
+    Ls(Ls),
     /// Take a name away from its holder
     #[command(long_about = UNLOCK)]
     Unlock(Unlock),
@@ -52,6 +57,22 @@ A holder has it since it asked for it: its own wait counts.
 The exit status is 0 if the server has answered, whether NAME is held or free. With --quiet it is 0 if NAME is held, and 1 if it \
 is free: `if leasehold status --quiet deploy; then …`. A latch has no holder, and is never held. Any other status is an error, \
 which stderr reports; `leasehold --help` lists them. The answer is of that moment: a free name may be taken by the time it is read.";
+
+const LS: &str = "\
+Lists the locks of the server, ours and Redisson's, or those whose names match PATTERN: who holds each, since when and for how long, and how \
+many clients wait for it. It only reads, and looks at all keys of the server, a few at a time.
+
+What cannot be told from data is left out: a semaphore of which no permit is out, and a latch, for which no client waits; and another \
+library's lock without an end, or whose value is not like a token. A spin mutex, and a fair one for which no client waits, is listed as a mutex.
+
+The exit status is 0 if the server has answered, whether there are any or none. Any other status is an error, which stderr reports; \
+`leasehold --help` lists them.";
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  leasehold ls
+  leasehold ls 'order:*' --sort waiting
+  leasehold ls --older 5m --json | jq -r .name";
 
 const UNLOCK: &str = "\
 Takes NAME away from its holder, so that the next in line gets it.
@@ -122,6 +143,41 @@ pub(crate) struct Status {
     pub(crate) name: String,
 }
 
+/// `leasehold ls`
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Ls {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Only locks of this kind
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
+    /// Which come first
+    #[arg(long, value_enum, value_name = "BY", default_value_t = Sort::Name)]
+    pub(crate) sort: Sort,
+    /// Only locks that a holder has had for so long; not Redisson's, which do not tell
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) older: Option<Duration>,
+    /// Answer in one line of JSON for each lock
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Which names: * stands for any text, ? for a character, [a-z] for one of these
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+}
+
+/// What `ls` sorts by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// By their names
+    Name,
+    /// Those that are held for longest
+    Held,
+    /// Those whose leases end soonest
+    Left,
+    /// Those for which most clients wait
+    Waiting,
+}
+
 /// `leasehold unlock`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Unlock {
@@ -160,6 +216,7 @@ impl Command {
             Command::Demo(demo) => demo.json,
             Command::Run(run) => run.json,
             Command::Status(status) => status.json,
+            Command::Ls(ls) => ls.json,
             Command::Unlock(unlock) => unlock.json,
             Command::Completions(_) | Command::Man(_) => false,
         }

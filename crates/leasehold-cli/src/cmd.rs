@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub(crate) mod demo;
+pub(crate) mod ls;
 pub(crate) mod pages;
 pub(crate) mod run;
 pub(crate) mod status;

@@ -117,6 +117,16 @@ impl Kind {
         }
     }
 
+    /// The kind that has this name in the library.
+    pub(crate) fn of(kind: LockKind) -> Option<Kind> {
+        Kind::from_str(kind.as_str(), false).ok()
+    }
+
+    /// Whether a lock of this kind is shown as that one: to a server a spin mutex is a mutex.
+    pub(crate) fn is_listed_as(self, kind: LockKind) -> bool {
+        self.lock() == kind || self == Kind::Spin && kind == LockKind::Mutex
+    }
+
     /// How `leasehold run` shares it with others.
     pub(crate) fn access(self) -> Access {
         match self {

@@ -39,16 +39,17 @@ fn read(line: &str) -> Value {
 #[test]
 fn a_status_has_the_documented_fields_and_so_have_its_holders() {
     let server = Server::start(Flavor::Redis);
-    let script = "$0 status job --json; $0 unlock job --force --json";
+    let script = "$0 status job --json; $0 ls --json; $0 unlock job --force --json";
     let mut held = run(&server.url(), &["--kind", "fenced"], script);
     let output = held.arg(env!("CARGO_BIN_EXE_leasehold")).output().unwrap();
     let text = stdout(&output);
-    let [status, unlock] = text.lines().collect::<Vec<_>>()[..] else {
+    let [status, listed, unlock] = text.lines().collect::<Vec<_>>()[..] else {
         panic!("{text}{}", stderr(&output));
     };
-    let (status, unlock) = (read(status), read(unlock));
+    let (status, listed, unlock) = (read(status), read(listed), read(unlock));
     let documented_status = documented("## `leasehold status NAME --json`");
     assert_eq!(fields(&status), documented_status);
+    assert_eq!(fields(&listed), documented_status);
     assert_eq!(fields(&status["holder"]), documented("### A holder"));
     assert_eq!(status["server"], format!("redis://{}/0", server.addr()));
     assert_eq!(

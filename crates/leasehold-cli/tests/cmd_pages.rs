@@ -69,6 +69,7 @@ fn each_command_has_a_man_page() {
         (&["man"][..], "leasehold", "completions"),
         (&["man", "run"], "leasehold-run", "at\\-least"),
         (&["man", "status"], "leasehold-status", "quiet"),
+        (&["man", "ls"], "leasehold-ls", "older"),
         (&["man", "unlock"], "leasehold-unlock", "force"),
         (&["man", "demo"], "leasehold-demo", "seed"),
     ] {
@@ -100,6 +101,7 @@ fn the_help_of_a_run_fits_a_page() {
     for words in [
         ["run", "--help"],
         ["status", "--help"],
+        ["ls", "--help"],
         ["unlock", "--help"],
         ["demo", "--help"],
     ] {
@@ -117,6 +119,7 @@ fn an_answer_that_cannot_be_printed_is_a_failure_in_words() {
     for words in [
         &["status", "job"][..],
         &["status", "--json", "job"],
+        &["ls"],
         &["unlock", "--force", "job"],
         &["unlock", "--force", "--json", "job"],
         &["completions", "bash"],

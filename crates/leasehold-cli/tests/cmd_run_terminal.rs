@@ -1,4 +1,4 @@
-//! `leasehold run` on a terminal, under a shell with job control: reading, Ctrl-C, Ctrl-Z and `fg`.
+//! On a terminal, under a shell with job control: `leasehold run` (reading, Ctrl-C, Ctrl-Z and `fg`), and the progress of `leasehold ls`.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::{Process, SOON};
-use leasehold_testkit::{Flavor, Server, wait_until};
+use leasehold_testkit::{Flavor, Proxy, Server, wait_until};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 /// A terminal, seen from where a person sits.
@@ -174,4 +174,22 @@ fn a_command_that_cannot_be_started_frees_the_name_and_gives_the_terminal_back()
         let why = format!("cannot run {program}: ");
         assert_eq!(shown.matches(&why).count(), 1, "{shown}");
     }
+}
+
+#[test]
+fn a_search_that_takes_long_shows_how_far_it_is() {
+    let server = Server::start(Flavor::Redis);
+    let fill = "for i = 1, 4000 do redis.call('SET', 'key:' .. i, 'value') end";
+    server.cli(&["EVAL", fill, "0"]);
+    let java = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:57";
+    server.cli(&["HSET", "legacy:sync", java, "1"]);
+    let proxy = Proxy::start(server.addr());
+    proxy.delay(Duration::from_millis(5));
+    let script = format!("$leasehold ls --url {}; echo done", proxy.url());
+    let terminal = Terminal::run(&server, &script);
+    terminal.shows(" % of the keys, ");
+    // The line is gone before the answer is there.
+    terminal.shows("\r\x1b[K");
+    terminal.shows("never ends !");
+    terminal.shows("done");
 }

@@ -1,4 +1,4 @@
-//! `leasehold status` and `leasehold unlock`.
+//! `leasehold status`, `leasehold ls` and `leasehold unlock`.
 
 mod common;
 
@@ -662,4 +662,159 @@ async fn a_replica_is_told_and_takes_no_client_for_gone() {
     has(&shown, ", a replica: it may not know yet");
     has(&shown, "unless it is renewed");
     guard.release().await.unwrap();
+}
+
+/// What `leasehold ls` prints.
+fn ls(server: &Server, words: &[&str]) -> String {
+    let mut command = leasehold(&server.url());
+    let output = command.arg("ls").args(words).output().unwrap();
+    assert_eq!(code(output.status), 0, "{}", stderr(&output));
+    assert_eq!(stderr(&output), "", "{words:?}");
+    stdout(&output)
+}
+
+const REPORT: &str = "report\u{1b}[2J";
+
+/// A lock of Java's that would never end; and one that a client of ours took ten minutes and a bit ago, before it went.
+fn let_others_lock(server: &Server) {
+    let client = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
+    server.cli(&["HSET", "legacy:sync", &format!("{client}:57"), "1"]);
+    // 11 bits under the milliseconds since 2026.
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let lease = (u64::try_from(since).unwrap() - 1_767_225_600_000 - 610_000) << 11;
+    server.cli(&["HSET", REPORT, &format!("{client}:{lease}"), "1"]);
+    server.cli(&["PEXPIRE", REPORT, "9000"]);
+}
+
+#[tokio::test]
+async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
+    let server = Server::start(Flavor::Redis);
+    assert_eq!(ls(&server, &[]), "no locks match *\n");
+    assert_eq!(ls(&server, &["--json"]), "");
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let other = leasehold::Client::connect(&server.url()).await.unwrap();
+    let plain = client.mutex("order:42").lock().await.unwrap();
+    let reader = client.rw_lock("order:catalogue").read().await.unwrap();
+    let beside = other.rw_lock("order:catalogue").read().await.unwrap();
+    let fenced = client.fenced_mutex("ledger").lock().await.unwrap();
+    let waits = tokio::spawn(other.fenced_mutex("ledger").lock());
+    while client.status("ledger").await.unwrap().waiting_clients == 0 {
+        tokio::task::yield_now().await;
+    }
+    let_others_lock(&server);
+    server.cli(&["HSET", "data", "price", "10"]);
+
+    let shown = ls(&server, &[]);
+    let row = |line: &str| -> Vec<String> {
+        let cells = line.split("  ").filter(|cell| !cell.is_empty());
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    let rows: Vec<Vec<String>> = shown.lines().map(row).collect();
+    let heads = [
+        "NAME",
+        "KIND",
+        "HOLDER",
+        "HELD FOR",
+        "LEASE LEFT",
+        "WAITING",
+    ];
+    assert_eq!(rows[0], heads);
+    let names: Vec<&str> = rows[1..].iter().map(|row| row[0].as_str()).collect();
+    let expected = [
+        "ledger",
+        "legacy:sync",
+        "order:42",
+        "order:catalogue",
+        r"report\u{1b}[2J",
+    ];
+    assert_eq!(names, expected, "{shown}");
+    let [_, ledger, legacy, order, catalogue, report] = &rows[..] else {
+        panic!("{shown}");
+    };
+    assert_eq!((ledger[1].as_str(), ledger[5].as_str()), ("fenced", "1"));
+    let java = ["mutex", "a Java client, thread 57", "–", "never ends !", "–"];
+    assert_eq!(legacy[1..], java);
+    let label = format!(":{}", std::process::id());
+    assert!(order[2].ends_with(&label), "{shown}");
+    assert!(order[4].ends_with(" s"), "{shown}");
+    assert_eq!(catalogue[1], "read");
+    assert!(catalogue[2].ends_with("and another"), "{shown}");
+    assert!(report[3].starts_with("10 min 1"), "{shown}");
+
+    // Each line is what `status` says.
+    let line: Value = serde_json::from_str(ls(&server, &["ledger", "--json"]).trim()).unwrap();
+    let mut status = json(&server, &["status", "ledger"]);
+    for holder in ["/holder", "/holders/0"] {
+        let left = format!("{holder}/remaining_ms");
+        *status.pointer_mut(&left).unwrap() = line.pointer(&left).unwrap().clone();
+    }
+    assert_eq!(line, status);
+    waits.abort();
+    drop((plain, reader, beside, fenced));
+}
+
+#[tokio::test]
+async fn ls_lists_those_that_are_asked_for_in_the_order_that_is_asked_for() {
+    let server = Server::start(Flavor::Redis);
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let plain = client.mutex("order:42").lock().await.unwrap();
+    let reader = client.rw_lock("order:catalogue").read().await.unwrap();
+    let waits = tokio::spawn(client.rw_lock("order:catalogue").write());
+    while client
+        .rw_lock("order:catalogue")
+        .status()
+        .await
+        .unwrap()
+        .waiting_clients
+        == 0
+    {
+        tokio::task::yield_now().await;
+    }
+    let_others_lock(&server);
+    let names = |words: &[&str]| -> Vec<String> {
+        let lines = ls(&server, &[words, &["--json"]].concat());
+        let name = |line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            line["name"].as_str().unwrap().to_owned()
+        };
+        lines.lines().map(name).collect()
+    };
+    assert_eq!(names(&["order:*"]), ["order:42", "order:catalogue"]);
+    assert_eq!(names(&["--kind", "rw"]), ["order:catalogue"]);
+    assert_eq!(names(&["--kind", "spin", "order:*"]), ["order:42"]);
+    assert_eq!(names(&["--older", "5m"]), [REPORT]);
+    let (by_held, by_left) = (names(&["--sort", "held"]), names(&["--sort", "left"]));
+    assert_eq!((by_held[0].as_str(), by_left[0].as_str()), (REPORT, REPORT));
+    // What tells no time comes last.
+    assert_eq!(
+        (by_held.last(), by_left.last()),
+        (
+            Some(&"legacy:sync".to_owned()),
+            Some(&"legacy:sync".to_owned())
+        )
+    );
+    assert_eq!(names(&["--sort", "waiting"])[0], "order:catalogue");
+    waits.abort();
+    drop((plain, reader));
+}
+
+#[test]
+fn a_pattern_that_is_given_to_status_is_told_from_a_name_and_sent_to_ls() {
+    let server = Server::start(Flavor::Redis);
+    for name in ["order:*", "order:4?", "order:[12]"] {
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", name]).output().unwrap();
+        assert_eq!(code(output.status), 0);
+        has(&stderr(&output), &format!("leasehold ls '{name}'"));
+        has(&stderr(&output), "one name");
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", "-q", name]).output().unwrap();
+        assert_eq!((code(output.status), stderr(&output)), (1, String::new()));
+        // It is a name all the same.
+        let java = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1:57";
+        server.cli(&["HSET", name, java, "1"]);
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", name]).output().unwrap();
+        assert_eq!(stderr(&output), "");
+    }
 }

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    Error, EventListener, FairMutex, FencedMutex, FencedStore, Latch, LeasedSemaphore, MultiLock,
-    Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status, engine::core::Core,
+    Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch, LeasedSemaphore,
+    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status, engine::core::Core,
     engine::linger::ClientRef,
 };
 
@@ -167,6 +167,33 @@ impl Client {
     /// ```
     pub async fn status(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         self.mutex(name).status().await
+    }
+
+    /// The locks whose names match a pattern, of all kinds, ours and Redisson's: `*` for all, as `SCAN … MATCH` reads it. No I/O; each
+    /// [`next`](Find::next) reads a page of the server's keys. The time that this takes grows with the number of all keys.
+    ///
+    /// What is no lock is not listed, and what cannot be told from data is not either:
+    /// - a mutex, a fair one and a fenced one are told apart by who waits and by tokens; else each is a mutex, as a spin mutex always is;
+    /// - a semaphore is listed while permits are out or a client waits, as far as the server knows, and a latch while a client waits;
+    /// - another library's [`PlainMutex`] is listed if it has an end, and its value is like a token. So may be a session's.
+    ///
+    /// [`docs::keys`](crate::docs::keys) says what is taken for a lock, and which rights this needs.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// let mut find = client.find("*");
+    /// while let Some(page) = find.next().await? {
+    ///     for lock in page {
+    ///         println!("{} is held by {:?}", lock.name, lock.holder());
+    ///     }
+    /// }
+    /// # drop(guard); Ok(()) }
+    /// ```
+    pub fn find(&self, pattern: impl AsRef<str>) -> Find {
+        Find::new(&self.core, pattern.as_ref())
     }
 
     /// Frees a mutex: takes it from its holder. `false` if it was free. The other kinds have a `force_unlock` of their own.

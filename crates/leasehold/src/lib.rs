@@ -93,6 +93,7 @@ mod durations;
 mod engine;
 mod error;
 mod events;
+mod find;
 mod home;
 mod kind;
 mod locks;
@@ -119,6 +120,7 @@ pub use config::{
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener};
+pub use find::Find;
 pub use kind::{Access, LockKind};
 pub use locks::{
     Detached, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex, FencedMutexGuard,

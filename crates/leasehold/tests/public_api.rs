@@ -4,7 +4,7 @@ use std::{future::pending, time::Duration};
 
 use leasehold::{
     Client, ClientBuilder, Detached, Error, Event, FairMutex, FairMutexGuard, FencedMutex,
-    FencedMutexGuard, FencedStore, Guard, Handoff, Invalid, Latch, MemoryServer, MultiGuard,
+    FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, MemoryServer, MultiGuard,
     MultiLock, Mutex, Owner, Part, PlainMutex, PlainMutexGuard, Released, Semaphore,
     SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard, Status,
 };
@@ -28,6 +28,7 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<FencedMutex>();
     send_sync_static::<FencedMutexGuard>();
     send_sync_static::<FencedStore>();
+    send_sync_static::<Find>();
     send_sync_static::<Guard>();
     send_sync_static::<Handoff>();
     send_sync_static::<Invalid>();
@@ -72,6 +73,7 @@ async fn every_future_can_be_spawned() {
     drop(send(latch.wait_for(Duration::ZERO)));
     drop(send(latch.count_down()));
     drop(send(mutex.status()));
+    drop(send(client.find("*").next()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
     drop(send(guard.lost()));
     drop(send(guard.at_risk(Duration::ZERO)));

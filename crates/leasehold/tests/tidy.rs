@@ -33,7 +33,7 @@ const FLOORS: [(&str, &[&str]); 4] = [
     (
         "what users see",
         &[
-            "builder", "client", "docs", "lib", "locks", "settings", "sim", "status",
+            "builder", "client", "docs", "find", "lib", "locks", "settings", "sim", "status",
         ],
     ),
 ];
@@ -50,6 +50,7 @@ const ROOT: &[(&str, &str)] = &[
     ("FencedMutexGuard", "locks::guard"),
     ("FencedStore", "locks::fenced_store"),
     ("EventKind", "events"),
+    ("Find", "find"),
     ("FairMutex", "locks::fair_mutex"),
     ("FairMutexGuard", "locks::guard"),
     ("Guard", "locks::guard"),
@@ -427,6 +428,7 @@ fn every_public_item_of_a_lock_is_shown_in_an_example() {
         "client",
         "error",
         "events",
+        "find",
         "kind",
         "owner",
         "status",

@@ -15,6 +15,12 @@ use crate::{
 pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
     let client = args.server.address()?.connect().await?;
     let (_, status) = kinds::look(&client, args.kind, &args.name).await?;
+    if !args.quiet && is_pattern(&args.name) && is_free(&status) {
+        output::say(&output::remark(&format!(
+            "status takes one name, and no lock has this one; `leasehold ls '{}'` lists the locks whose names match",
+            args.name
+        )));
+    }
     if args.quiet {
         return Ok(match status.holder() {
             Some(_) => Exit::Done,
@@ -33,6 +39,15 @@ pub(crate) async fn run(args: &args::Status) -> Result<Exit, Failure> {
         output::print(&text)?;
     }
     Ok(Exit::Done)
+}
+
+/// Whether a name may be meant as many.
+fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?', '['])
+}
+
+fn is_free(status: &Status) -> bool {
+    status.holders.is_empty() && !kinds::is_bare_number(status)
 }
 
 /// The status as `--json` prints it; durations in milliseconds, instants in milliseconds since 1970.

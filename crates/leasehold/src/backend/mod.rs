@@ -6,6 +6,7 @@
 
 mod failure;
 pub(crate) mod fenced;
+pub(crate) mod find;
 mod inspection;
 pub(crate) mod memory;
 pub(crate) mod redis;
@@ -14,6 +15,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
+use find::{FindPage, FoundPage};
 pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner};
 
 use crate::{
@@ -55,6 +57,15 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Reads the holders of the lock.
     fn inspect(&self, id: LockId) -> Reply<Inspection>;
+
+    /// Reads one page of the keys, and names the locks among them.
+    fn find(&self, step: FindPage) -> Reply<FoundPage>;
+
+    /// Reads the holders of several locks, one after the other. Those that are of another kind by now are left out.
+    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        let looks: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();
+        Box::pin(async move { find::all_of(&ids, looks).await })
+    }
 
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;

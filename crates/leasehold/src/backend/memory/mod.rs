@@ -22,6 +22,7 @@ use crate::{
         Inspection, Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply,
         Sink,
         fenced::{FencedRead, FencedWrite, Written},
+        find::{FindPage, FoundPage},
     },
     config::Config,
     kind::{Access, LockKind},
@@ -278,6 +279,14 @@ impl Backend for Memory {
             store.check_kind(&id)?;
             Ok(store.inspect(&id))
         })
+    }
+
+    fn find(&self, step: FindPage) -> Reply<FoundPage> {
+        #[cfg(feature = "sim")]
+        let what: What = (sim::Kind::Inspect, Vec::new(), Box::new(step.clone()));
+        #[cfg(not(feature = "sim"))]
+        let what = What;
+        self.step(what, move |store, _| Ok(store.find(&step)))
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {

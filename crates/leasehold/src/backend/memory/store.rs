@@ -1,6 +1,7 @@
 //! The scripts of `backend/redis`, in Rust: the readable specification. No I/O, no clock of its own.
 
 mod fenced;
+mod find;
 #[cfg(feature = "sim")]
 pub(crate) mod look;
 mod numbers;

@@ -17,6 +17,7 @@ use crate::{
 };
 
 /// Calls scripts for one client.
+#[derive(Clone)]
 pub(super) struct Caller {
     pub(super) client: Arc<str>,
     label: Arc<ClientLabel>,
@@ -24,6 +25,8 @@ pub(super) struct Caller {
     pub(super) token_ms: u64,
     /// After how long without being heard a waiter of a fair mutex is dead.
     pub(super) dead_ms: u64,
+    /// Several locks are looked at together, and the labels are added to all at once.
+    leaves_labels: bool,
     commands: Arc<Commands>,
 }
 
@@ -39,7 +42,16 @@ impl Caller {
             label: Arc::new(label),
             token_ms: config.token_retention.map_or(0, millis),
             dead_ms: millis(config.fair_wait_timeout),
+            leaves_labels: false,
             commands: Arc::new(commands),
+        }
+    }
+
+    /// The same, whose looks leave the labels to [`add_labels`](Caller::add_labels).
+    pub(super) fn without_labels(&self) -> Caller {
+        Caller {
+            leaves_labels: true,
+            ..self.clone()
         }
     }
 
@@ -104,12 +116,19 @@ impl Caller {
         read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
         let found = self.call(call, read);
-        let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
+        let caller = self.clone();
         Box::pin(async move {
             let mut found = found.await?;
-            labels::add(&commands, &label, &mut found).await;
+            if !caller.leaves_labels {
+                caller.add_labels(&mut [&mut found]).await;
+            }
             Ok(found)
         })
+    }
+
+    /// Adds what else the server knows of the clients of these locks. It is asked for once.
+    pub(super) async fn add_labels(&self, found: &mut [&mut Inspection]) {
+        labels::add(&self.commands, &self.label, found).await;
     }
 
     /// Writes the label of this client, or takes it away.

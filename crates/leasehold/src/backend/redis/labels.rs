@@ -63,11 +63,13 @@ fn unprefixed(name: &str) -> Option<&str> {
     name.strip_prefix(OURS)?.strip_prefix(':')
 }
 
-/// Adds what the server knows of the clients, beside the owner fields. What it does not tell is left out: a holder without a label is still an
-/// answer.
-pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Inspection) {
-    let owners = found.owners.iter().map(|held| held.owner.as_str());
-    let owners = owners.chain(found.queue.iter().map(|place| place.owner.as_str()));
+/// Adds what the server knows of the clients of some locks, beside the owner fields. What it does not tell is left out: a holder without a
+/// label is still an answer.
+pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut [&mut Inspection]) {
+    let owners = found.iter().flat_map(|found| {
+        let held = found.owners.iter().map(|held| held.owner.as_str());
+        held.chain(found.queue.iter().map(|place| place.owner.as_str()))
+    });
     let mut begins: Vec<String> = owners.filter_map(begin_of_client).collect();
     begins.sort();
     begins.dedup();
@@ -86,7 +88,7 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
     };
     let (labels, list, info) = join3(if_any(&labels), if_any(&list), commands.command(&info)).await;
     let info = info.ok().as_ref().and_then(text).unwrap_or_default();
-    found.is_replica = info.contains("role:slave");
+    let is_replica = info.contains("role:slave");
     let list = text(&list).unwrap_or_default();
     let connections = connections(&list);
     let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
@@ -97,11 +99,14 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut Ins
             && own.is_some_and(|own| connections.contains_key(own)),
         connections,
     };
-    for held in &mut found.owners {
-        held.client = clients.known(&held.owner);
-    }
-    for place in &mut found.queue {
-        place.client = clients.known(&place.owner);
+    for found in found {
+        found.is_replica = is_replica;
+        for held in &mut found.owners {
+            held.client = clients.known(&held.owner);
+        }
+        for place in &mut found.queue {
+            place.client = clients.known(&place.owner);
+        }
     }
 }
 

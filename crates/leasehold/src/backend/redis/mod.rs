@@ -9,6 +9,7 @@ mod commands;
 mod connect;
 mod failure;
 mod fenced_store;
+mod find;
 mod greeting;
 mod kinds;
 mod labels;
@@ -32,6 +33,7 @@ use crate::{
         Acquire, Acquired, AcquiredAll, Backend, Count, Counted, Downgrade, Extend, Inspection,
         Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
+        find::{FindPage, FoundPage},
     },
     callout,
     clock::Clock,
@@ -189,6 +191,14 @@ impl Backend for Redis {
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         wire(id.kind).inspect(&self.caller, id)
+    }
+
+    fn find(&self, step: FindPage) -> Reply<FoundPage> {
+        find::find(&self.caller, &step)
+    }
+
+    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        find::inspect_all(&self.caller, ids)
     }
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {

@@ -1,0 +1,104 @@
+//! `scripts/find.lua`, in Rust. A page has all locks: memory serves no other client worse for it.
+
+use super::{Store, numbers};
+use crate::backend::find::{FindPage, FoundPage};
+
+impl Store {
+    pub(crate) fn find(&self, step: &FindPage) -> FoundPage {
+        let held = self.held.keys();
+        // A number by itself says nothing. Permits that are out do, and clients that wait.
+        let numbers = self.permits.keys().filter(|id| {
+            numbers::is_number(id.kind)
+                && !self.held.contains_key(id)
+                && !self.subscribers(id).is_empty()
+        });
+        let locks = held.chain(numbers);
+        let locks = locks.filter(|id| matches(step.pattern.as_bytes(), id.name.wire().as_bytes()));
+        FoundPage {
+            cursor: 0,
+            locks: locks
+                .map(|id| (id.kind, id.name.wire().to_owned()))
+                .collect(),
+        }
+    }
+}
+
+/// Whether a key has the form of a pattern, as `SCAN … MATCH` reads it: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what stands for itself.
+fn matches(pattern: &[u8], key: &[u8]) -> bool {
+    match (pattern, key) {
+        ([], _) => key.is_empty(),
+        ([b'*', rest @ ..], _) => (0..=key.len()).any(|from| matches(rest, &key[from..])),
+        (_, []) => false,
+        ([b'?', rest @ ..], [_, key @ ..]) => matches(rest, key),
+        ([b'[', rest @ ..], [first, key @ ..]) => {
+            let (is_in, rest) = one_of(rest, *first);
+            is_in && matches(rest, key)
+        }
+        ([b'\\', byte, rest @ ..] | [byte, rest @ ..], [first, key @ ..]) => {
+            byte == first && matches(rest, key)
+        }
+    }
+}
+
+/// Whether a byte is one of those that a class names, and what stands behind the class.
+fn one_of(class: &[u8], byte: u8) -> (bool, &[u8]) {
+    let (not, mut class) = match class {
+        [b'^', rest @ ..] => (true, rest),
+        _ => (false, class),
+    };
+    let mut is_in = false;
+    loop {
+        class = match class {
+            // A class that is not closed ends with the pattern.
+            [] => return (is_in != not, class),
+            [b']', rest @ ..] => return (is_in != not, rest),
+            [b'\\', one, rest @ ..] => {
+                is_in |= *one == byte;
+                rest
+            }
+            [from, b'-', to, rest @ ..] => {
+                is_in |= (*from.min(to)..=*from.max(to)).contains(&byte);
+                rest
+            }
+            [one, rest @ ..] => {
+                is_in |= *one == byte;
+                rest
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_what_they_mean_to_a_server() {
+        for (pattern, key, expected) in [
+            ("*", "", true),
+            ("*", "order:42", true),
+            ("order:*", "order:42", true),
+            ("order:*", "order:", true),
+            ("order:*", "orders", false),
+            ("*:4?", "order:42", true),
+            ("*:4?", "order:4", false),
+            ("*4*", "order:42", true),
+            ("order:42", "order:42", true),
+            ("order:42", "order:421", false),
+            ("[a-cx]1", "b1", true),
+            ("[a-cx]1", "x1", true),
+            ("[c-a]1", "b1", true),
+            ("[^a-c]1", "b1", false),
+            ("[^a-c]1", "d1", true),
+            ("[ab", "b", true),
+            (r"a\*", "a*", true),
+            (r"a\*", "ab", false),
+            (r"[\]]", "]", true),
+            (r"a\", r"a\", true),
+            ("", "a", false),
+        ] {
+            let found = matches(pattern.as_bytes(), key.as_bytes());
+            assert_eq!(found, expected, "{pattern:?} {key:?}");
+        }
+    }
+}

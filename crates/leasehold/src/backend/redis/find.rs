@@ -1,0 +1,67 @@
+//! The keys of a server, page by page, and which of them are locks.
+
+use redis::Value;
+
+use super::{
+    caller::Caller,
+    kinds::wire,
+    script::{Call, Lazy, Script, text},
+};
+use crate::{
+    backend::{
+        Inspection, Reply,
+        find::{FindPage, FoundPage, all_of},
+    },
+    kind::LockKind,
+    name::LockId,
+};
+
+static FIND: Lazy = Lazy::new(|| Script::new(include_str!("scripts/find.lua")));
+
+/// So many keys take a server about half a millisecond.
+const KEYS_A_PAGE: usize = 100;
+
+pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
+    let call = Call::new(&FIND, 0, 3, step.pattern.len() + 32)
+        .arg(step.cursor)
+        .arg(&*step.pattern)
+        .arg(KEYS_A_PAGE);
+    caller.call(call, page)
+}
+
+/// How many locks are looked at together: a server carries out at once what one connection has sent.
+const LOOKS: usize = 16;
+
+pub(super) fn inspect_all(caller: &Caller, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+    let caller = caller.clone();
+    Box::pin(async move {
+        let bare = caller.without_labels();
+        let mut found = Vec::with_capacity(ids.len());
+        for few in ids.chunks(LOOKS) {
+            let looks = few
+                .iter()
+                .map(|id| wire(id.kind).inspect(&bare, id.clone()));
+            found.extend(all_of(few, looks).await?);
+        }
+        let mut all: Vec<&mut Inspection> = found.iter_mut().map(|(_, found)| found).collect();
+        caller.add_labels(&mut all).await;
+        Ok(found)
+    })
+}
+
+fn page(reply: &Value) -> Option<FoundPage> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let (cursor, locks) = values.split_first()?;
+    let locks = locks.chunks_exact(2).map(|lock| {
+        let [kind, name] = lock else { return None };
+        let kind = text(kind)?;
+        let kind = LockKind::ALL.into_iter().find(|it| it.as_str() == kind)?;
+        Some((kind, text(name)?))
+    });
+    Some(FoundPage {
+        cursor: text(cursor)?.parse().ok()?,
+        locks: locks.collect::<Option<_>>()?,
+    })
+}

@@ -1,0 +1,149 @@
+//! Finding locks whose names are not known.
+
+use std::{collections::HashSet, fmt, sync::Arc};
+
+use crate::{
+    Error,
+    backend::{Failure, Inspection, find::FindPage},
+    engine::core::Core,
+    engine::linger::ClientRef,
+    error::Invalid,
+    kind::LockKind,
+    name::{LockId, NAME_MAX, Name},
+    status::Status,
+};
+
+/// The locks of a server whose names match a pattern, page by page. Made by [`Client::find`](crate::Client::find).
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let client = leasehold::Client::connect("memory:").await?;
+/// let guard = client.mutex("order:42").lock().await?;
+/// let mut find = client.find("order:*");
+/// let mut found = Vec::new();
+/// while let Some(page) = find.next().await? {
+///     println!("{:.0} % of the keys", 100.0 * find.progress());
+///     found.extend(page);
+/// }
+/// assert_eq!(found.len(), 1);
+/// assert_eq!(found[0].name, "order:42");
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use = "it asks the server when `next` is called"]
+pub struct Find {
+    core: ClientRef,
+    pattern: Result<Arc<str>, Error>,
+    /// Where the next page begins; `None`: there is no other.
+    cursor: Option<u64>,
+    /// A server that resizes its table of keys shows some of them twice.
+    seen: HashSet<LockId>,
+}
+
+impl Find {
+    pub(crate) fn new(core: &Arc<Core>, pattern: &str) -> Find {
+        Find {
+            core: ClientRef::new(core),
+            pattern: on_server(&core.config.name_prefix, pattern),
+            cursor: Some(0),
+            seen: HashSet::new(),
+        }
+    }
+
+    /// The locks of the next page: often none. `None` when all keys have been looked at.
+    ///
+    /// A lock that is there all the while is found, and found once. What is taken or given back meanwhile may be found or not.
+    ///
+    /// # Errors
+    /// The pattern is not valid, or the server does not answer, or refuses a command. It only reads. The next call asks for the same page.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. The next call asks for the same page.
+    pub async fn next(&mut self) -> Result<Option<Vec<Status>>, Error> {
+        let pattern = self.pattern.clone()?;
+        let Some(cursor) = self.cursor else {
+            return Ok(None);
+        };
+        let failed = |failure: Failure| {
+            failure.into_read_error(format!("find locks with keys like {pattern:?}"))
+        };
+        let step = FindPage {
+            pattern: Arc::clone(&pattern),
+            cursor,
+        };
+        let backend = &self.core.backend;
+        let page = backend.find(step).await.map_err(failed)?;
+        let prefix = &self.core.config.name_prefix;
+        let ids = page.locks.iter();
+        let ids = ids.filter_map(|(kind, key)| id(prefix, *kind, key));
+        let mut new: Vec<LockId> = ids.filter(|id| !self.seen.contains(id)).collect();
+        new.sort_unstable();
+        new.dedup();
+        let mut found = Vec::new();
+        if !new.is_empty() {
+            found = backend.inspect_all(new.clone()).await.map_err(failed)?;
+        }
+        let found = found.into_iter().filter(|(id, found)| is_there(id, found));
+        let found = found.map(|(id, found)| {
+            let waiting_here = self.core.queues.waiting(&id) + self.core.gates.waiting(&id);
+            let server = backend.server();
+            Status::new(&id, Inspection { server, ..found }, waiting_here)
+        });
+        let found = found.collect();
+        self.seen.extend(new);
+        self.cursor = Some(page.cursor).filter(|cursor| *cursor != 0);
+        Ok(Some(found))
+    }
+
+    /// About how much of the server's keys has been looked at, from 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "it is for eyes")]
+    pub fn progress(&self) -> f64 {
+        // A server goes through its table in the order of the reversed bits, so that a table that grows stays in order.
+        self.cursor
+            .map_or(1.0, |cursor| cursor.reverse_bits() as f64 / u64::MAX as f64)
+    }
+}
+
+/// The pattern for the keys of the server, where the prefix stands for itself.
+fn on_server(prefix: &str, pattern: &str) -> Result<Arc<str>, Error> {
+    if !(1..=NAME_MAX).contains(&pattern.len()) {
+        let bytes = format!("{} bytes", pattern.len());
+        let invalid = Invalid::new("pattern", bytes, "between 1 and 1024 bytes");
+        return Err(invalid.remedy("say \"*\" for all locks").into());
+    }
+    let mut on_server = String::with_capacity(prefix.len() + pattern.len());
+    for letter in prefix.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            on_server.push('\\');
+        }
+        on_server.push(letter);
+    }
+    on_server.push_str(pattern);
+    Ok(on_server.into())
+}
+
+/// The lock at a key; `None`: no lock of a client with this prefix can have that key.
+fn id(prefix: &str, kind: LockKind, key: &str) -> Option<LockId> {
+    let name = key.strip_prefix(prefix)?;
+    Some(LockId::new(kind, Name::under(prefix, name).ok()?))
+}
+
+/// Whether a lock is still one when it is looked at.
+fn is_there(id: &LockId, found: &Inspection) -> bool {
+    match id.kind {
+        LockKind::Latch => found.available != Some(0),
+        // Without holders it is there for those that wait.
+        LockKind::Semaphore | LockKind::LeasedSemaphore => true,
+        _ => !found.owners.is_empty(),
+    }
+}
+
+impl fmt::Debug for Find {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Find")
+            .field("pattern", &self.pattern)
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
+    }
+}
