@@ -732,7 +732,13 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
         panic!("{shown}");
     };
     assert_eq!((ledger[1].as_str(), ledger[5].as_str()), ("fenced", "1"));
-    let java = ["mutex", "a Java client, thread 57", "–", "never ends !", "–"];
+    let java = [
+        "mutex",
+        "a Java client, thread 57",
+        "–",
+        "never ends !",
+        "–",
+    ];
     assert_eq!(legacy[1..], java);
     let label = format!(":{}", std::process::id());
     assert!(order[2].ends_with(&label), "{shown}");

@@ -178,6 +178,33 @@ async fn a_pattern_is_read_as_a_server_reads_it() {
     }
 }
 
+/// A client with a prefix finds the names under it, without the prefix. The prefix is no pattern.
+#[tokio::test]
+async fn a_client_with_a_prefix_finds_its_own_names() {
+    for world in World::all() {
+        let plain = world.client().await;
+        let of = async |prefix| {
+            let builder = world.builder().name_prefix(prefix);
+            builder.connect().await.unwrap()
+        };
+        let (prefixed, like) = (of("a*[b]?\\:").await, of("axb1:").await);
+        let one = prefixed.mutex("order:42").lock().await.unwrap();
+        let other = like.rw_lock("order:42").read().await.unwrap();
+        let case = world.name();
+        let found = |locks: BTreeMap<String, Status>| locks.into_keys().collect::<Vec<_>>();
+        assert_eq!(found(all(prefixed.find("*")).await), ["order:42"], "{case}");
+        assert_eq!(
+            found(all(like.find("order:4?")).await),
+            ["order:42"],
+            "{case}"
+        );
+        assert_eq!(found(all(prefixed.find("a*")).await), [""; 0], "{case}");
+        let everywhere = found(all(plain.find("a*order:42")).await);
+        assert_eq!(everywhere, ["a*[b]?\\:order:42", "axb1:order:42"], "{case}");
+        drop((one, other));
+    }
+}
+
 #[tokio::test]
 async fn the_locks_of_redisson_are_found_and_told_apart() {
     for server in servers() {
