@@ -387,6 +387,57 @@ async fn an_outage_of_a_server_is_one_line_when_it_begins_and_one_when_it_ends()
     }
 }
 
+/// As one that loads its data: it takes connections, and refuses every request. That it takes them is no end.
+#[tokio::test]
+async fn a_server_that_answers_and_refuses_every_request_cannot_be_used() {
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    for server in servers() {
+        let case = server.flavor().to_string();
+        let builder = Client::builder().url(server.url());
+        let client = builder.operation_timeout(450 * MS).connect().await.unwrap();
+        server.cli(&["CONFIG", "SET", "lua-time-limit", "10"]);
+        let mut connection = server.connection();
+        let busy = std::thread::spawn(move || {
+            let mut eval = redis::cmd("EVAL");
+            eval.arg("while true do end").arg(0).exec(&mut connection)
+        });
+        let is_busy = || server.try_cli(&["GET", "name"]).is_err();
+        wait_until_async(SOON, "the script runs", is_busy).await;
+        let told = lines.text().len();
+        let waits = tokio::spawn(client.mutex("order:42").lock());
+        let said = || lines.text()[told..].contains("the server cannot be used");
+        wait_until_async(SOON, "the outage is told", said).await;
+        // From another runtime, and so on a connection of its own.
+        let other = client.mutex("order:43");
+        let asks = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(other.try_lock()).map(drop)
+        });
+        assert!(asks.join().unwrap().is_err());
+        let text = lines.text();
+        assert!(
+            !text[told..].contains("can be used again"),
+            "{case}: {text}"
+        );
+        server.cli(&["SCRIPT", "KILL"]);
+        let guard = soon(&case, waits).await.unwrap().unwrap();
+        guard.release().await.unwrap();
+        assert!(busy.join().unwrap().is_err());
+        let text = lines.text();
+        let lines: Vec<_> = text[told..]
+            .lines()
+            .filter(|line| line.starts_with("WARN") || line.starts_with("INFO"))
+            .collect();
+        let [begins, ends] = lines[..] else {
+            panic!("{case}: {lines:#?}");
+        };
+        assert!(begins.contains("(BUSY)"), "{case}: {begins}");
+        assert!(ends.contains("can be used again"), "{case}: {ends}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refused_try_lock_says_where_it_is_held_and_for_how_long() {
     let _alone = ALONE.lock().await;
