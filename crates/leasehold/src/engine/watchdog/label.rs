@@ -61,7 +61,7 @@ impl Default for LabelState {
 
 impl Label {
     /// A lease of this length begins, or a wait (zero). Whether the label is to be written for it: one atomic load, unless it is.
-    pub(super) fn is_short_of(&self, lease: Duration) -> bool {
+    fn is_short_of(&self, lease: Duration) -> bool {
         let lease_ms = millis(lease).max(1);
         if self.covers.load(Ordering::Relaxed) >= lease_ms {
             return false;
@@ -76,7 +76,7 @@ impl Label {
     }
 
     /// For how many milliseconds it is to last, if it is to be written now.
-    pub(super) fn due(&self, now: Tick, is_busy: impl FnOnce() -> bool) -> Option<u64> {
+    fn due(&self, now: Tick, is_busy: impl FnOnce() -> bool) -> Option<u64> {
         let mut state = self.state.lock();
         if state.due > now {
             return None;
@@ -100,12 +100,12 @@ impl Label {
     }
 
     /// The server has written it.
-    pub(super) fn written(&self, until: Tick) {
+    fn written(&self, until: Tick) {
         self.state.lock().there_until = until;
     }
 
     /// The server refuses it, and will do so again.
-    pub(super) fn refused(&self) {
+    fn refused(&self) {
         let mut state = self.state.lock();
         state.due = Tick::MAX;
         // No lease asks for it any more.
@@ -113,15 +113,24 @@ impl Label {
     }
 
     /// Whether the server has it.
-    pub(super) fn is_there(&self, now: Tick) -> bool {
+    fn is_there(&self, now: Tick) -> bool {
         self.state.lock().there_until > now
     }
 
     /// It is to be written no more. Whether the server has it.
-    pub(super) fn give_up(&self, now: Tick) -> bool {
+    fn give_up(&self, now: Tick) -> bool {
         let mut state = self.state.lock();
         state.due = Tick::MAX;
         std::mem::replace(&mut state.there_until, Tick::from_nanos(0)) > now
+    }
+}
+
+impl Watchdog {
+    /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
+    pub(crate) fn needs_label(&self, lease: Duration) {
+        if self.label.is_short_of(lease) {
+            self.wake(Tick::from_nanos(0));
+        }
     }
 }
 

@@ -161,13 +161,6 @@ impl Watchdog {
         self.list.lock().len()
     }
 
-    /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
-    pub(crate) fn needs_label(&self, lease: Duration) {
-        if self.label.is_short_of(lease) {
-            self.wake(Tick::from_nanos(0));
-        }
-    }
-
     fn wake(&self, at: Tick) {
         if self.wake_at.lower(at) {
             self.earlier.notify_one();
