@@ -136,12 +136,14 @@ type What = (
 struct What;
 
 macro_rules! what {
-    ($kind:ident, $id:expr, $lease:expr, $what:expr) => {{
+    ($kind:ident, $id:expr, $lease:expr, $what:expr) => {
+        what!($kind, [($id.name.shared(), $lease)], $what)
+    };
+    ($kind:ident, $about:expr, $what:expr) => {{
         #[cfg(feature = "sim")]
         {
-            let about = vec![($id.name.shared(), $lease)];
             let what: Box<dyn fmt::Debug + Send + Sync> = Box::new($what);
-            (sim::Kind::$kind, about, what)
+            (sim::Kind::$kind, $about.into_iter().collect(), what)
         }
         #[cfg(not(feature = "sim"))]
         What
@@ -175,15 +177,13 @@ impl Backend for Memory {
         for step in &mut steps {
             step.id = step.id.clone().on_server();
         }
-        #[cfg(feature = "sim")]
-        let what: What = {
-            let about = steps
+        let what = what!(
+            Acquire,
+            steps
                 .iter()
-                .map(|step| (step.id.name.shared(), step.lease.get()));
-            (sim::Kind::Acquire, about.collect(), Box::new(steps.clone()))
-        };
-        #[cfg(not(feature = "sim"))]
-        let what = What;
+                .map(|step| (step.id.name.shared(), step.lease.get())),
+            steps.clone()
+        );
         self.step(what, move |store, client| {
             for step in &steps {
                 store.check_kind(&step.id)?;
@@ -196,15 +196,13 @@ impl Backend for Memory {
         for step in &mut steps {
             step.id = step.id.clone().on_server();
         }
-        #[cfg(feature = "sim")]
-        let what: What = {
-            let about = steps
+        let what = what!(
+            Release,
+            steps
                 .iter()
-                .map(|step| (step.id.name.shared(), step.lease.get()));
-            (sim::Kind::Release, about.collect(), Box::new(steps.clone()))
-        };
-        #[cfg(not(feature = "sim"))]
-        let what = What;
+                .map(|step| (step.id.name.shared(), step.lease.get())),
+            steps.clone()
+        );
         self.step(what, move |store, client| {
             let answers = steps.iter().map(|step| store.release(client, step));
             Ok(answers.collect())
@@ -219,15 +217,13 @@ impl Backend for Memory {
                 (id, renew.access, renew.lease, renew.lease_ms)
             })
             .collect();
-        #[cfg(feature = "sim")]
-        let what: What = {
-            let about = batch
+        let what = what!(
+            Renew,
+            batch
                 .iter()
-                .map(|(id, _, lease, _)| (id.name.shared(), lease.get()));
-            (sim::Kind::Renew, about.collect(), Box::new(batch.clone()))
-        };
-        #[cfg(not(feature = "sim"))]
-        let what = What;
+                .map(|(id, _, lease, _)| (id.name.shared(), lease.get())),
+            batch.clone()
+        );
         self.step(what, move |store, client| {
             let answers = batch.iter().map(|(id, access, lease, lease_ms)| {
                 let renew = Renew {
@@ -282,10 +278,7 @@ impl Backend for Memory {
     }
 
     fn find(&self, step: FindPage) -> Reply<FoundPage> {
-        #[cfg(feature = "sim")]
-        let what: What = (sim::Kind::Inspect, Vec::new(), Box::new(step.clone()));
-        #[cfg(not(feature = "sim"))]
-        let what = What;
+        let what = what!(Inspect, [], step.clone());
         self.step(what, move |store, _| Ok(store.find(&step)))
     }
 
@@ -301,14 +294,13 @@ impl Backend for Memory {
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
-        #[cfg(feature = "sim")]
-        let what: What = {
-            let places = step.places.iter();
-            let about = places.map(|place| (step.id.name.shared(), place.lease.get()));
-            (sim::Kind::Keep, about.collect(), Box::new(step.clone()))
-        };
-        #[cfg(not(feature = "sim"))]
-        let what = What;
+        let what = what!(
+            Keep,
+            step.places
+                .iter()
+                .map(|place| (step.id.name.shared(), place.lease.get())),
+            step.clone()
+        );
         let dead_after = self.dead_after;
         self.step(what, move |store, client| {
             store.check_kind(&step.id)?;
