@@ -346,6 +346,7 @@ impl Outside<'_> {
         for key in &mut keys {
             key.allowed &= [
                 "tombstone",
+                "label",
                 "looks",
                 "last token",
                 "of a semaphore",

@@ -75,8 +75,8 @@ const FAIR_QUEUE: Duration = Duration::from_secs(3600);
 /// Those that wait look after so long at the latest.
 const LOOKS: Duration = Duration::from_secs(12);
 
-/// The server remembers the holder of a permit without a lease for so long.
-const COUNTED_LEASE: Duration = Duration::from_secs(24 * 3600);
+/// A label outlives leases of this length by so long.
+const LABEL: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
 /// Where Redisson keeps the queue of a fair lock.
 const FAIR_LIST: &str = "redisson_lock_queue:";
@@ -112,7 +112,7 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends, checker: &Chec
     } else if names.contains(&path) {
         ("hold", Some(ends.lease))
     } else if path.starts_with("leasehold:client:") {
-        ("label", Some(ends.lease.max(COUNTED_LEASE) * 2 + LOOKS * 2))
+        ("label", Some(ends.lease.max(LABEL.0) * 2 + LABEL.1))
     } else if path.starts_with("leasehold:") && path.contains(":gone:") {
         ("tombstone", Some(tombstone))
     } else if path.starts_with("redisson_lock_token:") {
@@ -231,6 +231,8 @@ mod tests {
             ("latch:4:7:13", -1, true),
             ("latch:4:8:12", -1, true),
             ("leasehold:{latch:4:8:12}:latch:gone:9", -1, false),
+            ("leasehold:client:1c03d47e-bb03", 75_000, true),
+            ("leasehold:client:1c03d47e-bb03", 75_001, false),
             ("redisson_lock_queue:{mutex:1}", 3_600_000, true),
             ("redisson_lock_timeout:{mutex:1}", -1, false),
             ("leasehold:{mutex:1}:fair:places", 3_600_001, false),

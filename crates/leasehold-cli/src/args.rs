@@ -52,15 +52,15 @@ pub(crate) enum Command {
 
 const STATUS: &str = "\
 Shows the holders of NAME, since when and for how long, and how many wait for it. It only reads.
-A holder has it since it asked for it: its own wait counts.
+The time of a holder counts from its request, so a wait of its own is in it.
 
 The exit status is 0 if the server has answered, whether NAME is held or free. With --quiet it is 0 if NAME is held, and 1 if it \
 is free: `if leasehold status --quiet deploy; then …`. A latch has no holder, and is never held. Any other status is an error, \
 which stderr reports; `leasehold --help` lists them. The answer is of that moment: a free name may be taken by the time it is read.";
 
 const LS: &str = "\
-Lists the locks of the server, ours and Redisson's, or those whose names match PATTERN: who holds each, since when and for how long, and how \
-many clients wait for it. It only reads, and looks at all keys of the server, a few at a time.
+Lists the locks of the server, ours and Redisson's, or those whose names match PATTERN: who holds each, for how long at most (a wait of its own \
+is in it), and how many clients wait for it. It only reads, and looks at all keys of the server, a few at a time.
 
 What cannot be told from data is left out: a semaphore of which no permit is out, and a latch, for which no client waits; and another \
 library's lock without an end, or whose value is not like a token. A spin mutex, and a fair one for which no client waits, is listed as a mutex.

@@ -62,6 +62,10 @@ impl NamePrefix {
 }
 
 impl Server {
+    pub(crate) fn prefix(&self) -> Result<String, Failure> {
+        self.prefix.text()
+    }
+
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         let mut url = self.url.clone();
         for variable in ["LEASEHOLD_URL", "REDIS_URL"] {
@@ -73,7 +77,7 @@ impl Server {
         Ok(Address {
             is_default,
             connect_timeout: self.connect_timeout,
-            name_prefix: self.prefix.text()?,
+            name_prefix: self.prefix()?,
             ..Address::new(url.unwrap_or_else(|| URL_DEFAULT.to_owned()), &self.tls)?
         })
     }

@@ -119,7 +119,6 @@ fn an_answer_that_cannot_be_printed_is_a_failure_in_words() {
     for words in [
         &["status", "job"][..],
         &["status", "--json", "job"],
-        &["ls"],
         &["unlock", "--force", "job"],
         &["unlock", "--force", "--json", "job"],
         &["completions", "bash"],

@@ -145,14 +145,19 @@ fn what_another_client_wrote_is_shown_and_not_obeyed() {
     let server = Server::start(Flavor::Redis);
     let title = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nroot:1";
     server.cli(&["HSET", "job", title, "1"]);
-    let script = "export TERM=xterm; $leasehold status job; $leasehold run --wait 0 job -- true; \
-        $leasehold status --json job; $leasehold unlock --force --kind mutex job; echo the end";
+    let uuid = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
+    server.cli(&["HSET", "labelled", &format!("{uuid}:1"), "1"]);
+    let label = format!("leasehold:{uuid}:{title}");
+    server.cli(&["SET", "leasehold:client:79f0ed8b-09de", &label]);
+    let script = "export TERM=xterm; for name in job labelled; do $leasehold status $name; \
+        $leasehold run --wait 0 $name -- true; $leasehold status --json $name; done; $leasehold ls; \
+        $leasehold unlock --force --kind mutex job; echo the end";
     let terminal = Terminal::run(&server, script);
     terminal.shows("the end");
     let shown = terminal.shown.lock().unwrap().clone();
     let escaped = r"\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{a}root";
-    // In the status, in what the waiting run says, and in what is unlocked.
-    assert_eq!(shown.matches(escaped).count(), 3, "{shown:?}");
+    // The label in the status, in what the waiting run says, and in the list; and what is unlocked.
+    assert_eq!(shown.matches(escaped).count(), 4, "{shown:?}");
     for obeyed in ["\u{1b}]", "\u{7}", "\u{9b}", "\u{202e}", "\nroot"] {
         assert!(!shown.contains(obeyed), "{obeyed:?} in {shown:?}");
     }

@@ -417,12 +417,15 @@ fn what_may_be_data_is_not_unlocked_without_its_kind_and_not_shown() {
         has(&stderr(&output), "--kind");
         assert_eq!(server.cli(&["EXISTS", name]), redis::Value::Int(1));
     }
-    let output = leasehold(&server.url())
-        .args(["status", "session"])
-        .output()
-        .unwrap();
-    has(&stdout(&output), "may be data");
-    assert!(!stdout(&output).contains("secret"), "{}", stdout(&output));
+    for name in ["session", "user"] {
+        let mut command = leasehold(&server.url());
+        let output = command.args(["status", name]).output().unwrap();
+        has(&stdout(&output), "may be data");
+        assert!(!stdout(&output).contains("secret"), "{}", stdout(&output));
+    }
+    let mut command = leasehold(&server.url());
+    let skipped = command.args(["run", "--skip-if-held", "user", "true"]);
+    has(&stderr(&skipped.output().unwrap()), "may be data");
     let shown = json(&server, &["status", "session"]);
     assert_eq!(shown["holder"]["owner"], serde_json::Value::Null, "{shown}");
     let kind = ["unlock", "--force", "--kind", "plain", "session"];
@@ -588,7 +591,8 @@ async fn a_holder_that_was_killed_is_named_until_its_lease_ends() {
         holder.end();
         let shown = stdout(&said(&["status", "job"]));
         has(&shown, &label);
-        has(&shown, "its client is gone: free in ");
+        has(&shown, "its client is not connected: free in ");
+        has(&shown, " unless it comes back");
         has(&shown, &format!("server     redis://{}/0", server.addr()));
         let ask = ["run", "--kind", kind, "-n", "job", "true"];
         for (options, word) in [
@@ -601,7 +605,7 @@ async fn a_holder_that_was_killed_is_named_until_its_lease_ends() {
             let told = stderr(&said(options));
             has(&told, word);
             has(&told, &label);
-            has(&told, "; its client is gone: free in ");
+            has(&told, "; its client is not connected: free in ");
         }
         server.cli(&["FLUSHALL"]);
     }
@@ -642,7 +646,7 @@ fn the_queue_is_shown_in_its_order_and_redissons_by_their_threads() {
 }
 
 #[tokio::test]
-async fn a_replica_is_told_and_takes_no_client_for_gone() {
+async fn a_replica_is_told_and_misses_no_client() {
     let (server, replica) = (Server::start(Flavor::Redis), Server::start(Flavor::Redis));
     let client = leasehold::Client::connect(&server.url()).await.unwrap();
     let guard = client.mutex("job").lock().await.unwrap();
@@ -689,7 +693,14 @@ fn let_others_lock(server: &Server) {
 #[tokio::test]
 async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
     let server = Server::start(Flavor::Redis);
-    assert_eq!(ls(&server, &[]), "no locks match *\n");
+    let said = |words: &[&str]| {
+        let output = leasehold(&server.url()).args(words).output().unwrap();
+        assert_eq!((code(output.status), stdout(&output)), (0, String::new()));
+        stderr(&output)
+    };
+    assert_eq!(said(&["ls"]), "leasehold: no locks match *\n");
+    let prefixed = "leasehold: no locks match a* under the prefix app:\n";
+    assert_eq!(said(&["ls", "--prefix", "app:", "a*"]), prefixed);
     assert_eq!(ls(&server, &["--json"]), "");
     let client = leasehold::Client::connect(&server.url()).await.unwrap();
     let other = leasehold::Client::connect(&server.url()).await.unwrap();
@@ -714,7 +725,7 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
         "NAME",
         "KIND",
         "HOLDER",
-        "HELD FOR",
+        "HELD AT MOST",
         "LEASE LEFT",
         "WAITING",
     ];
@@ -746,6 +757,8 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
     assert_eq!(catalogue[1], "read");
     assert!(catalogue[2].ends_with("and another"), "{shown}");
     assert!(report[3].starts_with("10 min 1"), "{shown}");
+    let none = "leasehold: none of 5 locks that match * is asked for\n";
+    assert_eq!(said(&["ls", "--kind", "latch"]), none);
 
     // Each line is what `status` says.
     let line: Value = serde_json::from_str(ls(&server, &["ledger", "--json"]).trim()).unwrap();
@@ -753,6 +766,11 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
     for holder in ["/holder", "/holders/0"] {
         let left = format!("{holder}/remaining_ms");
         *status.pointer_mut(&left).unwrap() = line.pointer(&left).unwrap().clone();
+    }
+    // Only `status` looks at connections.
+    for looked_at in ["/holder", "/holders/0", "/queue/0"] {
+        let connected = status.pointer_mut(&format!("{looked_at}/connected"));
+        assert_eq!(connected.unwrap().take(), true);
     }
     assert_eq!(line, status);
     waits.abort();

@@ -246,7 +246,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The label of this client in [`Status`](crate::Status), also after a crash. All users of the server can read it. Default: `host:pid`.
+    /// The label of this client in [`Status`](crate::Status), also after a crash. All users of the server can read it. Default: `host:pid`; at
+    /// most 256 printable ASCII characters without spaces.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self

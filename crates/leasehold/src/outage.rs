@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use crate::{
     callout,
     clock::{Clock, Tick},
-    durations::about,
     error::Cause,
 };
 
@@ -33,19 +32,18 @@ pub(crate) struct Outage {
 
 #[derive(Debug, Default)]
 struct OutageState {
-    since: Option<Tick>,
     is_told: bool,
     warned_at: Option<Tick>,
+    refused_at: Option<Tick>,
 }
 
-impl OutageState {
-    fn may_warn(&mut self, now: Tick) -> bool {
-        let may = self.warned_at.is_none_or(|at| now.since(at) >= WARN_EVERY);
-        if may {
-            self.warned_at = Some(now);
-        }
-        may
+/// Whether a user is to be told again, who was told at `last`.
+fn may_warn(last: &mut Option<Tick>, now: Tick) -> bool {
+    let may = last.is_none_or(|at| now.since(at) >= WARN_EVERY);
+    if may {
+        *last = Some(now);
     }
+    may
 }
 
 impl Outage {
@@ -67,9 +65,8 @@ impl Outage {
         let is_news = {
             let mut state = self.state.lock();
             let now = self.clock.now();
-            state.since.get_or_insert(now);
             self.is_on.store(true, Ordering::Relaxed);
-            let is_news = !state.is_told && state.may_warn(now);
+            let is_news = !state.is_told && may_warn(&mut state.warned_at, now);
             state.is_told |= is_news;
             is_news
         };
@@ -85,16 +82,14 @@ impl Outage {
         if !self.is_on() {
             return;
         }
-        let told = {
+        let was_told = {
             let mut state = self.state.lock();
             self.is_on.store(false, Ordering::Relaxed);
-            let since = state.since.take();
-            since.filter(|_| std::mem::take(&mut state.is_told))
+            std::mem::take(&mut state.is_told)
         };
-        if let Some(since) = told {
-            let after = about(self.clock.now().since(since));
+        if was_told {
             callout::quietly(
-                || tracing::info!(target: "leasehold", server = %self.server, %after, "the server can be used again"),
+                || tracing::info!(target: "leasehold", server = %self.server, "the server can be used again"),
             );
         }
     }
@@ -102,10 +97,26 @@ impl Outage {
     /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.
     pub(crate) fn refuses(&self, cause: &Cause) {
         let now = self.clock.now();
-        if self.state.lock().may_warn(now) {
+        if may_warn(&mut self.state.lock().refused_at, now) {
             callout::quietly(
                 || tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server refuses a request, trying again"),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_a_moment_before_hides_no_outage() {
+        let outage = Outage::new("here".to_owned(), Clock::Boot);
+        let cause: Cause = Arc::new(std::fmt::Error);
+        outage.refuses(&cause);
+        outage.goes_on(&cause);
+        assert!(outage.state.lock().is_told);
     }
 }

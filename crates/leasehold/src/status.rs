@@ -73,8 +73,9 @@ pub struct Holder {
     /// The label that the client gave itself (`host:pid` unless told otherwise), also when it has crashed; `None` for Redisson, or where
     /// the server's rules keep labels from their readers or writers ([keys](crate::docs::keys#permissions)).
     pub label: Option<String>,
-    /// Whether the server has a connection of its client. `Some(false)`: none is left, so the client has ended, or was cut off; if
-    /// that does not come back, the lease ends after what [remains](Holder::remaining). `None`: that cannot be told, as of Redisson.
+    /// Whether the server has a connection of its client. `Some(false)`: none. Then the client has ended, or was cut off, or the
+    /// server has restarted or closed the connection, and the client comes back within ten seconds. If it does not, the lease ends after
+    /// what [remains](Holder::remaining). `None`: that cannot be told, as of Redisson, or was not asked, as by [`Find`](crate::Find).
     pub connected: Option<bool>,
     /// The thread of Redisson's that holds it; `None` for others.
     pub thread: Option<u64>,
@@ -99,6 +100,8 @@ pub struct QueuedClient {
     pub client: String,
     /// The label that the client gave itself, as [`Holder::label`].
     pub label: Option<String>,
+    /// Whether the server has a connection of its client, as [`Holder::connected`]. One that died stands here until it would be served.
+    pub connected: Option<bool>,
     /// How it wants to share the lock with others.
     pub access: Access,
     /// Since when it has asked under this owner field, by the clock of its client; `None` for Redisson.
@@ -158,6 +161,7 @@ impl QueuedClient {
         QueuedClient {
             client: by.client,
             label: queued.client.label,
+            connected: queued.client.connected,
             access: queued.access,
             since: by.since,
             thread: by.thread,

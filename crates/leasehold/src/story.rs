@@ -165,16 +165,12 @@ pub(crate) fn asks(id: &LockId) {
     }
 }
 
-/// A caller waits in the queue of this process, since another owner has the lock or wants it: `here` in this process, or elsewhere.
+/// A caller waits in the queue of this process: `here` behind others of it, or until the server says that the lock is free.
 pub(crate) fn waits(id: &LockId, here: bool) {
     if is_on() {
         callout::quietly(|| {
-            let held = if here {
-                "in this process"
-            } else {
-                "at the server"
-            };
-            tracing::debug!(target: "leasehold", name = %id.name, held, "queued");
+            let waits_for = if here { "this process" } else { "the server" };
+            tracing::debug!(target: "leasehold", name = %id.name, waits_for, "queued");
         });
     }
 }

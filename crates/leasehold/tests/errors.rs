@@ -149,6 +149,7 @@ async fn invalid_settings(table: &mut Table) {
             builder().token_retention(Some(367 * DAY)),
         ),
         ("label(\"two words\")", builder().label("two words")),
+        ("label of 257 letters", builder().label("x".repeat(257))),
         (
             "name_prefix(\"leasehold:\")",
             builder().name_prefix("leasehold:"),

@@ -28,6 +28,7 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
     }
     drop(progress);
     let now = SystemTime::now();
+    let all = found.len();
     found.retain(|lock| {
         let is_old = |least| held_for(lock, now).is_some_and(|held| held >= least);
         args.kind.is_none_or(|kind| kind.is_listed_as(lock.kind)) && args.older.is_none_or(is_old)
@@ -39,7 +40,19 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
             .map(|lock| output::json_line(&document(lock)) + "\n");
         output::print(&lines.collect::<String>())?;
     } else if found.is_empty() {
-        output::print(&format!("no locks match {}\n", visible(&args.pattern)))?;
+        let pattern = visible(&args.pattern);
+        let under = match args.server.prefix()?.as_str() {
+            "" => String::new(),
+            prefix => format!(" under the prefix {}", visible(prefix)),
+        };
+        match all {
+            0 => eprintln!("leasehold: no locks match {pattern}{under}"),
+            _ => {
+                eprintln!(
+                    "leasehold: none of {all} locks that match {pattern}{under} is asked for"
+                );
+            }
+        }
     } else {
         output::print(&table(&found, now, columns()))?;
     }
@@ -100,7 +113,7 @@ fn who(lock: &Status) -> String {
 }
 
 fn holder(lock: &Status, holder: &Holder) -> String {
-    let who = match holder.client.as_str() {
+    match holder.client.as_str() {
         _ if kinds::is_of_another_library(lock, holder) => "another library".to_owned(),
         client => kinds::who(holder.label.as_deref(), holder.thread).unwrap_or_else(|| {
             if client.is_empty() {
@@ -109,10 +122,6 @@ fn holder(lock: &Status, holder: &Holder) -> String {
                 format!("client {}", visible(client))
             }
         }),
-    };
-    match holder.connected {
-        Some(false) => who + ", gone",
-        _ => who,
     }
 }
 
@@ -145,7 +154,20 @@ impl Column {
             cells,
         }
     }
+
+    /// To this width at most.
+    fn shorten(&mut self, most: usize) {
+        for cell in &mut self.cells {
+            if cell.chars().count() > most {
+                *cell = cell.chars().take(most - 1).chain(['…']).collect();
+            }
+        }
+        self.width = self.width.min(most);
+    }
 }
+
+/// What is longer than this may be shortened.
+const SHORT: usize = 24;
 
 /// The width of the terminal; without one a line may be as long as it is.
 fn columns() -> usize {
@@ -167,7 +189,7 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
         column("NAME", false, &|lock| visible(&lock.name)),
         column("KIND", false, &kind),
         column("HOLDER", false, &who),
-        column("HELD FOR", true, &|lock| {
+        column("HELD AT MOST", true, &|lock| {
             or_none(held_for(lock, now).map(human))
         }),
         column("LEASE LEFT", true, &|lock| match left(lock) {
@@ -179,9 +201,20 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
             or_none((lock.waiting_clients > 0).then(|| lock.waiting_clients.to_string()))
         }),
     ];
-    for heading in ["KIND", "HELD FOR"] {
-        let width: usize = columns.iter().map(|column| column.width + GAP).sum();
-        if width - GAP > wide {
+    let width = |columns: &[Column]| -> usize {
+        let widths = columns.iter().map(|column| column.width + GAP);
+        widths.sum::<usize>() - GAP
+    };
+    // Long words are shortened first, then columns are left out.
+    for heading in ["NAME", "HOLDER"] {
+        let too_wide = width(&columns).saturating_sub(wide);
+        let long = columns.iter_mut().find(|column| column.heading == heading);
+        if let Some(column) = long.filter(|_| too_wide > 0) {
+            column.shorten(column.width.saturating_sub(too_wide).max(SHORT));
+        }
+    }
+    for heading in ["KIND", "HELD AT MOST"] {
+        if width(&columns) > wide {
             columns.retain(|column| column.heading != heading);
         }
     }

@@ -76,6 +76,7 @@ fn waiter(waiter: &QueuedClient) -> Value {
         "thread": waiter.thread,
         "access": access(waiter.access),
         "since_ms": since_ms(waiter.since),
+        "connected": waiter.connected,
     })
 }
 
@@ -123,15 +124,15 @@ fn picture(status: &Status, now: SystemTime) -> String {
         Some(0) => row("open", "the count is zero, or not set"),
         Some(count) => row("count", &count.to_string()),
         None if status.holders.is_empty() && !has_no_permits(status) => {
-            row("free", "nobody holds it");
+            row("free", no_holder(status));
         }
         None => {}
     }
     for holder in &status.holders {
         let client = match holder.client.as_str() {
+            _ if kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE.to_owned(),
             _ if kinds::is_of_another_library(status, holder) => {
                 match kinds::owner(status, holder) {
-                    _ if kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE.to_owned(),
                     Some(token) => format!("another library, token {}", visible(token)),
                     None => "another library".to_owned(),
                 }
@@ -156,7 +157,10 @@ fn picture(status: &Status, now: SystemTime) -> String {
         }
         if let Some(since) = holder.since {
             let ago = now.duration_since(since).unwrap_or_default();
-            row("since", &format!("{} ago, {}", human(ago), at(since)));
+            row(
+                "since",
+                &format!("{} ago at most, {}", human(ago), at(since)),
+            );
         }
         if status.kind == LockKind::Semaphore {
             row("lease", without_lease(holder.connected));
@@ -202,6 +206,14 @@ fn picture(status: &Status, now: SystemTime) -> String {
     text
 }
 
+/// A semaphore without leases knows those of this library only.
+fn no_holder(status: &Status) -> &'static str {
+    match status.available {
+        Some(_) => "no holder of a permit is known",
+        None => "nobody holds it",
+    }
+}
+
 /// How a holder shares the lock; a mutex is always just held.
 fn verb(holder: &Holder, exactly: bool) -> &'static str {
     match holder.access {
@@ -217,7 +229,10 @@ fn at(time: SystemTime) -> String {
 
 fn lease(holder: &Holder) -> String {
     match (holder.remaining, holder.connected) {
-        (Some(left), Some(false)) => format!("its client is gone: free in {}", human(left)),
+        (Some(left), Some(false)) => format!(
+            "its client is not connected: free in {} unless it comes back",
+            human(left)
+        ),
         (Some(left), _) => format!("ends in {} unless it is renewed", human(left)),
         (None, _) => "has no end: a holder that crashed would keep it for ever".to_owned(),
     }
@@ -225,7 +240,7 @@ fn lease(holder: &Holder) -> String {
 
 fn without_lease(connected: Option<bool>) -> &'static str {
     match connected {
-        Some(false) => "has none: its client is gone, and keeps its permits",
+        Some(false) => "has none: its client is not connected, and keeps its permits",
         _ => "has none: a holder that crashed keeps its permits",
     }
 }
@@ -243,7 +258,11 @@ fn in_queue(waiter: &QueuedClient, now: SystemTime) -> String {
         .since
         .and_then(|since| now.duration_since(since).ok());
     let since = since.map_or(String::new(), |since| format!(", for {}", human(since)));
-    format!("{who}{wants}{since}")
+    let connected = match waiter.connected {
+        Some(false) => ", not connected",
+        _ => "",
+    };
+    format!("{who}{wants}{since}{connected}")
 }
 
 fn permits(status: &Status, free: i64) -> String {
@@ -259,10 +278,14 @@ fn permits(status: &Status, free: i64) -> String {
 }
 
 fn waiting(status: &Status) -> String {
-    let clients = match status.waiting_clients {
-        0 => "nobody".to_owned(),
-        1 => "1 client".to_owned(),
-        n => format!("{n} clients"),
+    let clients = match (status.waiting_clients, status.queue.len()) {
+        // Some of them have died, or wait in one process.
+        (heard, queued) if u64::try_from(queued).unwrap_or(u64::MAX) > heard => {
+            format!("{queued} in the queue")
+        }
+        (0, _) => "nobody".to_owned(),
+        (1, _) => "1 client".to_owned(),
+        (n, _) => format!("{n} clients"),
     };
     match status.kind {
         LockKind::SpinMutex => format!("{clients}; those of a spin mutex are not seen"),

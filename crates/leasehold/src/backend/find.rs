@@ -25,7 +25,8 @@ pub(crate) struct FoundPage {
     pub(crate) locks: Vec<(LockKind, String)>,
 }
 
-/// What looks at these locks give, those left out under whose names another kind of lock stands by now, or data.
+/// What looks at these locks give, those left out under whose names another kind of lock stands by now, or data. Connections are not
+/// looked at: a server with many takes milliseconds to list them.
 pub(crate) async fn all_of(
     ids: &[LockId],
     looks: impl IntoIterator<Item = Reply<Inspection>>,
@@ -34,7 +35,15 @@ pub(crate) async fn all_of(
     for (id, looked) in ids.iter().zip(join_all(looks).await) {
         match looked {
             Err(Failure::Rejected(cause)) if cause.to_string().contains("WRONGTYPE") => {}
-            looked => found.push((id.clone(), looked?)),
+            looked => {
+                let mut looked = looked?;
+                let owners = looked.owners.iter_mut().map(|held| &mut held.client);
+                let queue = looked.queue.iter_mut().map(|place| &mut place.client);
+                owners
+                    .chain(queue)
+                    .for_each(|client| client.connected = None);
+                found.push((id.clone(), looked));
+            }
         }
     }
     Ok(found)

@@ -70,8 +70,8 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
 
-    /// Writes the label of this client, which is there for so many milliseconds; `None`: takes it away.
-    fn show(&self, lasts_ms: Option<u64>) -> Reply<()>;
+    /// Writes the label of this client, which is there for so many milliseconds.
+    fn show(&self, lasts_ms: u64) -> Reply<()>;
 
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;

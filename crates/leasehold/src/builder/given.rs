@@ -40,6 +40,11 @@ pub(super) fn in_small_letters(url: &str) -> Cow<'_, str> {
 /// The label that was given, or `host:pid`.
 pub(super) fn label(given: Option<String>) -> Result<String, Invalid> {
     let label = given.unwrap_or_else(default_label);
+    if label.len() > LABEL_MAX {
+        let bytes = format!("{} bytes", label.len());
+        return Err(Invalid::new("label", bytes, "at most 256 bytes")
+            .remedy("it is a name for eyes; give a shorter one"));
+    }
     if label.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(label);
     }
@@ -47,6 +52,9 @@ pub(super) fn label(given: Option<String>) -> Result<String, Invalid> {
     Err(Invalid::new("label", format!("{label:?}"), limit)
         .remedy("the server refuses other connection names"))
 }
+
+/// The server has it in each connection's name, and under a key of the client's.
+const LABEL_MAX: usize = 256;
 
 fn default_label() -> String {
     let host = rustix::system::uname()

@@ -321,7 +321,6 @@ impl Core {
         };
         let patience = self.config.operation_timeout + margin;
         let _ = self.within(patience, self.tasks.wait()).await;
-        self.take_label_down().await;
         drop(ending);
     }
 

@@ -167,7 +167,7 @@ impl Hold {
             let state = self.state.lock();
             (state.next(sent), state.longest.get())
         };
-        self.core.watchdog.needs_label(longest);
+        self.needs_label(longest);
         match next {
             NextStep::Renew(every) => self.core.watchdog.renew(self, every, sent),
             NextStep::Look(at) => {
@@ -205,9 +205,16 @@ impl Hold {
         self.state.lock().longest.get()
     }
 
+    /// A lease of this length names its holder also after a crash. One that never ends has no name to keep for so long.
+    fn needs_label(&self, lease: Duration) {
+        let never_ends = self.queue.id.kind.never_ends();
+        let lease = if never_ends { Duration::ZERO } else { lease };
+        self.core.watchdog.needs_label(lease);
+    }
+
     /// The server is about to be asked for a lease of this length.
     pub(crate) fn asks_for(&self, lease: Duration) {
-        self.core.watchdog.needs_label(lease);
+        self.needs_label(lease);
         let mut state = self.state.lock();
         state.longest = state.longest.get().max(lease).into();
     }

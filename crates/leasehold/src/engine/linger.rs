@@ -69,10 +69,9 @@ impl Core {
     }
 
     /// Blocks until no task is left, at most for as long as the settings allow.
-    pub(super) fn linger(self: &Arc<Self>) {
+    pub(super) fn linger(&self) {
         let patience = self.config.linger;
-        let is_idle = self.tasks.is_empty() && !self.is_labelled();
-        if is_idle || patience.is_zero() || !self.home.may_be_waited_for() {
+        if self.tasks.is_empty() || patience.is_zero() || !self.home.may_be_waited_for() {
             return;
         }
         self.backend.bring_home(); // the runtime that this blocks takes no answer
@@ -80,14 +79,12 @@ impl Core {
         // Tasks are begun all the same: it only lets `wait` complete.
         self.tasks.close();
         let (under_way, done) = mpsc::channel::<()>();
-        let core = Arc::clone(self);
+        let tasks = self.tasks.clone();
         self.home.handle().spawn(async move {
-            core.tasks.wait().await;
-            core.take_label_down().await;
+            tasks.wait().await;
             drop(under_way);
         });
-        let is_late = done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
-        if is_late && !self.tasks.is_empty() {
+        if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             callout::quietly(|| {
                 tracing::warn!(
                     target: "leasehold",

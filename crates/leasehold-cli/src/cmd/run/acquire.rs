@@ -212,16 +212,21 @@ fn holders(status: &Status) -> String {
     // Even what looks like a token may be a password.
     let named = kinds::who(holder.label.as_deref(), holder.thread);
     let who = match named.as_ref().unwrap_or(&holder.owner) {
-        _ if foreign && kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE,
+        _ if kinds::may_be_data(status) => kinds::NO_LOCKS_VALUE,
         _ if foreign => "another library",
         who => who,
     };
     let since = holder.since.and_then(|since| since.elapsed().ok());
-    let since = since.map_or(String::new(), |since| format!(" for {}", human(since)));
+    let since = since.map_or(String::new(), |since| {
+        format!(" for {} at most", human(since))
+    });
     let others = output::others(status.holders.len() - 1);
     let gone = match (holder.connected, holder.remaining) {
         (Some(false), Some(left)) if status.holders.len() == 1 => {
-            format!("; its client is gone: free in {}", human(left))
+            format!(
+                "; its client is not connected: free in {} unless it comes back",
+                human(left)
+            )
         }
         _ => String::new(),
     };

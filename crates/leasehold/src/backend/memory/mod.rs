@@ -322,8 +322,8 @@ impl Backend for Memory {
     }
 
     /// At once, past the network and its faults: no lock depends on it.
-    fn show(&self, lasts_ms: Option<u64>) -> Reply<()> {
-        let lasts = lasts_ms.map(Duration::from_millis);
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
+        let lasts = Duration::from_millis(lasts_ms);
         self.server.show(&self.client, lasts);
         Box::pin(std::future::ready(Ok(())))
     }

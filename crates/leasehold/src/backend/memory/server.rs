@@ -203,7 +203,7 @@ impl MemoryServer {
         self.0.store.lock().connected.remove(client);
     }
 
-    pub(crate) fn show(&self, client: &Arc<str>, lasts: Option<Duration>) {
+    pub(crate) fn show(&self, client: &Arc<str>, lasts: Duration) {
         self.0.store.lock().show(client, lasts);
     }
 

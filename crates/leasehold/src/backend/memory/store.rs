@@ -297,10 +297,9 @@ impl Store {
         }
     }
 
-    /// A client's label is kept for so long; `None`: it goes.
-    pub(super) fn show(&mut self, client: &Arc<str>, lasts: Option<Duration>) {
-        self.labels.remove(client);
-        if let (Some(lasts), Some(label)) = (lasts, self.connected.get(client)) {
+    /// A client's label is kept for so long.
+    pub(super) fn show(&mut self, client: &Arc<str>, lasts: Duration) {
+        if let Some(label) = self.connected.get(client) {
             let label = (label.clone(), self.clock + lasts);
             self.labels.insert(Arc::clone(client), label);
         }

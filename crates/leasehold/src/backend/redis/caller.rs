@@ -120,19 +120,19 @@ impl Caller {
         Box::pin(async move {
             let mut found = found.await?;
             if !caller.leaves_labels {
-                caller.add_labels(&mut [&mut found]).await;
+                labels::add(&caller.commands, &caller.label, &mut [&mut found], true).await;
             }
             Ok(found)
         })
     }
 
-    /// Adds what else the server knows of the clients of these locks. It is asked for once.
+    /// Adds the labels of the clients of these locks.
     pub(super) async fn add_labels(&self, found: &mut [&mut Inspection]) {
-        labels::add(&self.commands, &self.label, found).await;
+        labels::add(&self.commands, &self.label, found, false).await;
     }
 
-    /// Writes the label of this client, or takes it away.
-    pub(super) fn show(&self, lasts_ms: Option<u64>) -> Reply<()> {
+    /// Writes the label of this client.
+    pub(super) fn show(&self, lasts_ms: u64) -> Reply<()> {
         let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
         Box::pin(async move { labels::show(&commands, &label, lasts_ms).await })
     }

@@ -42,20 +42,18 @@ fn key(client: &str) -> String {
     format!("{OURS}:client:{client}")
 }
 
-/// Writes the label, to last for so long; `None`: takes it away.
+/// Writes the label, to last for so long.
 pub(super) async fn show(
     commands: &Commands,
     label: &ClientLabel,
-    lasts_ms: Option<u64>,
+    lasts_ms: u64,
 ) -> Result<(), Failure> {
-    let mut command = redis::cmd(if lasts_ms.is_some() { "SET" } else { "DEL" });
-    command.arg(&label.key);
-    if let Some(lasts_ms) = lasts_ms {
-        // Without the prefix where the server shows no connection under its name: then none of them is missed.
-        let name = label.connection_name.as_str();
-        let unnamed = unprefixed(name).filter(|_| !commands.is_named());
-        command.arg(unnamed.unwrap_or(name)).arg("PX").arg(lasts_ms);
-    }
+    // Without the prefix where the server shows no connection under its name: then none of them is missed.
+    let name = label.connection_name.as_str();
+    let unnamed = unprefixed(name).filter(|_| !commands.is_named());
+    let mut command = redis::cmd("SET");
+    command.arg(&label.key).arg(unnamed.unwrap_or(name));
+    command.arg("PX").arg(lasts_ms);
     commands.command(&command).await.map(drop)
 }
 
@@ -65,7 +63,12 @@ fn unprefixed(name: &str) -> Option<&str> {
 
 /// Adds what the server knows of the clients of some locks, beside the owner fields. What it does not tell is left out: a holder without a
 /// label is still an answer.
-pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut [&mut Inspection]) {
+pub(super) async fn add(
+    commands: &Commands,
+    ours: &ClientLabel,
+    found: &mut [&mut Inspection],
+    asks_for_connections: bool,
+) {
     let owners = found.iter().flat_map(|found| {
         let held = found.owners.iter().map(|held| held.owner.as_str());
         held.chain(found.queue.iter().map(|place| place.owner.as_str()))
@@ -80,13 +83,19 @@ pub(super) async fn add(commands: &Commands, ours: &ClientLabel, found: &mut [&m
     }
     list.arg("LIST").arg("TYPE").arg("NORMAL");
     info.arg("replication");
-    let if_any = async |command| {
-        if begins.is_empty() {
+    let only_if = async |is_asked: bool, command| {
+        if !is_asked {
             return Value::Nil;
         }
         commands.command(command).await.unwrap_or(Value::Nil)
     };
-    let (labels, list, info) = join3(if_any(&labels), if_any(&list), commands.command(&info)).await;
+    let any = !begins.is_empty();
+    let (labels, list, info) = join3(
+        only_if(any, &labels),
+        only_if(any && asks_for_connections, &list),
+        commands.command(&info),
+    )
+    .await;
     let info = info.ok().as_ref().and_then(text).unwrap_or_default();
     let is_replica = info.contains("role:slave");
     let list = text(&list).unwrap_or_default();

@@ -205,7 +205,7 @@ impl Backend for Redis {
         wire(id.kind).force_unlock(&self.caller, id)
     }
 
-    fn show(&self, lasts_ms: Option<u64>) -> Reply<()> {
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
         self.caller.show(lasts_ms)
     }
 

@@ -231,7 +231,7 @@ impl SubscriptionLane {
                         return;
                     }
                     if self.worked {
-                        (warned, failures) = (None, 0);
+                        failures = 0;
                         pause = PAUSE_FIRST;
                         continue;
                     }

@@ -199,12 +199,6 @@ impl Queues {
         detached.until.get(&lease).is_some_and(|until| *until > now)
     }
 
-    /// Whether one may last still.
-    pub(crate) fn has_detached(&self, now: Tick) -> bool {
-        let detached = self.detached.lock();
-        detached.until.values().any(|until| *until > now)
-    }
-
     pub(super) fn all(&self) -> Vec<Arc<Queue>> {
         let mut all = Vec::new();
         for shard in &self.shards {

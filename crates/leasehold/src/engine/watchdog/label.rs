@@ -2,7 +2,7 @@
 //!
 //! It is one key for each client, written when the client first holds or waits, and again once in an interval as long as it does.
 //! So it costs one command in ten seconds, however many locks there are, and none while there is none. Nothing depends on it: where
-//! it cannot be written, locks are as they were.
+//! it cannot be written, locks are as they were. It goes by itself, 45 s after the last lock or the longest lease: the end of a client waits for nothing.
 
 use std::{
     sync::{
@@ -44,8 +44,6 @@ struct LabelState {
     is_asked_for: bool,
     /// The longest lease of this client until now, and up to twice as long: each new length costs a command.
     longest_ms: u64,
-    /// The server has it until then, as far as it has said.
-    there_until: Tick,
 }
 
 impl Default for LabelState {
@@ -54,7 +52,6 @@ impl Default for LabelState {
             due: Tick::MAX,
             is_asked_for: false,
             longest_ms: millis(COVERS_LEAST),
-            there_until: Tick::from_nanos(0),
         }
     }
 }
@@ -99,29 +96,12 @@ impl Label {
         self.state.lock().due
     }
 
-    /// The server has written it.
-    fn written(&self, until: Tick) {
-        self.state.lock().there_until = until;
-    }
-
     /// The server refuses it, and will do so again.
     fn refused(&self) {
         let mut state = self.state.lock();
         state.due = Tick::MAX;
         // No lease asks for it any more.
         self.covers.store(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// Whether the server has it.
-    fn is_there(&self, now: Tick) -> bool {
-        self.state.lock().there_until > now
-    }
-
-    /// It is to be written no more. Whether the server has it.
-    fn give_up(&self, now: Tick) -> bool {
-        let mut state = self.state.lock();
-        state.due = Tick::MAX;
-        std::mem::replace(&mut state.there_until, Tick::from_nanos(0)) > now
     }
 }
 
@@ -140,43 +120,22 @@ pub(super) fn write_if_due(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick
     let Some(lasts_ms) = watchdog.label.due(now, is_busy) else {
         return;
     };
-    let until = now.after(Duration::from_millis(lasts_ms));
-    let (writing, watchdog) = (core.backend.show(Some(lasts_ms)), Arc::clone(watchdog));
+    let (writing, watchdog) = (core.backend.show(lasts_ms), Arc::clone(watchdog));
     core.home.handle().spawn(async move {
-        match writing.await {
-            Ok(()) => watchdog.label.written(until),
-            Err(failure) if failure.is_final() => {
-                watchdog.label.refused();
-                callout::quietly(|| {
-                    tracing::debug!(
-                        target: "leasehold",
-                        cause = &**failure.cause() as &dyn std::error::Error,
-                        "the server refuses the label of this client: holders are named only while they are connected"
-                    );
-                });
-            }
-            // It is written again, with the next interval.
-            Err(_) => {}
+        // Any other failure passes: it is written again, with the next interval.
+        if let Err(failure) = writing.await
+            && failure.is_final()
+        {
+            watchdog.label.refused();
+            callout::quietly(|| {
+                tracing::debug!(
+                    target: "leasehold",
+                    cause = &**failure.cause() as &dyn std::error::Error,
+                    "the server refuses the label of this client: holders are named only while they are connected"
+                );
+            });
         }
     });
-}
-
-impl Core {
-    /// Whether the server has the label of this client, and can be told to forget it.
-    pub(in crate::engine) fn is_labelled(&self) -> bool {
-        self.watchdog.label.is_there(self.clock.now()) && self.backend.trouble().is_none()
-    }
-
-    /// The client ends. Its label goes, unless a lease of it is left to expire.
-    pub(in crate::engine) async fn take_label_down(&self) {
-        let now = self.clock.now();
-        let is_used = self.lets_expire() || self.queues.len() > 0 || self.queues.has_detached(now);
-        if !is_used && self.watchdog.label.give_up(now) {
-            let going = self.backend.show(None);
-            // Without an answer it goes by itself.
-            let _ = self.within(self.config.operation_timeout, going).await;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -45,7 +45,6 @@ use crate::{
     durations::{about, humane},
     engine::core::Core,
     engine::hold::{Due, Hold, Look},
-    error::Cause,
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -320,10 +319,7 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
             break answer;
         }
         waited = patience;
-        let late: Cause = Arc::new(Late(patience));
-        let outage = core.backend.outage();
-        outage.goes_on(core.backend.trouble().as_ref().unwrap_or(&late));
-        let late = Failure::Ambiguous(late);
+        let late = Failure::Ambiguous(Arc::new(Late(patience)));
         failed(core, &due, &late, sent, |its| its == patience);
     };
     let renewals = match answer {

@@ -24,19 +24,37 @@ impl Store {
 }
 
 /// Whether a key has the form of a pattern, as `SCAN … MATCH` reads it: `*`, `?`, `[a-c]`, `[^a]`, and `\` before what stands for itself.
-fn matches(pattern: &[u8], key: &[u8]) -> bool {
-    match (pattern, key) {
-        ([], _) => key.is_empty(),
-        ([b'*', rest @ ..], _) => (0..=key.len()).any(|from| matches(rest, &key[from..])),
-        (_, []) => false,
-        ([b'?', rest @ ..], [_, key @ ..]) => matches(rest, key),
-        ([b'[', rest @ ..], [first, key @ ..]) => {
-            let (is_in, rest) = one_of(rest, *first);
-            is_in && matches(rest, key)
+fn matches(mut pattern: &[u8], mut key: &[u8]) -> bool {
+    // Behind the last `*`: the pattern there, and the key from which it was tried. An earlier one need not be tried again.
+    let mut star: Option<(&[u8], &[u8])> = None;
+    loop {
+        if let [b'*', rest @ ..] = pattern {
+            (star, pattern) = (Some((rest, key)), rest);
+            continue;
         }
-        ([b'\\', byte, rest @ ..] | [byte, rest @ ..], [first, key @ ..]) => {
-            byte == first && matches(rest, key)
+        let [first, more @ ..] = key else {
+            return pattern.is_empty();
+        };
+        if let Some(rest) = after_one(pattern, *first) {
+            (pattern, key) = (rest, more);
+        } else if let Some((rest, [_, later @ ..])) = star {
+            (star, pattern, key) = (Some((rest, later)), rest, later);
+        } else {
+            return false;
         }
+    }
+}
+
+/// What is left of a pattern without a `*` in front, if it takes this byte.
+fn after_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+    match pattern {
+        [] => None,
+        [b'?', rest @ ..] => Some(rest),
+        [b'[', class @ ..] => {
+            let (is_in, rest) = one_of(class, byte);
+            is_in.then_some(rest)
+        }
+        [b'\\', one, rest @ ..] | [one, rest @ ..] => (*one == byte).then_some(rest),
     }
 }
 
@@ -96,6 +114,11 @@ mod tests {
             (r"[\]]", "]", true),
             (r"a\", r"a\", true),
             ("", "a", false),
+            ("*ab*c", "aabxabc", true),
+            ("*a*b", "aaa", false),
+            // It would take a day if each `*` were tried with each of the others.
+            (&"*a".repeat(30), &"a".repeat(60), true),
+            (&("*a".repeat(30) + "b"), &"a".repeat(60), false),
         ] {
             let found = matches(pattern.as_bytes(), key.as_bytes());
             assert_eq!(found, expected, "{pattern:?} {key:?}");

@@ -35,17 +35,20 @@ end
 
 -- The kind of a hash whose fields are owners; nil: it is none.
 local function kind_of_hash(name)
-  local is_alone = call('HLEN', name) == 1
-  local mode = not is_alone and call('HGET', name, 'mode')
-  if not is_alone and mode ~= 'read' and mode ~= 'write' then
-    return nil
+  local size = call('HLEN', name)
+  local is_alone = size == 1
+  if not is_alone then
+    local mode = call('HSTRLEN', name, 'mode') <= 5 and call('HGET', name, 'mode')
+    if mode ~= 'read' and mode ~= 'write' then
+      return nil
+    end
   end
-  -- Of a large hash a few, for the server serves no other client meanwhile.
-  local fields, owners = call('HSCAN', name, 0, 'COUNT', 32)[2], 0
-  for i = 1, #fields, 2 do
-    if is_owner(fields[i]) then
+  -- The server serves no other client meanwhile: of a hash a few fields are read, and no values, which may be long in one of data.
+  local fields, owners = call('HRANDFIELD', name, 8), 0
+  for _, field in ipairs(fields) do
+    if is_owner(field) then
       owners = owners + 1
-    elseif is_alone or fields[i] ~= 'mode' then
+    elseif is_alone or field ~= 'mode' then
       return nil
     end
   end
