@@ -222,7 +222,7 @@ async fn a_multi_lock_takes_names_in_the_order_that_the_server_sees() {
         assert!(
             plain
                 .mutex("b:1")
-                .try_lock_for(20 * MS)
+                .try_lock_for(500 * MS)
                 .await
                 .unwrap()
                 .is_none()

@@ -389,7 +389,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
         wait_until_async(SOON, "it waits", || int(&server, &["LLEN", queue]) == 1).await;
         release(guard).await;
         let guard = soon("its turn", waiting).await.unwrap().unwrap();
-        assert!(one.try_lock_for(50 * MS).await.unwrap().is_none());
+        assert!(one.try_lock_for(300 * MS).await.unwrap().is_none());
         assert!(one.force_unlock().await.unwrap());
         assert!(guard.verify().await.is_err());
         drop(guard);
