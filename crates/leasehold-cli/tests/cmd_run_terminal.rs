@@ -15,7 +15,11 @@ use std::{
 
 use common::{Process, SOON};
 use leasehold_testkit::{Flavor, Proxy, Server, wait_until};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::{
+    process::Pid,
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::tcgetpgrp,
+};
 
 /// A terminal, seen from where a person sits.
 struct Terminal {
@@ -64,6 +68,11 @@ impl Terminal {
             shown,
             _shell: shell,
         }
+    }
+
+    /// The process group that reads what is typed.
+    fn foreground(&self) -> Pid {
+        tcgetpgrp(&self.keys).unwrap()
     }
 
     fn type_in(&mut self, keys: &str) {
@@ -118,16 +127,17 @@ fn ctrl_z_gives_the_terminal_to_the_shell_and_fg_gives_it_back() {
     );
     let mut terminal = Terminal::run(&server, &script);
     terminal.shows("ready");
+    let command = terminal.foreground();
     terminal.type_in("\x1a");
     terminal.shows("shell");
     terminal.type_in("line\n");
     terminal.shows("[line]");
-    // Back in the foreground, Ctrl-C reaches the command again.
-    wait_until(SOON, "the command runs in the foreground", || {
-        terminal.type_in("\x03");
-        thread::sleep(std::time::Duration::from_millis(20));
-        terminal.shown.lock().unwrap().contains("status 130")
+    // Before that Ctrl-C would end the shell.
+    wait_until(SOON, "the command is in the foreground", || {
+        terminal.foreground() == command
     });
+    terminal.type_in("\x03");
+    terminal.shows("status 130");
 }
 
 #[test]
