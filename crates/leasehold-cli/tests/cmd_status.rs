@@ -757,7 +757,7 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
     assert_eq!(catalogue[1], "read");
     assert!(catalogue[2].ends_with("and another"), "{shown}");
     assert!(report[3].starts_with("10 min 1"), "{shown}");
-    let none = "leasehold: none of 5 locks that match * is asked for\n";
+    let none = "leasehold: 5 locks match *, but none is of that kind or that old\n";
     assert_eq!(said(&["ls", "--kind", "latch"]), none);
 
     // Each line is what `status` says.

@@ -36,38 +36,12 @@ async fn wait_until_heard_by(server: &Server, count: u64) {
     .await;
 }
 
-/// Redisson's side has the whole name, as a `NameMapper` of its own makes it.
-#[tokio::test]
-async fn a_prefix_is_to_redisson_a_part_of_the_name() {
+async fn each_is_locked_out_by_the_other(prefix: &str, rest: &str) {
     for server in servers() {
-        let builder = Client::builder().url(server.url()).name_prefix("na");
+        let builder = Client::builder().url(server.url()).name_prefix(prefix);
         let client = builder.connect().await.unwrap();
         let mut java = Redisson::start(&server, LEASE).await;
-        let mutex = client.mutex("me");
-
-        let guard = mutex.lock().await.unwrap();
-        assert_eq!(java.obey("try name 0").await, "false");
-        java.order("lock name");
-        wait_until_heard_by(&server, 1).await;
-        let freed = Instant::now();
-        assert_eq!(guard.release().await.unwrap(), Released::Freed);
-        assert_eq!(java.answer().await, "locked");
-
-        let waiting = tokio::spawn(mutex.lock());
-        wait_until_heard_by(&server, 1).await;
-        assert_eq!(java.obey("unlock name").await, "unlocked");
-        let guard = waiting.await.unwrap().unwrap();
-        assert!(freed.elapsed() < 2 * WOKEN, "{:?}", freed.elapsed());
-        assert_eq!(guard.name(), "me");
-    }
-}
-
-#[tokio::test]
-async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
-    for server in servers() {
-        let client = client_of(&server).await;
-        let mut java = Redisson::start(&server, LEASE).await;
-        let mutex = client.mutex("name");
+        let mutex = client.mutex(rest);
 
         let guard = mutex.lock().await.unwrap();
         assert_eq!(java.obey("try name 0").await, "false");
@@ -80,7 +54,7 @@ async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
 
         assert!(mutex.try_lock().await.unwrap().is_none());
         let held = client
-            .status("name")
+            .status(rest)
             .await
             .unwrap()
             .holder()
@@ -97,6 +71,17 @@ async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
         wait_until_idle(&client).await;
         assert_nothing_left(&server, "a lock beside Redisson").await;
     }
+}
+
+#[tokio::test]
+async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
+    each_is_locked_out_by_the_other("", "name").await;
+}
+
+/// Redisson's side has the whole name, as a `NameMapper` of its own makes it.
+#[tokio::test]
+async fn a_prefix_is_to_redisson_a_part_of_the_name() {
+    each_is_locked_out_by_the_other("na", "me").await;
 }
 
 /// Adds one to the number in the file, as Redisson's threads do. Returns how long the longest wait was.

@@ -11,7 +11,7 @@ use std::{
 
 use common::{SOON, restricted, servers, soon};
 use futures_util::future::join_all;
-use leasehold::{Client, Guard, MemoryServer, Part};
+use leasehold::{Client, EventKind, Guard, MemoryServer, Part};
 use leasehold_testkit::{Flavor, Proxy, Server, wait_until_async};
 use tracing_subscriber::{
     EnvFilter, Layer,
@@ -314,6 +314,24 @@ async fn an_outage_is_told_when_it_begins_and_when_it_ends_and_once_a_minute() {
     tokio::time::sleep(60_000 * MS).await;
     outage().await;
     assert_eq!(lines.text().lines().count(), 4, "{}", lines.text());
+}
+
+/// An answer that is late for a short lease says nothing of the server: a request has a timeout of its own.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_late_for_a_short_lease_is_no_outage() {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=info");
+    let mutex = client.mutex("order:42").lease(300 * MS);
+    let guard = mutex.lock().await.unwrap();
+    let mut events = client.events();
+    server.delay(45 * MS);
+    while events.recv().await.unwrap().kind != EventKind::RenewalFailed {}
+    server.delay(Duration::ZERO);
+    while events.recv().await.unwrap().kind != EventKind::Renewed {}
+    assert!(guard.is_valid());
+    assert_eq!(lines.text(), "");
 }
 
 /// Five leases, three waiters, an attempt: what they all find out is said once. Each loss is said, too, for each has its name.

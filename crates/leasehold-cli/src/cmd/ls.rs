@@ -49,7 +49,7 @@ pub(crate) async fn run(args: &Ls) -> Result<Exit, Failure> {
             0 => eprintln!("leasehold: no locks match {pattern}{under}"),
             _ => {
                 eprintln!(
-                    "leasehold: none of {all} locks that match {pattern}{under} is asked for"
+                    "leasehold: {all} locks match {pattern}{under}, but none is of that kind or that old"
                 );
             }
         }

@@ -48,7 +48,8 @@ pub(super) async fn show(
     label: &ClientLabel,
     lasts_ms: u64,
 ) -> Result<(), Failure> {
-    // Without the prefix where the server shows no connection under its name: then none of them is missed.
+    // A server that refuses names shows the connections of this client without one. The label says so by having no prefix: then no reader
+    // misses them.
     let name = label.connection_name.as_str();
     let unnamed = unprefixed(name).filter(|_| !commands.is_named());
     let mut command = redis::cmd("SET");

@@ -2,7 +2,8 @@
 //!
 //! It is one key for each client, written when the client first holds or waits, and again once in an interval as long as it does.
 //! So it costs one command in ten seconds, however many locks there are, and none while there is none. Nothing depends on it: where
-//! it cannot be written, locks are as they were. It goes by itself, 45 s after the last lock or the longest lease: the end of a client waits for nothing.
+//! it cannot be written, locks are as they were. The server lets it go 45 s after it was written last, or 15 s after the longest lease would end.
+//! So the end of a client does not wait for it.
 
 use std::{
     sync::{
