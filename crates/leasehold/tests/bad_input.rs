@@ -478,6 +478,37 @@ async fn a_queue_of_another_type_is_told_and_the_name_is_held_for_no_one() {
     }
 }
 
+/// A script that would be refused halfway is not sent, and the missing rules are named. Once they are given, the same client locks.
+#[tokio::test]
+async fn a_user_without_the_right_to_a_command_is_told_which_rules_it_lacks() {
+    for server in servers() {
+        let all = [
+            "ACL", "SETUSER", "worker", "on", ">secret", "~*", "&*", "+@all",
+        ];
+        server.cli(&[&all[..], &["-pexpire", "-hset"]].concat());
+        let client = || {
+            let builder = Client::builder().url(server.url());
+            builder.username("worker").password("secret").connect()
+        };
+        let looking = client().await.unwrap();
+        assert!(
+            looking.mutex("name").status().await.is_ok(),
+            "a look is not refused"
+        );
+        let client = client().await.unwrap();
+        server.cli(&["ACL", "LOG", "RESET"]);
+        let error = client.mutex("name").lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        let words = "the server's user lacks a right: it may not call HSET, PEXPIRE; add +hset +pexpire to its rules";
+        assert!(error.to_string().contains(words), "{error}");
+        common::wait_until_idle(&client).await;
+        assert_eq!(common::refused(&server), [], "the server was not asked");
+        assert!(keys(&server).is_empty());
+        server.cli(&["ACL", "SETUSER", "worker", "+pexpire", "+hset"]);
+        common::release(client.mutex("name").lock().await.unwrap()).await;
+    }
+}
+
 #[tokio::test]
 async fn what_an_acl_forbids_is_told_in_its_words() {
     for server in servers() {

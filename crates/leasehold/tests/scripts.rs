@@ -167,3 +167,24 @@ fn what_the_server_may_refuse_comes_before_what_deletes() {
         }
     }
 }
+
+/// A command that is not asked for in advance could be refused in the middle of a script.
+#[test]
+fn each_command_of_a_script_is_among_the_rights_that_a_client_asks_for() {
+    let asks = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/backend/redis/rights.rs");
+    let asks = fs::read_to_string(asks).unwrap();
+    for (path, text) in scripts() {
+        for part in text.split("call('").skip(1) {
+            let command = part.split('\'').next().unwrap();
+            let is_apart = ["PUBLISH", "PUBSUB"].contains(&command);
+            assert!(
+                is_apart
+                    || asks
+                        .split(|c: char| !c.is_ascii_uppercase())
+                        .any(|word| word == command),
+                "{}: {command}",
+                path.display()
+            );
+        }
+    }
+}

@@ -115,7 +115,7 @@ impl Caller {
         call: Call,
         read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
-        let found = self.call(call, read);
+        let found = self.call(call.only_reads(), read);
         let caller = self.clone();
         Box::pin(async move {
             let mut found = found.await?;

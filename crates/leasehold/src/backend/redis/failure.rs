@@ -87,7 +87,7 @@ impl fmt::Display for InWords {
 impl Error for InWords {}
 
 /// The end of a message about a right that the user of the server lacks.
-const RIGHTS: &str =
+pub(super) const RIGHTS: &str =
     "leasehold's docs/keys.md lists the commands, keys and channels that a user needs";
 
 fn words(error: &RedisError) -> String {

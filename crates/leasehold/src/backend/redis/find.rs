@@ -26,7 +26,7 @@ pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
         .arg(step.cursor)
         .arg(&*step.pattern)
         .arg(KEYS_A_PAGE);
-    caller.call(call, page)
+    caller.call(call.only_reads(), page)
 }
 
 /// How many locks are looked at together: a server carries out at once what one connection has sent.

@@ -8,6 +8,7 @@ use super::{
     connect::{DialProgress, NoConnection},
     failure::{classify, refuses_all},
     link::Connection,
+    rights::Rights,
     target::Target,
 };
 use crate::backend::Failure;
@@ -42,6 +43,8 @@ pub(super) struct Greeted {
     pub(super) outlook: Outlook,
     /// The connection has the name that the client gave it.
     pub(super) is_named: bool,
+    /// Which commands it refuses to the user.
+    pub(super) rights: Result<Value, RedisError>,
     /// It refuses every request, for now.
     pub(super) refuses_all: bool,
 }
@@ -135,11 +138,12 @@ impl Target {
         greeting.cmd("CLUSTER").arg("MYID");
         // Redis 6.2 tells one section at a time, or all.
         greeting.cmd("INFO").arg("server");
-        let mut asked = 3;
+        greeting.add_command(Rights::question());
+        let mut asked = 4;
         if asks_for_danger {
             greeting.cmd("INFO").arg("memory");
             greeting.cmd("INFO").arg("replication");
-            asked = 5;
+            asked = 6;
         }
         let multiplexed = &mut connection.multiplexed;
         let answers = multiplexed
@@ -147,7 +151,7 @@ impl Target {
             .await?;
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
-        let (named, cluster, server) = (next(), next(), next());
+        let (named, cluster, server, rights) = (next(), next(), next(), next());
         let (memory, replication) = (next(), next());
         if let Ok(Value::BulkString(_)) = cluster {
             return Err(NoConnection::Unfit(Arc::new(InCluster)));
@@ -176,6 +180,7 @@ impl Target {
                     identity: ServerId::of(server.map_err(classify)),
                     outlook,
                     is_named,
+                    rights,
                     refuses_all,
                 };
                 Ok((connection, greeted))

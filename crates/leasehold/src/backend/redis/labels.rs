@@ -38,7 +38,8 @@ impl ClientLabel {
     }
 }
 
-fn key(client: &str) -> String {
+/// A key that every user may have who leaves labels.
+pub(super) fn key(client: &str) -> String {
     format!("{OURS}:client:{client}")
 }
 

@@ -31,6 +31,7 @@ use super::{
     failure::in_words,
     greeting::{Outlook, ServerId},
     link::Connection,
+    rights::Rights,
     target::Target,
 };
 use crate::{
@@ -262,6 +263,11 @@ impl Lanes {
     /// Whether there has ever been a connection.
     pub(super) fn has_worked(&self) -> bool {
         self.dialler.has_worked.load(Ordering::Relaxed)
+    }
+
+    /// What the server refuses to the user.
+    pub(super) fn rights(&self) -> &Rights {
+        &self.dialler.rights
     }
 
     /// Whether the server shows our connections under their name.
@@ -637,6 +643,7 @@ pub(super) struct Dialler {
     outlook: Mutex<Outlook>,
     /// The latest connection was given its name.
     is_named: AtomicBool,
+    rights: Rights,
     /// The client was shut down.
     is_shut: AtomicBool,
     outage: Arc<Outage>,
@@ -659,6 +666,7 @@ impl Dialler {
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
             is_named: AtomicBool::new(false),
+            rights: Rights::default(),
             is_shut: AtomicBool::new(false),
             outage,
         }
@@ -675,6 +683,7 @@ impl Dialler {
                 .await?;
             *self.identity.lock() = greeted.identity;
             self.is_named.store(greeted.is_named, Ordering::Relaxed);
+            self.rights.learn(greeted.rights);
             self.warn_of(greeted.outlook);
             if !greeted.refuses_all {
                 self.outage.is_over();

@@ -15,6 +15,7 @@ mod kinds;
 mod labels;
 mod lanes;
 mod link;
+mod rights;
 mod script;
 mod subscriptions;
 mod target;

@@ -28,6 +28,8 @@ pub(super) struct Call {
     by_hash: Cmd,
     keys: usize,
     answer_last: bool,
+    only_reads: bool,
+    undone_by: Option<&'static Script>,
 }
 
 impl Call {
@@ -40,6 +42,8 @@ impl Call {
             by_hash,
             keys,
             answer_last: false,
+            only_reads: false,
+            undone_by: None,
         }
     }
 
@@ -64,6 +68,26 @@ impl Call {
     pub(super) fn text(mut self, arg: impl Display) -> Call {
         self.by_hash.write_arg_fmt(arg);
         self
+    }
+
+    /// It changes nothing, so it may be refused anywhere.
+    pub(super) fn only_reads(mut self) -> Call {
+        self.only_reads = true;
+        self
+    }
+
+    /// It takes what only this other script gives back: a user that may not call that one is to take nothing.
+    pub(super) fn undone_by(mut self, script: &'static Script) -> Call {
+        self.undone_by = Some(script);
+        self
+    }
+
+    /// The texts that must not be refused halfway.
+    pub(super) fn changes(&self) -> impl Iterator<Item = &'static str> {
+        let own = (!self.only_reads).then_some(self.script);
+        own.into_iter()
+            .chain(self.undone_by)
+            .map(|script| script.text)
     }
 
     pub(super) fn by_hash(&self) -> &Cmd {

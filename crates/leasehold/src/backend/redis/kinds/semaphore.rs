@@ -92,6 +92,7 @@ impl Wire for SemaphoreWire {
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let call = call(&ACQUIRE, &step.id, 3, 5)
+            .undone_by(&RELEASE)
             .text(step.id.gone_key(&caller.client, step.lease))
             .text(RememberedHold::of(caller, step.lease, step.access))
             .arg(count(step.access))
