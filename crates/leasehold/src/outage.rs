@@ -27,23 +27,25 @@ pub(crate) struct Outage {
     clock: Clock,
     /// Read at each answer.
     is_on: AtomicBool,
-    state: Mutex<OutageState>,
+    is_told: Mutex<bool>,
+    of_outages: Seldom,
+    of_refusals: Seldom,
 }
 
+/// Lets one of many warnings of a kind through in a minute.
 #[derive(Debug, Default)]
-struct OutageState {
-    is_told: bool,
-    warned_at: Option<Tick>,
-    refused_at: Option<Tick>,
-}
+pub(crate) struct Seldom(Mutex<Option<Tick>>);
 
-/// Whether a user is to be told again, who was told at `last`.
-fn may_warn(last: &mut Option<Tick>, now: Tick) -> bool {
-    let may = last.is_none_or(|at| now.since(at) >= WARN_EVERY);
-    if may {
-        *last = Some(now);
+impl Seldom {
+    /// Whether a user is to be told now. Then the next are not for a while.
+    pub(crate) fn may_warn(&self, now: Tick) -> bool {
+        let mut last = self.0.lock();
+        let may = last.is_none_or(|at| now.since(at) >= WARN_EVERY);
+        if may {
+            *last = Some(now);
+        }
+        may
     }
-    may
 }
 
 impl Outage {
@@ -52,7 +54,9 @@ impl Outage {
             server,
             clock,
             is_on: AtomicBool::new(false),
-            state: Mutex::default(),
+            is_told: Mutex::new(false),
+            of_outages: Seldom::default(),
+            of_refusals: Seldom::default(),
         }
     }
 
@@ -63,11 +67,10 @@ impl Outage {
     /// A request had no answer, or a connection did not come about.
     pub(crate) fn goes_on(&self, cause: &Cause) {
         let is_news = {
-            let mut state = self.state.lock();
-            let now = self.clock.now();
+            let mut is_told = self.is_told.lock();
             self.is_on.store(true, Ordering::Relaxed);
-            let is_news = !state.is_told && may_warn(&mut state.warned_at, now);
-            state.is_told |= is_news;
+            let is_news = !*is_told && self.of_outages.may_warn(self.clock.now());
+            *is_told |= is_news;
             is_news
         };
         if is_news {
@@ -83,9 +86,9 @@ impl Outage {
             return;
         }
         let was_told = {
-            let mut state = self.state.lock();
+            let mut is_told = self.is_told.lock();
             self.is_on.store(false, Ordering::Relaxed);
-            std::mem::take(&mut state.is_told)
+            std::mem::take(&mut *is_told)
         };
         if was_told {
             callout::quietly(
@@ -96,8 +99,7 @@ impl Outage {
 
     /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.
     pub(crate) fn refuses(&self, cause: &Cause) {
-        let now = self.clock.now();
-        if may_warn(&mut self.state.lock().refused_at, now) {
+        if self.of_refusals.may_warn(self.clock.now()) {
             callout::quietly(
                 || tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server refuses a request, trying again"),
             );
@@ -117,6 +119,6 @@ mod tests {
         let cause: Cause = Arc::new(std::fmt::Error);
         outage.refuses(&cause);
         outage.goes_on(&cause);
-        assert!(outage.state.lock().is_told);
+        assert!(*outage.is_told.lock());
     }
 }

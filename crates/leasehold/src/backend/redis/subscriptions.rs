@@ -29,11 +29,13 @@ use super::{connect::DialProgress, failure::in_words, kinds::wire, lanes::Lanes,
 use crate::{
     backend::{Failure, Reply, Sink, WakeUp},
     callout,
+    clock::Clock,
     config::Config,
     durations::humane,
     error::Cause,
     home::Home,
     name::{FREE, LockId, OURS},
+    outage::Seldom,
 };
 
 pub(super) struct Subscriptions {
@@ -199,15 +201,12 @@ const PAUSE_MOST: Duration = Duration::from_secs(1);
 /// Before so many connections in a row have failed, it may be the server that fails: commands are told that meanwhile.
 const FAILURES_FEW: u32 = 3;
 
-/// How often a user is told of connections that fail one after the other.
-const WARN_EVERY: Duration = Duration::from_secs(60);
-
 impl SubscriptionLane {
     /// Ends with the client.
     async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let mut pause = PAUSE_FIRST;
         let mut waiting = Vec::new();
-        let mut warned: Option<Instant> = None;
+        let warned = Seldom::default();
         let mut failures = 0;
         loop {
             // No waiter: no connection is needed.
@@ -244,9 +243,8 @@ impl SubscriptionLane {
                     failures += 1;
                     if self.is_alone_in_trouble()
                         && failures >= FAILURES_FEW
-                        && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY)
+                        && warned.may_warn(Clock::Boot.now())
                     {
-                        warned = Some(Instant::now());
                         callout::quietly(|| {
                             tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
                         });

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::finish::Awaited,
-    engine::hold::Hold, kind::LockKind, name::LockId, owner::LeaseId,
+    engine::hold::Hold, kind::LockKind, name::LockId, outage::Seldom, owner::LeaseId,
 };
 
 /// The queues of a client, by kind and name.
@@ -28,12 +28,9 @@ pub(crate) struct Queues {
     detached: Mutex<DetachedIds>,
     /// Of the locks whose waiting tasks have a queue each.
     lineups: Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>,
-    /// When a user was last told that one that waits cannot hear.
-    warned_at: Mutex<Option<Tick>>,
+    /// That one that waits cannot hear.
+    pub(super) warned_of_deafness: Seldom,
 }
-
-/// How often a user is told of that.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Lease ids that were left to expire, and until when they may last.
 #[derive(Debug, Default)]
@@ -100,17 +97,8 @@ impl Queues {
             hasher: Hashing::default(),
             detached: Mutex::default(),
             lineups: Mutex::default(),
-            warned_at: Mutex::default(),
+            warned_of_deafness: Seldom::default(),
         }
-    }
-
-    pub(super) fn may_warn_of_deafness(&self, now: Tick) -> bool {
-        let mut warned_at = self.warned_at.lock();
-        let may = warned_at.is_none_or(|at| now.since(at) >= WARN_EVERY);
-        if may {
-            *warned_at = Some(now);
-        }
-        may
     }
 
     fn shard(&self, id: &LockId) -> &Shard {

@@ -156,7 +156,7 @@ impl Queue {
     pub(super) fn warn_of_deafness(&self, core: &Core, failure: &Failure) {
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
         let is_outage = core.backend.outage().is_on() || core.backend.trouble().is_some();
-        if is_outage || !core.queues.may_warn_of_deafness(core.clock.now()) {
+        if is_outage || !core.queues.warned_of_deafness.may_warn(core.clock.now()) {
             return;
         }
         // Not under the queue's lock: a subscriber may wait for a thread that waits for that.

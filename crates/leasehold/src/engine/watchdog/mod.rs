@@ -45,6 +45,7 @@ use crate::{
     durations::{about, humane},
     engine::core::Core,
     engine::hold::{Due, Hold, Look},
+    outage::Seldom,
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -61,7 +62,7 @@ pub(crate) struct Watchdog {
     /// How long the last batch took to and fro, in nanoseconds; zero if it had no answer. Then one at a time is tried.
     round_trip: AtomicU64,
     /// When a user was last told that renewals fail, or come late.
-    warned_at: AtomicU64,
+    warned: Seldom,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
     label: Label,
@@ -102,7 +103,7 @@ impl Default for Watchdog {
             closed: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
-            warned_at: AtomicU64::new(0),
+            warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Label::default(),
         }
@@ -191,16 +192,6 @@ impl Watchdog {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.round_trip.store(nanos, Ordering::Relaxed);
     }
-
-    /// Whether a user is to be told, once in a while.
-    fn may_warn(&self, now: Tick) -> bool {
-        let last = Tick::from_nanos(self.warned_at.load(Ordering::Relaxed));
-        let may = last.nanos() == 0 || now.since(last) >= WARN_EVERY;
-        if may {
-            self.warned_at.store(now.nanos(), Ordering::Relaxed);
-        }
-        may
-    }
 }
 
 impl Drop for Turn {
@@ -210,9 +201,6 @@ impl Drop for Turn {
         self.0.wake(Tick::from_nanos(0));
     }
 }
-
-/// How often a user is told of renewals that fail, or come late.
-const WARN_EVERY: Duration = Duration::from_secs(10);
 
 /// The task. Ends when the client does.
 pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
@@ -359,7 +347,7 @@ fn failed(
 ) {
     let those = || due.iter().filter(|(due, _)| patience(due.patience));
     // All else is the server's trouble, and told with it.
-    if failure.is_final() && core.watchdog.may_warn(core.clock.now()) {
+    if failure.is_final() && core.watchdog.warned.may_warn(core.clock.now()) {
         callout::quietly(|| {
             tracing::warn!(
                 target: "leasehold",
@@ -377,7 +365,7 @@ fn failed(
 /// As much is under way as may be, and holds have waited in vain for their turn: a user must do something about it.
 fn say_late(core: &Core, names: usize, now: Tick) {
     let under_way = core.watchdog.under_way.load(Ordering::Relaxed);
-    if under_way == UNDER_WAY_MOST && core.watchdog.may_warn(now) {
+    if under_way == UNDER_WAY_MOST && core.watchdog.warned.may_warn(now) {
         let round_trip = core.watchdog.round_trip();
         callout::quietly(|| {
             tracing::warn!(
