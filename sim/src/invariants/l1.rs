@@ -1,9 +1,11 @@
-//! **L1** When faults have ended, a waiter holds the name within the lease last granted and 200 ms.
+//! **L1** When faults have ended, a waiter holds the name within the lease last granted and 200 ms; if the first in the queue, which watches
+//! the holder, dies as well, within the poll interval.
 
 use leasehold::{LockKind, sim::Look};
 
 use crate::{
     invariants::GRACE,
+    process::Life,
     shared::{LETTERS, NAMES, Waits, span},
     world::World,
 };
@@ -12,7 +14,11 @@ pub fn check(world: &mut World, settled: u64) {
     if !world.watch.asks("L1") {
         return;
     }
+    let dead = world.processes.iter().filter(|p| p.life == Life::Dead);
+    let dead = dead.count();
     let mut shared = world.shared.lock();
+    // A lease that is left to expire is as good as a death.
+    let lost = dead + shared.detached.len();
     for name in 0..world.config.names {
         let at = usize::from(name);
         let wait = shared
@@ -32,9 +38,10 @@ pub fn check(world: &mut World, settled: u64) {
         let drift = world.watch.longest / 100;
         // Nothing ends by itself there: a message that was lost before is made up for by a poll.
         let polls = match world.config.kind {
-            LockKind::Semaphore => world.config.poll_every / 100 * 130,
-            _ => 0,
+            LockKind::Semaphore => true,
+            _ => lost > 1,
         };
+        let polls = u64::from(polls) * (world.config.poll_every / 100 * 130);
         let deadline = polls + since.max(world.watch.granted_until[at]) + GRACE + drift;
         if world.now > deadline {
             let letter = LETTERS[usize::from(wait.client)];

@@ -354,6 +354,8 @@ pub(crate) enum Renewal {
 pub(crate) enum WakeUp {
     /// It was freed, or messages may have been missed.
     TryAgain,
+    /// This client is the first in the queue, and so watches the holder, whose lease ends in so long.
+    Watch(Duration),
     /// The server gave it to one of our lease ids.
     Granted(Grant),
     /// Wake-ups are not heard any more: the server refused to subscribe this client again.

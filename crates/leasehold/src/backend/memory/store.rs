@@ -209,12 +209,11 @@ impl Store {
             if !is_free && !step.ahead {
                 self.forget_gone(id, step.access);
             }
-            let told = self.held_by(id).iter().map(|held| held.ends).max();
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             self.leave_queue(client, id, step.lease);
             self.let_in_behind(id, step, is_free);
             if !is_free && step.access == Access::Upgradeable {
-                self.tell_of_less(id, told, 0); // those that wait for this right were told of the readers' end
+                self.tell_first(id); // those that wait for this right were told of the readers' end
             }
             return Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
@@ -319,8 +318,7 @@ impl Store {
         let Some(held) = self.held.remove(id) else {
             return Vec::new();
         };
-        let before = held.iter().map(|held| held.ends).max();
-        if self.give_to_next(id, before).is_none() && !rules(id.kind).is_in_turn() {
+        if self.give_to_next(id).is_none() && !rules(id.kind).is_in_turn() {
             self.tell_all(id);
         }
         held.iter()

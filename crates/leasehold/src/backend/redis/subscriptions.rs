@@ -191,9 +191,6 @@ type Refused = Vec<(LockId, u64)>;
 /// So many names are subscribed to again by one request: few enough that its answer comes within one operation timeout.
 const AT_ONCE: usize = 100;
 
-/// A message on a client's inbox: what its waiters were told of the holder's lease is not true any more.
-const LOOK: &[u8] = b"0";
-
 /// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
@@ -507,10 +504,11 @@ impl SubscriptionLane {
         };
         for id in ids {
             let wake_up = if channel.starts_with(OURS) && !channel.ends_with(FREE) {
-                match wire(id.kind).grant(payload) {
-                    Some(grant) => WakeUp::Granted(grant),
-                    None if payload == LOOK => WakeUp::TryAgain,
-                    None => continue,
+                match (wire(id.kind).grant(payload), held_for(payload)) {
+                    (Some(grant), _) => WakeUp::Granted(grant),
+                    (None, Some(0)) => WakeUp::TryAgain,
+                    (None, Some(ms)) => WakeUp::Watch(Duration::from_millis(ms)),
+                    (None, None) => continue,
                 }
             } else {
                 WakeUp::TryAgain
@@ -518,6 +516,11 @@ impl SubscriptionLane {
             self.sink.wake(id, wake_up);
         }
     }
+}
+
+/// A message to the first in the queue: for how many milliseconds the lock is held.
+fn held_for(payload: &[u8]) -> Option<u64> {
+    std::str::from_utf8(payload).ok()?.parse().ok()
 }
 
 /// Puts a request on the wire, by its first poll: so orders keep their order.

@@ -205,11 +205,11 @@ impl Lineup {
         }
     }
 
-    /// The keeper asks the server now.
-    pub(super) fn look(&self) {
+    /// The keeper asks the server at this time.
+    fn look(&self, at: Tick) {
         {
             let mut state = self.state.lock();
-            state.look_at = Tick::from_nanos(0);
+            state.look_at = state.look_at.min(at);
             state.message = Message::Heard;
         }
         self.keeper_wake.notify_one();
@@ -235,9 +235,10 @@ impl Lineup {
     }
 
     /// The wake-ups that are for no particular lease; a grant finds its queue by its lease id.
-    pub(super) fn wake(&self, task: u64, wake_up: &WakeUp) {
+    pub(super) fn wake(&self, core: &Core, task: u64, wake_up: &WakeUp) {
         match wake_up {
-            WakeUp::TryAgain if task == 0 => self.look(),
+            WakeUp::TryAgain if task == 0 => self.look(Tick::from_nanos(0)),
+            WakeUp::Watch(left) => self.look(core.clock.now().after(*left + AFTER_THE_END)),
             // A client of Redisson's says that it is this one's turn.
             WakeUp::TryAgain => {
                 let asks = |queue: &Arc<Queue>| queue.lock().asks_under(LeaseId::from(task));

@@ -247,7 +247,7 @@ impl Queues {
     pub(crate) fn wake(&self, core: &Arc<Core>, id: &LockId, wake_up: WakeUp) {
         let lineup = self.lineup(id);
         if let Some(lineup) = &lineup {
-            lineup.wake(id.task(), &wake_up);
+            lineup.wake(core, id.task(), &wake_up);
         }
         let queue = match (&lineup, &wake_up) {
             (Some(lineup), WakeUp::Granted(grant)) => lineup.queue_of(grant.lease),
@@ -256,13 +256,11 @@ impl Queues {
         };
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
-                let state = queue.lock();
-                if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
-                    queue.driver_wake().notify_one();
-                }
+                queue.look(None);
             }
+            (WakeUp::Watch(left), Some(queue)) => queue.look(Some(core.clock.now().after(left))),
             (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
-            (WakeUp::TryAgain | WakeUp::Deaf, None) => {}
+            (WakeUp::TryAgain | WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(core, grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Queue, QueueState,
+    Phase, Queue, QueueState,
     debt::Debt,
     spec::Terms,
     ticket::{Known, Ticket},
@@ -27,6 +27,8 @@ pub(super) struct Remote {
     pub(super) subscription: Subscription,
     /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
     pub(super) granted: bool,
+    /// The server has said since the last ask was sent when the lease of the holder ends.
+    pub(super) watched: Option<Tick>,
     pub(super) trouble: Option<Trouble>,
     /// Beside clients of Redisson's: the ticket whose own channel is heard, since they tell only the next waiter.
     pub(super) own: Option<LeaseId>,
@@ -61,6 +63,7 @@ impl Remote {
             ticket: None,
             subscription: Subscription::Closed,
             granted: false,
+            watched: None,
             trouble: None,
             own: None,
             known: Known::default(),
@@ -107,6 +110,7 @@ impl Remote {
     /// A request under the present ticket goes out.
     pub(super) fn asks(&mut self) {
         self.granted = false;
+        self.watched = None;
     }
 
     /// The server has answered.
@@ -165,6 +169,17 @@ impl Queue {
                 tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
             });
         });
+    }
+
+    /// The driver is told to ask the server: now, or when the lease of the holder that it watches is over.
+    pub(super) fn look(&self, watched: Option<Tick>) {
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
+            if let Some(remote) = &mut state.remote {
+                remote.watched = watched;
+            }
+            self.driver_wake().notify_one();
+        }
     }
 
     /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.

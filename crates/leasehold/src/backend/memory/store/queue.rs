@@ -15,8 +15,6 @@ use crate::{
 pub(super) struct Waiting {
     pub(super) places: VecDeque<Queued>,
     pub(super) ends: Duration,
-    /// Those that were not told of a shorter lease.
-    others_sleep_until: Duration,
 }
 
 /// A client that waits looks after so long at the latest, as far as the server knows; `waiting.lua` says the same.
@@ -163,18 +161,10 @@ impl Store {
 
     /// Gives the lock to the first in the queue that hears it, and to those behind it that can have it too. Returns how long the first has
     /// it; `None` if there is none.
-    ///
-    /// Those that wait sleep until the end that they were told of, such as `before`, that of the holder that leaves. If that of another is
-    /// sooner, some are woken: none would see that holder die (L1).
-    pub(super) fn give_to_next(
-        &mut self,
-        id: &LockId,
-        before: Option<Duration>,
-    ) -> Option<Duration> {
-        let places = self.waiting(id);
+    pub(super) fn give_to_next(&mut self, id: &LockId) -> Option<Duration> {
         let given = self.pass_on(id);
         if given.is_some() {
-            self.tell_of_less(id, before, places - self.waiting(id));
+            self.tell_first(id);
         }
         given
     }
@@ -183,57 +173,28 @@ impl Store {
     /// wait.
     pub(super) fn let_in_behind(&mut self, id: &LockId, step: &Acquire, was_free: bool) {
         if was_free && !step.access.is_exclusive() && rules(id.kind).has_queue() {
-            let ends = self.clock + Duration::from_millis(step.lease_ms);
             self.forget_gone(id, step.access);
-            self.give_to_next(id, Some(ends));
+            self.give_to_next(id);
         }
     }
 
-    /// The first four clients in the queue know when a hold is over: those that hear it are told, if that is before the end that those
-    /// who wait were told of, `before`. Those that look learn each end from then on. When some of them are served or leave (`moved` places
-    /// are gone), those that come to stand among the four are told in their place, for as long as others sleep by the end of before. Where
-    /// there is no holder, one of those that had looked has left: the next looks.
-    pub(super) fn tell_of_less(&mut self, id: &LockId, before: Option<Duration>, moved: usize) {
-        let now = self.clock;
+    /// The first in the queue that hears it watches the holder, for all: it would be the next to have the lock (L1). It is told when the
+    /// lease ends, if it does not look before by itself; or that no client holds it.
+    pub(super) fn tell_first(&mut self, id: &LockId) {
         let held = self.held_by(id).iter().map(|held| held.ends);
-        let Some(ends) = held.min() else {
-            return self.tell_to_look(id, 0, 1);
+        let wake_up = match held.min().map(|ends| ends.saturating_sub(self.clock)) {
+            Some(left) if left >= ASKS_WITHIN => return,
+            Some(left) => WakeUp::Watch(left),
+            None => WakeUp::TryAgain,
         };
-        if ends >= now + ASKS_WITHIN {
-            return;
-        }
-        let Some(waiting) = self.queues.get_mut(id).filter(|_| !self.cut) else {
-            return;
-        };
-        let less_than = before.filter(|before| ends < *before);
-        if let Some(before) = less_than {
-            let asks = before.min(now + ASKS_WITHIN);
-            waiting.others_sleep_until = waiting.others_sleep_until.max(asks);
-        }
-        let to_tell = if less_than.is_some() { 4 } else { moved.min(4) };
-        if waiting.others_sleep_until > ends && to_tell > 0 {
-            self.tell_to_look(id, 4 - to_tell, to_tell);
-        }
-    }
-
-    /// Tells clients in the queue to look, past the first `skipped`: so many of those that hear it.
-    fn tell_to_look(&mut self, id: &LockId, skipped: usize, to_tell: usize) {
-        let Some(waiting) = self.queues.get(id).filter(|_| !self.cut) else {
-            return;
-        };
-        let mut clients: Vec<Arc<str>> = Vec::new();
-        for queued in &waiting.places {
-            if !clients.contains(&queued.client) {
-                clients.push(Arc::clone(&queued.client));
-            }
-        }
-        let told = clients.into_iter().skip(skipped);
-        let told = told.filter(|client| self.hears(id, client)).take(to_tell);
-        let told: Vec<_> = told.collect();
-        for subscriber in self.subscribers(id) {
-            if told.contains(&subscriber.client) {
-                self.outbox.push((subscriber, id.clone(), WakeUp::TryAgain));
-            }
+        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        let subscribers = self.subscribers(id);
+        let first = places
+            .filter_map(|queued| subscribers.iter().find(|s| s.client == queued.client))
+            .next();
+        if let Some(first) = first.filter(|_| !self.cut) {
+            let told = (Arc::clone(first), id.clone(), wake_up);
+            self.outbox.push(told);
         }
     }
 

@@ -25,14 +25,11 @@ impl Store {
             // Clients that only waited for this one to have its turn need not wait any more.
             let is_free = self.held_by(id).is_empty();
             let given = made_way && is_free == rules(id.kind).is_in_turn();
-            // Those that wait were told when all holds are over.
-            let told = self.held_by(id).iter().map(|held| held.ends).max();
-            if made_way && (!given || self.give_to_next(id, told).is_none()) {
-                self.tell_of_less(id, None, 1);
+            if made_way && (!given || self.give_to_next(id).is_none()) {
+                self.tell_first(id);
             }
             return ReleaseReply::NotOurs;
         }
-        let before = self.ours(client, id, step.lease).map(|held| held.ends);
         self.drop_hold(client, id, step.lease);
         // B2: nor may it begin anew what `next` holds beside the owner.
         let holds = next.and_then(|next| self.ours(client, id, next.lease));
@@ -55,7 +52,7 @@ impl Store {
             };
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
-        let granted = self.give_to_next(id, before);
+        let granted = self.give_to_next(id);
         // Readers do not wait for each other.
         if granted.is_some()
             && !next_waits
@@ -86,7 +83,7 @@ impl Store {
             self.queue(client, id, grant, place, next.ahead);
         }
         if granted.is_none() && !is_free {
-            self.tell_of_less(id, before, 0);
+            self.tell_first(id);
         }
         if let Some(remaining) = kept {
             let tokens = self.tokens(id);

@@ -33,7 +33,7 @@ impl Store {
             places.filter(|queued| queued.silent_since.is_none() || queued.is(client, step.lease));
         match living.next() {
             Some(first) if !first.is(client, step.lease) => {
-                self.give_to_next(id, None);
+                self.give_to_next(id);
                 self.held_by(id).is_empty()
             }
             _ => true,
@@ -102,7 +102,7 @@ impl Store {
             }
         }
         let ttl = if self.held_by(id).is_empty() {
-            self.give_to_next(id, None).or(Some(self.dead_after))
+            self.give_to_next(id).or(Some(self.dead_after))
         } else {
             let ends = rules(id.kind).ends(self.held_by(id));
             ends.map(|ends| ends.saturating_sub(self.clock))

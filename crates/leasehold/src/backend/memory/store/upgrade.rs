@@ -82,8 +82,7 @@ impl Store {
         }
         held.access = Access::Shared;
         held.holds = step.holds;
-        let ends = held.ends;
-        self.give_to_next(id, Some(ends));
+        self.give_to_next(id);
         if before == Access::Exclusive {
             self.tell_all(id);
         }

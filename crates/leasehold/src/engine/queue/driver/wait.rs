@@ -4,6 +4,7 @@ use std::{pin::pin, time::Duration};
 
 use super::{Driver, Step};
 use crate::{
+    clock::Tick,
     engine::queue::{Locked, Phase, Subscription},
     kind::Access,
 };
@@ -134,43 +135,56 @@ impl Driver<'_> {
 
     /// Waits for a wake-up, at most this long.
     pub(super) async fn wait(&mut self, pause: Pause) -> Step {
-        let mut wake = pin!(self.queue.driver_wake().notified());
-        {
-            let mut state = self.queue.lock();
-            if state.remote().granted {
-                return Step::Ask;
-            }
-            // It sleeps for one that waits on. If the first asks only once, the server has not been asked for it yet.
-            state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
-            // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
-            let first = state.first_live_waiter().map(|first| first.terms());
-            let unsaid = state.is_unsaid(state.number());
-            if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
-                return Step::Ask;
-            }
-            // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
-            wake.as_mut().enable();
-            state.phase = Phase::WaitingRemote;
-        }
-        match pause {
-            Pause::For(pause) => tokio::select! {
-                biased;
-                () = wake => {}
-                () = self.core.sleep(pause) => {}
-            },
-            Pause::UntilTold { left, foreign } => {
-                // Only now that it waits, since the keeper asks for those.
-                if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
-                    lineup.waits(self.core, left, foreign);
+        let mut until = match pause {
+            Pause::For(pause) => self.core.clock.now().after(pause),
+            Pause::UntilTold { .. } => Tick::MAX,
+        };
+        loop {
+            let mut wake = pin!(self.queue.driver_wake().notified());
+            {
+                let mut state = self.queue.lock();
+                if state.remote().granted {
+                    return Step::Ask;
                 }
-                wake.await;
+                // It sleeps for one that waits on. If the first asks only once, the server has not been asked for it yet.
+                state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
+                // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
+                let first = state.first_live_waiter().map(|first| first.terms());
+                let unsaid = state.is_unsaid(state.number());
+                if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
+                    return Step::Ask;
+                }
+                // The message may be late: it only brings the next look nearer.
+                if let Some(ends) = state.remote().watched.take() {
+                    until = until.min(ends.after(AFTER_THE_END));
+                }
+                // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
+                wake.as_mut().enable();
+                state.phase = Phase::WaitingRemote;
+            }
+            match pause {
+                Pause::For(_) => tokio::select! {
+                    biased;
+                    () = wake => {}
+                    () = self.core.sleep(until.since(self.core.clock.now())) => {}
+                },
+                Pause::UntilTold { left, foreign } => {
+                    // Only now that it waits, since the keeper asks for those.
+                    if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+                        lineup.waits(self.core, left, foreign);
+                    }
+                    wake.await;
+                }
+            }
+            let mut state = self.queue.lock();
+            if state.driver != self.number {
+                return Step::Exit;
+            }
+            state.phase = Phase::InFlight(None);
+            let is_listening = state.is_listening();
+            if state.remote().watched.is_none() || !is_listening {
+                return Step::Ask;
             }
         }
-        let mut state = self.queue.lock();
-        if state.driver != self.number {
-            return Step::Exit;
-        }
-        state.phase = Phase::InFlight(None);
-        Step::Ask
     }
 }

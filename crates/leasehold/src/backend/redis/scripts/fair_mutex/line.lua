@@ -181,7 +181,6 @@ end
 
 -- Passes the lock on to the next, if there is one; returns as `pass_to`. An error comes before those in `from` are taken out of it.
 local function pass_on(from)
-  local before, length = call('PTTL', KEYS[1]), call('LLEN', KEYS[2])
   local owner, place, left = next_in_line()
   if from then
     take_out(from)
@@ -190,7 +189,7 @@ local function pass_on(from)
     local ms, ours = pass_to(owner, place, left)
     if ms then
       if ours then
-        wake_for_less(KEYS[2], grants, ms, before, length - call('LLEN', KEYS[2]), KEYS[5] .. ':looks')
+        tell_first(KEYS[2], grants, ms)
       end
       return ms, ours
     end

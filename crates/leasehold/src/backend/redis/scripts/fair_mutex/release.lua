@@ -31,7 +31,7 @@ if not holds then
   if ttl == -2 then
     pass_on()
   elseif ttl then
-    wake_for_less(KEYS[2], grants, ttl, ttl, 1, KEYS[5] .. ':looks')
+    tell_first(KEYS[2], grants, ttl)
   end
   return { 0, 0 }
 end

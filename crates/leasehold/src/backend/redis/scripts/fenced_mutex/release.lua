@@ -47,8 +47,7 @@ if call('HEXISTS', KEYS[1], owner) == 0 then
     return { 3, call('PTTL', KEYS[1]), first, count }
   end
   if moved and waiting > 0 then
-    local ttl = call('PTTL', KEYS[1])
-    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, 1)
+    tell_first(KEYS[2], ARGV[3], call('PTTL', KEYS[1]))
   end
   return { 0, 0 }
 end
@@ -81,7 +80,7 @@ local granted, sooner
 if is_passed_on and first then
   granted, sooner = give_to_next({ owner }, ARGV[3], string.format(' %.0f %d', first, count))
 end
-if sooner and is_heard_beside(places, owner, ARGV[2], ARGV[5], ARGV[3]) then
+if sooner and others > waiting then
   -- Redisson's waiters, and those of the mutex, sleep by the end of before: they look, as they would after Redisson's unlock.
   pcall('PUBLISH', ARGV[2], '0')
 end

@@ -21,10 +21,11 @@ end
 if #owners == 0 then
   return owners
 end
-local places = call('LRANGE', KEYS[2], 0, -1)
-if #places > 0 and is_queues_turn(count_others(ARGV[1], 0, #places), #places) then
+local waiting = call('LLEN', KEYS[2])
+local others = count_others(ARGV[1], 0, waiting)
+if waiting > 0 and is_queues_turn(others, waiting) then
   local granted, sooner = give_to_next(owners, ARGV[2])
-  if sooner and is_heard_beside(places, '', ARGV[1], 0, ARGV[2]) then
+  if sooner and others > waiting then
     pcall('PUBLISH', ARGV[1], '0') -- as in release.lua
   end
   if granted then

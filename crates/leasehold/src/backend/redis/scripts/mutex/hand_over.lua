@@ -41,9 +41,8 @@ end
 -- those in `from` are taken out; after nil the name may be free already.
 local function give_to_next(from, grants, tokens)
   local before = call('PTTL', KEYS[1])
-  local place, moved = call('LPOP', KEYS[2]), 0
+  local place = call('LPOP', KEYS[2])
   while place do
-    moved = moved + 1
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     if owner and not is_given_up(owner) and hears(grants .. client) then
       if from then
@@ -57,7 +56,8 @@ local function give_to_next(from, grants, tokens)
       local told = pcall('PUBLISH', grants .. client, place .. (tokens or ''))
       if type(told) == 'number' and told > 0 then
         local left = tonumber(lease_ms)
-        return left, wake_for_less(KEYS[2], grants, left, before, moved)
+        tell_first(KEYS[2], grants, left)
+        return left, before == -1 or left < before
       end
       call('HDEL', KEYS[1], owner)
     end

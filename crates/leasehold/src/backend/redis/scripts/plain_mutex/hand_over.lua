@@ -22,9 +22,8 @@ end
 -- and so the ask that it answers (B3). Returns the length of the lease, or nil if there is none: then call `free`.
 local function give_to_next(grants)
   local before = call('PTTL', KEYS[1])
-  local place, moved = call('LPOP', KEYS[2]), 0
+  local place = call('LPOP', KEYS[2])
   while place do
-    moved = moved + 1
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     if owner and not is_given_up(owner) and hears(grants .. client) then
       if not write(owner, lease_ms) then
@@ -34,7 +33,8 @@ local function give_to_next(grants)
       local told = pcall('PUBLISH', grants .. client, place)
       if type(told) == 'number' and told > 0 then
         local left = tonumber(lease_ms)
-        return left, wake_for_less(KEYS[2], grants, left, before, moved)
+        tell_first(KEYS[2], grants, left)
+        return left, before == -1 or left < before
       end
     end
     place = call('LPOP', KEYS[2])

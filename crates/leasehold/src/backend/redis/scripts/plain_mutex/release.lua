@@ -40,8 +40,7 @@ if holder ~= owner then
     return { 3, call('PTTL', KEYS[1]) }
   end
   if moved and waiting > 0 then
-    local ttl = call('PTTL', KEYS[1])
-    wake_for_less(KEYS[2], ARGV[3], ttl, ttl, 1)
+    tell_first(KEYS[2], ARGV[3], call('PTTL', KEYS[1]))
   end
   return { 0, 0 }
 end

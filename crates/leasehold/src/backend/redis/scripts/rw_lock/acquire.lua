@@ -172,6 +172,6 @@ if free and not is_writer(field) and call('EXISTS', KEYS[3]) == 1 then
 end
 if found.mode == 'read' and is_upgradeable(field) and #found.live > 0 then
   -- Those that wait for the right to upgrade were told of the readers' end.
-  _G.pcall(function() wake_for_less(KEYS[3], ARGV[5], tonumber(ARGV[2]), found.left, 0) end)
+  _G.pcall(function() tell_first(KEYS[3], ARGV[5], tonumber(ARGV[2])) end)
 end
 return { 1, tonumber(ARGV[2]) }

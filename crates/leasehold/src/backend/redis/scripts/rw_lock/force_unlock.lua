@@ -25,10 +25,11 @@ if #fields == 0 then
   return fields
 end
 leave(all.live, all)
-local places = call('LRANGE', KEYS[3], 0, -1)
-if #places > 0 and is_queues_turn(count_others(ARGV[1], 0, #places), #places) then
+local waiting = call('LLEN', KEYS[3])
+local others = count_others(ARGV[1], 0, waiting)
+if waiting > 0 and is_queues_turn(others, waiting) then
   local granted, _, sooner = give_to_next(ARGV[2])
-  if sooner and is_heard_beside(places, '', ARGV[1], 0, ARGV[2]) then
+  if sooner and others > waiting then
     wake_late_comers(ARGV[1]) -- as in release.lua
   end
   if granted then

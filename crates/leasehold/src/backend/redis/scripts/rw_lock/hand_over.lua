@@ -160,7 +160,7 @@ end
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants, before)
-  local given, holders, writes, at, moved, shortest = nil, stay, false, 0, 0, math.huge
+  local given, holders, writes, at, shortest = nil, stay, false, 0, math.huge
   may_upgrade = found.may ~= nil and staying(found.may) ~= nil
   local place = call('LINDEX', KEYS[3], at)
   while place do
@@ -169,7 +169,9 @@ local function give_to_next(grants, before)
     local fits = field and not hold_of(found, field) and judge(field, holders) or 'gone'
     local heard = fits == 'fits' and hears(grants .. client)
     if heard == nil then
-      tell_to_look(KEYS[3], grants, 1, math.huge)
+      for _, waits in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+        pcall('PUBLISH', grants .. (client_in(waits) or ''), '0')
+      end
       break
     elseif fits == 'last' then
       break
@@ -177,7 +179,6 @@ local function give_to_next(grants, before)
       at = at + 1
     else
       call('LREM', KEYS[3], 1, place)
-      moved = moved + 1
     end
     if heard and not is_given_up(field) then
       if not taken_out then
@@ -211,7 +212,9 @@ local function give_to_next(grants, before)
   local sooner
   if given then
     before = before or longest_that_leaves()
-    sooner = wake_for_less(KEYS[3], grants, math.min(shortest, soonest()), before, moved)
+    local left = math.min(shortest, soonest())
+    tell_first(KEYS[3], grants, left)
+    sooner = before == -1 or left < before
   end
   return given, given and not writes and not place, sooner
 end

@@ -65,7 +65,7 @@ if not held then
   end
   if made_way and waiting > 0 then
     local left = all.may and all.by[all.may].left or all.left
-    wake_for_less(KEYS[3], ARGV[3], left, left, 1)
+    tell_first(KEYS[3], ARGV[3], left)
   end
   return { 0, 0 }
 end
@@ -104,7 +104,7 @@ if stay > 0 or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
   granted, readers, sooner = give_to_next(ARGV[3])
 end
-if sooner and stay == 0 and is_heard_beside(places, owner, ARGV[2], ARGV[5], ARGV[3]) then
+if sooner and stay == 0 and others > waiting then
   wake_late_comers(ARGV[2]) -- Redisson's waiters sleep by the end of before
 end
 if readers and goes_on and not next_waits and next_fits() and not take(next_field, ARGV[7], false) then
@@ -136,6 +136,6 @@ if all.mode ~= 'read' then
   pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
   wake_late_comers(ARGV[2])
 else
-  wake_for_less(KEYS[3], ARGV[3], soonest(), held.left, 0)
+  tell_first(KEYS[3], ARGV[3], soonest())
 end
 return kept or { 1, 0 }
