@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{SOON, World, int, rw::until_waiting_here, servers, soon};
+use common::{SOON, World, int, servers, soon};
 use leasehold::{Client, Status};
 use leasehold_testkit::{Lane, Proxy, Server, Way, wait_until_async};
 
@@ -223,71 +223,6 @@ async fn who_waits_hears_of_it_when_the_name_was_unlocked_by_force() {
             since.elapsed()
         );
         drop((first, last));
-    }
-}
-
-async fn three(world: &World) -> [Client; 3] {
-    [
-        world.client().await,
-        world.client().await,
-        world.client().await,
-    ]
-}
-
-fn in_time(world: &World, since: Instant) {
-    let late = since.elapsed();
-    assert!(late < AT_MOST, "{}: {late:?}", world.name());
-}
-
-/// A reader stays, so the end of the whole is far away: what is waited for is the end of the one that may upgrade.
-#[tokio::test]
-async fn who_waits_for_the_right_to_upgrade_hears_of_a_shorter_one() {
-    for world in World::all() {
-        for downgrades in [false, true] {
-            let (reader, [first, next, last]) = (world.client().await, three(&world).await);
-            let reads = reader.rw_lock("name").fixed_lease(2 * LONG).read();
-            let reads = reads.await.unwrap();
-            let held = first.rw_lock("name").fixed_lease(Duration::from_secs(8));
-            let held = held.upgradeable_read().await.unwrap();
-            let lock = next.rw_lock("name").fixed_lease(SHORT);
-            let dies = tokio::spawn(lock.upgradeable_read());
-            until_in_line(&next).await;
-            let waits = tokio::spawn(last.rw_lock("name").upgradeable_read());
-            until_in_line(&last).await;
-            last.heard().await;
-            let left = if downgrades {
-                Some(held.downgrade().await.unwrap())
-            } else {
-                held.release().await.unwrap();
-                None
-            };
-            let dead = soon("the next", dies).await.unwrap().unwrap();
-            let since = Instant::now();
-            drop(dead.detach());
-            let guard = soon("the last", waits).await.unwrap().unwrap();
-            in_time(&world, since);
-            drop((guard, left, reads));
-        }
-    }
-}
-
-#[tokio::test]
-async fn who_waits_to_upgrade_hears_of_a_reader_that_leaves_one_with_a_shorter_lease() {
-    for world in World::all() {
-        let [upgrades, reads, dies] = three(&world).await;
-        let may = upgrades.rw_lock("name").upgradeable_read().await.unwrap();
-        let long = reads.rw_lock("name").fixed_lease(LONG).read();
-        let long = long.await.unwrap();
-        let short = dies.rw_lock("name").fixed_lease(SHORT).read();
-        drop(short.await.unwrap().detach());
-        let since = Instant::now();
-        let waits = tokio::spawn(may.upgrade());
-        until_waiting_here(&upgrades, 1).await;
-        upgrades.heard().await;
-        long.release().await.unwrap();
-        let writes = soon("it writes", waits).await.unwrap().unwrap();
-        in_time(&world, since);
-        drop(writes);
     }
 }
 

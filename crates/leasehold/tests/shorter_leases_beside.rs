@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{SOON, World, int, servers, soon};
-use leasehold::{Client, MemoryServer, RwPolicy};
+use leasehold::{Client, MemoryServer};
 use leasehold_testkit::{Server, wait_until_async};
 
 const LONG: Duration = Duration::from_secs(25);
@@ -364,52 +364,5 @@ async fn a_reader_that_may_tell_none_leaves_the_queue_as_it_is() {
             wait.abort();
         }
         drop(held);
-    }
-}
-
-/// A writer gives up, behind which two wait for the right to upgrade, or one, while another went ahead of the writer. The one that gets
-/// it dies under a short lease. The other had been told of the reader's long one.
-#[tokio::test]
-async fn who_waits_for_the_right_to_upgrade_hears_of_it_as_a_writer_gives_up() {
-    for world in World::all() {
-        for ahead in [false, true] {
-            let connect = async || world.builder().connect().await.unwrap();
-            let (reads, writes) = (connect().await, connect().await);
-            let (dies, waits) = (connect().await, connect().await);
-            let held = reads.rw_lock("name").fixed_lease(LONG).read();
-            let held = held.await.unwrap();
-            let gives_up = tokio::spawn(writes.rw_lock("name").write());
-            until_in_line(&writes).await;
-            let lock = dies.rw_lock("name").fixed_lease(2 * SHORT);
-            let last = waits.rw_lock("name").fixed_lease(LONG);
-            let (first, last) = if ahead {
-                let last = tokio::spawn(last.upgradeable_read());
-                until_in_line(&waits).await;
-                let lock = lock.policy(RwPolicy::PreferReaders);
-                (tokio::spawn(lock.upgradeable_read()), last)
-            } else {
-                let first = tokio::spawn(lock.upgradeable_read());
-                until_in_line(&dies).await;
-                let last = tokio::spawn(last.upgradeable_read());
-                until_in_line(&waits).await;
-                (first, last)
-            };
-            waits.heard().await;
-            let first = if ahead {
-                let first = soon("the first", first).await.unwrap().unwrap();
-                gives_up.abort();
-                first
-            } else {
-                gives_up.abort();
-                soon("the first", first).await.unwrap().unwrap()
-            };
-            let since = Instant::now();
-            drop(first.detach());
-            let guard = soon("the other", last).await.unwrap().unwrap();
-            let late = since.elapsed();
-            let case = format!("{}, ahead: {ahead}", world.name());
-            assert!(late < AT_MOST, "{case}: {late:?}");
-            drop((guard, held));
-        }
     }
 }
