@@ -278,12 +278,6 @@ impl World {
                 .outlived
                 .extend(leases.map(|lease| (client, lease)));
         }
-        let upgraded = release::upgraded_by(&asked.request.lock());
-        if stray && upgraded.is_some_and(|of| self.watch.outlived.contains(&(client, of))) {
-            // It upgrades a hold that another such copy has brought back, and may take a place for that.
-            let leases = asked.about.iter().map(|(_, lease)| (client, *lease));
-            self.watch.outlived.extend(leases);
-        }
         if stray && asked.kind == Kind::Acquire {
             self.watch.brings_back(asked, &before);
         }

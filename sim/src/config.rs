@@ -7,7 +7,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{LockKind, RwPolicy};
+use leasehold::LockKind;
 
 use crate::{dice::mix, styles};
 
@@ -91,8 +91,6 @@ pub struct Config {
     /// Which kind of lock this world is about, and how many permits it has.
     pub kind: LockKind,
     pub permits: u32,
-    /// The order in which those that wait for a read-write lock are let in.
-    pub policy: RwPolicy,
     pub clients: u8,
     pub names: u8,
     pub tasks: u8,
@@ -141,7 +139,6 @@ impl Config {
             seed,
             kind: LockKind::Mutex,
             permits: 1,
-            policy: RwPolicy::Phase,
             clients: u8::try_from(clients).unwrap_or(2),
             names: if r.f64() < 0.8 { 1 } else { r.u8(2..=3) },
             tasks: r.u8(1..=3),
@@ -186,11 +183,6 @@ impl Config {
             _ => LockKind::LeasedSemaphore,
         };
         config.permits = r.u32(1..=4);
-        config.policy = match r.u32(0..6) {
-            0 => RwPolicy::PreferReaders,
-            1 => RwPolicy::PreferWriters,
-            _ => RwPolicy::Phase,
-        };
         if config.kind == LockKind::Mutex {
             // Of their own randomness as well.
             config.kind = match Rng::with_seed(mix(seed, 0x0050_1A14)).u32(0..12) {

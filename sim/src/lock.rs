@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
     Client, Error, FairMutex, FencedMutex, Guard, Handoff, LeasedSemaphore, LockKind, Mutex, Owner,
-    Part, PlainMutex, RwLock, RwPolicy, Semaphore, SpinMutex, Status,
+    Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
 };
 
 /// A lock, and the operation on it.
@@ -14,7 +14,6 @@ pub enum Lock {
     Fenced(FencedMutex),
     Read(RwLock),
     Write(RwLock),
-    Upgradeable(RwLock),
     Permits(LeasedSemaphore, u32),
     Plain(PlainMutex),
     Spin(SpinMutex),
@@ -31,7 +30,6 @@ macro_rules! each {
             Lock::Fenced($inner) => Lock::Fenced($changed),
             Lock::Read($inner) => Lock::Read($changed),
             Lock::Write($inner) => Lock::Write($changed),
-            Lock::Upgradeable($inner) => Lock::Upgradeable($changed),
             Lock::Permits($inner, count) => Lock::Permits($changed, count),
             Lock::Plain($inner) => Lock::Plain($changed),
             Lock::Spin($inner) => Lock::Spin($changed),
@@ -44,20 +42,12 @@ macro_rules! each {
 
 impl Lock {
     /// `want` chooses: to read or to write, or how many of so many permits.
-    pub fn of(
-        client: &Client,
-        kind: LockKind,
-        name: &str,
-        want: u32,
-        permits: u32,
-        policy: RwPolicy,
-    ) -> Lock {
+    pub fn of(client: &Client, kind: LockKind, name: &str, want: u32, permits: u32) -> Lock {
         match kind {
             LockKind::RwLock => {
-                let lock = client.rw_lock(name).policy(policy);
+                let lock = client.rw_lock(name);
                 match want {
                     0 | 3 | 6 => Lock::Write(lock),
-                    1 | 4 => Lock::Upgradeable(lock),
                     _ => Lock::Read(lock),
                 }
             }
@@ -81,7 +71,6 @@ impl Lock {
             }
             Lock::Read(_) => ", to read".to_owned(),
             Lock::Write(_) => ", to write".to_owned(),
-            Lock::Upgradeable(_) => ", to read and upgrade".to_owned(),
             Lock::Permits(_, count) | Lock::Count(_, count) => format!(", {count} permits"),
         }
     }
@@ -115,8 +104,7 @@ impl Lock {
             Lock::Mutex(lock) => lock.into(),
             Lock::Fenced(lock) => lock.into(),
             Lock::Read(lock) => lock.read_part(),
-            // Parts do not upgrade.
-            Lock::Write(lock) | Lock::Upgradeable(lock) => lock.write_part(),
+            Lock::Write(lock) => lock.write_part(),
             Lock::Permits(lock, count) => lock.part(*count),
             Lock::Count(..) => unreachable!("no part is a semaphore without leases"),
             Lock::Plain(lock) => lock.into(),
@@ -132,7 +120,6 @@ impl Lock {
             Lock::Fenced(lock) => Some(Lock::Fenced(lock.owned_by(owner))),
             Lock::Read(lock) => Some(Lock::Read(lock.owned_by(owner))),
             Lock::Write(lock) => Some(Lock::Write(lock.owned_by(owner))),
-            Lock::Upgradeable(lock) => Some(Lock::Upgradeable(lock.owned_by(owner))),
             Lock::Plain(lock) => Some(Lock::Plain(lock.owned_by(owner))),
             Lock::Spin(lock) => Some(Lock::Spin(lock.owned_by(owner))),
             Lock::Fair(lock) => Some(Lock::Fair(lock.owned_by(owner))),
@@ -146,9 +133,6 @@ impl Lock {
             Lock::Fenced(lock) => Box::pin(async move { lock.lock().await.map(Guard::erased) }),
             Lock::Read(lock) => Box::pin(async move { lock.read().await.map(Guard::erased) }),
             Lock::Write(lock) => Box::pin(async move { lock.write().await.map(Guard::erased) }),
-            Lock::Upgradeable(lock) => {
-                Box::pin(async move { lock.upgradeable_read().await.map(Guard::erased) })
-            }
             Lock::Permits(lock, count) => {
                 Box::pin(async move { lock.acquire_many(count).await.map(Guard::erased) })
             }
@@ -167,9 +151,6 @@ impl Lock {
             Lock::Fenced(lock) => Box::pin(async move { erased(lock.try_lock().await) }),
             Lock::Read(lock) => Box::pin(async move { erased(lock.try_read().await) }),
             Lock::Write(lock) => Box::pin(async move { erased(lock.try_write().await) }),
-            Lock::Upgradeable(lock) => {
-                Box::pin(async move { erased(lock.try_upgradeable_read().await) })
-            }
             Lock::Permits(lock, count) => {
                 Box::pin(async move { erased(lock.try_acquire_many(count).await) })
             }
@@ -188,9 +169,6 @@ impl Lock {
             Lock::Fenced(lock) => Box::pin(async move { erased(lock.try_lock_for(wait).await) }),
             Lock::Read(lock) => Box::pin(async move { erased(lock.try_read_for(wait).await) }),
             Lock::Write(lock) => Box::pin(async move { erased(lock.try_write_for(wait).await) }),
-            Lock::Upgradeable(lock) => {
-                Box::pin(async move { erased(lock.try_upgradeable_read_for(wait).await) })
-            }
             Lock::Permits(lock, count) => {
                 Box::pin(async move { erased(lock.try_acquire_many_for(count, wait).await) })
             }
@@ -207,7 +185,7 @@ impl Lock {
         match self {
             Lock::Mutex(lock) => lock.status().await,
             Lock::Fenced(lock) => lock.status().await,
-            Lock::Read(lock) | Lock::Write(lock) | Lock::Upgradeable(lock) => lock.status().await,
+            Lock::Read(lock) | Lock::Write(lock) => lock.status().await,
             Lock::Permits(lock, _) => lock.status().await,
             Lock::Plain(lock) => lock.status().await,
             Lock::Spin(lock) => lock.status().await,
@@ -220,9 +198,7 @@ impl Lock {
         match self {
             Lock::Mutex(lock) => lock.force_unlock().await,
             Lock::Fenced(lock) => lock.force_unlock().await,
-            Lock::Read(lock) | Lock::Write(lock) | Lock::Upgradeable(lock) => {
-                lock.force_unlock().await
-            }
+            Lock::Read(lock) | Lock::Write(lock) => lock.force_unlock().await,
             Lock::Permits(lock, _) => lock.force_unlock().await,
             Lock::Plain(lock) => lock.force_unlock().await,
             Lock::Spin(lock) => lock.force_unlock().await,

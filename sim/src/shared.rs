@@ -14,7 +14,7 @@ use crate::{config::Config, dice::Dice};
 #[derive(Clone, Debug)]
 pub struct Visible {
     pub id: u64,
-    /// Since when: it came then, or was upgraded or downgraded.
+    /// Since when: it came then, or was downgraded.
     pub since: u64,
     pub writes: bool,
     pub name: u8,

@@ -148,8 +148,7 @@ impl Task {
     fn any(&self, name: u8) -> Lock {
         let name = NAMES[usize::from(name)];
         let config = &self.config;
-        let (permits, policy) = (config.permits, config.policy);
-        Lock::of(&self.client, config.kind, name, 0, permits, policy)
+        Lock::of(&self.client, config.kind, name, 0, config.permits)
     }
 
     /// The lock with this task's terms, and in words.
@@ -172,8 +171,7 @@ impl Task {
             _ => r.u32(0..12),
         };
         let called = NAMES[usize::from(name)];
-        let (permits, policy) = (config.permits, config.policy);
-        let mut lock = Lock::of(&self.client, config.kind, called, want, permits, policy);
+        let mut lock = Lock::of(&self.client, config.kind, called, want, config.permits);
         let mut terms = format!("{lease_of:?}{}", lock.in_words());
         lock = if fixed {
             terms += " fixed";
@@ -337,8 +335,7 @@ impl Task {
             }
         }
         let guarded = match lock {
-            Lock::Upgradeable(_) => self.change(r, guarded, true).await,
-            Lock::Write(_) => self.change(r, guarded, false).await,
+            Lock::Write(_) => self.change(r, guarded).await,
             _ => Some(guarded),
         };
         if let Some(guarded) = guarded {

@@ -283,13 +283,6 @@ async fn every_kind_is_looked_at_and_taken_away() {
     assert_eq!(status["kind"], "rw_lock");
     assert_eq!(status["holders"].as_array().unwrap().len(), 2, "{status}");
     assert_eq!(status["holders"][0]["access"], "shared");
-    let may = one.rw_lock("index").upgradeable_read().await.unwrap();
-    let status = json(&server, &["status", "index"]);
-    assert_eq!(status["holders"][0]["access"], "upgradeable");
-    let mut look = leasehold(&server.url());
-    let shown = stdout(&look.args(["status", "index"]).output().unwrap());
-    assert!(shown.contains("become the writer"), "{shown}");
-    drop(may);
     let status = json(&server, &["status", "--kind", "leased", "reports"]);
     assert_eq!(
         (

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::{
     durations::humane,
     error::{Error, Invalid},
-    kind::Access,
     name::check_prefix,
 };
 pub(crate) use backoff::{Backoff, check_backoff};
@@ -112,48 +111,6 @@ impl Default for Handoff {
     /// make no other process wait longer than one of them and 20 ms.
     fn default() -> Self {
         Handoff::new(64, Duration::from_millis(20))
-    }
-}
-
-/// The order in which those that wait for an [`RwLock`](crate::RwLock) are let in. A setting of the handle: it says how the requests
-/// made through this handle line up, in this process and among the processes of ours.
-///
-/// Redisson's readers and writers look at no queue: they race as they do among themselves, and no setting of ours changes that.
-///
-/// # Examples
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-/// use leasehold::{Client, RwPolicy};
-///
-/// let client = Client::connect("memory:").await?;
-/// let lock = client.rw_lock("catalogue").policy(RwPolicy::PreferReaders);
-/// let one = lock.read().await?;
-/// let writer = tokio::spawn(lock.write()); // waits for the reader
-/// let two = lock.read().await?; // does not wait for the writer
-/// drop((one, two));
-/// writer.await.unwrap()?.release().await?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RwPolicy {
-    /// By turns, in the order in which they came: a writer alone, then all readers that came before the next writer. Neither starves.
-    #[default]
-    Phase,
-    /// A reader waits for no writer that waits, only for one that writes. Readers that never end keep writers out for good.
-    PreferReaders,
-    /// A writer waits in front of all readers that wait. Writers that never end keep readers out for good.
-    PreferWriters,
-}
-
-impl RwPolicy {
-    /// Whether a request goes ahead of those that wait for the other access.
-    pub(crate) fn prefers(self, access: Access) -> bool {
-        match access {
-            Access::Shared | Access::Upgradeable => self == RwPolicy::PreferReaders,
-            Access::Exclusive => self == RwPolicy::PreferWriters,
-            _ => false,
-        }
     }
 }
 

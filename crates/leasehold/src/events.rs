@@ -44,7 +44,7 @@ use crate::{
 /// - Guards that share a hold are one: the readers of this process that share a lease, re-entries, and
 ///   [`read`](crate::WriteGuard::read) under a writer. It starts with the first of them, and ends with the last.
 /// - Each guard of a semaphore has a hold of its own, with however many permits. A multi-lock has one for each part.
-/// - An upgrade or a downgrade goes on with the hold.
+/// - A downgrade goes on with the hold.
 /// - A guard that is dropped is released in the background, and its end is told when the server has answered. So an end may come
 ///   later than the next start of another name.
 /// - `max_hold` and a fixed lease that ends by itself end as [`Lost`](EventKind::Lost), with the reason.

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::owner::LeaseId;
-
 /// A kind of lock.
 ///
 /// Locks of different kinds do not exclude each other: all clients that contend for one name must use one kind.
@@ -99,11 +97,6 @@ pub enum Access {
     Shared,
     /// This many permits.
     Permits(u16),
-    /// Together with others that share it, and with no second one of this sort: it may become exclusive.
-    Upgradeable,
-    /// The access of no hold: a request to make the upgradeable hold of this lease id exclusive.
-    #[doc(hidden)]
-    Upgrade(u64),
 }
 
 impl Access {
@@ -111,30 +104,13 @@ impl Access {
     pub(crate) fn wants_no_less_than(self, asked: Access) -> bool {
         match (self, asked) {
             (Access::Permits(count), Access::Permits(asked)) => count >= asked,
-            (Access::Upgrade(_), asked) => matches!(asked, Access::Upgrade(_)),
             (Access::Exclusive, _) => true,
             (Access::Shared, asked) => asked == Access::Shared,
-            (Access::Upgradeable, asked) => {
-                matches!(asked, Access::Shared | Access::Upgradeable)
-            }
             _ => false,
         }
     }
 
     pub(crate) fn is_exclusive(self) -> bool {
         self == Access::Exclusive
-    }
-
-    /// Whether its waiter keeps out readers that come later.
-    pub(crate) fn keeps_readers_out(self) -> bool {
-        matches!(self, Access::Exclusive | Access::Upgrade(_))
-    }
-
-    /// The hold that it is to upgrade, if it is a request to do so.
-    pub(crate) fn upgrades(self) -> Option<LeaseId> {
-        match self {
-            Access::Upgrade(lease) => Some(lease.into()),
-            _ => None,
-        }
     }
 }

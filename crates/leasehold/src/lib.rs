@@ -116,7 +116,7 @@ pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
 pub use config::{
     CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, LINGER_DEFAULT,
-    OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, RwPolicy, TOKEN_RETENTION_DEFAULT,
+    OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener};
@@ -126,8 +126,7 @@ pub use locks::{
     Detached, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex, FencedMutexGuard,
     FencedStore, Guard, Latch, LeasedSemaphore, MultiGuard, MultiLock, Mutex, MutexGuard, Part,
     Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard, PlainPermit, Read, ReadGuard, RwLock,
-    Semaphore, SemaphoreGuard, Spin, SpinMutex, SpinMutexGuard, Upgradeable, UpgradeableGuard,
-    Write, WriteGuard,
+    Semaphore, SemaphoreGuard, Spin, SpinMutex, SpinMutexGuard, Write, WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, QueuedClient, Status};

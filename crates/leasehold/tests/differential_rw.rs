@@ -6,10 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::differential::{self, CLIENTS, Play, rounded, told};
-use leasehold::{
-    Client, ClientBuilder, Error, Handoff, ReadGuard, Released, RwLock, RwPolicy, UpgradeableGuard,
-    WriteGuard,
-};
+use leasehold::{Client, ClientBuilder, Error, Handoff, ReadGuard, Released, RwLock, WriteGuard};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
@@ -18,7 +15,6 @@ use tokio::task::JoinHandle;
 enum Want {
     Read,
     Write,
-    Upgradeable,
 }
 
 /// What can be done. Numbers pick among what there is at that moment.
@@ -27,24 +23,17 @@ enum Step {
     Try {
         client: usize,
         want: Want,
-        policy: RwPolicy,
         fixed: bool,
     },
     /// In the background.
     Wait {
         client: usize,
         want: Want,
-        policy: RwPolicy,
-    },
-    /// In the background, if it is a guard that may.
-    Upgrade {
-        guard: usize,
-        wait: bool,
     },
     Downgrade {
         guard: usize,
     },
-    /// Under a guard that writes or may upgrade.
+    /// Under a guard that writes.
     Read {
         guard: usize,
     },
@@ -76,20 +65,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (client, some) = (0..CLIENTS, 0..8_usize);
     let want = prop_oneof![
         4 => Just(Want::Read),
-        4 => Just(Want::Write),
-        3 => Just(Want::Upgradeable)
+        4 => Just(Want::Write)
     ];
-    let policy = prop_oneof![
-        6 => Just(RwPolicy::Phase),
-        1 => Just(RwPolicy::PreferReaders),
-        1 => Just(RwPolicy::PreferWriters)
-    ];
-    let asked = (client.clone(), want, policy);
+    let asked = (client.clone(), want);
     let step = prop_oneof![
         4 => (asked.clone(), any::<bool>())
-            .prop_map(|((client, want, policy), fixed)| Step::Try { client, want, policy, fixed }),
-        8 => asked.prop_map(|(client, want, policy)| Step::Wait { client, want, policy }),
-        4 => (some.clone(), any::<bool>()).prop_map(|(guard, wait)| Step::Upgrade { guard, wait }),
+            .prop_map(|((client, want), fixed)| Step::Try { client, want, fixed }),
+        8 => asked.prop_map(|(client, want)| Step::Wait { client, want }),
         2 => some.clone().prop_map(|guard| Step::Downgrade { guard }),
         2 => some.clone().prop_map(|guard| Step::Read { guard }),
         2 => some.clone().prop_map(|waiter| Step::Abort { waiter }),
@@ -108,7 +90,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 enum Held {
     Read(ReadGuard),
     Write(WriteGuard),
-    Upgradeable(UpgradeableGuard),
 }
 
 macro_rules! either {
@@ -116,7 +97,6 @@ macro_rules! either {
         match $held {
             Held::Read($guard) => $done,
             Held::Write($guard) => $done,
-            Held::Upgradeable($guard) => $done,
         }
     };
 }
@@ -143,7 +123,6 @@ impl Held {
         let does = match self {
             Held::Read(_) => "reads",
             Held::Write(_) => "writes",
-            Held::Upgradeable(_) => "may upgrade",
         };
         format!("{does}, valid: {valid}, {}", rounded(left))
     }
@@ -152,7 +131,6 @@ impl Held {
         Ok(match want {
             Want::Read => Held::Read(lock.read().await?),
             Want::Write => Held::Write(lock.write().await?),
-            Want::Upgradeable => Held::Upgradeable(lock.upgradeable_read().await?),
         })
     }
 
@@ -160,7 +138,6 @@ impl Held {
         Ok(match want {
             Want::Read => lock.try_read().await?.map(Held::Read),
             Want::Write => lock.try_write().await?.map(Held::Write),
-            Want::Upgradeable => lock.try_upgradeable_read().await?.map(Held::Upgradeable),
         })
     }
 }
@@ -180,37 +157,11 @@ impl Game {
         self.clients[client].rw_lock(&self.name)
     }
 
-    async fn upgrade(&mut self, guard: usize, wait: bool) -> String {
-        let (client, held) = self.guards.remove(guard);
-        let Held::Upgradeable(may) = held else {
-            self.guards.insert(guard, (client, held));
-            return String::new();
-        };
-        if wait && !self.may_wait(client) {
-            self.guards.insert(guard, (client, Held::Upgradeable(may)));
-            return String::new();
-        }
-        if wait {
-            let upgrade = async move { may.upgrade().await.map(Held::Write) };
-            self.waiters.push((client, tokio::spawn(upgrade)));
-            return String::new();
-        }
-        let upgraded = may.try_upgrade().await;
-        let done = upgraded.as_ref().map(Result::is_ok);
-        let done = done.map_err(Clone::clone);
-        if let Ok(upgraded) = upgraded {
-            let held = upgraded.map_or_else(Held::Upgradeable, Held::Write);
-            self.guards.insert(guard, (client, held));
-        }
-        told(done)
-    }
-
     async fn downgrade(&mut self, guard: usize) -> String {
         let (client, held) = self.guards.remove(guard);
         let reads = match held {
             Held::Read(reads) => Ok(reads),
             Held::Write(writes) => writes.downgrade().await,
-            Held::Upgradeable(may) => may.downgrade().await,
         };
         self.keep(client, reads.map(|reads| Some(Held::Read(reads))))
     }
@@ -221,7 +172,6 @@ impl Game {
         let reads = match held {
             Held::Read(reads) => reads.reenter(),
             Held::Write(writes) => writes.read(),
-            Held::Upgradeable(may) => may.read(),
         };
         self.keep(client, reads.map(|reads| Some(Held::Read(reads))))
     }
@@ -264,32 +214,23 @@ impl Play for Game {
             Step::Try {
                 client,
                 want,
-                policy,
                 fixed,
             } => {
-                let mut lock = self.lock(client).policy(policy);
+                let mut lock = self.lock(client);
                 if fixed {
                     lock = lock.fixed_lease(Duration::from_secs(20));
                 }
                 let guard = Held::attempt(&lock, want).await;
                 self.keep(client, guard)
             }
-            Step::Wait {
-                client,
-                want,
-                policy,
-            } => {
+            Step::Wait { client, want } => {
                 if !self.may_wait(client) {
                     return String::new();
                 }
-                let waits = Held::wait(self.lock(client).policy(policy), want);
+                let waits = Held::wait(self.lock(client), want);
                 self.waiters.push((client, tokio::spawn(waits)));
                 String::new()
             }
-            Step::Upgrade { guard, wait } => match self.pick(guard) {
-                Some(guard) => self.upgrade(guard, wait).await,
-                None => String::new(),
-            },
             Step::Downgrade { guard } => match self.pick(guard) {
                 Some(guard) => self.downgrade(guard).await,
                 None => String::new(),

@@ -162,15 +162,10 @@ async fn guards_that_share_a_hold_are_one() {
     drop(inner);
     assert!(matches!(end(&mut events).await, EventKind::Released { .. }));
 
-    let reads = lock.upgradeable_read().await.unwrap();
-    let writes = reads.upgrade().await.unwrap();
+    let writes = lock.write().await.unwrap();
     let reads = writes.downgrade().await.unwrap();
     reads.release().await.unwrap();
-    assert_eq!(
-        told(&mut events),
-        ["acquired", "released"],
-        "up- and downgrades"
-    );
+    assert_eq!(told(&mut events), ["acquired", "released"], "downgrades");
 
     let semaphore = client.leased_semaphore("permits");
     semaphore.try_set_permits(5).await.unwrap();
@@ -283,7 +278,7 @@ async fn work(world: &World, clients: &[Client], seed: u64, steps: u32) {
         let client = &clients[random.usize(..clients.len())];
         let row = ROWS[random.usize(..ROWS.len())];
         let kind = match row {
-            Row::Read | Row::Write | Row::Upgradeable => "rw".to_owned(),
+            Row::Read | Row::Write => "rw".to_owned(),
             // Names that they share.
             Row::Multi | Row::Spin => "Mutex".to_owned(),
             other => format!("{other:?}"),
@@ -330,9 +325,6 @@ async fn work(world: &World, clients: &[Client], seed: u64, steps: u32) {
             (5, guard) => drop(guard.release().now_or_never()), // begun, and dropped
             (6, AnyGuard::Write(guard)) => {
                 let _ = tokio::time::timeout(patience, guard.downgrade()).await;
-            }
-            (6, AnyGuard::Upgradeable(guard)) => {
-                let _ = tokio::time::timeout(patience, guard.try_upgrade_for(patience)).await;
             }
             (_, guard) => drop(guard.release().await),
         }

@@ -169,7 +169,6 @@ fn refused_within(client: &Client, owner: &Owner) -> Vec<(&'static str, [Asked; 
         }};
     }
     let reads = client.rw_lock("rw").owned_by(owner);
-    let upgradeable = client.rw_lock("upgradeable").owned_by(owner);
     let parts = client.multi_lock(["one", "two"]);
     vec![
         (
@@ -177,13 +176,6 @@ fn refused_within(client: &Client, owner: &Owner) -> Vec<(&'static str, [Asked; 
             [
                 AnyLock::Read(reads.clone()).lock(),
                 AnyLock::Write(reads).lock(),
-            ],
-        ),
-        (
-            "upgradeable",
-            [
-                AnyLock::Upgradeable(upgradeable.clone()).lock(),
-                AnyLock::Write(upgradeable).lock(),
             ],
         ),
         twice!(Mutex, client.mutex("mutex")),

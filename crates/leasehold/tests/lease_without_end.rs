@@ -69,7 +69,6 @@ keeps_its_end!(of_a_fenced_mutex, fenced_mutex, lock);
 keeps_its_end!(of_a_plain_mutex, plain_mutex, lock);
 keeps_its_end!(of_a_fair_mutex, fair_mutex, lock);
 keeps_its_end!(of_a_reader, rw_lock, read);
-keeps_its_end!(of_a_reader_that_may_upgrade, rw_lock, upgradeable_read);
 keeps_its_end!(of_a_writer, rw_lock, write);
 
 /// A multi-lock asks for the names of one server in one request.

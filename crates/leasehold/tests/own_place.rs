@@ -3,11 +3,11 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{
     SOON, int, servers, soon, wait_until_idle,
-    wire::{Monitor, queue, send_copy, until_queued},
+    wire::{Monitor, queue, until_queued},
 };
 use leasehold::Client;
 use leasehold_testkit::{Server, wait_until_async};
@@ -54,46 +54,6 @@ fn places(server: &Server) -> Vec<String> {
     all.collect()
 }
 
-/// S1, S2: the second copies of two requests bring a lease id back, and take it out once more. The reader to which it had passed its turn
-/// has extended its lease since.
-#[tokio::test]
-async fn a_late_release_does_not_shorten_the_lease_of_a_reader_that_it_names() {
-    for server in servers() {
-        let connect = async || Client::connect(&server.url()).await.unwrap();
-        let (mine, other) = (connect().await, connect().await);
-        let mut monitor = Monitor::start(&server);
-        let lock = mine.rw_lock("name");
-        let first = lock.upgradeable_read().await.unwrap();
-        let acquire = monitor.calls(mine.id()).remove(0);
-        let writes = first.upgrade().await.unwrap();
-        let owner = writes.owner();
-        let owner = owner.trim_end_matches(":write");
-        let waits = tokio::spawn(lock.clone().fixed_lease(Duration::from_secs(1)).read());
-        let deadline = Instant::now() + SOON;
-        while lock.status().await.unwrap().waiting_here != 1 {
-            assert!(Instant::now() < deadline, "it never waited");
-        }
-        let before = monitor.calls(owner).len();
-        writes.release().await.unwrap();
-        let reads = soon("the reader", waits).await.unwrap().unwrap();
-        let mut releases = monitor.calls(owner).split_off(before);
-        let release = releases.remove(0);
-        assert!(release.contains(&reads.owner()), "it names the reader");
-        reads.extend(Duration::from_secs(300)).await.unwrap();
-        // Nothing of this rests on tombstones: they end (B4).
-        send_copy(&server, &acquire);
-        let upgradeable = tokio::spawn(other.rw_lock("name").upgradeable_read());
-        until_in_line(&other).await;
-        send_copy(&server, &release);
-        let upgradeable = soon("the other", upgradeable).await.unwrap().unwrap();
-        upgradeable.release().await.unwrap();
-        let least = Duration::from_secs(200);
-        let left = reads.verify().await.unwrap();
-        assert!(left > least, "{}: {left:?} are left", server.flavor());
-        assert!(other.rw_lock("name").try_write().await.unwrap().is_none());
-    }
-}
-
 /// One that holds the name keeps none out by the place with which it had waited.
 #[tokio::test]
 async fn one_that_gets_the_lock_without_a_place_leaves_none() {
@@ -108,7 +68,7 @@ async fn one_that_gets_the_lock_without_a_place_leaves_none() {
                 Ok::<_, leasehold::Error>(if writes {
                     (Some(lock.write().await?), None)
                 } else {
-                    (None, Some(lock.upgradeable_read().await?))
+                    (None, Some(lock.read().await?))
                 })
             });
             until_in_line(&waiter).await;
@@ -128,42 +88,26 @@ async fn one_that_gets_the_lock_without_a_place_leaves_none() {
 #[tokio::test]
 async fn a_place_of_one_that_holds_the_lock_is_worth_nothing() {
     for server in servers() {
-        for form in ["write", "upgrade"] {
-            let connect = async || Client::connect(&server.url()).await.unwrap();
-            let (mine, other) = (connect().await, connect().await);
-            // The client is heard.
-            let mut hears = server.connection();
-            let inbox = format!("leasehold:{{name}}:rw:grant:{}", mine.id());
-            let mut subscribe = redis::cmd("SUBSCRIBE");
-            hears
-                .req_packed_command(&subscribe.arg(&inbox).get_packed_command())
-                .unwrap();
-            let first = mine.rw_lock("name").upgradeable_read().await.unwrap();
-            let owner = first.owner();
-            let owner = owner.trim_end_matches(":upgrade");
-            let key = "leasehold:{name}:rw:queue";
-            let place = format!("{owner}:{form} 30000 1");
-            let reads = if form == "write" {
-                let writes = first.upgrade().await.unwrap();
-                server.cli(&["RPUSH", key, &place]);
-                writes.downgrade().await.unwrap()
-            } else {
-                server.cli(&["RPUSH", key, &place]);
-                first.downgrade().await.unwrap()
-            };
-            let case = format!("{}, {form}", server.flavor());
-            let second = other.rw_lock("name").try_read().await.unwrap();
-            assert!(second.is_some(), "{case}: it reads beside a reader");
-            drop(second);
-            reads.release().await.unwrap();
-            wait_until_idle(&other).await;
-            assert_eq!(
-                int(&server, &["EXISTS", "name"]),
-                0,
-                "{case}: a hold is left"
-            );
-            server.cli(&["DEL", key]);
-        }
+        let connect = async || Client::connect(&server.url()).await.unwrap();
+        let (mine, other) = (connect().await, connect().await);
+        // The client is heard.
+        let mut hears = server.connection();
+        let inbox = format!("leasehold:{{name}}:rw:grant:{}", mine.id());
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        hears
+            .req_packed_command(&subscribe.arg(&inbox).get_packed_command())
+            .unwrap();
+        let writes = mine.rw_lock("name").write().await.unwrap();
+        let key = "leasehold:{name}:rw:queue";
+        server.cli(&["RPUSH", key, &format!("{} 30000 1", writes.owner())]);
+        let reads = writes.downgrade().await.unwrap();
+        let second = other.rw_lock("name").try_read().await.unwrap();
+        assert!(second.is_some(), "it reads beside a reader");
+        drop(second);
+        reads.release().await.unwrap();
+        wait_until_idle(&other).await;
+        assert_eq!(int(&server, &["EXISTS", "name"]), 0, "a hold is left");
+        server.cli(&["DEL", key]);
     }
 }
 

@@ -274,7 +274,7 @@ async fn a_repeated_release_finds_the_next_of_its_own_process() {
 fn kind(row: Row) -> &'static str {
     match row {
         Row::Mutex | Row::Fenced | Row::Spin | Row::Multi | Row::Fair => "mutex",
-        Row::Read | Row::Write | Row::Upgradeable => "rw_lock",
+        Row::Read | Row::Write => "rw_lock",
         Row::Permit => "leased_semaphore",
         Row::Plain => "plain_mutex",
         Row::Count => "semaphore",

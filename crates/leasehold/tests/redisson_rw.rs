@@ -211,10 +211,8 @@ async fn readers_of_both_renew_their_leases_beside_each_other() {
     }
 }
 
-/// A reader of ours that may upgrade is a reader to Redisson, and its upgrade waits for Redisson's readers, which tell no one when
-/// they leave others behind.
 #[tokio::test]
-async fn a_reader_that_may_upgrade_shares_with_redissons_readers_and_waits_for_them() {
+async fn a_downgrade_wakes_redissons_readers_and_the_last_reader_its_writers() {
     for server in servers() {
         let client = client_of(&server).await;
         let lock = client.rw_lock("name");
@@ -222,20 +220,7 @@ async fn a_reader_that_may_upgrade_shares_with_redissons_readers_and_waits_for_t
             Redisson::start(&server, LEASE).await,
             Redisson::start(&server, LEASE).await,
         ];
-        let may = lock.upgradeable_read().await.unwrap();
-        assert_eq!(java[0].obey("read try name 0").await, "true");
-        assert_eq!(java[1].obey("write try name 0").await, "false");
-        let may = may
-            .try_upgrade()
-            .await
-            .unwrap()
-            .expect_err("Redisson reads");
-        let upgrade = tokio::spawn(may.upgrade());
-        until_queued(&server, 1).await;
-        let freed = Instant::now();
-        assert_eq!(java[0].obey("read unlock name").await, "unlocked");
-        let writes = soon("the upgrade", upgrade).await.unwrap().unwrap();
-        assert_woken(freed);
+        let writes = lock.write().await.unwrap();
         for half in ["read", "write"] {
             assert_eq!(java[0].obey(&format!("{half} try name 0")).await, "false");
         }
@@ -253,16 +238,9 @@ async fn a_reader_that_may_upgrade_shares_with_redissons_readers_and_waits_for_t
         assert_eq!(java[0].obey("read unlock name").await, "unlocked");
         assert_eq!(java[1].answer().await, "locked");
         assert_woken(freed);
-        // Ours wait for it, and are woken.
-        let waiting = tokio::spawn(lock.upgradeable_read());
-        until_queued(&server, 1).await;
-        let freed = Instant::now();
         assert_eq!(java[1].obey("write unlock name").await, "unlocked");
-        let may = soon("upgradeable", waiting).await.unwrap().unwrap();
-        assert_woken(freed);
-        release(may).await;
         wait_until_idle(&client).await;
-        assert_nothing_left(&server, "upgrades beside Redisson").await;
+        assert_nothing_left(&server, "downgrades beside Redisson").await;
     }
 }
 

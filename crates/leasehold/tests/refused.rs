@@ -349,7 +349,6 @@ async fn a_waiter_that_is_not_counted_is_given_nothing_that_the_next_is_given_to
         Row::Plain,
         Row::Write,
         Row::Read,
-        Row::Upgradeable,
         Row::Fair,
     ];
     for server in servers() {
@@ -369,7 +368,7 @@ async fn a_waiter_that_is_not_counted_is_given_nothing_that_the_next_is_given_to
                 let holder = builder().connect().await.unwrap();
                 let waiter = builder().connect().await.unwrap();
                 let first = match row {
-                    Row::Read | Row::Upgradeable => Row::Write,
+                    Row::Read => Row::Write,
                     row => row,
                 };
                 let first = first.lock(&holder, "name");

@@ -179,37 +179,6 @@ async fn a_downgrade_that_is_refused_a_command_keeps_the_hold_and_lets_readers_i
 }
 
 #[tokio::test]
-async fn an_upgrade_that_is_refused_a_command_writes_or_gives_all_back() {
-    for server in servers() {
-        for refused in REFUSED {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let holder = restricted(&server, &proxy, &["&*", "+@all"]).await;
-            let other = Client::connect(&server.url()).await.unwrap();
-            let lock = holder.rw_lock("name").fixed_lease(SECOND);
-            let may = lock.upgradeable_read().await.unwrap();
-            refuse_from_now(&server, refused);
-            match soon(&case, may.upgrade()).await {
-                Ok(writes) => {
-                    assert_holders(&server, &[&writes], "write", &case);
-                    assert!(other.rw_lock("name").try_read().await.unwrap().is_none());
-                    let _ = writes.release().await;
-                }
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Rejected, "{case}"),
-            }
-            let writes = soon(&case, other.rw_lock("name").write()).await.unwrap();
-            assert_holders(&server, &[&writes], "write", &case);
-            common::release(writes).await;
-            for client in [&holder, &other] {
-                wait_until_idle(client).await;
-            }
-            let what = format!("{case}: leases end by themselves");
-            wait_until_async(SOON, &what, || keys(&server).is_empty()).await;
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_force_unlock_that_is_refused_leaves_the_readers_as_they_were_or_frees_the_name() {
     for server in servers() {
         for refused in REFUSED {

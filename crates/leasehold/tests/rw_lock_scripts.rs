@@ -1,4 +1,4 @@
-//! Schedules of the read-write lock's scripts that no person thought of. Three clients ask, upgrade, downgrade, release and send late
+//! Schedules of the read-write lock's scripts that no person thought of. Three clients ask, downgrade, release and send late
 //! copies at random; after each step what the server has is compared with what the clients believe.
 //!
 //! No lease ends in an episode, so nothing depends on a clock, and a seed gives the same episode each time. For other seeds:
@@ -16,7 +16,7 @@ use std::{
 
 use common::{
     rw_beliefs::{
-        Access::{self, Read, Upgrade, Upgradeable, Write},
+        Access::{self, Read, Write},
         Beliefs, CLIENTS, Id,
         State::{Holds, Over, Waits},
     },
@@ -78,7 +78,7 @@ impl Episode<'_> {
         match self.random.u8(..100) {
             0..25 => {
                 if self.known.ids.iter().filter(|id| waits(id)).count() < 6 {
-                    let kinds = [Read, Read, Read, Write, Upgradeable, Upgradeable];
+                    let kinds = [Read, Read, Read, Write, Write];
                     let access = kinds[self.random.usize(..kinds.len())];
                     let id = self.new_id(client, access);
                     return self.ask(id);
@@ -102,20 +102,9 @@ impl Episode<'_> {
                     return self.played.send_copy(copy);
                 }
             }
-            67..74 => {
-                let may = |id: &Id| holds(id) && id.form == Upgradeable && !id.upgrades;
-                if let Some(hold) = self.one(may) {
-                    self.known.ids[hold].upgrades = true;
-                    let hold = self.known.ids[hold].clone();
-                    let access = Upgrade(hold.lease);
-                    let id = self.known.add(hold.client, access, hold.lease_ms, false);
-                    *self.tried.entry("upgrade").or_default() += 1;
-                    return self.ask(id);
-                }
-            }
-            74..80 => {
-                let may = |id: &Id| holds(id) && id.form != Read && !id.upgrades;
-                if let Some(id) = self.one(may) {
+            67..80 => {
+                if let Some(id) = self.one(|id| holds(id) && id.form == Write) {
+                    *self.tried.entry("downgrade").or_default() += 1;
                     self.known.ids[id].form = Read;
                     let owner = self.known.ids[id].owner();
                     let (channel, grants) = self.played.channels();
@@ -183,8 +172,7 @@ impl Episode<'_> {
 
     fn new_id(&mut self, client: usize, access: Access) -> usize {
         let lease_ms = LEASES[self.random.usize(..LEASES.len())];
-        let ahead = self.chance(15);
-        self.known.add(client, access, lease_ms, ahead)
+        self.known.add(client, access, lease_ms)
     }
 
     /// The client's subscriptions come, or go.
@@ -220,12 +208,10 @@ impl Episode<'_> {
         let (ask, [number, keep]) = self.place(n);
         let id = self.known.ids[n].clone();
         let (field, lease) = (id.field(id.access), id.lease_ms.to_string());
-        let ahead = u8::from(id.ahead).to_string();
         let (channel, grants) = self.played.channels();
-        let args = [field, lease, number, keep, grants, channel, ahead];
+        let args = [field, lease, number, keep, grants, channel];
         match self.call(ACQUIRE, args)?[..] {
             [1, left] => return self.believe(n, ask, left, "asked"),
-            [2, _] if matches!(id.access, Upgrade(_)) => self.known.give_up(n),
             [2, _] => return Err(format!("B4: {} was not given up", id.owner())),
             _ => {}
         }
@@ -235,10 +221,10 @@ impl Episode<'_> {
     fn release(&mut self, n: usize) -> Checked {
         self.known.give_up(n);
         let client = self.known.ids[n].client;
-        let goes_on = |id: &Id| id.client == client && !matches!(id.access, Upgrade(_));
+        let goes_on = |id: &Id| id.client == client;
         let next = match self.random.u8(..5) {
             0 => {
-                let access = [Read, Write, Upgradeable][self.random.usize(..3)];
+                let access = [Read, Write][self.random.usize(..2)];
                 Some(self.new_id(client, access))
             }
             1 => self.one(|id| id.state == Waits && goes_on(id)),
@@ -255,15 +241,14 @@ impl Episode<'_> {
         let (channel, grants) = self.played.channels();
         let mut args = vec![id.owner(), channel, grants, gone.to_owned(), listens];
         let Some(next) = next else {
-            args.extend(["", "0", "0", "0", "0", "0"].map(str::to_owned));
+            args.extend(["", "0", "0", "0", "0"].map(str::to_owned));
             return self.call(RELEASE, args).map(drop);
         };
         let (ask, [number, keep]) = self.place(next);
         let stays = self.random.u8(..3).to_string();
         let id = &self.known.ids[next];
         let (field, lease) = (id.field(id.access), id.lease_ms.to_string());
-        let ahead = u8::from(id.ahead).to_string();
-        args.extend([field, lease, stays, number, keep, ahead]);
+        args.extend([field, lease, stays, number, keep]);
         if let [3, left] = self.call(RELEASE, args)?[..] {
             return self.believe(next, ask, left, "kept");
         }
@@ -365,7 +350,7 @@ fn whatever_comes_when_no_two_hold_what_they_may_not_and_no_hold_is_lost() {
         }
         let (flavor, refused, took) = (server.flavor(), played.refused, began.elapsed());
         println!("{flavor}: {tried:?} and {refused} refused in {took:?}");
-        let ways = ["asked", "heard", "kept", "upgrade", "revived"];
+        let ways = ["asked", "heard", "kept", "downgrade", "revived"];
         let rare: Vec<_> = ways
             .iter()
             .filter(|way| !tried.contains_key(*way))

@@ -259,8 +259,7 @@ async fn a_span_is_open_as_long_as_a_caller_waits_and_another_as_long_as_its_gua
     first.release().await.unwrap();
     assert!(spans.open().is_empty());
 
-    let upgradeable = client.rw_lock("lock").upgradeable_read().await.unwrap();
-    let writer = upgradeable.upgrade().await.unwrap();
+    let writer = client.rw_lock("lock").write().await.unwrap();
     let reader = writer.downgrade().await.unwrap();
     assert_eq!(spans.open(), ["hold"], "the hold goes on");
     drop(reader);

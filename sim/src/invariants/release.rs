@@ -4,7 +4,7 @@
 
 use leasehold::{
     Released,
-    sim::{Held, Kind, Request},
+    sim::{Held, Kind},
 };
 
 use crate::{
@@ -73,25 +73,18 @@ pub fn held(world: &World, held: &Held) {
 }
 
 /// A request is carried out, or a copy of one. If the release of its lease id had no answer, and this was sent before,
-/// the client cannot tell how long it makes the lease last, or that of the hold that it upgrades.
+/// the client cannot tell how long it makes the lease last.
 pub fn came_late(world: &mut World, asked: &Asked, stray: bool) {
     if asked.kind == Kind::Release && !stray {
         return;
     }
-    let upgraded = upgraded_by(&asked.request.lock());
-    for lease in asked.about.iter().map(|(_, lease)| *lease).chain(upgraded) {
+    for (_, lease) in &asked.about {
+        let lease = *lease;
         let id = (asked.client, lease);
         if world.watch.free.get(&id).is_some_and(|(_, sure)| !sure) {
             world.watch.free.remove(&id);
         }
     }
-}
-
-/// The lease id of the hold that this request is to upgrade.
-pub fn upgraded_by(request: &Request) -> Option<u64> {
-    let words = format!("{:?}", request.what());
-    let (_, lease) = words.split_once("access: Upgrade(")?;
-    lease.split_once(')')?.0.parse().ok()
 }
 
 /// A lease is to be free by now.

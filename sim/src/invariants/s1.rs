@@ -70,13 +70,11 @@ pub fn check(world: &mut World) {
     shared.breach("S1", kind, what);
 }
 
-/// Readers exclude no reader, but one that may upgrade another of that sort; and permits no other permits.
+/// Readers exclude no reader, and permits no other permits.
 pub fn excludes(one: Access, other: Access) -> bool {
     !matches!(
         (one, other),
-        (Access::Shared, Access::Shared | Access::Upgradeable)
-            | (Access::Upgradeable, Access::Shared)
-            | (Access::Permits(_), Access::Permits(_))
+        (Access::Shared, Access::Shared) | (Access::Permits(_), Access::Permits(_))
     )
 }
 

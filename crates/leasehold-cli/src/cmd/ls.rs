@@ -129,7 +129,7 @@ fn holder(lock: &Status, holder: &Holder) -> String {
 fn kind(lock: &Status) -> String {
     let reads = lock.holder().map(|holder| holder.access);
     let kind = match (lock.kind, reads) {
-        (LockKind::RwLock, Some(Access::Shared | Access::Upgradeable)) => Some(kinds::Kind::Read),
+        (LockKind::RwLock, Some(Access::Shared)) => Some(kinds::Kind::Read),
         (LockKind::RwLock, Some(_)) => Some(kinds::Kind::Write),
         (kind, _) => kinds::Kind::of(kind),
     };

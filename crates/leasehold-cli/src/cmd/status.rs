@@ -103,7 +103,6 @@ fn holder(status: &Status, holder: &Holder) -> Value {
 pub(crate) fn access(access: Access) -> Value {
     match access {
         Access::Shared => json!("shared"),
-        Access::Upgradeable => json!("upgradeable"),
         Access::Permits(count) => json!({ "permits": count }),
         _ => json!("exclusive"),
     }
@@ -151,9 +150,6 @@ fn picture(status: &Status, now: SystemTime) -> String {
             && count > 1
         {
             row("permits", &count.to_string());
-        }
-        if holder.access == Access::Upgradeable {
-            row("may", "become the writer");
         }
         if let Some(since) = holder.since {
             let ago = now.duration_since(since).unwrap_or_default();
@@ -217,7 +213,7 @@ fn no_holder(status: &Status) -> &'static str {
 /// How a holder shares the lock; a mutex is always just held.
 fn verb(holder: &Holder, exactly: bool) -> &'static str {
     match holder.access {
-        Access::Shared | Access::Upgradeable => "read by",
+        Access::Shared => "read by",
         Access::Exclusive if exactly => "written by",
         _ => "held by",
     }
@@ -251,7 +247,6 @@ fn in_queue(waiter: &QueuedClient, now: SystemTime) -> String {
     let who = who.unwrap_or_else(|| format!("client {}", visible(&waiter.client)));
     let wants = match waiter.access {
         Access::Shared => ", to read",
-        Access::Upgradeable => ", to read and perhaps write",
         _ => "",
     };
     let since = waiter

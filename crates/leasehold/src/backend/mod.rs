@@ -52,7 +52,7 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Writes how often the owner has entered.
     fn count(&self, step: Count) -> Reply<Counted>;
 
-    /// Lets a lease id that writes, or that may upgrade, go on as a reader like any other. `false` if it is not ours.
+    /// Lets a lease id that writes go on as a reader. `false` if it is not ours.
     fn downgrade(&self, step: Downgrade) -> Reply<bool>;
 
     /// Reads the holders of the lock.
@@ -145,8 +145,6 @@ pub(crate) struct Acquire {
     pub(crate) lease_ms: u64,
     /// Take a place in the queue if the name is held; only for a client that listens.
     pub(crate) place: Option<Place>,
-    /// Those that wait for the other access of a read-write lock do not go first.
-    pub(crate) ahead: bool,
     /// How many permits there are from now on: [`Permits::TrySet`] or, of a leased semaphore, [`Permits::Set`].
     pub(crate) permits: Option<Permits>,
 }
@@ -167,7 +165,7 @@ pub(crate) enum Acquired {
     /// Another owner holds it, or has its turn first. `None`: its lease has no end (the TTL was removed). A `silent` one is no
     /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next.
     Held { ttl: Option<Duration>, silent: bool },
-    /// The lease id was given up before this copy of the request arrived; or the hold that it was to upgrade is over.
+    /// The lease id was given up before this copy of the request arrived.
     GivenUp,
     /// No client has set how many permits there are.
     Unset,
@@ -206,8 +204,6 @@ pub(crate) struct Next {
     pub(crate) stays: Stays,
     /// Take a place in the queue if other clients wait; only for a client that listens.
     pub(crate) place: Option<Place>,
-    /// As in [`Acquire`].
-    pub(crate) ahead: bool,
 }
 
 /// When a name that a client gives back stays with it, for the next of its tasks.

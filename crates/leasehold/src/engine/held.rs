@@ -13,7 +13,7 @@ pub(crate) struct Held {
     hold: Arc<Hold>,
     /// Its entry is counted on the server; one made by [`reenter`](Held::reenter) is counted in memory only.
     counted: bool,
-    /// It only reads, under a hold that writes or may upgrade.
+    /// It only reads, under a hold that writes.
     reads: bool,
     /// Not given up yet.
     live: bool,
@@ -71,11 +71,6 @@ impl Held {
     pub(crate) fn join(hold: &Arc<Hold>) -> Option<Held> {
         hold.enter(false)?;
         Some(Held::of(hold))
-    }
-
-    /// The part of the writer that an upgradeable hold becomes. `None` when its last holder is on its way out.
-    pub(crate) fn upgrade(hold: &Arc<Hold>) -> Option<Held> {
-        hold.turn_to_write().then(|| Held::of(hold))
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {

@@ -57,7 +57,7 @@ struct HoldState {
     guards: u32,
     /// How many of them are counted on the server.
     counted: u32,
-    /// How many of them only read, although the hold writes or may upgrade.
+    /// How many of them only read, although the hold writes.
     readers: u32,
     /// When the present holder came in; `max_hold` counts from here.
     since: Tick,
@@ -85,7 +85,7 @@ pub(crate) enum Left {
         /// The count to write on the server, if it changed.
         count: Option<u32>,
     },
-    /// Only guards that read are left of a hold that writes or may upgrade.
+    /// Only guards that read are left of a hold that writes.
     Readers {
         holds: u32,
     },
@@ -179,10 +179,8 @@ impl Hold {
 
     /// A caller has it: it is watched from now on.
     pub(crate) fn seated(self: &Arc<Self>, granted: &Granted) {
-        if self.lease == granted.lease {
-            self.watch(granted.sent);
-            self.core.events.tell();
-        } // else it was there before, and was upgraded
+        self.watch(granted.sent);
+        self.core.events.tell();
     }
 
     pub(crate) fn spec(&self) -> Spec {
@@ -351,21 +349,10 @@ impl Hold {
         turns
     }
 
-    /// The server has made the upgradeable hold the writer's: with one more guard, for the writer. `false` when the last one is on its
-    /// way out, or it does not have to become one.
-    pub(crate) fn turn_to_write(&self) -> bool {
-        let mut state = self.state.lock();
-        if state.spec.access != Access::Upgradeable || state.enter(false).is_none() {
-            return false;
-        }
-        state.spec.access = Access::Exclusive;
-        true
-    }
-
     /// Whether an owner field on the server is this hold's, in whichever of the forms that a hold of a read-write lock can have.
     pub(crate) fn is_owner(&self, owner: &str) -> bool {
         let kind = self.queue.id.kind;
-        let forms = [Access::Exclusive, Access::Shared, Access::Upgradeable];
+        let forms = [Access::Exclusive, Access::Shared];
         let is = |access| self.core.backend.owner(kind, access, self.lease) == owner;
         is(self.spec().access) || kind == LockKind::RwLock && forms.into_iter().any(is)
     }
@@ -420,7 +407,7 @@ impl Hold {
         count.clamp(1, most)
     }
 
-    /// The guards that only read, of a hold that writes or may upgrade.
+    /// The guards that only read, of a hold that writes.
     pub(crate) fn readers(&self) -> u32 {
         self.state.lock().readers.min(ENTRIES_COUNTED_MOST)
     }
@@ -631,7 +618,7 @@ impl HoldState {
         Some(())
     }
 
-    /// Whether no guard is left that may write, of a hold that does or could.
+    /// Whether no guard is left that may write, of a hold that does.
     fn only_reads(&self) -> bool {
         self.spec.access != Access::Shared && self.guards > 0 && self.readers == self.guards
     }

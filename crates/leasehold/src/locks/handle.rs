@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use crate::{
     Error, Guard, Status,
     backend::Permits,
-    config::{Handoff, RwPolicy, check_lease, check_max_hold, check_renewed},
+    config::{Handoff, check_lease, check_max_hold, check_renewed},
     engine::core::Core,
     engine::linger::ClientRef,
     engine::queue::{self, Patience, Spec, Waits},
@@ -36,7 +36,6 @@ pub(super) struct Settings {
     pub(super) max_hold: Option<Duration>,
     pub(super) handoff: Handoff,
     pub(super) reentrant: bool,
-    pub(super) policy: RwPolicy,
     pub(super) owner: Option<OwnerId>,
     pub(super) waits: Waits,
     /// The first pause and the longest, if they are not those of `waits`.
@@ -58,7 +57,6 @@ impl Handle {
             fixed: false,
             max_hold: None,
             reentrant: true,
-            policy: RwPolicy::Phase,
             owner: None,
             waits: Waits::Told,
             backoff: None,
@@ -173,7 +171,6 @@ impl Handle {
             },
             owner: settings.owner,
             reentrant: settings.reentrant,
-            ahead: settings.policy.prefers(access),
             waits,
             permits: settings.permits.map(check_permits).transpose()?,
             place,

@@ -33,7 +33,6 @@ pub use multi_lock::MultiLock;
 pub use mutex::Mutex;
 pub use part::Part;
 pub use plain_mutex::PlainMutex;
-pub use rw_guard::{Upgradeable, UpgradeableGuard};
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;
 pub use spin_mutex::SpinMutex;

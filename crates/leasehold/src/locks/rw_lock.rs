@@ -11,7 +11,7 @@ use super::{
     part::Part,
 };
 use crate::{
-    Error, ReadGuard, RwPolicy, UpgradeableGuard, WriteGuard,
+    Error, ReadGuard, WriteGuard,
     engine::core::Core,
     engine::queue::Patience,
     kind::{Access, LockKind},
@@ -29,8 +29,6 @@ use crate::{
 /// | not at all | [`try_read`](RwLock::try_read) | [`try_write`](RwLock::try_write) |
 /// | up to `wait` | [`try_read_for`](RwLock::try_read_for) | [`try_write_for`](RwLock::try_write_for) |
 ///
-/// To read first and perhaps write then: [`upgradeable_read`](RwLock::upgradeable_read), with the same two variants.
-///
 /// # Order
 ///
 /// Readers and writers are let in by turns, so that neither starves: a writer that waits, here or in another process,
@@ -39,26 +37,17 @@ use crate::{
 /// the server; after that the next one asks whether a writer waits. Redisson's readers and writers look at no queue: they race
 /// with ours as they do among themselves, so that readers of ours that never end may keep a writer of Redisson's out.
 ///
-/// [`policy`](RwLock::policy) changes that: [`RwPolicy::PreferReaders`] or [`RwPolicy::PreferWriters`].
-///
 /// # From one to the other
 ///
-/// ```text
-/// read()             ─► ReadGuard ◄────────────────────────────┬── any number
-///                                                              │ downgrade()
-/// upgradeable_read() ─► UpgradeableGuard ── upgrade() ──┐      │ one, beside readers
-///                                                       ▼      │
-/// write()            ─────────────────────────────► WriteGuard ┘ one, alone
-/// ```
-///
-/// [`downgrade`](crate::Guard::downgrade) and [`upgrade`](crate::Guard::upgrade) are single steps on the server: no other
-/// writes in between. [`WriteGuard::read`](crate::Guard::read) reads under the own write lock.
+/// [`downgrade`](crate::Guard::downgrade) makes a writer a reader in a single step on the server: no other writes in between.
+/// [`WriteGuard::read`](crate::Guard::read) reads under the own write lock. No reader becomes a writer: take
+/// [`write`](RwLock::write) from the start, or release the read lock, write-lock, and check again what was read.
 ///
 /// # Reading twice
 ///
 /// A task that reads and asks to read again may wait for a writer that waits for this task. Pass the guard on, take a second
 /// one with [`reenter`](crate::Guard::reenter), or lock through an [`Owner`](crate::Owner), which may always enter again. A task
-/// that asks to write while it reads waits for itself: it takes an [`upgradeable_read`](RwLock::upgradeable_read). So does one that
+/// that asks to write while it reads waits for itself: it releases the read lock first. So does one that
 /// asks to read while it writes: it calls [`read`](crate::Guard::read) on its guard.
 ///
 /// # Examples
@@ -95,31 +84,6 @@ impl RwLock {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> RwLock {
         RwLock {
             handle: Handle::new(core, LockKind::RwLock, name),
-        }
-    }
-
-    /// The same lock with another order in which those that wait are let in. Default: [`RwPolicy::Phase`].
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-    /// let client = leasehold::Client::connect("memory:").await?;
-    /// use std::time::Duration;
-    /// use leasehold::RwPolicy;
-    ///
-    /// let lock = client.rw_lock("catalogue").policy(RwPolicy::PreferWriters);
-    /// let writer = lock.try_write_for(Duration::from_secs(1)).await?;
-    /// assert!(lock.try_read_for(Duration::from_millis(10)).await?.is_none());
-    /// assert!(lock.try_upgradeable_read().await?.is_none());
-    /// assert!(lock.force_unlock().await?); // takes it from the writer
-    /// assert!(lock.try_upgradeable_read_for(Duration::from_secs(1)).await?.is_some());
-    /// let reads = lock.upgradeable_read().await?; // and may become the writer
-    /// # drop((writer, reads));
-    /// # Ok(()) }
-    /// ```
-    pub fn policy(&self, policy: RwPolicy) -> RwLock {
-        RwLock {
-            handle: self.handle.with(|settings| settings.policy = policy),
         }
     }
 
@@ -168,60 +132,6 @@ impl RwLock {
         wait: Duration,
     ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
         self.reader(at_most(wait))
-    }
-
-    /// Waits until this caller may read, and is the only one of the readers that may upgrade; as long as it takes.
-    ///
-    /// Readers come and go beside it, writers wait. A hold of its own on the server, to Redisson a reader like any other; it costs a
-    /// round trip each. While a task of this process waits for one, tasks that ask after it to read may have to wait, too, after the
-    /// hand-off budget.
-    ///
-    /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock).
-    ///
-    /// # Cancel safety
-    /// As [`read`](RwLock::read).
-    ///
-    /// # Source
-    /// `parking_lot::RwLock::upgradable_read`. Redisson has none.
-    #[track_caller]
-    pub fn upgradeable_read(
-        &self,
-    ) -> impl Future<Output = Result<UpgradeableGuard, Error>> + Send + 'static + use<> {
-        never_busy(self.upgrader(Patience::Forever))
-    }
-
-    /// Reads, and may upgrade, if that is possible now; `None` while a writer is inside, or waits, or another may upgrade.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
-    ///
-    /// # Cancel safety
-    /// As [`read`](RwLock::read).
-    #[track_caller]
-    pub fn try_upgradeable_read(
-        &self,
-    ) -> impl Future<Output = Result<Option<UpgradeableGuard>, Error>> + Send + 'static + use<>
-    {
-        self.upgrader(Patience::Once)
-    }
-
-    /// Waits up to `wait` until this caller may read and upgrade later; `None` if that could not be had.
-    ///
-    /// `wait` counts from the first poll.
-    ///
-    /// # Errors
-    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
-    ///
-    /// # Cancel safety
-    /// As [`read`](RwLock::read).
-    #[track_caller]
-    pub fn try_upgradeable_read_for(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<UpgradeableGuard>, Error>> + Send + 'static + use<>
-    {
-        self.upgrader(at_most(wait))
     }
 
     /// Waits until this caller is alone and may write, as long as it takes.
@@ -317,15 +227,6 @@ impl RwLock {
         patience: Patience,
     ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + 'static + use<> {
         self.handle.ask(Access::Shared, patience)
-    }
-
-    #[track_caller]
-    fn upgrader(
-        &self,
-        patience: Patience,
-    ) -> impl Future<Output = Result<Option<UpgradeableGuard>, Error>> + Send + 'static + use<>
-    {
-        self.handle.ask(Access::Upgradeable, patience)
     }
 
     #[track_caller]

@@ -6,7 +6,7 @@ use leasehold::{
     Client, Detached, Error, FairMutex, FairMutexGuard, FencedMutex, FencedMutexGuard,
     LeasedSemaphore, LostReason, MultiGuard, MultiLock, Mutex, MutexGuard, Owner, PermitGuard,
     PlainMutex, PlainMutexGuard, ReadGuard, Released, RwLock, Semaphore, SemaphoreGuard, SpinMutex,
-    SpinMutexGuard, Status, UpgradeableGuard, WriteGuard,
+    SpinMutexGuard, Status, WriteGuard,
 };
 
 /// A row of the table.
@@ -16,7 +16,6 @@ pub enum Row {
     Fenced,
     Read,
     Write,
-    Upgradeable,
     Permit,
     Plain,
     Spin,
@@ -28,12 +27,11 @@ pub enum Row {
 }
 
 /// Every kind is here, or it does not exist.
-pub const ROWS: [Row; 11] = [
+pub const ROWS: [Row; 10] = [
     Row::Mutex,
     Row::Fenced,
     Row::Read,
     Row::Write,
-    Row::Upgradeable,
     Row::Permit,
     Row::Plain,
     Row::Spin,
@@ -49,7 +47,6 @@ pub enum AnyLock {
     Fenced(FencedMutex),
     Read(RwLock),
     Write(RwLock),
-    Upgradeable(RwLock),
     Permit(LeasedSemaphore),
     Plain(PlainMutex),
     Spin(SpinMutex),
@@ -66,7 +63,6 @@ pub enum AnyGuard {
     Fenced(FencedMutexGuard),
     Read(ReadGuard),
     Write(WriteGuard),
-    Upgradeable(UpgradeableGuard),
     Permit(PermitGuard),
     Plain(PlainMutexGuard),
     Spin(SpinMutexGuard),
@@ -84,7 +80,6 @@ impl Row {
             Row::Fenced => AnyLock::Fenced(client.fenced_mutex(name)),
             Row::Read => AnyLock::Read(client.rw_lock(name)),
             Row::Write => AnyLock::Write(client.rw_lock(name)),
-            Row::Upgradeable => AnyLock::Upgradeable(client.rw_lock(name)),
             Row::Permit => AnyLock::Permit(client.leased_semaphore(name)),
             Row::Plain => AnyLock::Plain(client.plain_mutex(name)),
             Row::Spin => AnyLock::Spin(client.spin_mutex(name)),
@@ -155,7 +150,6 @@ macro_rules! same {
             AnyLock::Fenced($inner) => AnyLock::Fenced($changed),
             AnyLock::Read($inner) => AnyLock::Read($changed),
             AnyLock::Write($inner) => AnyLock::Write($changed),
-            AnyLock::Upgradeable($inner) => AnyLock::Upgradeable($changed),
             AnyLock::Permit($inner) => AnyLock::Permit($changed),
             AnyLock::Plain($inner) => AnyLock::Plain($changed),
             AnyLock::Spin($inner) => AnyLock::Spin($changed),
@@ -187,7 +181,6 @@ impl AnyLock {
             AnyLock::Fenced(lock) => Some(AnyLock::Fenced(lock.owned_by(owner))),
             AnyLock::Read(lock) => Some(AnyLock::Read(lock.owned_by(owner))),
             AnyLock::Write(lock) => Some(AnyLock::Write(lock.owned_by(owner))),
-            AnyLock::Upgradeable(lock) => Some(AnyLock::Upgradeable(lock.owned_by(owner))),
             AnyLock::Plain(lock) => Some(AnyLock::Plain(lock.owned_by(owner))),
             AnyLock::Spin(lock) => Some(AnyLock::Spin(lock.owned_by(owner))),
             AnyLock::Multi(lock, first) => Some(AnyLock::Multi(lock.owned_by(owner), first)),
@@ -205,9 +198,6 @@ impl AnyLock {
             AnyLock::Read(lock) => Box::pin(async move { lock.read().await.map(AnyGuard::Read) }),
             AnyLock::Write(lock) => {
                 Box::pin(async move { lock.write().await.map(AnyGuard::Write) })
-            }
-            AnyLock::Upgradeable(lock) => {
-                Box::pin(async move { lock.upgradeable_read().await.map(AnyGuard::Upgradeable) })
             }
             AnyLock::Permit(lock) => {
                 Box::pin(async move { lock.acquire().await.map(AnyGuard::Permit) })
@@ -238,10 +228,6 @@ impl AnyLock {
             AnyLock::Write(lock) => {
                 Box::pin(async move { Ok(lock.try_write().await?.map(AnyGuard::Write)) })
             }
-            AnyLock::Upgradeable(lock) => Box::pin(async move {
-                let guard = lock.try_upgradeable_read().await?;
-                Ok(guard.map(AnyGuard::Upgradeable))
-            }),
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire().await?.map(AnyGuard::Permit)) })
             }
@@ -277,10 +263,6 @@ impl AnyLock {
             AnyLock::Write(lock) => {
                 Box::pin(async move { Ok(lock.try_write_for(wait).await?.map(AnyGuard::Write)) })
             }
-            AnyLock::Upgradeable(lock) => Box::pin(async move {
-                let guard = lock.try_upgradeable_read_for(wait).await?;
-                Ok(guard.map(AnyGuard::Upgradeable))
-            }),
             AnyLock::Permit(lock) => {
                 Box::pin(async move { Ok(lock.try_acquire_for(wait).await?.map(AnyGuard::Permit)) })
             }
@@ -310,9 +292,7 @@ impl AnyLock {
         match self {
             AnyLock::Mutex(lock) => lock.status().await,
             AnyLock::Fenced(lock) => lock.status().await,
-            AnyLock::Read(lock) | AnyLock::Write(lock) | AnyLock::Upgradeable(lock) => {
-                lock.status().await
-            }
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.status().await,
             AnyLock::Permit(lock) => lock.status().await,
             AnyLock::Plain(lock) => lock.status().await,
             AnyLock::Spin(lock) => lock.status().await,
@@ -326,9 +306,7 @@ impl AnyLock {
         match self {
             AnyLock::Mutex(lock) => lock.force_unlock().await,
             AnyLock::Fenced(lock) => lock.force_unlock().await,
-            AnyLock::Read(lock) | AnyLock::Write(lock) | AnyLock::Upgradeable(lock) => {
-                lock.force_unlock().await
-            }
+            AnyLock::Read(lock) | AnyLock::Write(lock) => lock.force_unlock().await,
             AnyLock::Permit(lock) => lock.force_unlock().await,
             AnyLock::Plain(lock) => lock.force_unlock().await,
             AnyLock::Spin(lock) => lock.force_unlock().await,
@@ -346,7 +324,6 @@ macro_rules! each {
             AnyGuard::Fenced($inner) => $done,
             AnyGuard::Read($inner) => $done,
             AnyGuard::Write($inner) => $done,
-            AnyGuard::Upgradeable($inner) => $done,
             AnyGuard::Permit($inner) => $done,
             AnyGuard::Plain($inner) => $done,
             AnyGuard::Spin($inner) => $done,
@@ -373,7 +350,6 @@ impl AnyGuard {
             AnyGuard::Fenced(guard) => guard.owner(),
             AnyGuard::Read(guard) => guard.owner(),
             AnyGuard::Write(guard) => guard.owner(),
-            AnyGuard::Upgradeable(guard) => guard.owner(),
             AnyGuard::Count(guard) => guard.owner(),
             AnyGuard::Permit(guard) => guard.owner(),
             AnyGuard::Plain(guard) => guard.owner(),
@@ -400,7 +376,6 @@ impl AnyGuard {
             AnyGuard::Fenced(guard) => AnyGuard::Fenced(guard.reenter()?),
             AnyGuard::Read(guard) => AnyGuard::Read(guard.reenter()?),
             AnyGuard::Write(guard) => AnyGuard::Write(guard.reenter()?),
-            AnyGuard::Upgradeable(guard) => AnyGuard::Upgradeable(guard.reenter()?),
             AnyGuard::Permit(guard) => AnyGuard::Permit(guard.reenter()?),
             AnyGuard::Plain(guard) => AnyGuard::Plain(guard.reenter()?),
             AnyGuard::Spin(guard) => AnyGuard::Spin(guard.reenter()?),
@@ -417,7 +392,6 @@ impl AnyGuard {
             AnyGuard::Fenced(guard) => guard.detach(),
             AnyGuard::Read(guard) => guard.detach(),
             AnyGuard::Write(guard) => guard.detach(),
-            AnyGuard::Upgradeable(guard) => guard.detach(),
             AnyGuard::Count(guard) => guard.detach(),
             AnyGuard::Permit(guard) => guard.detach(),
             AnyGuard::Plain(guard) => guard.detach(),

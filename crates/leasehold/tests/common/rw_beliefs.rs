@@ -16,9 +16,6 @@ const SLACK: Duration = Duration::from_secs(5);
 pub enum Access {
     Read,
     Write,
-    Upgradeable,
-    /// To upgrade the hold of this lease id.
-    Upgrade(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +25,7 @@ pub enum State {
     Over,
 }
 
-use Access::{Read, Upgrade, Upgradeable, Write};
+use Access::{Read, Write};
 use State::{Holds, Over, Waits};
 
 /// A lease id, and what its client believes of it.
@@ -38,15 +35,12 @@ pub struct Id {
     pub lease: u64,
     pub access: Access,
     pub lease_ms: u64,
-    pub ahead: bool,
     /// When each ask was sent.
     pub asks: Vec<Instant>,
     pub state: State,
     /// In which it holds, until then.
     pub form: Access,
     pub until: Instant,
-    /// An upgrade of it was asked for, and is not over.
-    pub upgrades: bool,
 }
 
 impl Id {
@@ -59,8 +53,6 @@ impl Id {
         match access {
             Read => owner,
             Write => owner + ":write",
-            Upgradeable => owner + ":upgrade",
-            Upgrade(hold) => format!("{owner}:upgrade:{hold}:write"),
         }
     }
 }
@@ -86,7 +78,7 @@ pub struct Beliefs {
 
 impl Beliefs {
     /// A lease id that waits.
-    pub fn add(&mut self, client: usize, access: Access, lease_ms: u64, ahead: bool) -> usize {
+    pub fn add(&mut self, client: usize, access: Access, lease_ms: u64) -> usize {
         let n = self.ids.len();
         self.ids.push(Id {
             client,
@@ -94,12 +86,10 @@ impl Beliefs {
             lease: 400_000_000_000 + n as u64,
             access,
             lease_ms,
-            ahead,
             asks: Vec::new(),
             state: Waits,
             form: access,
             until: Instant::now(),
-            upgrades: false,
         });
         n
     }
@@ -107,35 +97,19 @@ impl Beliefs {
     /// Its client relies on it no more.
     pub fn give_up(&mut self, n: usize) {
         self.ids[n].state = Over;
-        self.ids[n].upgrades = false;
-        if let Upgrade(lease) = self.ids[n].access {
-            let hold = self.ids.iter_mut().find(|id| id.lease == lease);
-            hold.unwrap().upgrades = false;
-        }
     }
 
     /// It holds the name, by the word of the server: for so long from this ask on (B1).
     pub fn believe(&mut self, n: usize, ask: usize, left_ms: i64) -> Checked {
-        let id = self.ids[n].clone();
+        let id = &mut self.ids[n];
         let sent = ask.checked_sub(1).and_then(|ask| id.asks.get(ask));
         let sent = sent.ok_or_else(|| format!("B3: {} has not asked {ask} times", id.owner()))?;
         let until = *sent + Duration::from_millis(left_ms.unsigned_abs());
-        let (hold, form) = match id.access {
-            Upgrade(lease) => {
-                self.give_up(n);
-                let hold = self.ids.iter_mut().find(|id| id.lease == lease).unwrap();
-                if hold.state != Holds || hold.form != Upgradeable {
-                    return Ok(());
-                }
-                (hold, Write)
-            }
-            access => (&mut self.ids[n], access),
-        };
         if id.state == Waits {
-            hold.form = form;
+            id.form = id.access;
         }
-        hold.until = hold.until.max(until);
-        hold.state = Holds;
+        id.until = id.until.max(until);
+        id.state = Holds;
         Ok(())
     }
 
@@ -150,7 +124,7 @@ impl Beliefs {
 
         // Who holds the name on the server.
         self.holders.clear();
-        let (mut mode, mut writers, mut may_upgrade) = ("", 0, 0);
+        let (mut mode, mut writers) = ("", 0);
         for (field, value) in &hash {
             if field == "mode" {
                 mode = value;
@@ -163,13 +137,12 @@ impl Beliefs {
                 continue; // a writer's own reads, for Redisson to see
             }
             writers += usize::from(field.ends_with(":write"));
-            may_upgrade += usize::from(field.ends_with(":upgrade"));
             if self.holders.insert(owner, field.clone()).is_some() {
                 return fail(format!("B4: {field} holds in two forms"));
             }
         }
         let all = self.holders.len();
-        if may_upgrade > 1 || writers > 0 && all > 1 || (mode == "write") != (writers > 0) {
+        if writers > 0 && all > 1 || (mode == "write") != (writers > 0) {
             return fail("S1: not beside each other".to_owned());
         }
 
@@ -205,15 +178,7 @@ impl Beliefs {
             if id.state != Holds {
                 continue;
             }
-            // Its client may not have heard of the upgrade yet.
-            let or = if id.form == Upgradeable {
-                Write
-            } else {
-                id.form
-            };
-            let is_form =
-                |field: &&String| [id.form, or].map(|form| id.field(form)).contains(field);
-            let Some(field) = field.filter(is_form) else {
+            let Some(field) = field.filter(|field| **field == who) else {
                 return fail(format!("S2: {who} is lost"));
             };
             let lease = format!("{{{name}}}:{field}:rwlock_timeout:1");
@@ -228,12 +193,8 @@ impl Beliefs {
             if short > SLACK {
                 return fail(format!("S2: {who} ends {short:?} too soon"));
             }
-            let beside = |other: &Id| {
-                other.state == Holds
-                    && (id.form == Write
-                        || other.form == Write
-                        || id.form == Upgradeable && other.form == Upgradeable)
-            };
+            let beside =
+                |other: &Id| other.state == Holds && (id.form == Write || other.form == Write);
             if let Some(other) = self.ids[n + 1..].iter().find(|other| beside(other)) {
                 return fail(format!("S1: {who} and {}", other.field(other.form)));
             }

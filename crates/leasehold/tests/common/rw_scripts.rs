@@ -26,7 +26,6 @@ pub const SCRIPTS: [(&str, usize, &str); 6] = [
             "waiting",
             "rw_lock/holders",
             "rw_lock/take",
-            "rw_lock/places",
             "rw_lock/hand_over",
             "rw_lock/acquire"
         ),
@@ -39,7 +38,6 @@ pub const SCRIPTS: [(&str, usize, &str); 6] = [
             "waiting",
             "rw_lock/holders",
             "rw_lock/take",
-            "rw_lock/places",
             "rw_lock/hand_over",
             "rw_lock/release"
         ),

@@ -9,7 +9,6 @@ mod queue;
 mod release;
 mod together;
 mod turns;
-mod upgrade;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -181,15 +180,12 @@ impl Store {
     }
 
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
-        if let Access::Upgrade(hold) = step.access {
-            return self.upgrade(client, step, hold.into());
-        }
         let (id, now) = (&step.id, self.clock);
         // In this order (B3, B4): it holds; it was given up; the lock can be had; its place.
         if let Some(held) = self.ours(client, id, step.lease) {
             if held.access != step.access {
-                // A late copy: it was upgraded or downgraded since.
-                return self.held_by_others(id, step.access);
+                // A late copy: it was downgraded since.
+                return self.held_by_others(id);
             }
             held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
             let remaining = held.ends.saturating_sub(now);
@@ -204,17 +200,14 @@ impl Store {
         }
         let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
-        let first = is_free || step.ahead || !self.gives_way(id, step.access);
+        let first = is_free || !self.gives_way(id, step.access);
         if in_turn && self.fits(id, step.access) && first {
-            if !is_free && !step.ahead {
+            if !is_free {
                 self.forget_gone(id, step.access);
             }
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             self.leave_queue(client, id, step.lease);
             self.let_in_behind(id, step, is_free);
-            if !is_free && step.access == Access::Upgradeable {
-                self.tell_first(id); // those that wait for this right were told of the readers' end
-            }
             return Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),
                 tokens: self.tokens(id),
@@ -228,12 +221,12 @@ impl Store {
                 ask: place.ask,
                 tokens: Tokens::NONE,
             };
-            self.queue(client, id, grant, place, step.ahead);
+            self.queue(client, id, grant, place);
         }
         if matches!(step.access, Access::Permits(_)) && is_free && !self.permits.contains_key(id) {
             return Acquired::Unset;
         }
-        self.held_by_others(id, step.access)
+        self.held_by_others(id)
     }
 
     pub(crate) fn renew(&mut self, client: &Arc<str>, renew: &Renew<'_>) -> Renewal {

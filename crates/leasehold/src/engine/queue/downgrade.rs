@@ -1,4 +1,4 @@
-//! A hold that writes, or may upgrade, goes on as a reader's: the last of its guards that could write is gone, and others read on.
+//! A hold that writes goes on as a reader's: the last of its guards that could write is gone, and others read on.
 //!
 //! It keeps its lease id, and the server keeps at least a reader's hold for it all the time. In this process it is a reader's
 //! before the server is told; a lease id that reads never writes again, so a late copy of the request changes nothing (B4).
@@ -27,19 +27,14 @@ pub(crate) fn begin_downgrade(hold: &Arc<Hold>) -> Option<Downgrading> {
     let now = core.clock.now();
     let mut state = queue.lock();
     let wrote = matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold));
-    let is_there = wrote || state.shared.of_lease(hold.lease).is_some();
-    if !is_there || !hold.turn_to_read() {
+    if !wrote || !hold.turn_to_read() {
         return None;
     }
-    if wrote {
-        state.shared.add(hold);
-    }
+    state.shared.add(hold);
     if is_fresh(hold, &hold.spec(), now) {
         state.admit_readers(hold);
     }
-    if wrote {
-        queue.go_on(core, state, Start::Ask);
-    }
+    queue.go_on(core, state, Start::Ask);
     Some(Downgrading {
         hold: Arc::clone(hold),
         began: now,

@@ -213,10 +213,6 @@ impl<'a> Driver<'a> {
                     }
                     return Step::Ask; // for the next, if one waits
                 }
-                if access.upgrades().is_some() {
-                    self.queue.upgrades_nothing(&mut state, access);
-                    return Step::Ask;
-                }
                 if now >= granted.until {
                     self.granted_too_late(&mut state, lease_ms, now.since(sent));
                 }
@@ -243,7 +239,7 @@ impl<'a> Driver<'a> {
                 state.refuse_try_once(self.queue, access, given);
                 self.held_by_another(&mut state, None, false)
             }
-            Ok(Acquired::GivenUp) => self.given_up(state, access),
+            Ok(Acquired::GivenUp) => self.given_up(state),
             Err(failure) => {
                 ticket.failed(&failure);
                 self.failed(&mut state, &failure)
@@ -265,12 +261,10 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The server says so only of a lease id that was given up (another id is as good), or of a hold to upgrade that is over.
-    fn given_up(&self, mut state: Locked<'_>, asked: Access) -> Step {
+    /// The server says so only of a lease id that was given up (another id is as good).
+    fn given_up(&self, mut state: Locked<'_>) -> Step {
         let debt = state.remote().give_up();
-        self.queue.upgrades_nothing(&mut state, asked);
         drop(state);
-        self.queue.lose_upgradeable(asked);
         if let Some(debt) = debt {
             abandon(self.core, &self.queue.id, debt);
         }

@@ -9,13 +9,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Life, Locked, Patience, Phase, Queue, Spec, WaitResult,
-    answer::AnswerFuture,
-    driver::Start,
-    pauses::Pauses,
-    shared::ask_to_join,
-    ticket::Ticket,
-    waiters::{WaitLane, Waiter},
+    Life, Locked, Patience, Phase, Queue, Spec, WaitResult, answer::AnswerFuture, driver::Start,
+    pauses::Pauses, shared::ask_to_join, ticket::Ticket,
 };
 use crate::{
     Error, LostReason,
@@ -37,7 +32,6 @@ use crate::{
 /// A wait in the queue. Dropping it leaves the queue.
 pub(super) struct WaitTicket {
     pub(super) queue: Arc<Queue>,
-    pub(super) lane: WaitLane,
     pub(super) number: i64,
     pub(super) answered: AnswerFuture,
 }
@@ -150,8 +144,7 @@ pub(crate) async fn acquire(
 
 /// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
 pub(crate) fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
-    // An upgrade without an answer had no reader left to upgrade.
-    if story::is_on() && spec.access.upgrades().is_none() {
+    if story::is_on() {
         let holds = if spec.waits.is_in_turn() {
             core.queues.held(&id.of_task(0))
         } else {
@@ -177,7 +170,7 @@ pub(super) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Optio
 pub(super) fn no_answer(core: &Core, name: &Name, spec: Spec) -> Error {
     let failure = core.time_is_up();
     let free = lease::free_within(spec.lease());
-    failure.into_error(spec.doing(name), free)
+    failure.into_error(format!("lock {name:?}"), free)
 }
 
 fn enter(
@@ -217,16 +210,6 @@ fn enter(
             let reads = spec.reads_under(&hold.spec());
             if hold.enter_counted(reads).is_some() {
                 return Ok(Admission::Inside(Held::inside(Arc::clone(hold), reads)));
-            }
-        }
-        if let Some(lease) = spec.access.upgrades() {
-            match &state.phase {
-                // Another guard of the hold has had it upgraded.
-                Phase::Held(hold) if hold.lease == lease => {
-                    return Ok(Held::join(hold).map_or(Admission::Busy, Admission::Joined));
-                }
-                _ if state.shared.of_lease(lease).is_none() => return Ok(Admission::Busy), // it is over
-                _ => {}
             }
         }
         if !state.shared.is_empty()
@@ -400,9 +383,6 @@ async fn first_attempt(
                     queue.leave_attempt(&core, state, &ticket);
                     return Err(Error::Closed);
                 }
-                Ok(Acquired::Granted { .. }) if spec.access.upgrades().is_some() => {
-                    return Ok(queue.first_upgraded(&core, state, spec.access));
-                }
                 Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
                     queue.leave_granted(&core, state, ticket);
                     return Ok(FirstAttempt::Busy(None));
@@ -426,11 +406,6 @@ async fn first_attempt(
                         return Err(queue.error(failure, spec));
                     }
                     continue;
-                }
-                Ok(Acquired::GivenUp) if spec.access.upgrades().is_some() => {
-                    queue.go_on(&core, state, Start::Ask);
-                    queue.lose_upgradeable(spec.access);
-                    return Ok(FirstAttempt::Busy(None));
                 }
                 Ok(Acquired::GivenUp) => {
                     // The server says so only of a lease id that was given up. Another id is as good.
@@ -510,21 +485,6 @@ impl Queue {
         self.go_on(core, state, Start::Ask);
     }
 
-    /// A first attempt to upgrade was granted.
-    fn first_upgraded(
-        self: &Arc<Self>,
-        core: &Arc<Core>,
-        mut state: Locked<'_>,
-        access: Access,
-    ) -> FirstAttempt {
-        if let Some(held) = state.upgraded(access) {
-            return FirstAttempt::Held(held);
-        }
-        // Its holder has left meanwhile.
-        self.go_on(core, state, Start::Ask);
-        FirstAttempt::Busy(None)
-    }
-
     /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.
     pub(super) fn leave_granted(
         self: &Arc<Self>,
@@ -569,7 +529,7 @@ impl Queue {
 
     pub(super) fn error(&self, failure: Failure, spec: Spec) -> Error {
         let free = lease::free_within(spec.lease());
-        failure.into_error(spec.doing(&self.id.name), free)
+        failure.into_error(format!("lock {:?}", self.id.name), free)
     }
 }
 
@@ -621,7 +581,7 @@ impl Drop for WaitTicket {
         let mut state = self.queue.lock();
         let at = state
             .waiters
-            .binary_search_by_key(&(self.lane, self.number), Waiter::rank);
+            .binary_search_by_key(&self.number, |waiter| waiter.number);
         let at = match at {
             Ok(at) => {
                 let waiter = state.waiters.remove(at);

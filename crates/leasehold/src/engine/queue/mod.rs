@@ -36,7 +36,6 @@ mod ticket;
 mod together;
 mod turns;
 mod unset;
-mod upgrade;
 mod waiters;
 
 use std::{
@@ -62,7 +61,6 @@ pub(crate) use together::{
     AtOnce, PartRequest, acquire_at_once, release_all, release_in_background,
 };
 use tokio::sync::Notify;
-pub(crate) use upgrade::upgrade;
 use waiters::Waiter;
 
 use crate::{
@@ -206,9 +204,6 @@ impl Queue {
         granted: Granted,
     ) -> Option<Arc<Hold>> {
         let terms = state.remote().ticket(granted.lease)?.terms();
-        if terms.access.upgrades().is_some() {
-            return self.seat_upgraded(core, state, terms.access);
-        }
         loop {
             let spec = state.first_live_waiter()?;
             if spec.terms() != terms {

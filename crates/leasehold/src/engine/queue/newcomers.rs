@@ -5,12 +5,8 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{
-    Phase, Queue, QueueState, Spec, answer,
-    enter::WaitTicket,
-    waiters::{WaitLane, Waiter},
-};
-use crate::{clock::Tick, engine::finish::Work, kind::Access};
+use super::{Phase, Queue, QueueState, Spec, answer, enter::WaitTicket, waiters::Waiter};
+use crate::{clock::Tick, engine::finish::Work};
 
 impl QueueState {
     /// The caller's work that a newcomer would have to wait for.
@@ -44,46 +40,19 @@ impl QueueState {
         }
     }
 
-    /// Where a newcomer waits.
-    fn lane(&self, spec: &Spec) -> WaitLane {
-        if spec.access.upgrades().is_some() {
-            return WaitLane::Upgrade;
-        }
-        if spec.ahead {
-            return WaitLane::Ahead;
-        }
-        // Readers pass those that wait for an upgradeable read, but not a writer behind these.
-        let passes = |waiter: &Waiter| waiter.spec.access == Access::Upgradeable;
-        let last = self.waiters.iter().rev();
-        let mut last = last.take_while(|waiter| waiter.lane == WaitLane::Upgradeable);
-        let behind = match spec.access {
-            Access::Upgradeable => true,
-            Access::Shared => !last.all(passes),
-            _ => last.next().is_some(),
-        };
-        if behind {
-            WaitLane::Upgradeable
-        } else {
-            WaitLane::InTurn
-        }
-    }
-
     /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
     /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left. Nor what a newcomer changes
     /// that says how many permits there are.
     pub(super) fn is_taken(&mut self, spec: &Spec) -> bool {
         match &self.phase {
             Phase::WaitingRemote => {
-                self.first_live_waiter(); // takes those out that have left
-                let lane = self.lane(spec);
-                self.waiters.front().is_some_and(|first| lane >= first.lane)
-                    && !self.is_unsaid(spec.permits)
+                self.first_live_waiter().is_some() && !self.is_unsaid(spec.permits)
             }
             phase => phase.is_held(),
         }
     }
 
-    /// Adds a waiter to its lane: behind the others, or as the `first` of them.
+    /// Adds a waiter: behind the others, or as the `first` of them.
     pub(super) fn line_up(
         &mut self,
         queue: &Arc<Queue>,
@@ -93,7 +62,6 @@ impl QueueState {
         began: Tick,
     ) -> WaitTicket {
         let (answer, answered) = answer::slot();
-        let lane = self.lane(&spec);
         let number = if first {
             self.numbers.start -= 1;
             self.numbers.start
@@ -104,7 +72,6 @@ impl QueueState {
         let last = self.waiters.back();
         self.differ = last.is_some_and(|last| self.differ || last.spec.permits != spec.permits);
         let waiter = Waiter {
-            lane,
             number,
             spec,
             began,
@@ -112,23 +79,17 @@ impl QueueState {
             answer,
         };
         self.try_once += u32::from(once);
-        let rank = waiter.rank();
-        let behind = self.waiters.back().is_none_or(|last| last.rank() < rank);
-        let at = if behind {
-            self.waiters.len()
+        if first {
+            self.waiters.push_front(waiter);
         } else {
-            self.waiters.partition_point(|there| there.rank() < rank)
-        };
-        self.waiters.insert(at, waiter);
-        // The driver sleeps only for what its ticket asks for, and what it has said.
-        let is_asked = behind || at > 0 || self.asked() == Some(spec.terms());
-        if matches!(self.phase, Phase::WaitingRemote) && (!is_asked || self.is_unsaid(spec.permits))
-        {
+            self.waiters.push_back(waiter);
+        }
+        // The driver sleeps only for what it has said.
+        if matches!(self.phase, Phase::WaitingRemote) && self.is_unsaid(spec.permits) {
             queue.driver_wake().notify_one();
         }
         WaitTicket {
             queue: Arc::clone(queue),
-            lane,
             number,
             answered,
         }

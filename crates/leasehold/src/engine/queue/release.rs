@@ -59,7 +59,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
         return ReleaseStep::Done(Err(hold.lost_error(reason)));
     }
     let mut state = queue.lock();
-    // Under the lock: it may have been upgraded or downgraded a moment ago.
+    // Under the lock: it may have been downgraded a moment ago.
     let (spec, since) = hold.spec_and_since();
     let may_pass = spec.handoff.is_on()
         && spec.access != Access::Shared
@@ -140,9 +140,6 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
         return None; // B6
     }
     let waiter = state.first_live_waiter()?;
-    if waiter.access.upgrades().is_some() {
-        return None; // its hold is over, and it will find out
-    }
     let held_until = state.since;
     let number = state.first_number()?;
     let remote = state.remote();
@@ -314,7 +311,6 @@ impl Releasing {
                     lease_ms: terms.lease_ms,
                     stays,
                     place: listening.then(|| ticket.place(core, ask)),
-                    ahead: terms.ahead,
                 })
             });
             (next, listening)

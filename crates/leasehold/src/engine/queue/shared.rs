@@ -6,9 +6,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{
-    Life, Locked, Phase, Queue, QueueState, Spec, Waiter, driver::Start, enter::write_count,
-};
+use super::{Life, Locked, Phase, Queue, QueueState, Spec, driver::Start, enter::write_count};
 use crate::{
     LostReason,
     backend::Counted,
@@ -103,10 +101,6 @@ impl SharedHolds {
         })
     }
 
-    pub(super) fn of_lease(&self, lease: LeaseId) -> Option<&Arc<Hold>> {
-        self.all().iter().find(|hold| hold.lease == lease)
-    }
-
     fn tidy(&mut self) {
         let is_empty = |inner: &Inner| inner.holds.is_empty() && inner.releasing.is_empty();
         if self.0.as_deref().is_some_and(is_empty) {
@@ -139,15 +133,12 @@ impl QueueState {
     }
 
     /// Lets a reader in without asking the server, if no task of this process waits that it would keep out and the budget
-    /// allows it; or if it does not give way.
+    /// allows it.
     pub(super) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
         let budget = spec.handoff.is_on()
             && self.handoffs < spec.handoff.max_in_row
             && now.since(self.since) < spec.handoff.max_time();
-        // They wait for another that may upgrade, and not for readers.
-        let passes = |waiter: &Waiter| waiter.spec.access == Access::Upgradeable;
-        let passes_all = budget && self.waiters.iter().all(passes);
-        if !spec.ahead && !passes_all {
+        if !budget || !self.waiters.is_empty() {
             return None;
         }
         let held = Held::join(self.hold_to_share(spec, now)?)?;

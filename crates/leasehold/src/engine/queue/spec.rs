@@ -8,7 +8,7 @@ use crate::{
     config::{Backoff, Handoff, VERIFY_EVERY_MOST, check_backoff, millis},
     error::{Error, NO_REENTRY},
     kind::Access,
-    name::{LockId, Name},
+    name::LockId,
     owner::{LeaseId, OwnerId},
 };
 
@@ -24,8 +24,6 @@ pub(crate) struct Spec {
     pub(crate) handoff: Handoff,
     pub(crate) owner: Option<OwnerId>,
     pub(crate) reentrant: bool,
-    /// Not behind those that wait for the other access of a read-write lock.
-    pub(crate) ahead: bool,
     pub(crate) waits: Waits,
     /// As in [`Acquire`](crate::backend::Acquire).
     pub(crate) permits: Option<Permits>,
@@ -67,7 +65,6 @@ impl Spec {
             lease,
             lease_ms: self.lease_ms(),
             place: None,
-            ahead: self.ahead,
             permits: self.permits,
         }
     }
@@ -76,7 +73,6 @@ impl Spec {
         Terms {
             access: self.access,
             lease_ms: self.lease_ms(),
-            ahead: self.ahead,
         }
     }
 
@@ -89,17 +85,9 @@ impl Spec {
         }
     }
 
-    /// The words for what is asked, in errors.
-    pub(super) fn doing(&self, name: &Name) -> String {
-        match self.access.upgrades() {
-            Some(_) => format!("upgrade the read lock of {name:?}"),
-            None => format!("lock {name:?}"),
-        }
-    }
-
-    /// Whether it only reads under a hold that writes, or may upgrade.
+    /// Whether it only reads under a hold that writes.
     pub(super) fn reads_under(&self, hold: &Spec) -> bool {
-        self.access == Access::Shared && hold.access != Access::Shared
+        self.access == Access::Shared && hold.access.is_exclusive()
     }
 
     /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: a caller that asks for ten
@@ -113,18 +101,15 @@ impl Spec {
             && other.max_hold == Span::ZERO
     }
 
-    /// Why a caller may not enter a hold of its own owner, as what it is to do instead; `None`: it may. A writer may read, and so may a
-    /// reader that may upgrade; a reader that wants to write would wait for itself.
+    /// Why a caller may not enter a hold of its own owner, as what it is to do instead; `None`: it may. A writer may read; a
+    /// reader that wants to write would wait for itself.
     pub(super) fn is_to_stay_out(&self, hold: &Spec) -> Option<&'static str> {
-        let reads = self.access == Access::Shared && hold.access == Access::Upgradeable;
         if !self.reentrant {
             Some(NO_REENTRY)
-        } else if hold.access.is_exclusive() || hold.access == self.access || reads {
+        } else if hold.access.is_exclusive() || hold.access == self.access {
             None
         } else {
-            Some(
-                "release that read lock first, or take upgradeable_read() in its place, which can be upgraded to write",
-            )
+            Some("release that read lock first, or take write() in its place")
         }
     }
 
@@ -141,7 +126,6 @@ impl Spec {
 pub(super) struct Terms {
     pub(super) access: Access,
     pub(super) lease_ms: u64,
-    pub(super) ahead: bool,
 }
 
 /// How a waiter learns that the lock may be free.

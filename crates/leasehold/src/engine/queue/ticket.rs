@@ -221,7 +221,6 @@ mod tests {
             terms: Terms {
                 access: Access::Exclusive,
                 lease_ms: 1000,
-                ahead: false,
             },
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,

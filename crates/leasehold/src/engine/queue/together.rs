@@ -164,7 +164,6 @@ async fn attempt(
                 access: spec.access,
                 lease: ticket.lease(),
                 lease_ms: spec.lease_ms(),
-                ahead: spec.ahead,
                 place: None,
             });
         }

@@ -18,21 +18,9 @@ use crate::{
     owner::{LeaseId, OwnerId},
 };
 
-/// Which part of the waiters one belongs to, the first of them first. In each part they stand as they came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum WaitLane {
-    /// Wants its hold upgraded, which keeps all others out until then.
-    Upgrade,
-    /// Does not wait behind those that want the other access.
-    Ahead,
-    InTurn,
-    /// Waits for an upgradeable read, which another has; or came after such, and would have to wait for it or keep it out.
-    Upgradeable,
-}
-
 #[derive(Debug)]
 pub(super) struct Waiter {
-    pub(super) lane: WaitLane,
+    /// The waiters stand in the order of their numbers.
     pub(super) number: i64,
     pub(super) spec: Spec,
     /// When its caller began to wait, for those who watch.
@@ -40,13 +28,6 @@ pub(super) struct Waiter {
     /// Does not wait for holders, only for attempts and releases under way.
     pub(super) once: bool,
     pub(super) answer: Answerer,
-}
-
-impl Waiter {
-    /// The waiters stand in this order.
-    pub(super) fn rank(&self) -> (WaitLane, i64) {
-        (self.lane, self.number)
-    }
 }
 
 impl QueueState {

@@ -56,11 +56,6 @@ pub(super) trait Rules: Sync {
         false
     }
 
-    /// Whether those behind a queued client that cannot have the lock now may have it before that one.
-    fn is_passed_by(&self, _queued: Access) -> bool {
-        false
-    }
-
     /// The owner field of a client's hold.
     fn owner(&self, client: &str, _access: Access, lease: LeaseId) -> String {
         format!("{client}:{lease}")

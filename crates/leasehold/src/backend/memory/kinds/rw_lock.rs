@@ -1,4 +1,4 @@
-//! Many readers, or one writer. A reader lets a writer that waits go first. One of the readers may become the writer.
+//! Many readers, or one writer. A reader lets a writer that waits go first.
 
 use super::{Rules, StoredHold};
 use crate::{kind::Access, owner::LeaseId};
@@ -7,32 +7,16 @@ pub(super) struct RwLockRules;
 
 impl Rules for RwLockRules {
     fn fits(&self, held: &[StoredHold], access: Access, _permits: i64) -> bool {
-        let any = |access: Access| held.iter().any(|held| held.access == access);
-        match access {
-            Access::Shared => !any(Access::Exclusive),
-            Access::Upgradeable => !any(Access::Exclusive) && !any(Access::Upgradeable),
-            // The hold itself, and no other.
-            Access::Upgrade(lease) => {
-                matches!(held, [only] if only.lease.get() == lease && only.access == Access::Upgradeable)
-            }
-            Access::Exclusive | Access::Permits(_) => held.is_empty(),
-        }
+        let writes = |held: &StoredHold| held.access.is_exclusive();
+        held.is_empty() || access == Access::Shared && !held.iter().any(writes)
     }
 
     fn gives_way(&self, newcomer: Access, queued: Access) -> bool {
-        !newcomer.keeps_readers_out() && queued.keeps_readers_out()
-    }
-
-    fn is_passed_by(&self, queued: Access) -> bool {
-        !queued.keeps_readers_out()
+        !newcomer.is_exclusive() && queued.is_exclusive()
     }
 
     fn owner(&self, client: &str, access: Access, lease: LeaseId) -> String {
-        let form = match access {
-            Access::Exclusive => ":write",
-            Access::Upgradeable => ":upgrade",
-            _ => "",
-        };
+        let form = if access.is_exclusive() { ":write" } else { "" };
         format!("{client}:{lease}{form}")
     }
 }

@@ -38,36 +38,14 @@ impl Queued {
 impl Store {
     /// Whether a client waits that goes first.
     pub(super) fn gives_way(&self, id: &LockId, wants: Access) -> bool {
-        self.goes_first(id, wants).is_some()
-    }
-
-    fn goes_first(&self, id: &LockId, wants: Access) -> Option<&Queued> {
         let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
         let mut first =
             places.filter(|queued| rules(id.kind).gives_way(wants, queued.grant.access));
-        first.find(|queued| self.waits_still(id, queued))
+        first.any(|queued| self.hears(id, &queued.client)) // one that hears nothing is gone
     }
 
-    /// One that hears nothing is gone, and so is one whose hold to upgrade is over.
-    fn waits_still(&self, id: &LockId, queued: &Queued) -> bool {
-        self.hears(id, &queued.client)
-            && !self.is_pointless(id, &queued.client, queued.grant.access)
-    }
-
-    pub(super) fn held_by_others(&self, id: &LockId, wants: Access) -> Acquired {
-        // Of those that may upgrade there is one at a time.
-        let is_rival = |held: &&StoredHold| wants == held.access && wants == Access::Upgradeable;
-        let rival = self.held_by(id).iter().find(is_rival);
-        let ends = rival.map(|held| held.ends);
-        let ends = ends.or_else(|| rules(id.kind).ends(self.held_by(id)));
-        // An upgrade keeps others out for no longer than its hold lasts.
-        let first = self.goes_first(id, wants);
-        let upgrade =
-            first.and_then(|first| self.to_upgrade(id, &first.client, first.grant.access));
-        let ends = match upgrade.map(|hold| hold.ends) {
-            Some(over) => Some(ends.map_or(over, |ends| ends.min(over))),
-            None => ends,
-        };
+    pub(super) fn held_by_others(&self, id: &LockId) -> Acquired {
+        let ends = rules(id.kind).ends(self.held_by(id));
         Acquired::Held {
             ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
             silent: self.held_by(id).iter().any(StoredHold::is_foreign),
@@ -81,7 +59,7 @@ impl Store {
         };
         let before = waiting.places.len();
         waiting.places.retain(|queued| {
-            !rules(id.kind).gives_way(wants, queued.grant.access) || self.waits_still(id, queued)
+            !rules(id.kind).gives_way(wants, queued.grant.access) || self.hears(id, &queued.client)
         });
         let is_shorter = waiting.places.len() < before;
         if !waiting.places.is_empty() {
@@ -97,17 +75,9 @@ impl Store {
     }
 
     /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).
-    pub(super) fn queue(
-        &mut self,
-        client: &Arc<str>,
-        id: &LockId,
-        mut grant: Grant,
-        place: Place,
-        ahead: bool,
-    ) {
+    pub(super) fn queue(&mut self, client: &Arc<str>, id: &LockId, mut grant: Grant, place: Place) {
         grant.ask = place.ask;
         let ends = self.clock + Duration::from_millis(place.keep_ms);
-        let rank = self.rank(id, grant.access, ahead);
         let kept_until = self.kept_until(place.keep_ms);
         let waiting = self.queues.entry(id.clone()).or_default();
         waiting.ends = waiting.ends.max(ends);
@@ -117,15 +87,12 @@ impl Store {
                 queued.grant.ask = queued.grant.ask.max(grant.ask);
                 queued.kept_until = queued.kept_until.max(kept_until);
             }
-            None => waiting.places.insert(
-                rank,
-                Queued {
-                    client: Arc::clone(client),
-                    grant,
-                    kept_until,
-                    silent_since: None,
-                },
-            ),
+            None => waiting.places.push_back(Queued {
+                client: Arc::clone(client),
+                grant,
+                kept_until,
+                silent_since: None,
+            }),
         }
     }
 
@@ -212,13 +179,8 @@ impl Store {
                 at += 1; // it keeps its place for a while, and is passed over
                 continue;
             }
-            let (access, client) = (queued.grant.access, Arc::clone(&queued.client));
-            let pointless = self.is_pointless(id, &client, access);
-            if !pointless && !self.fits(id, access) {
-                if rules(id.kind).is_passed_by(access) {
-                    at += 1;
-                    continue;
-                }
+            let access = queued.grant.access;
+            if !self.fits(id, access) {
                 return given;
             }
             let Some(Queued {
@@ -232,12 +194,12 @@ impl Store {
             let subscriber = subscriber
                 .into_iter()
                 .find(|subscriber| subscriber.client == client);
-            let given_up = pointless || self.is_given_up(&client, grant.lease);
+            let given_up = self.is_given_up(&client, grant.lease);
             let holds = self.ours(&client, id, grant.lease).is_some();
             let (false, Some(subscriber)) = (given_up || holds, subscriber) else {
                 continue;
             };
-            self.make_holder(&client, id, &grant);
+            self.hold(&client, id, access, (grant.lease, grant.lease_ms));
             grant.tokens = self.tokens(id);
             if !self.cut {
                 self.outbox

@@ -1,9 +1,12 @@
-//! A lease id is given up for good, and its hold goes to the next.
+//! A lease id is given up for good, and its hold goes to the next; or it reads on, and lets readers in.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{Store, rules};
-use crate::backend::{Grant, Release, ReleaseReply, Stays, fenced::Tokens};
+use crate::{
+    backend::{Downgrade, Grant, Release, ReleaseReply, Stays, fenced::Tokens},
+    kind::Access,
+};
 
 impl Store {
     pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
@@ -80,7 +83,7 @@ impl Store {
                 ask: place.ask,
                 tokens: Tokens::NONE,
             };
-            self.queue(client, id, grant, place, next.ahead);
+            self.queue(client, id, grant, place);
         }
         if granted.is_none() && !is_free {
             self.tell_first(id);
@@ -99,5 +102,21 @@ impl Store {
         ReleaseReply::Freed {
             others: others as u64,
         }
+    }
+
+    /// `false`: it does not hold the name. A lease id that reads never writes again.
+    pub(crate) fn downgrade(&mut self, client: &Arc<str>, step: &Downgrade) -> bool {
+        let id = &step.id;
+        let Some(held) = self.ours(client, id, step.lease) else {
+            return false;
+        };
+        if held.access.is_exclusive() {
+            held.access = Access::Shared;
+            held.holds = step.holds;
+            let ends = held.ends;
+            self.give_to_next(id, Some(ends));
+            self.tell_all(id);
+        }
+        true
     }
 }

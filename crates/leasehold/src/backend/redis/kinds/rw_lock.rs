@@ -29,7 +29,6 @@ static ACQUIRE: Lazy = script!(
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
-    "rw_lock/places",
     "rw_lock/hand_over",
     "rw_lock/acquire"
 );
@@ -38,7 +37,6 @@ static RELEASE: Lazy = script!(
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
-    "rw_lock/places",
     "rw_lock/hand_over",
     "rw_lock/release"
 );
@@ -71,9 +69,6 @@ static INSPECT: Lazy = script!("refuse", "rw_lock/holders", "rw_lock/inspect");
 /// The suffix of a writer's field.
 const WRITE: &str = ":write";
 
-/// The suffix of the field of a reader that may upgrade; in a place, the lease id of the hold to upgrade follows, and [`WRITE`].
-const UPGRADE: &str = ":upgrade";
-
 pub(super) struct RwLockWire;
 
 fn channel(name: &Name) -> impl fmt::Display + '_ {
@@ -86,8 +81,7 @@ fn timeouts(name: &Name) -> Key<'_> {
     name.suffixed("")
 }
 
-/// `<client uuid>:<lease id>`, with `:write` behind it of a writer, and `:upgrade` of a reader that may upgrade. Of a request to
-/// upgrade a hold: `<client uuid>:<lease id>:upgrade:<lease id of the hold>:write`.
+/// `<client uuid>:<lease id>`, with `:write` behind it of a writer.
 #[derive(Clone, Copy)]
 struct Field<'a> {
     owner: OwnerField<'a>,
@@ -106,12 +100,10 @@ impl Field<'_> {
 impl fmt::Display for Field<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.owner.fmt(f)?;
-        match self.access {
-            Access::Exclusive => f.write_str(WRITE),
-            Access::Upgradeable => f.write_str(UPGRADE),
-            Access::Upgrade(hold) => write!(f, "{UPGRADE}:{hold}{WRITE}"),
-            Access::Shared | Access::Permits(_) => Ok(()),
+        if self.access.is_exclusive() {
+            f.write_str(WRITE)?;
         }
+        Ok(())
     }
 }
 
@@ -129,11 +121,7 @@ impl Wire for RwLockWire {
         let access = match form {
             "" => Access::Shared,
             WRITE => Access::Exclusive,
-            UPGRADE => Access::Upgradeable,
-            _ => {
-                let hold = form.strip_prefix(UPGRADE)?.strip_suffix(WRITE)?;
-                Access::Upgrade(hold.strip_prefix(':')?.parse().ok()?)
-            }
+            _ => return None,
         };
         Some(Grant {
             access,
@@ -150,7 +138,7 @@ impl Wire for RwLockWire {
 
     fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
-        let call = Call::new(&ACQUIRE, 4, 7, size_hint(&id.name, 6))
+        let call = Call::new(&ACQUIRE, 4, 6, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -160,15 +148,14 @@ impl Wire for RwLockWire {
             .arg(step.place.map_or(0, |place| place.ask))
             .arg(step.place.map_or(0, |place| place.keep_ms))
             .text(id.grant_channel(""))
-            .text(channel(&id.name))
-            .arg(u8::from(step.ahead));
+            .text(channel(&id.name));
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
     fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
-        let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
+        let call = Call::new(&RELEASE, 4, 10, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -185,7 +172,6 @@ impl Wire for RwLockWire {
             .arg(next.map_or(0, |next| next.stays as u8))
             .arg(place.map_or(0, |place| place.ask))
             .arg(place.map_or(0, |place| place.keep_ms))
-            .arg(next.map_or(0, |next| u8::from(next.ahead)))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         caller.call(call, move |reply| {
@@ -304,8 +290,6 @@ fn inspection(reply: &Value) -> Option<Inspection> {
 fn access_of(field: &str) -> Access {
     if field.ends_with(WRITE) || field.contains(":write:") {
         Access::Exclusive
-    } else if field.ends_with(UPGRADE) {
-        Access::Upgradeable
     } else {
         Access::Shared
     }
@@ -330,14 +314,7 @@ mod tests {
         };
         assert_eq!(grant("ab-1:7 30000 2"), expected(Access::Shared));
         assert_eq!(grant("ab-1:7:write 30000 2"), expected(Access::Exclusive));
-        assert_eq!(
-            grant("ab-1:7:upgrade 30000 2"),
-            expected(Access::Upgradeable)
-        );
-        let upgrade = Access::Upgrade(5);
-        assert_eq!(grant("ab-1:7:upgrade:5:write 30000 2"), expected(upgrade));
         assert_eq!(grant("ab-1:7:read 30000 2"), None);
-        assert_eq!(grant("ab-1:7:upgrade:5 30000 2"), None);
         assert_eq!(grant("0"), None);
     }
 }

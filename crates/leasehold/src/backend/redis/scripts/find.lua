@@ -27,7 +27,7 @@ local function braced(name)
   return find(name, '{', 1, true) and name or '{' .. name .. '}'
 end
 
--- `<client uuid>:<number>`, and words behind it: `:write`, `:upgrade`, the id of a transaction of Redisson's.
+-- `<client uuid>:<number>`, and words behind it: `:write`, the id of a transaction of Redisson's.
 local function is_owner(field)
   local client, more = string.match(field, '^([%x-]+):%-?%d+(.*)$')
   return client and #client == 36 and (more == '' or find(more, '^:[%w:-]+$'))

@@ -4,23 +4,19 @@
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
 -- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients, next first
 -- KEYS[4] gone      string  a tombstone's key without the lease id it ends with
--- ARGV[1] field     bytes   <client uuid>:<lease id> to read, with :write behind it to write, with :upgrade to read and upgrade later;
---                           <client uuid>:<lease id>:upgrade:<lease id of the hold>:write to upgrade that hold
+-- ARGV[1] field     bytes   <client uuid>:<lease id> to read, with :write behind it to write
 -- ARGV[2] lease_ms  integer at least 1; the same in every request for this lease id
 -- ARGV[3] ask       integer number of this ask, from 1; 0: take no place in the queue
 -- ARGV[4] keep_ms   integer how long the queue outlives its last visitor
 -- ARGV[5] grants    bytes   prefix of the channels on which our clients hear that the name is theirs
 -- ARGV[6] channel   bytes   where Redisson's waiters listen, and ours
--- ARGV[7] ahead     integer 1: those that wait to do the other, to write if it reads, do not go first
 --
--- Returns {1, left_ms} the field holds the name, or the hold is upgraded, for left_ms from now; -1: without an end
+-- Returns {1, left_ms} the field holds the name for left_ms from now; -1: without an end
 --         {0, ttl_ms}  others hold it, or a writer waits that goes first; it is worth another look then; -1: without an end
---         {3, ttl_ms}  as 0, and one of them is Redisson's, which tells no waiter when it leaves a reader of ours behind
---         {2, 0}       this lease id was given up before this request arrived, or the hold that it was to upgrade is over
+--         {2, 0}       this lease id was given up before this request arrived
 -- Error   the name is as it was, and the queue has at most a place less: a name that is held for no one is not left.
--- Retry   safe: the holder keeps its end or gets a later one (B2), a place keeps its rank and the latest ask (B3). A hold is upgraded
---         under its own lease id, and once: a late copy finds the writer, or what came of it, and does not make it anew (B4).
-local field, ahead = ARGV[1], ARGV[7] == '1'
+-- Retry   safe: the holder keeps its end or gets a later one (B2), a place keeps its rank and the latest ask (B3).
+local field = ARGV[1]
 
 -- The field's place in the queue: its index and its text. One that asks for none is not kept from the name by a queue that cannot be read.
 local function find_place()
@@ -34,8 +30,8 @@ end
 
 local found, refused = look()
 
--- Whether a writer waits whose client may hear that the name is its, and how much is left of the hold that it waits to upgrade, if it
--- does. One that hears nothing is gone, and so is one whose hold is over: readers that stand behind it have been waiting in vain.
+-- Whether a writer waits whose client may hear that the name is its. One that hears nothing is gone: readers that stand behind it
+-- have been waiting in vain.
 local dead_writer = false
 local function writer_waits()
   for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
@@ -44,12 +40,8 @@ local function writer_waits()
       waits = nil -- it has the name
     end
     if waits then
-      local owner = to_upgrade(waits)
-      local hold = owner and found.by[owner .. ':upgrade']
-      if hold or not owner then
-        if may_hear(ARGV[5] .. client) then
-          return true, hold and hold.left
-        end
+      if may_hear(ARGV[5] .. client) then
+        return true
       end
       call('LREM', KEYS[3], 0, place)
       dead_writer = true
@@ -58,35 +50,16 @@ local function writer_waits()
   return false
 end
 
--- How long until all readers beside this one are over, and whether one of them is Redisson's: its number is a thread's, ours has the
--- time in it.
-local function others_of(may)
-  local code, longest = 0, 0
-  for _, holder in ipairs(found.live) do
-    if holder.field ~= may.field then
-      if #(string.match(holder.field, ':(%d+)') or '') < 12 then
-        code = 3
-      end
-      if longest ~= -1 then
-        longest = holder.left == -1 and -1 or math.max(longest, holder.left)
-      end
-    end
-  end
-  return { code, longest }
-end
-
 if not found then
   return refused
 end
 -- In this order (B3, B4): it holds; it was given up; it can be had; its place.
-local upgrades = to_upgrade(field)
-local held = found.by[upgrades and upgrades .. ':write' or field]
+local held = found.by[field]
 if held then
   local left = lengthen(held, ARGV[2])
   return type(left) == 'number' and { 1, left } or left
 end
-local may = upgrades and found.by[upgrades .. ':upgrade']
-if is_given_up(field) or upgrades and not may then
+if is_given_up(field) then
   return { 2, 0 }
 end
 if found.other then
@@ -99,29 +72,20 @@ if found.mode ~= 'write' then
   end
 end
 local free = not found.mode
-local fits, upgrade_left
-if may then
-  fits = #found.live == 1
-elseif free then
+local fits
+if free then
   fits = true
 elseif is_writer(field) or found.mode ~= 'read' or hold_of(found, field) then
   fits = false -- or a late copy: the lease id reads already
-elseif is_upgradeable(field) and found.may then
-  fits = false
 else
-  fits = ahead
-  if not ahead then
-    local waits
-    waits, upgrade_left = writer_waits()
-    fits = not waits
-  end
+  fits = not writer_waits()
 end
 if not fits then
-  if ARGV[3] ~= '0' and (may or not hold_of(found, field)) then
+  if ARGV[3] ~= '0' and not hold_of(found, field) then
     local wanted = field .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
     local at, place = find_place()
     if not at then
-      local done = line_up(field, wanted, ahead)
+      local done = pcall('RPUSH', KEYS[3], wanted)
       if type(done) ~= 'number' then
         return done
       end
@@ -136,14 +100,7 @@ if not fits then
       end
     end
   end
-  if may then
-    return others_of(may)
-  end
-  local left = is_upgradeable(field) and found.may and found.by[found.may].left or found.left
-  if upgrade_left and (left == -1 or upgrade_left < left) then
-    left = upgrade_left -- it keeps readers out for no longer, unless it is renewed
-  end
-  return { 0, left }
+  return { 0, found.left }
 end
 -- The place first: the queue may be of another type, or a command refused. An ask without a place may come behind one with it, and
 -- who holds the name has none (B4): its place would keep others out.
@@ -153,10 +110,6 @@ if at then
 end
 if dead_writer then
   pcall('PUBLISH', ARGV[6], '1')
-end
-if may then
-  local refusal = upgrade(may, ARGV[2])
-  return refusal or { 1, math.max(may.left, tonumber(ARGV[2])) }
 end
 local refusal = take(field, ARGV[2], free)
 if refusal then
@@ -169,9 +122,5 @@ if free and not is_writer(field) and call('EXISTS', KEYS[3]) == 1 then
     leave({}, look())
     give_to_next(ARGV[5], tonumber(ARGV[2]))
   end)
-end
-if found.mode == 'read' and is_upgradeable(field) and #found.live > 0 then
-  -- Those that wait for the right to upgrade were told of the readers' end.
-  _G.pcall(function() tell_first(KEYS[3], ARGV[5], tonumber(ARGV[2])) end)
 end
 return { 1, tonumber(ARGV[2]) }

@@ -15,10 +15,10 @@
 local call, pcall, field = redis.call, redis.pcall, ARGV[1]
 local writes = string.sub(field, -6) == ':write'
 if call('HEXISTS', KEYS[1], field) == 0 then
-  -- It was upgraded or downgraded, or is about to be.
+  -- It was downgraded, or is about to be.
   local owner = string.match(field, '^[^:]*:%d+') or field
   field = nil
-  for _, form in ipairs({ '', ':write', ':upgrade' }) do
+  for _, form in ipairs({ '', ':write' }) do
     if call('HEXISTS', KEYS[1], owner .. form) == 1 then
       field = owner .. form
     end

@@ -1,4 +1,4 @@
--- rw_lock/downgrade.lua: let a lease id that writes, or that may upgrade, go on as a reader like any other, and let in the readers that wait.
+-- rw_lock/downgrade.lua: let a lease id that writes go on as a reader, and let in the readers that wait.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
@@ -25,7 +25,6 @@ end
 if held.field == owner then
   return 1
 end
-local wrote = is_writer(held.field)
 local refusal = downgrade(held, owner, ARGV[4])
 if refusal then
   return refusal
@@ -33,8 +32,6 @@ end
 -- From here on no error may hide that it reads.
 leave({}, look())
 _G.pcall(function() give_to_next(ARGV[3], held.left) end)
-if wrote then
-  pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
-  wake_late_comers(ARGV[2])
-end
+pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
+wake_late_comers(ARGV[2])
 return 1

@@ -101,51 +101,9 @@ local function take_out()
   end
 end
 
--- Whether a reader may upgrade once those who leave have left, and the next have come.
-local may_upgrade = false
-
--- Whether the queue goes on past a place, for a hold beside `holders` others: 'fits', 'waits' (the next may fit), 'last' (none behind
--- it goes first), 'gone'.
-local function judge(field, holders)
-  local owner = to_upgrade(field)
-  if owner then
-    if not staying(owner .. ':upgrade') then
-      return 'gone'
-    end
-    return holders == 1 and 'fits' or 'last'
-  elseif is_writer(field) then
-    return holders == 0 and 'fits' or 'last'
-  end
-  return is_upgradeable(field) and may_upgrade and 'waits' or 'fits'
-end
-
--- Makes the field a holder, or upgrades the hold that it names. An error if that is refused.
-local function make_holder(field, lease_ms, alone)
-  local owner = to_upgrade(field)
-  if owner then
-    return upgrade(staying(owner .. ':upgrade'), lease_ms)
-  end
-  return take(field, lease_ms, alone)
-end
-
--- Takes that back.
-local function make_no_holder(field, alone)
-  local owner = to_upgrade(field)
-  if owner then
-    local held = staying(owner .. ':upgrade')
-    return downgrade({ field = owner .. ':write', left = held.left }, held.field, held.count)
-  end
-  drop(field, alone)
-end
-
--- Puts a place back to where it stood, at `at`.
-local function put_back(place, at, lease_ms)
-  local behind = call('LINDEX', KEYS[3], at)
-  if behind then
-    pcall('LINSERT', KEYS[3], 'BEFORE', behind, place)
-  else
-    pcall('RPUSH', KEYS[3], place)
-  end
+-- Puts back the place that stood first.
+local function put_back(place, lease_ms)
+  pcall('LPUSH', KEYS[3], place)
   -- Where it was the only one, the queue is a new one. It ends like any other, or is none.
   if call('PTTL', KEYS[3]) == -1 and type(pcall('PEXPIRE', KEYS[3], math.max(30000, tonumber(lease_ms)))) ~= 'number' then
     call('LREM', KEYS[3], 0, place)
@@ -160,31 +118,28 @@ end
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants, before)
-  local given, holders, writes, at, shortest = nil, stay, false, 0, math.huge
-  may_upgrade = found.may ~= nil and staying(found.may) ~= nil
-  local place = call('LINDEX', KEYS[3], at)
+  local given, holders, writes, shortest = nil, stay, false, math.huge
+  local place = call('LINDEX', KEYS[3], 0)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     -- The place of a lease id that holds already, in whichever form, is none to give the name to (B4), nor to take it from (S1).
-    local fits = field and not hold_of(found, field) and judge(field, holders) or 'gone'
-    local heard = fits == 'fits' and hears(grants .. client)
+    local waits = field and not hold_of(found, field)
+    if waits and holders > 0 and is_writer(field) then
+      break
+    end
+    local heard = waits and hears(grants .. client)
     if heard == nil then
       for _, waits in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
         pcall('PUBLISH', grants .. (client_in(waits) or ''), '0')
       end
       break
-    elseif fits == 'last' then
-      break
-    elseif fits == 'waits' then
-      at = at + 1
-    else
-      call('LREM', KEYS[3], 1, place)
     end
+    call('LPOP', KEYS[3])
     if heard and not is_given_up(field) then
       if not taken_out then
         take_out()
       end
-      if make_holder(field, lease_ms, holders == 0) then
+      if take(field, lease_ms, holders == 0) then
         break
       end
       -- It must be a holder before it is told so. If no connection hears it, that client is gone.
@@ -193,21 +148,20 @@ local function give_to_next(grants, before)
         given, holders = given or tonumber(lease_ms), holders + 1
         found.by[field] = { field = field, count = 1, left = tonumber(lease_ms), own = tonumber(lease_ms) }
         shortest = math.min(shortest, tonumber(lease_ms))
-        may_upgrade = may_upgrade or is_upgradeable(field)
         if is_writer(field) then
           writes = true
           break
         end
       else
-        make_no_holder(field, holders == 0)
+        drop(field, holders == 0)
         if type(told) ~= 'number' then
           -- The caller may tell none: those that wait keep their places.
-          put_back(place, at, lease_ms)
+          put_back(place, lease_ms)
           break
         end
       end
     end
-    place = call('LINDEX', KEYS[3], at)
+    place = call('LINDEX', KEYS[3], 0)
   end
   local sooner
   if given then

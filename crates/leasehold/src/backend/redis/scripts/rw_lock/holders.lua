@@ -10,18 +10,6 @@ local function is_writer(field)
   return string.find(field, ':write$') ~= nil or string.find(field, ':write:', 1, true) ~= nil
 end
 
--- A reader that may upgrade: to Redisson a reader like any other.
-local function is_upgradeable(field)
-  return string.find(field, ':upgrade$') ~= nil
-end
-
--- The owner <client uuid>:<lease id> of the hold that a place `<client uuid>:<lease id>:upgrade:<its lease id>:write` asks to upgrade;
--- nil: the field is none of that kind.
-local function to_upgrade(field)
-  local client, lease = string.match(field, '^([^:]*):%d+:upgrade:(%d+):write$')
-  return client and client .. ':' .. lease
-end
-
 local function timeout_key(reader, i)
   return KEYS[2] .. reader .. ':rwlock_timeout:' .. i
 end
@@ -54,7 +42,6 @@ end
 --   live   the holders in no order: field, count, left, own
 --          (left: until its hold is over, which needs the hash, and a reader's its own key as well; own: what is left of that)
 --   by     the same by field
---   may    the field of the live reader that may upgrade, if there is one
 --   dead   fields of readers whose leases are over; they hold nothing
 --   left   how long until all holds are over, if none is extended; -1: without an end
 --   other  there is a hash, but not a read-write lock's
@@ -89,9 +76,6 @@ local function look()
       if left then
         found.by[field] = { field = field, count = count, left = left, own = own }
         found.live[#found.live + 1] = found.by[field]
-        if is_upgradeable(field) then
-          found.may = field
-        end
         if found.left ~= -1 and (left == -1 or left > found.left) then
           found.left = left
         end
@@ -109,9 +93,9 @@ local function look()
   return found
 end
 
--- The hold of the lease id of `field`, in whichever of its forms: one that may upgrade becomes a writer, and either of them a
--- reader. It never goes back, so requests that name another form are late, or early.
+-- The hold of the lease id of `field`, in whichever of its forms: a writer becomes a reader, and never goes back. So requests
+-- that name the other form are late, or early.
 local function hold_of(found, field)
   local owner = string.match(field, '^[^:]*:%d+') or field
-  return found.by[field] or found.by[owner .. ':upgrade'] or found.by[owner .. ':write'] or found.by[owner]
+  return found.by[field] or found.by[owner .. ':write'] or found.by[owner]
 end

@@ -14,7 +14,6 @@
 -- ARGV[8] stays      integer the name goes to `next` at once, 1: if no other client waits; 2: if none stands in the queue
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
--- ARGV[11] ahead     integer 1: `next` is queued in front of those that wait to do the other
 --
 -- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
@@ -64,8 +63,7 @@ if not held then
     made_way = not give_to_next(ARGV[3], all.left) -- of which those that wait were told
   end
   if made_way and waiting > 0 then
-    local left = all.may and all.by[all.may].left or all.left
-    tell_first(KEYS[3], ARGV[3], left)
+    tell_first(KEYS[3], ARGV[3], all.left)
   end
   return { 0, 0 }
 end
@@ -89,9 +87,8 @@ local kept = all.by[next_field] and { 3, all.by[next_field].left }
 local others = count_others(ARGV[2], ARGV[5], waiting)
 -- Beside those that stay, and those that are let in.
 local function next_fits()
-  return not is_writer(next_field) and not (is_upgradeable(next_field) and may_upgrade)
+  return not is_writer(next_field)
 end
-may_upgrade = all.may ~= nil and all.may ~= held.field
 if goes_on and stays(ARGV[8], others, waiting) and (stay == 0 or next_fits()) then
   take_out()
   if not take(next_field, ARGV[7], stay == 0) then
@@ -117,7 +114,7 @@ if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and 
   local left = pcall('PTTL', KEYS[3])
   if type(left) == 'number' then
     local place = next_field .. ' ' .. ARGV[7] .. ' ' .. ARGV[9]
-    line_up(next_field, place, ARGV[11] == '1')
+    pcall('RPUSH', KEYS[3], place)
     if left < tonumber(ARGV[10]) and type(pcall('PEXPIRE', KEYS[3], ARGV[10])) ~= 'number' then
       pcall('LREM', KEYS[3], 0, place) -- or it would stay for ever
     end

@@ -13,11 +13,11 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local call, pcall = redis.call, redis.pcall
 
--- The form in which the lease id of `field` holds the name, if it does in another: it was upgraded or downgraded, and this request
+-- The form in which the lease id of `field` holds the name, if it does in another: it was downgraded, and this request
 -- is late, or early.
 local function other_form(name, field)
   local owner = string.match(field, '^[^:]*:%d+') or field
-  for _, form in ipairs({ '', ':write', ':upgrade' }) do
+  for _, form in ipairs({ '', ':write' }) do
     if call('HEXISTS', name, owner .. form) == 1 then
       return owner .. form
     end

@@ -52,23 +52,7 @@ function drop(field, alone)
   end
 end
 
--- Makes the writer of a reader that is alone, and may. Its lease ends no sooner than before (B2), and in `lease_ms` at the soonest.
--- An error if the server refuses that; then it may upgrade still.
-local function upgrade(held, lease_ms)
-  local owner = string.gsub(held.field, ':upgrade$', '')
-  local done = outlast(math.max(held.left, tonumber(lease_ms)))
-  if type(done) ~= 'number' then
-    return done
-  end
-  done = pcall('HSET', KEYS[1], 'mode', 'write', owner .. ':write', held.count)
-  if type(done) ~= 'number' then
-    return done
-  end
-  call('HDEL', KEYS[1], held.field)
-  pcall('DEL', timeout_key(held.field, 1)) -- says nothing without the field, and ends by itself
-end
-
--- Makes a reader like any other of a writer, or of a reader that may upgrade. Its lease ends when it would have. An error if the
+-- Makes a reader of a writer. Its lease ends when it would have. An error if the
 -- server refuses that; then it is as it was.
 local function downgrade(held, owner, holds)
   local lease = timeout_key(owner, 1)
@@ -86,9 +70,6 @@ local function downgrade(held, owner, holds)
     return done
   end
   call('HDEL', KEYS[1], held.field)
-  if held.field ~= owner then
-    pcall('DEL', timeout_key(held.field, 1)) -- as above
-  end
 end
 
 -- Lets a hold of ours last at least `lease_ms` from now (B2). What is left of it then, -1 if it has no end; or an error.
