@@ -74,11 +74,6 @@ impl LockKind {
             other => other,
         }
     }
-
-    /// Whether several locks of this kind on one server are taken, and given back, by one request.
-    pub(crate) const fn goes_together(self) -> bool {
-        matches!(self.on_server(), LockKind::Mutex)
-    }
 }
 
 impl fmt::Display for LockKind {

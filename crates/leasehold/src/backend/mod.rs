@@ -37,12 +37,6 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Gives a lease id up for good: takes it out of the queue, and passes its hold on.
     fn release(&self, step: Release) -> Reply<ReleaseReply>;
 
-    /// Takes several locks of a kind that [`goes_together`](LockKind::goes_together), in one atomic step: all of them or none.
-    fn acquire_all(&self, steps: Vec<Acquire>) -> Reply<AcquiredAll>;
-
-    /// Gives several such lease ids up for good, in one atomic step. One answer per entry, in order.
-    fn release_all(&self, steps: Vec<Release>) -> Reply<Vec<ReleaseReply>>;
-
     /// Extends leases that are still ours. One answer per entry, in order.
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
@@ -169,16 +163,6 @@ pub(crate) enum Acquired {
     GivenUp,
     /// No client has set how many permits there are.
     Unset,
-}
-
-/// The answer about several locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum AcquiredAll {
-    /// All are held by the lease ids that asked; how much of each lease is left (B1).
-    Granted(Vec<Duration>),
-    /// None was taken: another owner holds this one of them, or its lease id was given up before this copy of the request
-    /// arrived.
-    Held(usize),
 }
 
 /// Gives a lease id up for good.

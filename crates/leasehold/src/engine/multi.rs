@@ -1,11 +1,11 @@
 //! Several locks, of any kinds and clients, held by one holder: all of them or none.
 //!
-//! Locks that one request can ask for are asked for at once: the server gives all of them or none. If it gives none, the
-//! caller takes them in an order that is the same in every process, and waits for each in that lock's own queue, with those
-//! before it in its hands.
+//! The missing ones are asked for side by side, each as a first attempt of its own queue. If one of them is held, those behind it are
+//! given back, and the caller waits for that one in its own queue, with those before it in its hands: in an order that is the
+//! same in every process. Then it asks for what is missing again.
 //!
 //! - **No deadlock.** A holder that waits has only locks that come before the one it waits for. So of all locks that are waited
-//!   for, the holders of the last one wait for none, and it becomes free. A request for several at once waits for no holder.
+//!   for, the holders of the last one wait for none, and it becomes free. Asks side by side wait for no holder.
 //!   A restart may turn the order of two servers: a caller that waits then, with locks in its hands, gives these back, and
 //!   begins anew. It knows of the restart, since it asks the server that it waits for, and those whose leases it renews.
 //! - **No livelock, no starvation.** Each round takes at least the first of the missing locks, and gives none back, unless a
@@ -18,15 +18,25 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::{
-    Error,
+    Error, Released,
     durations::humane,
     engine::{
         held::Held,
         hold::Hold,
-        queue::{self, AtOnce, PartRequest, Patience, Pauses, Waits},
+        linger::ClientRef,
+        queue::{self, Patience, Pauses, Spec, Waits},
     },
     error::{Cause, Invalid},
+    name::LockId,
 };
+
+/// One of several locks that are asked for together.
+#[derive(Clone, Debug)]
+pub(crate) struct PartRequest {
+    pub(crate) core: ClientRef,
+    pub(crate) id: LockId,
+    pub(crate) spec: Spec,
+}
 
 /// Takes all of these locks, as patiently as told; `None` if one of them was held. They are in the order of their names, which all
 /// processes share, and no two are the same.
@@ -174,7 +184,7 @@ impl Taking<'_> {
             if !self.take_all().await? {
                 return Ok(false);
             }
-            if self.is_complete().await? {
+            if self.is_complete().await {
                 return Ok(true);
             }
         }
@@ -194,39 +204,82 @@ impl Taking<'_> {
     /// Takes what is missing. `false`: as [`take`](Taking::take) says.
     async fn take_all(&mut self) -> Result<bool, Error> {
         while self.held.len() < self.parts.len() {
-            let rest = &self.parts[self.held.len()..];
-            let first = &rest[0];
-            let run = rest.iter().take_while(|part| part.goes_with(first));
-            let run = run.count();
-            let mut wanted = run;
-            while wanted > 1 {
-                let asked = queue::acquire_at_once(&rest[..wanted], self.patience, self.until);
-                let asked = asked.await;
-                if let Ok(AtOnce::Held(at)) = asked {
-                    self.said_held = Some(self.held.len() + at);
-                }
-                match asked {
-                    Err(error) if error.is_unreachable() && self.was_held() => return Ok(false),
-                    Err(error) => return Err(error),
-                    Ok(AtOnce::Taken(held)) => {
-                        self.held.extend(held);
-                        break;
-                    }
-                    Ok(AtOnce::Held(at)) if self.patience == Patience::Once => {
-                        let PartRequest { core, id, spec } = &self.parts[at];
-                        queue::busy(core, id, *spec, None);
-                        return Ok(false);
-                    }
-                    // Those before it may be free.
-                    Ok(AtOnce::Held(at) | AtOnce::Ask(at)) => wanted = at,
-                }
+            let all = self.parts.len() - self.held.len();
+            let is_taken = self.ask(all, Patience::Once).await;
+            match is_taken {
+                Ok(true) => break,
+                answer if self.patience == Patience::Once => return answer,
+                // A silent server is waited for, as a holder is.
+                Err(error) if !error.is_unreachable() => return Err(error),
+                Ok(false) | Err(_) => {}
             }
-            // The next one was refused just now, or no other goes with it.
-            if (wanted < run || run < 2) && !self.take_next().await? {
+            let patience = match self.until {
+                Some(until) => Patience::For(left(until)),
+                None => self.patience,
+            };
+            if !self.ask(1, patience).await? {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Asks for so many of the missing parts side by side, as first attempts, or for the first of them with patience. All are sent
+    /// before any answer is waited for. `false`: another owner holds one of them. Then those behind it are given back, since no
+    /// caller waits for a lock that comes before one it holds.
+    async fn ask(&mut self, parts: usize, patience: Patience) -> Result<bool, Error> {
+        let all = self.parts;
+        let missing = &all[self.held.len()..];
+        let first = &missing[0];
+        let others_held = !self.held.is_empty();
+        self.waited |= others_held;
+        let asks = missing[..parts].iter();
+        let asks = join_all(asks.map(|part| Box::pin(ask(part, patience))));
+        let in_time = async {
+            match self.until {
+                // What waits keeps to its own time.
+                Some(until) if patience == Patience::Once => {
+                    let until = Instant::now() + left(until);
+                    queue::by(&first.core, until, asks).await
+                }
+                _ => Some(asks.await),
+            }
+        };
+        let answers = tokio::select! {
+            biased;
+            // A caller that does not wait is in no circle.
+            () = turned(self.parts), if others_held && patience != Patience::Once => {
+                self.turned = true;
+                return Ok(false);
+            }
+            answers = in_time => answers,
+            () = keep(&self.held) => None,
+        };
+        let no_answer = || {
+            vec![Err(queue::no_answer(
+                &first.core,
+                &first.id.name,
+                first.spec,
+            ))]
+        };
+        let mut answers = answers.unwrap_or_else(no_answer).into_iter();
+        let mut refused = None;
+        while refused.is_none() {
+            match answers.next() {
+                Some(Ok(Some(held))) => self.held.push(held),
+                Some(Ok(None)) => {
+                    self.said_held = Some(self.held.len());
+                    refused = Some(Ok(false));
+                }
+                Some(Err(error)) if error.is_unreachable() && self.was_held() => {
+                    refused = Some(Ok(false));
+                }
+                Some(Err(error)) => refused = Some(Err(error)),
+                None => return Ok(true),
+            }
+        }
+        give_back(answers.filter_map(|answer| answer.ok().flatten()).collect()).await;
+        refused.unwrap_or(Ok(true))
     }
 
     /// Whether the caller's time is up, and may be told that a part was held: a request that was sent in what was left of it
@@ -238,65 +291,26 @@ impl Taking<'_> {
             && self.until.is_some_and(is_over)
     }
 
-    /// Takes the first that is missing, by its own queue.
-    async fn take_next(&mut self) -> Result<bool, Error> {
-        let Some(part) = self.parts.get(self.held.len()) else {
-            return Ok(true);
-        };
-        let patience = match self.until {
-            Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
-                Patience::For(left.max(Duration::from_millis(1)))
-            }
-            None => self.patience,
-        };
-        let others_held = !self.held.is_empty();
-        self.waited |= others_held;
-        // A caller that does not wait is in no circle.
-        let may_wait = others_held && patience != Patience::Once;
-        let taken = tokio::select! {
-            biased;
-            () = turned(self.parts), if may_wait => {
-                self.turned = true;
-                return Ok(false);
-            }
-            taken = ask(part, patience) => taken,
-            () = keep(&self.held) => Ok(None),
-        };
-        let taken = match taken {
-            Err(error) if error.is_unreachable() && self.was_held() => None,
-            other => other?,
-        };
-        let is_taken = taken.is_some();
-        self.held.extend(taken);
-        Ok(is_taken)
-    }
-
-    /// Whether all that was taken is still held. A part that was lost meanwhile is asked for once more. If another owner has
-    /// it, those behind it are given back, for no caller waits for a lock that comes before one it holds.
-    async fn is_complete(&mut self) -> Result<bool, Error> {
+    /// Whether all that was taken is still held. If one was lost meanwhile, those behind it are given back, since no caller waits for
+    /// a lock that comes before one it holds.
+    async fn is_complete(&mut self) -> bool {
         if self.waited {
             // A fixed lease counts from when the last name was taken.
             self.waited = false;
             extend(&self.held).await;
         }
-        for _ in self.parts {
-            let Some(at) = self.held.iter().position(is_lost) else {
-                return Ok(true);
-            };
-            let part = &self.parts[at];
-            let again = ask(part, Patience::Once).await?;
-            match again {
-                Some(again) => self.held[at] = again,
-                None => break,
-            }
-        }
         let Some(at) = self.held.iter().position(is_lost) else {
-            return Ok(true);
+            return true;
         };
         give_back(self.held.split_off(at)).await;
-        Ok(false)
+        false
     }
+}
+
+/// What is left of a caller's time: a request that was begun has a moment.
+fn left(until: Instant) -> Duration {
+    let left = until.saturating_duration_since(Instant::now());
+    left.max(Duration::from_millis(1))
 }
 
 /// Asks for one part, by its own queue.
@@ -315,8 +329,27 @@ async fn give_back(held: Vec<Held>) {
     // Without a thread there may be no timer to bound it.
     let core = held.first().map(|held| Arc::clone(&held.hold().core));
     if let Some(core) = core.filter(|core| core.check_home().is_ok()) {
-        let _ = core.within(GIVEN_BACK, queue::release_all(held)).await;
+        let _ = core.within(GIVEN_BACK, release_all(held)).await;
     }
+}
+
+/// Gives all of them back. The answers are in the same order. Once polled, this is carried out to its end whether or not its
+/// caller goes on.
+pub(crate) async fn release_all(held: Vec<Held>) -> Vec<Result<Released, Error>> {
+    // All have begun before anything is waited for.
+    let releases: Vec<_> = held
+        .into_iter()
+        .map(|held| held.release().finish())
+        .collect();
+    join_all(releases).await
+}
+
+/// For guards that were dropped.
+pub(crate) fn release_in_background(held: Vec<Held>) {
+    // If these are the last of their clients, this waits once, when all that is to be sent is under way.
+    let clients = held.iter().map(|held| ClientRef::new(&held.hold().core));
+    let _clients: Vec<ClientRef> = clients.collect();
+    drop(held);
 }
 
 fn is_lost(held: &Held) -> bool {

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Error, LostReason, Released, callout,
     config::check_extension,
-    engine::{held::Held, hold::Hold, lease::End, queue::ReleaseStep},
+    engine::{held::Held, hold::Hold, lease::End},
     error::NO_REENTRY,
     story::Scope,
 };
@@ -353,11 +353,7 @@ impl<K> Guard<K> {
     /// "freed" without a latch key, because a lease id is never used again.
     pub async fn release(mut self) -> Result<Released, Error> {
         let _until_then = mem::take(&mut self.held.scope);
-        match self.held.release() {
-            ReleaseStep::Done(released) => released,
-            ReleaseStep::ToServer(release) => release.finish().await,
-            ReleaseStep::Downgrade(downgrade) => Ok(downgrade.finish().await),
-        }
+        self.held.release().finish().await
     }
 
     /// Leaves the name held on the server, by no guard: it is not renewed any more and frees itself when its

@@ -12,7 +12,7 @@ use crate::{
     Error, LostReason, Released,
     engine::{
         held::Held,
-        queue::{release_all, release_in_background},
+        multi::{release_all, release_in_background},
     },
     kind::LockKind,
     story::Scope,

@@ -17,8 +17,8 @@ use crate::{
     Error, Handoff, Owner, Status,
     engine::{
         core::Core,
-        multi,
-        queue::{PartRequest, Patience, Waits},
+        multi::{self, PartRequest},
+        queue::{Patience, Waits},
     },
     error::Invalid,
     kind::{Access, LockKind},
@@ -26,7 +26,7 @@ use crate::{
     story::{self, Scope},
 };
 
-/// The most names of one multi-lock: the server takes them in one step, in which it serves no other client.
+/// The most names of one multi-lock: each is a request of its own, of those that travel together.
 const NAMES_MOST: usize = 100;
 
 /// Several names at once, all or nothing, with one guard. Shared with Redisson's `RedissonMultiLock`, and with each of its locks.
@@ -42,11 +42,13 @@ const NAMES_MOST: usize = 100;
 ///
 /// # Order, and what waiting costs
 ///
-/// Mutexes and spin mutexes of one client are asked for together, in one round trip: the server gives all of them, or none. Other kinds, and other
-/// clients, take a round trip each. If a part is held, the caller takes the parts in one order, the same in every process
-/// (by name, then by the `run_id` of the server), and waits for each in that lock's own queue, **with those before it in its
-/// hands**. So multi-locks never wait for each other in a circle, and none starves where its parts do not. `try_lock` waits
-/// for no holder, and keeps nothing if one part is held.
+/// All parts are asked for side by side, in one round trip. If one is held, those behind it are given back at once, and the
+/// caller waits for it in that lock's own queue, **with those before it in its hands**. Then it asks for the rest again. The order
+/// of the parts is the same in every process: by name, then by the `run_id` of the server. So multi-locks never wait for each other in a
+/// circle, and none starves where its parts do not. `try_lock` waits for no holder, and keeps nothing if one part is held.
+///
+/// So a free part may be held for a moment by a caller that does not get them all: a `try_lock` of another caller is refused then.
+/// Two that try the same parts at the same moment may both be refused.
 ///
 /// Two things can still wait for themselves. A task that holds a name and asks for a multi-lock with a smaller one, while another
 /// does the reverse: take all names by one multi-lock. And one name on two servers whose `run_id` a user may not ask for (`INFO`): then its order

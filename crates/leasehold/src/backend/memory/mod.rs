@@ -18,9 +18,8 @@ pub use server::MemoryServer;
 use crate::sim;
 use crate::{
     backend::{
-        Acquire, Acquired, AcquiredAll, Backend, Count, Counted, Downgrade, Extend, Failure,
-        Inspection, Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply,
-        Sink,
+        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, Inspection, Keep,
+        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -170,42 +169,6 @@ impl Backend for Memory {
         self.step(what, move |store, client| {
             let store = store.keep_tokens(retention).dead_after(dead_after);
             Ok(store.release(client, &step))
-        })
-    }
-
-    fn acquire_all(&self, mut steps: Vec<Acquire>) -> Reply<AcquiredAll> {
-        for step in &mut steps {
-            step.id = step.id.clone().on_server();
-        }
-        let what = what!(
-            Acquire,
-            steps
-                .iter()
-                .map(|step| (step.id.name.shared(), step.lease.get())),
-            steps.clone()
-        );
-        self.step(what, move |store, client| {
-            for step in &steps {
-                store.check_kind(&step.id)?;
-            }
-            Ok(store.acquire_all(client, &steps))
-        })
-    }
-
-    fn release_all(&self, mut steps: Vec<Release>) -> Reply<Vec<ReleaseReply>> {
-        for step in &mut steps {
-            step.id = step.id.clone().on_server();
-        }
-        let what = what!(
-            Release,
-            steps
-                .iter()
-                .map(|step| (step.id.name.shared(), step.lease.get())),
-            steps.clone()
-        );
-        self.step(what, move |store, client| {
-            let answers = steps.iter().map(|step| store.release(client, step));
-            Ok(answers.collect())
         })
     }
 

@@ -7,7 +7,6 @@ pub(crate) mod look;
 mod numbers;
 mod queue;
 mod release;
-mod together;
 mod turns;
 
 use std::{

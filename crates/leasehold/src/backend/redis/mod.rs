@@ -31,8 +31,8 @@ pub(crate) use target::{Login, Target};
 
 use crate::{
     backend::{
-        Acquire, Acquired, AcquiredAll, Backend, Count, Counted, Downgrade, Extend, Inspection,
-        Keep, KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
+        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Inspection, Keep,
+        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -48,7 +48,7 @@ use crate::{
 };
 use caller::Caller;
 use commands::Commands;
-use kinds::{together, wire};
+use kinds::wire;
 use labels::ClientLabel;
 use subscriptions::Subscriptions;
 
@@ -108,17 +108,6 @@ impl Backend for Redis {
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
         wire(step.id.kind).release(&self.caller, step)
-    }
-
-    fn acquire_all(&self, steps: Vec<Acquire>) -> Reply<AcquiredAll> {
-        together::acquire_all(&self.caller, &steps)
-    }
-
-    fn release_all(&self, mut steps: Vec<Release>) -> Reply<Vec<ReleaseReply>> {
-        for step in &mut steps {
-            step.listening |= self.subscriptions.is_counted(&step.id);
-        }
-        together::release_all(&self.caller, &steps)
     }
 
     fn outage(&self) -> &Outage {

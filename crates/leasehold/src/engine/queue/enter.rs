@@ -143,7 +143,7 @@ pub(crate) async fn acquire(
 }
 
 /// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
-pub(crate) fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
+fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
     if story::is_on() {
         let holds = if spec.waits.is_in_turn() {
             core.queues.held(&id.of_task(0))
@@ -158,7 +158,7 @@ pub(crate) fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>)
 }
 
 /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
-pub(super) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
+pub(crate) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
     tokio::select! {
         biased;
         output = work => Some(output),
@@ -167,7 +167,7 @@ pub(super) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Optio
 }
 
 /// The error of a caller whose time is up before the server has answered its request.
-pub(super) fn no_answer(core: &Core, name: &Name, spec: Spec) -> Error {
+pub(crate) fn no_answer(core: &Core, name: &Name, spec: Spec) -> Error {
     let failure = core.time_is_up();
     let free = lease::free_within(spec.lease());
     failure.into_error(format!("lock {name:?}"), free)

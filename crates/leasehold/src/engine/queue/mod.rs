@@ -33,7 +33,6 @@ mod remote;
 mod shared;
 mod spec;
 mod ticket;
-mod together;
 mod turns;
 mod unset;
 mod waiters;
@@ -47,8 +46,7 @@ use std::{
 pub(crate) use debt::{Debt, abandon};
 pub(crate) use downgrade::begin_downgrade;
 use driver::{Start, drive};
-use enter::no_answer;
-pub(crate) use enter::{acquire, busy, try_in_turn, write_count_in_background};
+pub(crate) use enter::{acquire, by, no_answer, try_in_turn, write_count_in_background};
 use locked::Locked;
 pub(crate) use map::Queues;
 use parking_lot::Mutex;
@@ -57,9 +55,6 @@ pub(crate) use release::{ReleaseStep, begin_release};
 use remote::{Remote, Subscription};
 use shared::SharedHolds;
 pub(crate) use spec::{Patience, Spec, Waits};
-pub(crate) use together::{
-    AtOnce, PartRequest, acquire_at_once, release_all, release_in_background,
-};
 use tokio::sync::Notify;
 use waiters::Waiter;
 

@@ -1,6 +1,12 @@
 //! The end of a guard: the lease passes on in memory, or goes back to the server.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, ready},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::future::{Either, FutureExt};
 
 use super::{
     Life, Locked, Pauses, Phase, Spec, abandon,
@@ -31,6 +37,19 @@ pub(crate) enum ReleaseStep {
     ToServer(Releasing),
     /// The server must be told that only readers are left.
     Downgrade(Downgrading),
+}
+
+impl ReleaseStep {
+    /// For a caller that waits for the answer. It is carried out whether or not that is polled.
+    pub(crate) fn finish(self) -> impl Future<Output = Result<Released, Error>> {
+        match self {
+            ReleaseStep::Done(answer) => Either::Left(ready(answer)),
+            ReleaseStep::ToServer(release) => Either::Right(Either::Left(release.finish())),
+            ReleaseStep::Downgrade(downgrade) => {
+                Either::Right(Either::Right(downgrade.finish().map(Ok)))
+            }
+        }
+    }
 }
 
 /// A guard goes: the last one passes the lease on in memory, or to the server.
@@ -161,9 +180,9 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
 
 /// A release on its way to the server.
 pub(crate) struct Releasing {
-    pub(super) hold: Arc<Hold>,
+    hold: Arc<Hold>,
     /// The ticket under which this process goes on, and when the name stays with it.
-    pub(super) next: Option<(LeaseId, Stays)>,
+    next: Option<(LeaseId, Stays)>,
     /// Until when the lease would have been believed.
     until: Tick,
     began: Tick,
@@ -172,7 +191,7 @@ pub(crate) struct Releasing {
     /// The end of the hold has been told.
     is_told: bool,
     /// A send had no answer, so it may have been carried out.
-    pub(super) silent: bool,
+    silent: bool,
 }
 
 /// The server's answer to a release, with the state that the queue needs to go on.
@@ -184,7 +203,7 @@ pub(super) struct ReleaseAnswer {
 
 impl Releasing {
     /// For a caller that waits for the answer.
-    pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
+    fn finish(self) -> Finish<Result<Released, Error>> {
         let core = Arc::clone(&self.hold.core);
         let (queue, lease) = (Arc::clone(&self.hold.queue), self.hold.lease);
         let release = core.finish(self.run());
@@ -202,7 +221,7 @@ impl Releasing {
 
     /// Tells the server. A caller that waits has an answer within the operation timeout; a release that is not confirmed by
     /// then goes on in the background.
-    pub(super) async fn run(mut self) -> Result<Released, Error> {
+    async fn run(mut self) -> Result<Released, Error> {
         let core = Arc::clone(&self.hold.core);
         let mut pauses = Pauses::default();
         loop {
@@ -294,7 +313,7 @@ impl Releasing {
     }
 
     /// The request that is sent at `sent`. Each send is an ask of its own for the next ticket (B3).
-    pub(super) fn step(&self, sent: Tick) -> Release {
+    fn step(&self, sent: Tick) -> Release {
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         let (next, listening) = {
             let mut state = queue.lock();
@@ -328,7 +347,7 @@ impl Releasing {
     }
 
     /// A send had no usable answer.
-    pub(super) fn failed(&mut self, failure: &Failure) {
+    fn failed(&mut self, failure: &Failure) {
         self.silent |= matches!(failure, Failure::Ambiguous(_));
         let (core, queue) = (&self.hold.core, &self.hold.queue);
         let mut state = queue.lock();
@@ -343,7 +362,7 @@ impl Releasing {
     }
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
-    pub(super) fn answered(mut self, answered: &ReleaseAnswer) -> Result<Released, Error> {
+    fn answered(mut self, answered: &ReleaseAnswer) -> Result<Released, Error> {
         let not_ours = answered.answer == ReleaseReply::NotOurs;
         // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
         // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes

@@ -113,8 +113,7 @@ impl Store {
         if held.access.is_exclusive() {
             held.access = Access::Shared;
             held.holds = step.holds;
-            let ends = held.ends;
-            self.give_to_next(id, Some(ends));
+            self.give_to_next(id);
             self.tell_all(id);
         }
         true

@@ -11,19 +11,6 @@ macro_rules! script {
     };
 }
 
-/// Several scripts as functions, in front of the one that calls them.
-macro_rules! script_with {
-    ($($name:literal = ($($part:literal),+)),+; $main:literal) => {
-        crate::backend::redis::script::Lazy::new(|| {
-            crate::backend::redis::script::Script::new(concat!(
-                $("local function ", $name, "(KEYS, ARGV)\n",
-                    $(include_str!(concat!("../scripts/", $part, ".lua"))),+, "\nend\n"),+,
-                include_str!(concat!("../scripts/", $main, ".lua"))
-            ))
-        })
-    };
-}
-
 mod fair_mutex;
 mod fenced_mutex;
 mod latch;
@@ -32,7 +19,6 @@ mod mutex;
 mod plain_mutex;
 mod rw_lock;
 mod semaphore;
-pub(super) mod together;
 
 use std::{fmt, time::Duration};
 
