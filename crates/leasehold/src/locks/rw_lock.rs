@@ -121,6 +121,18 @@ impl RwLock {
     ///
     /// `wait` counts from the first poll.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # async fn run(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// let prices = client.rw_lock("prices");
+    /// if let Some(reading) = prices.try_read_for(Duration::from_millis(200)).await? {
+    ///     // No writer is inside until `reading` is dropped.
+    ///     drop(reading);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
