@@ -4,20 +4,28 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{OwnerField, int, left_of, mutex, released, size_hint};
+use super::{OwnerField, exclusive, int, left_of, released, size_hint};
 use crate::backend::{
     Acquire, AcquiredAll, Release, ReleaseReply, Reply,
     redis::{
         caller::Caller,
-        script::{Call, Lazy},
+        script::{Call, Lazy, Script},
     },
 };
 
 static ACQUIRE_ALL: Lazy = script!("mutex/acquire_all");
-static RELEASE_ALL: Lazy = script_with!(
-    "release" = ("waiting", "mutex/hand_over", "mutex/release");
-    "mutex/release_all"
-);
+static RELEASE_ALL: Lazy = Lazy::new(|| {
+    Script::new(concat!(
+        "local function release(KEYS, ARGV)\n",
+        text_with!(
+            "exclusive/holder_hash";
+            ("waiting", "exclusive/places", "exclusive/hand_over", "exclusive/released");
+            "exclusive/release"
+        ),
+        "end\n",
+        include_str!("../scripts/mutex/release_all.lua")
+    ))
+});
 
 pub(in crate::backend::redis) fn acquire_all(
     caller: &Caller,
@@ -46,18 +54,14 @@ pub(in crate::backend::redis) fn release_all(
     steps: &[Release],
 ) -> Reply<Vec<ReleaseReply>> {
     let bytes = steps.iter().map(|step| size_hint(&step.id.name, 5)).sum();
-    let mut call = Call::new(&RELEASE_ALL, 3 * steps.len(), 5 * steps.len(), bytes);
+    let mut call = Call::new(&RELEASE_ALL, 2 * steps.len(), 4 * steps.len(), bytes);
     for step in steps {
-        call = call
-            .arg(step.id.name.wire())
-            .text(step.id.queue_key())
-            .text(step.id.gone_prefix());
+        call = call.arg(step.id.name.wire()).text(step.id.queue_key());
     }
     for step in steps {
         call = call
             .text(OwnerField::of(caller, step.lease))
-            .text(mutex::channel(&step.id.name))
-            .text(step.id.grant_channel(""))
+            .text(exclusive::channel(&step.id.name))
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening));
     }
