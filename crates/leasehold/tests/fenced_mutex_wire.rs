@@ -81,8 +81,8 @@ async fn a_second_copy_of_any_request_moves_no_token_back_and_gives_none_twice()
         let released = calls
             .iter()
             .rev()
-            .find(|call| call[2] == "4" && call.len() > 17);
-        send_copy(&server, released.expect("a release has the most arguments"));
+            .find(|call| call[7].starts_with("redisson_lock__channel"));
+        send_copy(&server, released.expect("a release names the channel"));
         // The copy of the acquisition comes after the end of its lease id: held by another.
         send_copy(&server, &acquire);
         assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
@@ -142,42 +142,5 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
             wait_until_idle(client).await;
         }
         assert_eq!(refused(&server), [], "refused by the rules");
-    }
-}
-
-/// The right to write the token is lost while a holder and a waiter are there.
-#[tokio::test]
-async fn a_server_that_refuses_to_write_the_token_frees_the_name_for_all() {
-    for server in servers() {
-        for command in ["-get", "-time"] {
-            let (mine, theirs) = (client_of(&server).await, client_of(&server).await);
-            let user = [
-                "ACL", "SETUSER", "worker", "reset", "on", ">pw", "~*", "&*", "+@all",
-            ];
-            server.cli(&user);
-            let builder = Client::builder().url(server.url());
-            let client = builder.username("worker").password("pw").connect().await;
-            let client = client.unwrap();
-            let guard = client.fenced_mutex("name").lock().await.unwrap();
-            let waiter = tokio::spawn(theirs.fenced_mutex("name").lock());
-            wait_until_async(SOON, "the waiter is in line", || {
-                int(&server, &["LLEN", "leasehold:{name}:fenced:queue"]) == 1
-            })
-            .await;
-            server.cli(&["ACL", "SETUSER", "worker", command]);
-            let token = guard.token();
-            let _ = guard.release().await.unwrap();
-            if command == "-time" {
-                // The release itself fails then, and leaves the name to end by itself.
-                assert!(mine.fenced_mutex("name").force_unlock().await.unwrap());
-            }
-            let next = soon("it is free", waiter).await.unwrap().unwrap();
-            assert!(next.token() > token, "{command}");
-            assert_eq!(owners(&server, "name"), [(next.owner(), 1)], "{command}");
-            release(next).await;
-            for client in [&client, &mine, &theirs] {
-                wait_until_idle(client).await;
-            }
-        }
     }
 }

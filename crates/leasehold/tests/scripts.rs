@@ -53,6 +53,12 @@ fn is_shared(path: &Path) -> bool {
         "waiting.lua",
         "refuse.lua",
         "hand_over.lua",
+        "holder_hash.lua",
+        "holder_string.lua",
+        "others_hash.lua",
+        "others_string.lua",
+        "contended.lua",
+        "released.lua",
         "holders.lua",
         "take.lua",
         "places.lua",
@@ -73,12 +79,7 @@ fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
         let of_all = ["scripts/waiting.lua", "scripts/refuse.lua"];
         if is_shared(&shared)
             && (shared.parent() == path.parent()
-                || of_all.iter().any(|of_all| shared.ends_with(of_all))
-                // A fenced mutex is passed on as a mutex is, and so, in its own order, is a fair one.
-                || shared.ends_with("scripts/mutex/hand_over.lua")
-                    && path.parent().is_some_and(|folder| {
-                        folder.ends_with("fenced_mutex") || folder.ends_with("fair_mutex")
-                    }))
+                || of_all.iter().any(|of_all| shared.ends_with(of_all)))
         {
             let (_, text) = split(&text);
             if shared.ends_with("line.lua") {
@@ -87,7 +88,16 @@ fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
                 functions.push(format!("pass_on({begin}"));
                 functions.push(format!("next_in_line({begin}"));
             }
-            let parts = text.split("local function ").skip(1);
+            // The long ways are functions as a whole.
+            for (of, long) in [
+                ("acquire.lua", "contended.lua"),
+                ("release.lua", "released.lua"),
+            ] {
+                if path.ends_with(of) && shared.ends_with(long) {
+                    functions.push(format!("contended({}", text.replace("function ", "")));
+                }
+            }
+            let parts = text.split("function ").skip(1);
             functions.extend(parts.map(|part| part.split("\nend").next().unwrap().to_owned()));
         }
     }

@@ -19,6 +19,8 @@ mod p12_readers;
 mod p13_permits;
 mod p15_multi;
 mod p16_latch;
+mod p17_queue;
+mod p18_by_hand;
 mod p1_pair;
 mod p2_many_names;
 mod p3_one_process;
@@ -39,7 +41,7 @@ use table::Table;
 /// An aim and the function that measures it.
 type Bench = (&'static str, fn(&Stage, &mut Table));
 
-const BENCHES: [Bench; 15] = [
+const BENCHES: [Bench; 17] = [
     ("P1", p1_pair::run),
     ("P2", p2_many_names::run),
     ("P3", p3_one_process::run),
@@ -55,6 +57,8 @@ const BENCHES: [Bench; 15] = [
     ("P14", p6_handover::fair),
     ("P15", p15_multi::run),
     ("P16", p16_latch::run),
+    ("P17", p17_queue::run),
+    ("P18", p18_by_hand::run),
 ];
 
 /// The options of the command line.
@@ -81,7 +85,7 @@ fn asked() -> Asked {
                 asked.aims.push(arg.to_ascii_uppercase());
             }
             _ => eprintln!(
-                "{arg:?} is passed over: known are P1 to P9, P11 to P16, --short and --json"
+                "{arg:?} is passed over: known are P1 to P9, P11 to P18, --short and --json"
             ),
         }
     }
@@ -94,7 +98,7 @@ fn main() {
     }
     let asked = asked();
     if !asked.bench && asked.aims.is_empty() {
-        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9, P11 … P16");
+        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9, P11 … P18");
         return;
     }
     let stage = Stage::set(asked.short);

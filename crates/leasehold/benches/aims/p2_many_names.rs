@@ -128,7 +128,7 @@ async fn raw_at_once(raw: &Raw, tasks: usize, time: Duration) -> (u64, Duration)
     sum(running, time).await
 }
 
-async fn sum(mut running: JoinSet<u64>, time: Duration) -> (u64, Duration) {
+pub(crate) async fn sum(mut running: JoinSet<u64>, time: Duration) -> (u64, Duration) {
     let began = Instant::now();
     let mut pairs = 0;
     while let Some(task) = running.join_next().await {

@@ -8,17 +8,38 @@ use redis::{
     io::tcp::TcpSettings,
 };
 
+macro_rules! scripts {
+    ($($part:literal),+) => {
+        concat!($(include_str!(concat!("../../src/backend/redis/scripts/", $part, ".lua"))),+)
+    };
+}
+
 const ACQUIRE: &str = concat!(
-    include_str!("../../src/backend/redis/scripts/refuse.lua"),
-    include_str!("../../src/backend/redis/scripts/mutex/acquire.lua")
+    scripts!("exclusive/holder_hash"),
+    "local function contended(KEYS, ARGV)\n",
+    scripts!(
+        "refuse",
+        "exclusive/places",
+        "exclusive/others_hash",
+        "exclusive/contended"
+    ),
+    "end\n",
+    scripts!("exclusive/acquire")
 );
-const RELEASE: &str = concat!(
-    include_str!("../../src/backend/redis/scripts/waiting.lua"),
-    include_str!("../../src/backend/redis/scripts/mutex/hand_over.lua"),
-    include_str!("../../src/backend/redis/scripts/mutex/release.lua")
+pub(crate) const RELEASE: &str = concat!(
+    scripts!("exclusive/holder_hash"),
+    "local function contended(KEYS, ARGV)\n",
+    scripts!(
+        "waiting",
+        "exclusive/places",
+        "exclusive/hand_over",
+        "exclusive/released"
+    ),
+    "end\n",
+    scripts!("exclusive/release")
 );
 
-const RENEW: &str = include_str!("../../src/backend/redis/scripts/mutex/renew.lua");
+const RENEW: &str = scripts!("exclusive/holder_hash", "exclusive/renew");
 const PUBLISH: &str = "return redis.call('PUBLISH', KEYS[1], ARGV[1])";
 
 /// As long as a client's uuid.
@@ -62,7 +83,6 @@ pub(crate) struct Keys {
     name: String,
     queue: String,
     channel: String,
-    grants: String,
     lease: u64,
 }
 
@@ -72,13 +92,8 @@ impl Keys {
             name: name.to_owned(),
             queue: format!("leasehold:{{{name}}}:queue"),
             channel: format!("redisson_lock__channel:{{{name}}}"),
-            grants: format!("leasehold:{{{name}}}:grant:"),
             lease: FIRST_LEASE,
         }
-    }
-
-    fn gone(&self, owner: &str) -> String {
-        format!("leasehold:{{{}}}:gone:{owner}", self.name)
     }
 }
 
@@ -170,29 +185,25 @@ impl Raw {
         let owner = format!("{CLIENT}:{}", keys.lease);
         let began = Instant::now();
         let mut acquire = redis::cmd("EVALSHA");
-        acquire.arg(&self.acquire).arg(3);
-        acquire
-            .arg(&keys.name)
-            .arg(keys.gone(&owner))
-            .arg(&keys.queue);
-        acquire.arg(&owner).arg(LEASE_MS).arg(0).arg(0);
-        let answer: (i64, i64) = acquire
+        acquire.arg(&self.acquire).arg(2);
+        acquire.arg(&keys.name).arg(&keys.queue);
+        acquire.arg(&owner).arg(LEASE_MS);
+        let left: u64 = acquire
             .query_async(&mut self.connection)
             .await
             .expect("an answer");
-        assert_eq!(answer.0, 1, "the name was free");
+        assert_eq!(left, LEASE_MS, "the name was free");
         let acquired = began.elapsed();
 
         let mut release = redis::cmd("EVALSHA");
-        release.arg(&self.release).arg(3);
-        release.arg(&keys.name).arg(&keys.queue).arg(keys.gone(""));
-        release.arg(&owner).arg(&keys.channel).arg(&keys.grants);
-        release.arg(0).arg(0).arg("").arg(0).arg(0).arg(0).arg(0);
-        let answer: (i64, i64) = release
+        release.arg(&self.release).arg(2);
+        release.arg(&keys.name).arg(&keys.queue);
+        release.arg(&owner).arg(&keys.channel);
+        let others: i64 = release
             .query_async(&mut self.connection)
             .await
             .expect("an answer");
-        assert_eq!(answer.0, 1, "the name was ours");
+        assert_eq!(others, 0, "the name was ours");
         [acquired, began.elapsed().saturating_sub(acquired)]
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redis::Value;
 
 use super::{
-    OwnerField, Wire, acquired, int, millis,
-    mutex::{MutexWire, channel, inspection},
-    released, size_hint, texts,
+    OwnerField, Wire, acquired,
+    exclusive::{MUTEX, channel, inspection},
+    int, millis, released, size_hint, texts,
 };
 use crate::{
     backend::{
@@ -22,30 +22,12 @@ use crate::{
     owner::LeaseId,
 };
 
-static ACQUIRE: Lazy = script!(
-    "refuse",
-    "waiting",
-    "mutex/hand_over",
-    "fair_mutex/line",
-    "fair_mutex/acquire"
-);
-static RELEASE: Lazy = script!(
-    "waiting",
-    "mutex/hand_over",
-    "fair_mutex/line",
-    "fair_mutex/release"
-);
-static KEEP: Lazy = script!(
-    "refuse",
-    "waiting",
-    "mutex/hand_over",
-    "fair_mutex/line",
-    "fair_mutex/keep"
-);
+static ACQUIRE: Lazy = script!("refuse", "waiting", "fair_mutex/line", "fair_mutex/acquire");
+static RELEASE: Lazy = script!("waiting", "fair_mutex/line", "fair_mutex/release");
+static KEEP: Lazy = script!("refuse", "waiting", "fair_mutex/line", "fair_mutex/keep");
 static FORCE_UNLOCK: Lazy = script!(
     "refuse",
     "waiting",
-    "mutex/hand_over",
     "fair_mutex/line",
     "fair_mutex/force_unlock"
 );
@@ -95,10 +77,10 @@ impl Wire for FairMutexWire {
 
     /// As a mutex's: the owner, and the terms under which it waited.
     fn grant(&self, payload: &[u8]) -> Option<Grant> {
-        MutexWire.grant(payload)
+        MUTEX.grant(payload)
     }
 
-    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let (ask, keep_ms) = step
             .place
             .map_or((0, 0), |place| (place.ask, place.keep_ms));
@@ -111,7 +93,7 @@ impl Wire for FairMutexWire {
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let call = line(&RELEASE, caller, &step.id, 2)
             .text(OwnerField::of(caller, step.lease))
             .arg(step.tombstone_ms.unwrap_or(0))
@@ -132,26 +114,26 @@ impl Wire for FairMutexWire {
         caller.call(call, move |reply| kept(reply, &leases))
     }
 
-    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-        MutexWire.renew(caller, batch)
+    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        MUTEX.renew(caller, batch)
     }
 
-    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
-        MutexWire.extend(caller, step)
+    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+        MUTEX.extend(caller, step)
     }
 
-    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
-        MutexWire.count(caller, step)
+    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted> {
+        MUTEX.count(caller, step)
     }
 
-    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 2, 0, size_hint(&id.name, 2))
             .arg(id.name.wire())
             .text(queue_key(&id.name));
         caller.inspect(call, inspection)
     }
 
-    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = line(&FORCE_UNLOCK, caller, &id, 0);
         caller.call(call, texts)
     }

@@ -65,27 +65,27 @@ impl Wire for LatchWire {
         false
     }
 
-    fn acquire(&self, _caller: &Caller, _step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, _caller: &Caller, _step: Acquire) -> Reply<Acquired> {
         not_held()
     }
 
-    fn release(&self, _caller: &Caller, _step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, _caller: &Caller, _step: Release) -> Reply<ReleaseReply> {
         not_held()
     }
 
-    fn renew(&self, _caller: &Caller, _batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&'static self, _caller: &Caller, _batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         not_held()
     }
 
-    fn extend(&self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {
         not_held()
     }
 
-    fn count(&self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+    fn count(&'static self, _caller: &Caller, _step: Count) -> Reply<Counted> {
         not_held()
     }
 
-    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
             .arg(id.name.wire())
             .arg(channel(&id.name));
@@ -93,7 +93,7 @@ impl Wire for LatchWire {
     }
 
     /// It has no holders; its end is [`Permits::Delete`].
-    fn force_unlock(&self, _caller: &Caller, _id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, _caller: &Caller, _id: LockId) -> Reply<Vec<String>> {
         not_held()
     }
 

@@ -156,7 +156,7 @@ impl Wire for LeasedSemaphoreWire {
         PermitId::first(&caller.client, lease).hex()
     }
 
-    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let (permits, exactly) = to_set(&step);
         let call = call(&ACQUIRE, &id.name, 3, 6)
@@ -170,7 +170,7 @@ impl Wire for LeasedSemaphoreWire {
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let id = &step.id;
         let call = call(&RELEASE, &id.name, 3, 5)
             .text(id.gone_key(&caller.client, step.lease))
@@ -185,7 +185,7 @@ impl Wire for LeasedSemaphoreWire {
         caller.call(call, |reply| released(reply, None))
     }
 
-    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, 2 * asked + 2, names);
@@ -203,7 +203,7 @@ impl Wire for LeasedSemaphoreWire {
         caller.call(call, move |reply| renewals(reply, asked))
     }
 
-    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let name = &step.id.name;
         let call = Call::new(&EXTEND, 1, 3, size_hint(name, 1))
             .text(out(name))
@@ -214,18 +214,18 @@ impl Wire for LeasedSemaphoreWire {
     }
 
     /// The server knows permits, and not how often a holder has entered.
-    fn count(&self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+    fn count(&'static self, _caller: &Caller, _step: Count) -> Reply<Counted> {
         Box::pin(std::future::ready(Ok(Counted::Written)))
     }
 
-    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = call(&INSPECT, &id.name, 2, 2)
             .text(channel(&id.name))
             .arg(HOLDERS_MOST);
         caller.inspect(call, inspection)
     }
 
-    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = call(&FORCE_UNLOCK, &id.name, 2, 1).text(channel(&id.name));
         caller.call(call, |reply| {
             let Value::Array(out) = reply else {

@@ -11,12 +11,32 @@ macro_rules! script {
     };
 }
 
+/// The text of a script whose long way is a function in front of it, `contended`: what it needs is made only where it is taken.
+macro_rules! text_with {
+    ($($front:literal),+; ($($part:literal),+); $main:literal) => {
+        concat!(
+            $(include_str!(concat!("../scripts/", $front, ".lua"))),+,
+            "local function contended(KEYS, ARGV)\n",
+            $(include_str!(concat!("../scripts/", $part, ".lua"))),+,
+            "end\n",
+            include_str!(concat!("../scripts/", $main, ".lua"))
+        )
+    };
+}
+
+/// That script.
+macro_rules! script_with {
+    ($($text:tt)+) => {
+        crate::backend::redis::script::Lazy::new(|| {
+            crate::backend::redis::script::Script::new(text_with!($($text)+))
+        })
+    };
+}
+
+mod exclusive;
 mod fair_mutex;
-mod fenced_mutex;
 mod latch;
 mod leased_semaphore;
-mod mutex;
-mod plain_mutex;
 mod rw_lock;
 mod semaphore;
 
@@ -39,11 +59,11 @@ use crate::{
 /// The kinds that this backend knows: one line for each.
 pub(super) fn wire(kind: LockKind) -> &'static dyn Wire {
     match kind {
-        LockKind::Mutex | LockKind::SpinMutex => &mutex::MutexWire,
-        LockKind::FencedMutex => &fenced_mutex::FencedMutexWire,
+        LockKind::Mutex | LockKind::SpinMutex => &exclusive::MUTEX,
+        LockKind::FencedMutex => &exclusive::FENCED_MUTEX,
         LockKind::RwLock => &rw_lock::RwLockWire,
         LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreWire,
-        LockKind::PlainMutex => &plain_mutex::PlainMutexWire,
+        LockKind::PlainMutex => &exclusive::PLAIN_MUTEX,
         LockKind::Semaphore => &semaphore::SemaphoreWire,
         LockKind::Latch => &latch::LatchWire,
         LockKind::FairMutex => &fair_mutex::FairMutexWire,
@@ -78,20 +98,20 @@ pub(super) trait Wire: Sync {
         OwnerField::of(caller, lease).to_string()
     }
 
-    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired>;
+    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired>;
 
-    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply>;
+    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply>;
 
     /// All of this kind.
-    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
+    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
 
-    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>>;
+    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>>;
 
-    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted>;
+    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted>;
 
-    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection>;
+    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection>;
 
-    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>>;
+    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>>;
 
     /// Of a kind whose waiting tasks have a place each. Any other has none to keep, and is never asked.
     fn keep(&self, _caller: &Caller, _step: Keep) -> Reply<KeptPlaces> {
@@ -211,7 +231,12 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
 
 /// Reads a script's reply to a release; `next_ms`: the lease of the id under which the client goes on.
 fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
-    match pair(reply)? {
+    let reply = match reply {
+        Value::Int(-1) => (0, 0),
+        Value::Int(others) => (1, *others),
+        _ => pair(reply)?,
+    };
+    match reply {
         (1, others) => Some(ReleaseReply::Freed {
             others: u64::try_from(others).unwrap_or(0),
         }),

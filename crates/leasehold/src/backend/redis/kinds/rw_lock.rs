@@ -136,7 +136,7 @@ impl Wire for RwLockWire {
         Field::of(caller, access, lease).to_string()
     }
 
-    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let id = &step.id;
         let call = Call::new(&ACQUIRE, 4, 6, size_hint(&id.name, 6))
             .arg(id.name.wire())
@@ -152,7 +152,7 @@ impl Wire for RwLockWire {
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
         let call = Call::new(&RELEASE, 4, 10, size_hint(&id.name, 6))
@@ -179,7 +179,7 @@ impl Wire for RwLockWire {
         })
     }
 
-    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 2)).sum();
         let mut call = Call::new(&RENEW, 2 * asked, asked + 2, names);
@@ -196,7 +196,7 @@ impl Wire for RwLockWire {
         caller.call(call, move |reply| renewals(reply, asked))
     }
 
-    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let call = Call::new(&EXTEND, 2, 2, size_hint(&step.id.name, 2))
             .arg(step.id.name.wire())
             .text(timeouts(&step.id.name))
@@ -205,7 +205,7 @@ impl Wire for RwLockWire {
         caller.call(call, extended)
     }
 
-    fn count(&self, caller: &Caller, step: Count) -> Reply<Counted> {
+    fn count(&'static self, caller: &Caller, step: Count) -> Reply<Counted> {
         let id = &step.id;
         let call = Call::new(&COUNT, 3, 6, size_hint(&id.name, 5))
             .arg(id.name.wire())
@@ -234,7 +234,7 @@ impl Wire for RwLockWire {
         caller.call(call, |reply| Some(int(reply)? == 1))
     }
 
-    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = Call::new(&INSPECT, 3, 1, size_hint(&id.name, 4))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
@@ -243,7 +243,7 @@ impl Wire for RwLockWire {
         caller.inspect(call, inspection)
     }
 
-    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = Call::new(&FORCE_UNLOCK, 4, 2, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))

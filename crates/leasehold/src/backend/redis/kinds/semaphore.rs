@@ -90,7 +90,7 @@ impl Wire for SemaphoreWire {
         false
     }
 
-    fn acquire(&self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
+    fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let call = call(&ACQUIRE, &step.id, 3, 5)
             .undone_by(&RELEASE)
             .text(step.id.gone_key(&caller.client, step.lease))
@@ -102,7 +102,7 @@ impl Wire for SemaphoreWire {
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
-    fn release(&self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
+    fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let id = &step.id;
         let call = call(&RELEASE, id, 3, 4)
             .text(id.gone_key(&caller.client, step.lease))
@@ -116,14 +116,14 @@ impl Wire for SemaphoreWire {
         caller.call(call, |reply| released(reply, None))
     }
 
-    fn renew(&self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
         let asked = batch.len();
         let call = renewal(caller, batch);
         caller.call(call, move |reply| renewals(reply, asked))
     }
 
     /// No hold of this kind has a lease to extend: it is renewed for as long, and is there or not.
-    fn extend(&self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
+    fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
         let renew = Renew {
             id: &step.id,
             access: step.access,
@@ -139,18 +139,18 @@ impl Wire for SemaphoreWire {
     }
 
     /// The server knows permits, and not how often a holder has entered.
-    fn count(&self, _caller: &Caller, _step: Count) -> Reply<Counted> {
+    fn count(&'static self, _caller: &Caller, _step: Count) -> Reply<Counted> {
         Box::pin(std::future::ready(Ok(Counted::Written)))
     }
 
-    fn inspect(&self, caller: &Caller, id: LockId) -> Reply<Inspection> {
+    fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
         let call = call(&INSPECT, &id, 2, 2)
             .text(channel(&id.name))
             .arg(HOLDERS_MOST);
         caller.inspect(call, inspection)
     }
 
-    fn force_unlock(&self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
+    fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = call(&FORCE_UNLOCK, &id, 2, 1).text(channel(&id.name));
         caller.call(call, |reply| {
             let owned = holds(reply)?.into_iter();

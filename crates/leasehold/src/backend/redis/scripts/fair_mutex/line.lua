@@ -1,5 +1,5 @@
 -- fair_mutex/line.lua: the queue of all waiters, Redisson's and ours, and how the lock is passed on to its next; written behind
--- waiting.lua and mutex/hand_over.lua, in front of the steps of the fair mutex.
+-- waiting.lua, in front of the steps of the fair mutex.
 --
 -- KEYS[1] name      hash   <owner> -> hold count; its TTL is the lease (Redisson RLock)
 -- KEYS[2] queue     list   the owners that wait, next first (Redisson RFairLock)
@@ -13,6 +13,21 @@
 local channel, grants, dead_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Whether a lease id was given up: such an id never holds again (B4).
+local function is_given_up(owner)
+  return call('EXISTS', KEYS[3] .. owner) == 1
+end
+
+-- Makes `owner` the holder for `lease_ms` from now. False if the server refuses that; then it is none.
+local function write(owner, lease_ms)
+  call('HSET', KEYS[1], owner, 1)
+  if pcall('PEXPIRE', KEYS[1], lease_ms) ~= 1 then
+    call('HDEL', KEYS[1], owner)
+    return false
+  end
+  return true
+end
 
 local function client_of(owner)
   return string.match(owner, '^(.*):') or owner
@@ -183,7 +198,7 @@ end
 local function pass_on(from)
   local owner, place, left = next_in_line()
   if from then
-    take_out(from)
+    call('HDEL', KEYS[1], unpack(from))
   end
   while owner do
     local ms, ours = pass_to(owner, place, left)

@@ -1,4 +1,4 @@
--- mutex/count.lua: write how often the owner has entered, for readers of the key.
+-- exclusive/count.lua: write how often the owner has entered, for readers of the key. Of the kinds whose name is a hash.
 --
 -- KEYS[1] name   hash    <owner> -> hold count; its TTL is the lease (Redisson RLock)
 -- ARGV[1] owner  bytes   <client uuid>:<lease id>

@@ -1,0 +1,23 @@
+-- exclusive/force_unlock.lua: take the name from whichever owner holds it, and give it to the next client in the queue.
+--
+-- KEYS[1] name      hash    <owner> -> hold count; its TTL is the lease (Redisson RLock); of a plain mutex a string, the owner
+-- KEYS[2] queue     list    "<owner> <lease_ms> <ask>" of the waiting clients, next first
+-- KEYS[3] token     string  the last token that was given or reserved; it stays; of a fenced mutex only
+-- ARGV[1] channel   bytes   where Redisson's waiters listen, and ours
+-- ARGV[2] token_ms  integer how long the token outlives its last use; 0: for ever; of a fenced mutex only
+--
+-- Returns the owners that held it; none: it was free
+-- Error   the name is as it was, or free without a client being told.
+-- Retry   not safe: the second copy may take the name from the next holder. It is sent once.
+local held = holders()
+if held.err or #held == 0 then
+  return held
+end
+local waiting, before = call('LLEN', KEYS[2]), call('PTTL', KEYS[1])
+call('DEL', KEYS[1])
+pass_on(ARGV[1], count_others(ARGV[1], 0, waiting), waiting, before, ARGV[2])
+local owners = {}
+for i = 1, #held, 2 do
+  owners[#owners + 1] = held[i]
+end
+return owners

@@ -1,0 +1,52 @@
+-- exclusive/hand_over.lua: how a name that was given back goes on; written behind waiting.lua and places.lua, in front of the long way of
+-- release.lua, and of force_unlock.lua.
+--
+-- KEYS[1] name   hash   <owner> -> hold count; its TTL is the lease (Redisson RLock); of a plain mutex a string, the owner
+-- KEYS[2] queue  list   "<owner> <lease_ms> <ask>" of the waiting clients, next first
+local grants = ours .. 'grant:'
+
+-- Gives the free name to the first in the queue that hears it: publishes to its client the place with which it was queued, and so the
+-- ask that it answers (B3), with `tokens` behind it. Returns the length of its lease, and its owner; nil: there is none.
+local function give_to_next(tokens)
+  local place = call('LPOP', KEYS[2])
+  while place do
+    local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
+    if owner and not is_given_up(owner) and hears(grants .. client) then
+      if take(owner, lease_ms) then
+        return nil
+      end
+      -- It must be the holder before it is told so. If no connection hears it, that client is gone.
+      local told = pcall('PUBLISH', grants .. client, place .. tokens)
+      if type(told) == 'number' and told > 0 then
+        return tonumber(lease_ms), owner
+      end
+      leave(owner)
+    end
+    place = call('LPOP', KEYS[2])
+  end
+  return nil
+end
+
+-- Passes the free name on: to the first in the queue, in which `waiting` of `others` stand; or all that listen are told. Returns as
+-- `give_to_next`. `before`: how long the lease of the one that leaves would have lasted.
+local function pass_on(channel, others, waiting, before, token_ms)
+  local left, owner
+  if waiting > 0 and is_queues_turn(others, waiting) then
+    local first, count
+    if reserve then
+      first, count = reserve(token_ms)
+    end
+    -- Where the server refuses a token, the name is freed for all.
+    if first or not reserve then
+      left, owner = give_to_next(first and string.format(' %.0f %d', first, count) or '')
+    end
+  end
+  if left then
+    tell_first(KEYS[2], grants, left)
+  end
+  -- Redisson's waiters sleep by the end of the lease before: if this one is over sooner, they look.
+  if not left or others > waiting and (before == -1 or left < before) then
+    pcall('PUBLISH', channel, '0')
+  end
+  return left, owner
+end

@@ -1,0 +1,44 @@
+-- exclusive/released.lua: the long way of release.lua, where clients wait or this client goes on. Written behind hand_over.lua, as a function
+-- in front of release.lua.
+local owner, channel, next_owner = ARGV[1], ARGV[2], ARGV[6] or ''
+if (ARGV[3] or '0') ~= '0' then
+  pcall('SET', ours .. 'gone:' .. owner, '1', 'PX', ARGV[3])
+end
+
+-- The answer that `next` holds the name, or an error.
+local function kept(left)
+  if not reserve then
+    return { 3, left }
+  end
+  local first, count = reserve(ARGV[5])
+  return first and { 3, left, first, count } or count
+end
+
+local waiting, before = call('LLEN', KEYS[2]), call('PTTL', KEYS[1])
+if not leave(owner) then
+  if next_owner ~= '' and holds(KEYS[1], next_owner) then
+    return kept(before)
+  end
+  local place = waiting > 0 and place_of(owner)
+  if place then
+    call('LREM', KEYS[2], 0, place)
+    tell_first(KEYS[2], grants, before)
+  end
+  return -1
+end
+
+-- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
+local goes_on = next_owner ~= '' and not is_given_up(next_owner)
+local others = count_others(channel, ARGV[4] or 0, waiting)
+if goes_on and stays(ARGV[8], others, waiting) then
+  local answer = kept(tonumber(ARGV[7]))
+  if not answer.err and not take(next_owner, ARGV[7]) then
+    return answer
+  end
+end
+local left, granted = pass_on(channel, others, waiting, before, ARGV[5])
+-- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
+if goes_on and granted ~= next_owner and ARGV[9] ~= '0' and (left or others > 0) then
+  line_up(next_owner, ARGV[7], ARGV[9], ARGV[10])
+end
+return left and { 2, left } or { 1, others }
