@@ -9,7 +9,7 @@ use crate::{
     config::fraction,
     held::{Changing, Held},
     shared::Waits,
-    tasks::{Task, With},
+    tasks::Task,
 };
 
 impl Task {
@@ -23,21 +23,19 @@ impl Task {
         }
         let (guard, changing) = held.into_guard()?;
         if !upgradeable {
-            return self
-                .write_no_more(r, (guard, changing), (name, which), again)
-                .await;
+            return self.write_no_more(r, (guard, changing), which, again).await;
         }
         let guard = guard.retyped::<Upgradeable>();
         let (_, waits) = self.waits(Waits::Somehow, name);
         let got: Option<Result<Result<Guard, Guard>, Error>> = match which {
             1 => {
                 self.doing(|| "gives up the right to upgrade".to_owned());
-                let reads = self.maybe(name, With::Guard, guard.downgrade()).await;
+                let reads = self.maybe(guard.downgrade()).await;
                 reads.map(|reads| reads.map(|reads| Err(reads.erased())))
             }
             2 | 3 => {
                 self.doing(|| "upgrades".to_owned());
-                let writes = self.maybe(name, With::Guard, guard.upgrade()).await;
+                let writes = self.maybe(guard.upgrade()).await;
                 writes.map(|writes| writes.map(|writes| Ok(writes.erased())))
             }
             _ => {
@@ -45,7 +43,7 @@ impl Task {
                 let wait = Duration::from_nanos(wait);
                 self.doing(|| format!("upgrades within {wait:?}"));
                 let upgrade = guard.try_upgrade_for(wait);
-                let got = self.maybe(name, With::Guard, upgrade).await;
+                let got = self.maybe(upgrade).await;
                 let erased = |kept: Result<_, Guard<Upgradeable>>| match kept {
                     Ok(writes) => Ok(Guard::erased(writes)),
                     Err(kept) => Err(kept.erased()),
@@ -62,8 +60,7 @@ impl Task {
                 self.rest(r.u64(0..self.config.lease)).await;
                 let which = r.u32(0..6);
                 let (guard, changing) = held.into_guard()?;
-                self.write_no_more(r, (guard, changing), (name, which), again)
-                    .await
+                self.write_no_more(r, (guard, changing), which, again).await
             }
             Ok(Err(reads)) => {
                 let held = again(reads);
@@ -81,14 +78,14 @@ impl Task {
         &self,
         r: &mut Rng,
         (guard, changing): (Guard, Changing),
-        (name, which): (u8, u32),
+        which: u32,
         again: impl Fn(Guard) -> Held,
     ) -> Option<Held> {
         let guard = guard.retyped::<Write>();
         match which {
             1 | 2 => {
                 self.doing(|| "downgrades".to_owned());
-                let reads = self.maybe(name, With::Guard, guard.downgrade()).await;
+                let reads = self.maybe(guard.downgrade()).await;
                 drop(changing);
                 let reads = reads?;
                 let held = again(reads.ok()?.erased());
@@ -111,7 +108,7 @@ impl Task {
                 if r.bool() {
                     drop(first);
                 } else {
-                    let _ = self.maybe(name, With::Guard, first.release()).await;
+                    let _ = self.maybe(first.release()).await;
                 }
                 self.rest(r.u64(0..self.config.lease)).await;
                 Some(last)
