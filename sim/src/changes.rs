@@ -3,10 +3,7 @@
 use fastrand::Rng;
 use leasehold::{Guard, Write};
 
-use crate::{
-    held::Held,
-    tasks::{Task, With},
-};
+use crate::{held::Held, tasks::Task};
 
 impl Task {
     /// Changes a guard that writes, or leaves it as it is. `None`: it is gone.
@@ -22,7 +19,7 @@ impl Task {
         match which {
             1 | 2 => {
                 self.doing(|| "downgrades".to_owned());
-                let reads = self.maybe(name, With::Guard, guard.downgrade()).await;
+                let reads = self.maybe(guard.downgrade()).await;
                 drop(changing);
                 let reads = reads?;
                 let held = again(reads.ok()?.erased());
@@ -45,7 +42,7 @@ impl Task {
                 if r.bool() {
                     drop(first);
                 } else {
-                    let _ = self.maybe(name, With::Guard, first.release()).await;
+                    let _ = self.maybe(first.release()).await;
                 }
                 self.rest(r.u64(0..self.config.lease)).await;
                 Some(last)

@@ -1,10 +1,7 @@
 //! The settings of a world, drawn from the seed once. Each world has its own mixture of faults and operations
 //! (swarm testing: a fault that is always on masks others), and some have one dominant kind of fault.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold::LockKind;
@@ -13,14 +10,6 @@ use crate::{dice::mix, styles};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
-
-static STALLS: AtomicBool = AtomicBool::new(true);
-
-/// Whether, in the worlds of this process, a future of a user may be polled a few times, and then neither polled nor
-/// dropped for a while.
-pub fn set_stalls(may: bool) {
-    STALLS.store(may, Ordering::Relaxed);
-}
 
 /// Probabilities of the faults, each at the moment at which it could happen.
 #[derive(Clone, Debug, Default)]
@@ -37,8 +26,6 @@ pub struct Faults {
     /// …and so late that its tombstone is over.
     pub old: f64,
     pub cancel: f64,
-    /// A future is neither polled nor dropped for a while: see [`set_stalls`].
-    pub stall: f64,
     /// Frozen right after the reply "held": in line.
     pub freeze_in_line: f64,
     /// Frozen at any reply or send.
@@ -171,9 +158,6 @@ impl Config {
         if r.f64() < 0.15 {
             config.may_duplicate = true;
             config.faults.double = config.faults.double.max(0.3);
-        }
-        if STALLS.load(Ordering::Relaxed) {
-            config.faults.stall = some(&mut r, 0.5, 0.3);
         }
         let mut r = Rng::with_seed(mix(seed, 0x0051_4E05));
         config.kind = match r.u32(0..10) {

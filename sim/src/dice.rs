@@ -31,8 +31,6 @@ pub enum Point {
     Run,
     /// The fate of a message that was under way when a connection was cut.
     Cut,
-    /// A future is neither polled nor dropped for a while.
-    Stall,
 }
 
 /// One decision.

@@ -252,7 +252,6 @@ impl World {
         shared.doing.retain(|(who, _), _| *who != client);
         shared.waits.retain(|_, wait| wait.client != client);
         shared.latch_waits.retain(|(who, _), _| *who != client);
-        shared.stalled.retain(|(who, _), _| *who != client);
         shared.taking.retain(|(who, _), _| *who != client);
     }
 

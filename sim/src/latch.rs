@@ -7,7 +7,7 @@ use fastrand::Rng;
 use crate::{
     config::fraction,
     shared::{LatchWait, NAMES},
-    tasks::{Task, With, choose},
+    tasks::{Task, choose},
 };
 
 impl Task {
@@ -18,21 +18,21 @@ impl Task {
             0 => {
                 let count = r.u32(1..=4);
                 self.doing(|| format!("sets {called} to {count}"));
-                let set = self.maybe(name, With::Nothing, latch.try_set_count(count));
+                let set = self.maybe(latch.try_set_count(count));
                 let set = set.await;
                 self.say(|| format!("set: {set:?}"));
             }
             1 => {
                 let by = r.u32(1..=2);
                 self.doing(|| format!("counts {called} down by {by}"));
-                let left = self.maybe(name, With::Nothing, latch.count_down_by(by));
+                let left = self.maybe(latch.count_down_by(by));
                 let left = left.await;
                 self.say(|| format!("counted down: {left:?}"));
             }
             2 => {
                 self.doing(|| format!("waits for {called}"));
                 let since = self.begin_to_wait(name);
-                let open = self.maybe(name, With::Nothing, latch.wait()).await;
+                let open = self.maybe(latch.wait()).await;
                 self.went_on(name, since, matches!(open, Some(Ok(()))));
                 self.say(|| format!("waited: {open:?}"));
             }
@@ -40,18 +40,18 @@ impl Task {
                 let most = Duration::from_nanos(fraction(self.config.lease, r.f64() * 2.0));
                 self.doing(|| format!("waits for {called} for {most:?}"));
                 let since = self.world.lock().now;
-                let open = self.maybe(name, With::Nothing, latch.wait_for(most)).await;
+                let open = self.maybe(latch.wait_for(most)).await;
                 self.went_on(name, since, matches!(open, Some(Ok(true))));
                 self.say(|| format!("waited: {open:?}"));
             }
             4 => {
                 self.doing(|| format!("deletes {called}"));
-                let deleted = self.maybe(name, With::Nothing, latch.delete()).await;
+                let deleted = self.maybe(latch.delete()).await;
                 self.say(|| format!("deleted: {deleted:?}"));
             }
             _ => {
                 self.doing(|| format!("looks at {called}"));
-                let _ = self.maybe(name, With::Nothing, latch.status()).await;
+                let _ = self.maybe(latch.status()).await;
             }
         }
     }

@@ -4,7 +4,6 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::set_stalls,
     invariants::{Asked, l4},
     panics, report,
     runner::{Job, run_all},
@@ -47,9 +46,6 @@ struct Args {
     /// Do not ask about these.
     #[arg(long, value_delimiter = ',')]
     except: Vec<String>,
-    /// Let no future of a user stall, that is: be polled a few times, and then neither polled nor dropped for a while.
-    #[arg(long)]
-    no_stalls: bool,
     /// Ignore breaches whose `promise: kind` contains this: known ones, while others are looked for.
     #[arg(long)]
     ignore: Vec<String>,
@@ -79,7 +75,6 @@ fn main() -> ExitCode {
         not: args.except.clone(),
         ignored: args.ignore.clone(),
     };
-    set_stalls(!args.no_stalls);
     if let Some(seed) = args.seed {
         return one(seed, args.trace, &asked);
     }

@@ -15,7 +15,7 @@ use crate::{
     held::is_valid,
     lock::Lock,
     shared::{GivenBack, LETTERS, NAMES, Visible, World},
-    tasks::{Asked, Task, With, choose},
+    tasks::{Asked, Task, choose},
     work::Work,
 };
 
@@ -49,16 +49,16 @@ impl Task {
         let got = match asked {
             Asked::Lock => {
                 self.doing(|| format!("lock several({called})"));
-                let got = self.maybe(0, With::Several, multi.lock()).await;
+                let got = self.maybe(multi.lock()).await;
                 got.map(|got| got.map(Some))
             }
             Asked::Try => {
                 self.doing(|| format!("try_lock several({called})"));
-                self.maybe(0, With::Several, multi.try_lock()).await
+                self.maybe(multi.try_lock()).await
             }
             Asked::TryFor(most) => {
                 self.doing(|| format!("try_lock_for several({called}; {most:?})"));
-                self.maybe(0, With::Several, multi.try_lock_for(most)).await
+                self.maybe(multi.try_lock_for(most)).await
             }
         };
         match got {
@@ -126,12 +126,12 @@ impl Task {
                 0 => {
                     let to = self.some_lease(r);
                     self.doing(|| format!("extends all to {to:?}"));
-                    let done = self.maybe(0, With::Several, guard.extend(to)).await;
+                    let done = self.maybe(guard.extend(to)).await;
                     self.say(|| format!("extended: {done:?}"));
                 }
                 1 => {
                     self.doing(|| "verifies all".to_owned());
-                    let _ = self.maybe(0, With::Several, guard.verify()).await;
+                    let _ = self.maybe(guard.verify()).await;
                 }
                 _ => {
                     let time = fraction(self.config.lease, self.config.hold * r.f64());
@@ -149,7 +149,7 @@ impl Task {
         let mix = &self.config.mix;
         if choose(r, &[mix.release, mix.drop]) == 0 {
             self.doing(|| "releases all".to_owned());
-            let done = self.maybe(0, With::Several, held.release()).await;
+            let done = self.maybe(held.release()).await;
             self.say(|| format!("released: {done:?}"));
         }
     }

@@ -107,14 +107,8 @@ pub struct Shared {
     pub waits: BTreeMap<u64, Wait>,
     /// The present operation of each task of each client; gone when it is done.
     pub doing: BTreeMap<(u8, u8), String>,
-    /// Tasks whose future is neither polled nor dropped, and for which name.
-    pub stalled: BTreeMap<(u8, u8), u8>,
     /// Tasks that take several names, and may have some of them already.
     pub taking: BTreeMap<(u8, u8), Vec<u8>>,
-    /// Since when those that were stalled at the end go on.
-    pub resumed_at: Option<u64>,
-    /// Those that go on before: they hold names that others wait for.
-    pub resumed: BTreeSet<(u8, u8)>,
     /// The leases that were given back since the promises were checked last.
     pub given_back: Vec<GivenBack>,
     /// Leases that were left to expire, and of which name: client, lease id.
@@ -156,10 +150,7 @@ impl Shared {
             strays: Vec::new(),
             waits: BTreeMap::new(),
             doing: BTreeMap::new(),
-            stalled: BTreeMap::new(),
             taking: BTreeMap::new(),
-            resumed_at: None,
-            resumed: BTreeSet::new(),
             given_back: Vec::new(),
             detached: BTreeMap::new(),
             last_seen: vec![0; usize::from(config.names)],
@@ -178,22 +169,10 @@ impl Shared {
         }
     }
 
-    /// The waiters that are not stalled.
-    pub fn waiting(&self) -> impl Iterator<Item = &Wait> {
-        let stalls = |wait: &&Wait| !self.stalled.contains_key(&(wait.client, wait.task));
-        self.waits.values().filter(stalls)
-    }
-
     /// Whether a task of a client asks for a name.
     pub fn wants(&self, client: u8, name: u8) -> bool {
         let mut waits = self.waits.values();
         waits.any(|wait| (wait.client, wait.name) == (client, name))
-    }
-
-    /// Whether a task of a client has stalled with this name.
-    pub fn stalls(&self, client: u8, name: u8) -> bool {
-        let mut stalled = self.stalled.iter();
-        stalled.any(|((who, _), about)| (*who, *about) == (client, name))
     }
 
     /// Whether a task, of this client if there is one, takes several names, this among them.

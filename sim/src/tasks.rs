@@ -37,15 +37,6 @@ pub struct Task {
     pub config: Config,
 }
 
-/// The guards of a task while it waits for a future.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum With {
-    Nothing,
-    Guard,
-    /// Some of several names, maybe: others wait for a future that is not polled.
-    Several,
-}
-
 pub(crate) enum Asked {
     Lock,
     Try,
@@ -130,16 +121,12 @@ impl Task {
             }
             3 => {
                 self.doing(|| format!("unlocks {} by force", NAMES[usize::from(name)]));
-                let freed = self
-                    .maybe(name, With::Nothing, self.any(name).force_unlock())
-                    .await;
+                let freed = self.maybe(self.any(name).force_unlock()).await;
                 self.say(|| format!("unlocked by force: {freed:?}"));
             }
             _ => {
                 self.doing(|| format!("looks at {}", NAMES[usize::from(name)]));
-                let _ = self
-                    .maybe(name, With::Nothing, self.any(name).status())
-                    .await;
+                let _ = self.maybe(self.any(name).status()).await;
             }
         }
     }
@@ -212,17 +199,16 @@ impl Task {
         let got = match asked {
             Asked::Lock => {
                 self.doing(|| format!("lock({called}, {terms})"));
-                let got = self.maybe(name, With::Nothing, lock.lock()).await;
+                let got = self.maybe(lock.lock()).await;
                 got.map(|got| got.map(Some))
             }
             Asked::Try => {
                 self.doing(|| format!("try_lock({called}, {terms})"));
-                self.maybe(name, With::Nothing, lock.try_lock()).await
+                self.maybe(lock.try_lock()).await
             }
             Asked::TryFor(most) => {
                 self.doing(|| format!("try_lock_for({called}, {most:?}, {terms})"));
-                self.maybe(name, With::Nothing, lock.try_lock_for(most))
-                    .await
+                self.maybe(lock.try_lock_for(most)).await
             }
         };
         self.world.lock().waits.remove(&waits);
@@ -271,7 +257,6 @@ impl Task {
     }
 
     async fn hold(&self, r: &mut Rng, guarded: Held, lock: &Lock, owned: bool) {
-        let name = guarded.name;
         let mix = &self.config.mix;
         let some_time = |r: &mut Rng| fraction(self.config.lease, self.config.hold * r.f64());
         let until_lost = choose(r, &[mix.release, mix.drop, mix.detach, mix.until_lost]);
@@ -294,7 +279,7 @@ impl Task {
                     if r.bool() {
                         let work = Work::under(&self.world, guarded.visible());
                         let run = guard.run(self.work(&work, time, || guard.verify()));
-                        let _ = self.stall(name, With::Guard, work.watch(run)).await;
+                        work.watch(run).await;
                     } else {
                         self.rest(time).await;
                     }
@@ -302,19 +287,19 @@ impl Task {
                 1 => {
                     let to = self.some_lease(r);
                     self.doing(|| format!("extends to {to:?}"));
-                    let done = self.maybe(name, With::Guard, guard.extend(to)).await;
+                    let done = self.maybe(guard.extend(to)).await;
                     self.say(|| format!("extended: {done:?}"));
                 }
                 2 => {
                     let (one, other) = (self.some_lease(r), self.some_lease(r));
                     self.doing(|| format!("extends to {one:?} and to {other:?} at once"));
                     let both = async { tokio::join!(guard.extend(one), guard.extend(other)) };
-                    let done = self.maybe(name, With::Guard, both).await;
+                    let done = self.maybe(both).await;
                     self.say(|| format!("extended: {done:?}"));
                 }
                 3 => {
                     self.doing(|| "verifies".to_owned());
-                    let _ = self.maybe(name, With::Guard, guard.verify()).await;
+                    let _ = self.maybe(guard.verify()).await;
                 }
                 4 => {
                     if let Ok(again) = guard.reenter() {
@@ -347,7 +332,7 @@ impl Task {
     async fn nested(&self, r: &mut Rng, held: &Held, lock: &Lock) {
         self.doing(|| "locks as the same owner".to_owned());
         let (_, waits) = self.waits(Waits::Somehow, held.name);
-        let got = self.maybe(held.name, With::Guard, lock.lock()).await;
+        let got = self.maybe(lock.lock()).await;
         self.world.lock().waits.remove(&waits);
         if let Some(Ok(guard)) = got {
             let inner = Held::new(&self.world, guard, self.me, held.name, Some(held.holder));
@@ -359,11 +344,10 @@ impl Task {
     }
 
     async fn give_back(&self, how: usize, held: Held) {
-        let name = held.name;
         match how {
             0 => {
                 self.doing(|| "releases".to_owned());
-                let done = self.maybe(name, With::Nothing, held.release()).await;
+                let done = self.maybe(held.release()).await;
                 self.say(|| format!("released: {done:?}"));
             }
             // At the end no task keeps the others waiting.
@@ -389,12 +373,7 @@ impl Task {
     }
 
     /// Carries a future to its end, or drops it on the way: at one of its first polls, or after a while.
-    pub(crate) async fn maybe<F: Future>(
-        &self,
-        name: u8,
-        with: With,
-        work: F,
-    ) -> Option<F::Output> {
+    pub(crate) async fn maybe<F: Future>(&self, work: F) -> Option<F::Output> {
         let probability = self.config.faults.cancel;
         let cancel = {
             let mut shared = self.world.lock();
@@ -405,7 +384,7 @@ impl Task {
             cancel
         };
         let Some(mut r) = cancel else {
-            return self.stall(name, with, work).await;
+            return Some(work.await);
         };
         let polls = r.u32(1..4);
         let (by_poll, after) = (r.bool(), self.config.span(&mut r));
@@ -423,71 +402,6 @@ impl Task {
             Poll::Pending
         })
         .await
-    }
-}
-
-impl Task {
-    /// Carries a future to its end, or polls it a few times and then neither polls nor drops it for a while.
-    async fn stall<F: Future>(&self, name: u8, with: With, work: F) -> Option<F::Output> {
-        if with == With::Several {
-            return Some(work.await);
-        }
-        let probability = self.config.faults.stall;
-        let stall = {
-            let mut shared = self.world.lock();
-            shared.dice.chance(Point::Stall, self.who(), probability)
-        };
-        let mut work = pin!(work);
-        let Some(mut r) = stall else {
-            return Some(work.await);
-        };
-        let (polls, drops, time) = (r.u32(1..4), r.bool(), self.config.span(&mut r));
-        let mut polled = 0;
-        let first = poll_fn(|cx| {
-            polled += 1;
-            match work.as_mut().poll(cx) {
-                Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending if polled < polls => Poll::Pending,
-                Poll::Pending => Poll::Ready(None),
-            }
-        });
-        if let Some(output) = first.await {
-            return Some(output);
-        }
-        let key = (self.me, self.number);
-        self.world.lock().stalled.insert(key, name);
-        self.world.lock().count("fault: future stalled");
-        self.say(|| "neither polls nor drops its future from here on".to_owned());
-        self.rest(time).await;
-        // At the end, until all other tasks are done: a waiter must not need this future. A guard is a hold, though.
-        while with == With::Nothing && self.is_kept_stalled() {
-            let mut healed = pin!(self.healed.notified());
-            healed.as_mut().enable();
-            if self.is_kept_stalled() {
-                healed.await;
-            }
-        }
-        {
-            let mut shared = self.world.lock();
-            shared.stalled.remove(&key);
-            let now = shared.now;
-            // From here on it waits as others do.
-            let own = shared.waits.values_mut();
-            own.filter(|wait| (wait.client, wait.task) == key)
-                .for_each(|wait| wait.since = now);
-        }
-        if drops {
-            self.say(|| "drops its future".to_owned());
-            return None;
-        }
-        self.say(|| "polls its future again".to_owned());
-        Some(work.await)
-    }
-
-    fn is_kept_stalled(&self) -> bool {
-        let shared = self.world.lock();
-        let goes_on = shared.resumed.contains(&(self.me, self.number));
-        shared.healed && shared.resumed_at.is_none() && !goes_on
     }
 }
 

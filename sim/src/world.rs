@@ -165,6 +165,7 @@ impl World {
             }
             let most = match self.config.kind {
                 LockKind::SpinMutex => MOST_STEPS_SPINNING,
+                _ if self.config.several > 0.0 => 2 * MOST_STEPS, // each part asks by itself
                 _ => MOST_STEPS,
             };
             if self.steps > most {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -200,9 +199,7 @@ impl EventListener {
     /// # Cancel safety
     /// Cancel safe: an event that was not returned is returned by the next call.
     pub async fn recv(&mut self) -> Result<Event, RecvError> {
-        let event = pin!(self.0.recv());
-        // Other listeners wait for it, too: a waker that panics must not keep it from them.
-        callout::shielded(event).await
+        self.0.recv().await
     }
 
     /// The next event, if there is one already.

@@ -27,8 +27,6 @@ use tokio::{
     time::{Instant as TokioInstant, Sleep},
 };
 
-use crate::callout;
-
 /// Where the background work of a client runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Home {
@@ -187,12 +185,7 @@ impl Home {
                     Poll::Ready(false)
                 }
             });
-            let over = match place {
-                TimerPlace::Here(_) => over.await,
-                // The waker is called on a runtime that does other callers' work, too.
-                TimerPlace::Thread(_) | TimerPlace::Nowhere(_) => callout::shielded(over).await,
-            };
-            if over {
+            if over.await {
                 return;
             }
         }

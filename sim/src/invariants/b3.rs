@@ -39,7 +39,6 @@ pub fn check(world: &mut World) {
             let done = !holds
                 || shared.guarded.contains(&(client, lease))
                 || shared.detached.contains_key(&(client, lease))
-                || shared.stalls(client, *name)
                 || shared.takes(Some(client), *name)
                 || process.shut_down && process.left_to_expire;
             if !done {

@@ -22,7 +22,8 @@ pub fn check(world: &mut World, settled: u64) {
     for name in 0..world.config.names {
         let at = usize::from(name);
         let wait = shared
-            .waiting()
+            .waits
+            .values()
             .find(|wait| wait.how == Waits::Forever && wait.name == name);
         let Some(wait) = wait.cloned() else { continue };
         let held = shared

@@ -36,7 +36,7 @@ pub fn no_wait(world: &mut World) {
                 && matches!(guard.probe.look(), Look::Valid(_))
         })
     };
-    let found = shared.waiting().filter(once).find_map(|wait| {
+    let found = shared.waits.values().filter(once).find_map(|wait| {
         let process = &world.processes[usize::from(wait.client)];
         let since = wait.since.max(process.last_stop);
         if process.life != Life::Runs {
@@ -75,29 +75,21 @@ pub fn check(world: &mut World, settled: u64) {
     } else {
         1
     };
-    // And one interval between renewals for each stalled future: it may hold the name, until that is seen.
-    let stalls = shared.stalled.len() as u64 * (SECOND + world.watch.longest / 3);
     // Where nothing ends by itself, a lost message is made up for by a poll.
     let polls = match world.config.kind {
         LockKind::Latch | LockKind::Semaphore => world.config.poll_every,
         _ => 0,
     };
-    let bound = polls
-        + world.watch.longest * (1 + heard) * names
-        + 10 * SECOND
-        + tasks * SECOND / 4
-        + stalls;
-    let since = shared.resumed_at.unwrap_or(settled).max(settled);
-    if world.now <= since + bound {
+    let bound =
+        polls + world.watch.longest * (1 + heard) * names + 10 * SECOND + tasks * SECOND / 4;
+    if world.now <= settled + bound {
         return;
     }
     world.over = true;
     if !world.watch.asks("L2") {
         return;
     }
-    let stuck = shared.doing.iter();
-    let stuck = stuck.filter(|(task, _)| !shared.stalled.contains_key(task));
-    let stuck = stuck.map(|(k, v)| (*k, v.clone())).next();
+    let stuck = shared.doing.iter().map(|(k, v)| (*k, v.clone())).next();
     if let Some(((client, task), what)) = stuck {
         let kind = what.split('(').next().unwrap_or_default().to_owned();
         let letter = LETTERS[usize::from(client)];

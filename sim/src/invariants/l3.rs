@@ -24,7 +24,6 @@ fn is_excused(world: &World, shared: &Shared, client: u8, name: u8, lease: u64) 
         || shared.detached.contains_key(&(client, lease))
         || world.watch.outlived.contains(&(client, lease))
         || world.watch.unheard.contains(&(client, lease)) && shared.wants(client, name)
-        || shared.stalls(client, name)
         || shared.takes(Some(client), name)
         || process.shut_down && process.left_to_expire && world.config.kind != LockKind::Semaphore
 }

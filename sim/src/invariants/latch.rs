@@ -96,7 +96,7 @@ pub fn waits(world: &mut World, settled: u64) {
             world.config.poll_every / 100 * 130
         };
         let since = settled.max(zero).max(wait.since);
-        runs && !shared.stalled.contains_key(task) && world.now > since + patience + GRACE
+        runs && world.now > since + patience + GRACE
     });
     if let Some((&(client, _), wait)) = found {
         let (letter, name) = (LETTERS[usize::from(client)], NAMES[usize::from(wait.name)]);

@@ -277,13 +277,11 @@ impl World {
             latch::open(self);
             latch::waits(self, settled);
             l3::orphans(self);
-            self.resume_holders();
             l1::check(self, settled);
             l2::check(self, settled);
             if self.watch.all_done_at.is_none() && self.shared.lock().doing.is_empty() {
                 self.watch.all_done_at = Some(self.now);
             }
-            self.resume();
             if self
                 .watch
                 .all_done_at
@@ -319,55 +317,6 @@ impl World {
                     self.send_hint(hint);
                 }
             }
-        }
-    }
-
-    /// A `lock()` that was granted the name is a hold, and is renewed, whether or not it is polled. So it goes on.
-    fn resume_holders(&mut self) {
-        let mut shared = self.shared.lock();
-        if shared.stalled.is_empty() {
-            return;
-        }
-        for held in self.server.snapshot().held {
-            let client = number_of(&LETTERS, &held.client);
-            let name = number_of(&NAMES, &held.name);
-            let id = (client, held.lease);
-            let mut guards = shared.guards.iter();
-            let has_guard = guards.any(|guard| (guard.client, guard.probe.lease()) == id);
-            // Nothing renews permits without a lease.
-            let believed =
-                self.watch.renewed.contains(&id) || self.config.kind == LockKind::Semaphore;
-            if has_guard || !believed {
-                continue;
-            }
-            let here = shared.stalled.iter();
-            let here = here.filter(|((who, _), about)| (*who, **about) == (client, name));
-            let here: Vec<_> = here.map(|(task, _)| *task).collect();
-            shared.resumed.extend(here);
-            self.processes[usize::from(client)].healed.notify_waiters();
-        }
-        drop(shared);
-        for client in 0..self.config.clients {
-            self.drive_soon(client);
-        }
-    }
-
-    /// All tasks that are not stalled are done: the others go on.
-    fn resume(&mut self) {
-        {
-            let mut shared = self.shared.lock();
-            let all = shared
-                .doing
-                .keys()
-                .all(|task| shared.stalled.contains_key(task));
-            if shared.resumed_at.is_some() || !all {
-                return;
-            }
-            shared.resumed_at = Some(self.now);
-        }
-        for client in 0..self.config.clients {
-            self.processes[usize::from(client)].healed.notify_waiters();
-            self.drive_soon(client);
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     clock::Clock,
     config::{Config, millis},
     engine::{
-        finish::{Awaited, Finish},
+        finish::Finish,
         gates::Gates,
         hold::SHUTDOWN_MARGIN,
         linger::Handles,
@@ -60,8 +60,6 @@ pub(crate) struct Core {
     pub(crate) gates: Gates,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Events,
-    /// Work of callers that others wait for.
-    pub(crate) awaited: Awaited,
     pub(super) home: Home,
     pub(super) tasks: TaskTracker,
     pub(super) handles: Handles,
@@ -100,7 +98,6 @@ impl Core {
             gates: Gates::default(),
             watchdog: Arc::default(),
             events: Events::new(),
-            awaited: Awaited::default(),
             home,
             tasks: TaskTracker::new(),
             handles: Handles::default(),
@@ -301,7 +298,7 @@ impl Core {
     pub(crate) async fn shutdown(self: &Arc<Self>, grace: Option<Duration>) {
         self.lets_expire.fetch_or(grace.is_none(), Ordering::AcqRel);
         self.closed.store(true, Ordering::SeqCst);
-        self.queues.close(self);
+        self.queues.close();
         self.gates.close(&Error::Closed);
         let ending = Ending(self);
         if let Some(grace) = grace {

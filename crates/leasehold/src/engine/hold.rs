@@ -422,7 +422,7 @@ impl Hold {
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
         let reason = self.reason(reason);
         self.core.watchdog.forget(self);
-        callout::quietly(|| self.over.notify_waiters());
+        self.over.notify_waiters();
         self.note_end(|held| EventKind::Lost { reason, held });
         self.core.events.tell();
         callout::quietly(

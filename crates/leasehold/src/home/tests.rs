@@ -64,54 +64,6 @@ fn a_timer_fires_although_the_runtime_that_polled_it_has_ended() {
     }
 }
 
-/// Calls and drops what it is given on the thread that wakes it.
-struct Panics {
-    called: Arc<AtomicBool>,
-    /// Panics in its drop, and not when it is called.
-    late: bool,
-    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
-}
-
-impl std::task::Wake for Panics {
-    fn wake(self: Arc<Self>) {
-        // From here on only the thread that calls this has the waker.
-        drop(self.future.lock().take());
-        self.called.store(true, Ordering::SeqCst);
-        assert!(self.late, "a waker that panics on purpose");
-    }
-}
-
-impl Drop for Panics {
-    fn drop(&mut self) {
-        assert!(!self.late, "a waker whose drop panics on purpose");
-    }
-}
-
-/// Bugs 61 and 73: it ended the thread, and with it the renewals of all clients.
-#[test]
-fn a_waker_that_panics_ends_no_thread_of_ours() {
-    for late in [false, true] {
-        let (home, _end) = mortal();
-        let called = Arc::new(AtomicBool::new(false));
-        let panics = Arc::new(Panics {
-            called: Arc::clone(&called),
-            late,
-            future: Mutex::default(),
-        });
-        let mut sleep: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(home.sleep(Duration::from_millis(20)));
-        let waker = std::task::Waker::from(Arc::clone(&panics));
-        let mut cx = std::task::Context::from_waker(&waker);
-        assert!(sleep.as_mut().poll(&mut cx).is_pending());
-        *panics.future.lock() = Some(sleep);
-        drop((waker, panics));
-        wait_until(SOON, "it is woken", || called.load(Ordering::SeqCst));
-        let again = home.sleep(Duration::from_millis(1));
-        one_thread().block_on(async { tokio::time::timeout(SOON, again).await.unwrap() });
-        assert!(home.check().is_ok(), "late: {late}");
-    }
-}
-
 /// No thread is left to give them the name.
 #[test]
 fn those_who_wait_when_the_thread_ends_are_answered() {

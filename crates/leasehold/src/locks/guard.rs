@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    Error, LostReason, Released, callout,
+    Error, LostReason, Released,
     config::check_extension,
     engine::{held::Held, hold::Hold, lease::End},
     error::NO_REENTRY,
@@ -232,8 +232,7 @@ impl<K> Guard<K> {
             match self.hold().standing() {
                 // The watchdog tells; a timer of the caller's runtime does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
-                    // Others wait for it, too: a waker that panics must not keep it from them.
-                    () = callout::shielded(over) => {}
+                    () = over => {}
                     () = self.hold().core.sleep_here(left) => {}
                 },
                 Err(End::Lost(reason)) => return reason,

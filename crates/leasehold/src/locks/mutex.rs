@@ -82,7 +82,8 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Cancel safe. Dropping the future gives up the place in the queue; a request under way is seen to its end in
-    /// the background, and a hold that it brings is released.
+    /// the background, and a hold that it brings is released. A future that is polled once and kept blocks the other waiters of
+    /// its own process, as that of a tokio mutex does.
     ///
     /// # Source
     /// Redisson `RLock#lock()`. Where we differ: waiters queue in memory, and processes on the server.

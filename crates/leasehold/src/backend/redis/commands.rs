@@ -16,8 +16,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    backend::Failure, callout, config::Config, durations::humane, error::Cause, home::Home,
-    outage::Outage,
+    backend::Failure, config::Config, durations::humane, error::Cause, home::Home, outage::Outage,
 };
 
 pub(super) struct Commands {
@@ -161,9 +160,7 @@ impl Commands {
                 .connection
                 .answer(|multiplexed| request.send(multiplexed));
             let sending = pin!(sending);
-            // The task of the connection calls the waker: a panic there would harm all callers that send on it.
-            let answering = pin!(self.home.within_here(self.timeout, sending));
-            callout::shielded(answering).await
+            self.home.within_here(self.timeout, sending).await
         };
         let answer = match answer {
             Some(Ok(value)) => {

@@ -468,7 +468,7 @@ impl Lane {
                 std::task::Poll::Ready(())
             }
         });
-        callout::shielded(changed_or_left).await;
+        changed_or_left.await;
     }
 
     fn is_up(self: &Arc<Self>, connection: Connection) {

@@ -79,7 +79,7 @@ impl Future for AnswerFuture {
     type Output = WaitResult;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WaitResult> {
-        // Cloned and dropped without the lock: a waker is the user's code.
+        // Cloned and dropped without the lock (Q5).
         let mut waker = Some(cx.waker().clone());
         let mut slot = self.0.lock();
         let poll = match &mut *slot {
@@ -105,10 +105,7 @@ impl AnswerFuture {
         let slot = std::mem::replace(&mut *self.0.lock(), AnswerSlot::Over);
         match slot {
             AnswerSlot::Answered(answer) => (false, Some(answer)),
-            AnswerSlot::Waiting(waker) => {
-                callout::quietly(|| drop(waker));
-                (true, None)
-            }
+            AnswerSlot::Waiting(_) => (true, None),
             AnswerSlot::Over => (false, None),
         }
     }

@@ -61,7 +61,7 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
         if queue.lock().first_live_waiter().is_none() {
             return driver.leave().await;
         }
-        if !waited && queue.waits_for_a_release(&core) {
+        if !waited && queue.waits_for_a_release() {
             return; // and the release goes on with the queue
         }
         waited &= !matches!(driver.next, Step::Ask);

@@ -1,10 +1,6 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
-use std::{
-    future::Future,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -19,13 +15,11 @@ use crate::{
     config::SELF_WAIT_WARNING,
     durations::{about, humane},
     engine::core::Core,
-    engine::finish::{Awaited, Work},
     engine::held::Held,
     engine::hold::Hold,
     engine::lease,
     kind::Access,
     name::{LockId, Name},
-    owner::LeaseId,
     story,
 };
 
@@ -74,7 +68,7 @@ pub(crate) async fn try_in_turn(core: &Arc<Core>, id: &LockId, spec: Spec) -> Wa
     core.check_open()?;
     if let Some(lineup) = core.queues.lineup(id) {
         let until = Instant::now() + core.config.operation_timeout;
-        by(core, until, lineup.released(core)).await;
+        by(core, until, lineup.released()).await;
     }
     let held = async {
         // There is one as soon as this call has its queue.
@@ -115,7 +109,9 @@ pub(crate) async fn acquire(
         Admission::Attempt(queue) => {
             let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
             let attempt = core.finish(attempt);
-            queue.is_worked_on(core, None, attempt.work());
+            if let Phase::InFlight(caller) = &mut queue.lock().phase {
+                *caller = Some(attempt.caller());
+            }
             let first = match until {
                 None => attempt.await?,
                 Some(until) => match by(core, until, attempt).await {
@@ -230,13 +226,9 @@ fn enter(
             Phase::WaitingRemote if once => queue.driver_wake().notify_one(),
             _ => {}
         }
-        let work = state.work();
         let began = core.events.begin_wait(&core.clock);
         let wait = state.line_up(&queue, spec, once, false, began);
         drop(state);
-        if let Some(work) = work {
-            Awaited::add(core, work);
-        }
         if let Some(lineup) = core.queues.lineup(id) {
             lineup.changed(); // it may have been about to leave
         }
@@ -443,35 +435,6 @@ async fn first_attempt(
 }
 
 impl Queue {
-    /// A caller is at work on this queue: on its first attempt, or on the release of this lease. The waiters behind it must not
-    /// depend on that caller.
-    pub(crate) fn is_worked_on(
-        &self,
-        core: &Arc<Core>,
-        release: Option<LeaseId>,
-        its: Weak<dyn Work>,
-    ) {
-        let mut state = self.lock();
-        if let Some(given_up) = release {
-            state.shared.is_worked_on(given_up, &its);
-        }
-        let phase = match (&mut state.phase, release) {
-            (Phase::InFlight(work), None) => Some(work),
-            (Phase::Releasing(lease, work), Some(given_up)) if *lease == given_up => Some(work),
-            // The hold was shared, and another actor has the queue.
-            _ => None,
-        };
-        let is_phase = phase.is_some();
-        if let Some(work) = phase {
-            *work = Some(Weak::clone(&its));
-        }
-        // A shutdown waits for it, too.
-        if is_phase && !state.waiters.is_empty() || state.life != Life::Open {
-            drop(state);
-            Awaited::add(core, its);
-        }
-    }
-
     /// A first attempt ends without a hold and without a wait.
     pub(super) fn leave_attempt(
         self: &Arc<Self>,

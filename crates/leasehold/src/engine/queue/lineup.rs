@@ -25,7 +25,6 @@ use crate::{
     backend::{Failure, KeptPlace, KeptPlaces, WakeUp},
     clock::Tick,
     engine::core::Core,
-    engine::finish::Awaited,
     name::LockId,
     owner::LeaseId,
 };
@@ -228,7 +227,7 @@ impl Lineup {
             state.asks_under(lease)
                 || match &state.phase {
                     Phase::Held(hold) => hold.lease == lease,
-                    Phase::Releasing(released, _) => *released == lease,
+                    Phase::Releasing(released) => *released == lease,
                     _ => false,
                 }
         })
@@ -263,26 +262,20 @@ impl Lineup {
     }
 
     /// Completes when no task of this process gives up the lock, or a place for it; or a task of it has the lock.
-    pub(super) async fn released(&self, core: &Arc<Core>) {
+    pub(super) async fn released(&self) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let (mut leaving, mut works) = (false, Vec::new());
+            let mut leaving = false;
             for queue in self.queues() {
                 let mut state = queue.lock();
                 if state.phase.is_held() {
                     return;
                 }
-                if state.is_leaving() {
-                    leaving = true;
-                    works.extend(state.work());
-                }
+                leaving |= state.is_leaving();
             }
             if !leaving {
                 return;
-            }
-            for work in works {
-                Awaited::add(core, work);
             }
             changed.await;
         }

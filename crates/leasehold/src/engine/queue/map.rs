@@ -16,8 +16,8 @@ use super::{
     lineup::Lineup,
 };
 use crate::{
-    Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::finish::Awaited,
-    engine::hold::Hold, kind::LockKind, name::LockId, outage::Seldom, owner::LeaseId,
+    Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::hold::Hold, kind::LockKind,
+    name::LockId, outage::Seldom, owner::LeaseId,
 };
 
 /// The queues of a client, by kind and name.
@@ -287,7 +287,7 @@ impl Queues {
 
     /// Brings every queue into the state in which nothing new begins (B6). The client is marked as closed already, so a
     /// queue that is made from now on refuses its newcomer by itself.
-    pub(crate) fn close(&self, core: &Arc<Core>) {
+    pub(crate) fn close(&self) {
         for queue in self.all() {
             let mut state = queue.lock();
             if state.life == Life::Open {
@@ -295,12 +295,6 @@ impl Queues {
             }
             state.answer_all(&Error::Closed);
             queue.driver_wake().notify_one();
-            let mut works = state.shared.works();
-            works.extend(state.work());
-            drop(state);
-            for work in works {
-                Awaited::add(core, work); // a shutdown waits for it
-            }
         }
         self.wake_keepers();
     }

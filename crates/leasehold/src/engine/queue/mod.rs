@@ -64,7 +64,6 @@ use crate::{
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::core::Core,
-    engine::finish::Work,
     engine::held::Held,
     engine::hold::{Granted, Hold},
     loudly,
@@ -110,10 +109,10 @@ struct QueueState {
 #[derive(Debug)]
 enum Phase {
     Idle,
-    /// An attempt or a driver talks to the server and will be done soon. If it is a caller's attempt: that.
-    InFlight(Option<Weak<dyn Work>>),
-    /// The last holder's lease id is being given up; by a caller, if there is one.
-    Releasing(LeaseId, Option<Weak<dyn Work>>),
+    /// An attempt or a driver talks to the server and will be done soon. Of an attempt: there as long as its caller is.
+    InFlight(Option<Weak<()>>),
+    /// The last holder's lease id is being given up.
+    Releasing(LeaseId),
     /// Another process holds the name; the driver waits.
     WaitingRemote,
     Held(Arc<Hold>),
@@ -226,7 +225,7 @@ impl Queue {
         let mut state = self.lock();
         match &state.phase {
             Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
-            Phase::Releasing(lease, _) if *lease == grant.lease => return true, // it is being given up
+            Phase::Releasing(lease) if *lease == grant.lease => return true, // it is being given up
             _ => {}
         }
         let mut shared = state.shared.all().iter();

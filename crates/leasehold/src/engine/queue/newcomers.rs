@@ -3,26 +3,16 @@
 //! `None` in answer to a newcomer that does not wait rests on what is so now: a task of this process has the lock, or waits for it and is
 //! served before; or the server said so in reply to a request that was sent after the newcomer had come.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::{Phase, Queue, QueueState, Spec, answer, enter::WaitTicket, waiters::Waiter};
-use crate::{clock::Tick, engine::finish::Work};
+use crate::clock::Tick;
 
 impl QueueState {
-    /// The caller's work that a newcomer would have to wait for.
-    pub(super) fn work(&self) -> Option<Weak<dyn Work>> {
-        match &self.phase {
-            Phase::InFlight(work) | Phase::Releasing(_, work) => work.clone(),
-            _ => None,
-        }
-    }
-
     /// Whether the caller of the attempt under way still waits for its outcome. Else no hold begins: others would be told of it.
     pub(super) fn is_wanted(&self) -> bool {
         match &self.phase {
-            Phase::InFlight(Some(attempt)) => {
-                attempt.upgrade().is_some_and(|attempt| attempt.is_wanted())
-            }
+            Phase::InFlight(Some(caller)) => caller.strong_count() > 0,
             _ => true,
         }
     }

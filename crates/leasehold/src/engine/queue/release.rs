@@ -108,7 +108,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     hold.settled_by_release();
     core.watchdog.forget(&hold);
     let next = if spec.access.is_exclusive() {
-        state.phase = Phase::Releasing(hold.lease, None);
+        state.phase = Phase::Releasing(hold.lease);
         state.since = now;
         next(core, &mut state, &spec)
     } else {
@@ -121,14 +121,14 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
         state.shared.release(&hold);
         let rests = match &state.phase {
             Phase::Idle => true,
-            Phase::Releasing(lease, _) => {
+            Phase::Releasing(lease) => {
                 state.waiters.is_empty() && state.shared.is_releasing(*lease)
             }
             _ => false,
         };
         if rests {
             // A newcomer waits for this release first.
-            state.phase = Phase::Releasing(hold.lease, None);
+            state.phase = Phase::Releasing(hold.lease);
         }
         None // waiters of this queue have a driver
     };
@@ -205,10 +205,7 @@ impl Releasing {
     /// For a caller that waits for the answer.
     fn finish(self) -> Finish<Result<Released, Error>> {
         let core = Arc::clone(&self.hold.core);
-        let (queue, lease) = (Arc::clone(&self.hold.queue), self.hold.lease);
-        let release = core.finish(self.run());
-        queue.is_worked_on(&core, Some(lease), release.work());
-        release
+        core.finish(self.run())
     }
 
     /// For a guard that was dropped.
@@ -273,7 +270,7 @@ impl Releasing {
         let error = queue.error(failure, self.hold.spec());
         let mut state = queue.lock();
         // Else the hold was shared, and the waiters have an actor of their own.
-        if matches!(&state.phase, Phase::Releasing(lease, _) if *lease == self.hold.lease) {
+        if matches!(&state.phase, Phase::Releasing(lease) if *lease == self.hold.lease) {
             state.answer_try_once(&Err(error));
         }
     }

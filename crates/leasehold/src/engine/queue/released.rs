@@ -111,7 +111,7 @@ impl Queue {
             (Start::Ask, true) => Start::AskNow,
             (other, _) => other,
         };
-        if matches!(&state.phase, Phase::Releasing(present, _) if *present == lease) {
+        if matches!(&state.phase, Phase::Releasing(present) if *present == lease) {
             self.go_on(core, state, start);
         }
     }

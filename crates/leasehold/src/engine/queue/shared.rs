@@ -4,7 +4,7 @@
 //! this process share one hold. Within the hand-off budget the next one joins it in memory; when that is used up, it asks
 //! the server whether a writer waits.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::{Life, Locked, Phase, Queue, QueueState, Spec, driver::Start, enter::write_count};
 use crate::{
@@ -12,7 +12,6 @@ use crate::{
     backend::Counted,
     clock::Tick,
     engine::core::Core,
-    engine::finish::{Awaited, Work},
     engine::held::Held,
     engine::hold::Hold,
     kind::Access,
@@ -27,7 +26,7 @@ pub(super) struct SharedHolds(Option<Box<Inner>>);
 struct Inner {
     holds: Vec<Arc<Hold>>,
     /// Releases under way, the latest last; by a caller, if there is one.
-    releasing: Vec<(LeaseId, Option<Weak<dyn Work>>)>,
+    releasing: Vec<LeaseId>,
 }
 
 impl SharedHolds {
@@ -60,45 +59,29 @@ impl SharedHolds {
     pub(super) fn release(&mut self, hold: &Arc<Hold>) {
         let inner = self.0.get_or_insert_default();
         inner.holds.retain(|there| !Arc::ptr_eq(there, hold));
-        inner.releasing.push((hold.lease, None));
+        inner.releasing.push(hold.lease);
     }
 
     /// Whether this lease is being given back.
     pub(super) fn is_releasing(&self, lease: LeaseId) -> bool {
         let mut releasing = self.0.iter().flat_map(|inner| &inner.releasing);
-        releasing.any(|(there, _)| *there == lease)
+        releasing.any(|there| *there == lease)
     }
 
     /// It has been given back. `false` if it was not there.
     pub(super) fn released(&mut self, lease: LeaseId) -> bool {
         let found = self.is_releasing(lease);
         if let Some(inner) = &mut self.0 {
-            inner.releasing.retain(|(there, _)| *there != lease);
+            inner.releasing.retain(|there| *there != lease);
         }
         self.tidy();
         found
     }
 
-    /// A caller is at work on this release.
-    pub(super) fn is_worked_on(&mut self, released: LeaseId, its: &Weak<dyn Work>) {
-        let releasing = self.0.iter_mut().flat_map(|inner| &mut inner.releasing);
-        for (_, work) in releasing.filter(|(lease, _)| *lease == released) {
-            *work = Some(Weak::clone(its));
-        }
-    }
-
-    /// The callers' work on the releases under way.
-    pub(super) fn works(&self) -> Vec<Weak<dyn Work>> {
-        let releasing = self.0.iter().flat_map(|inner| &inner.releasing);
-        releasing.filter_map(|(_, work)| work.clone()).collect()
-    }
-
     /// The phase of the queue when no other actor has it: it gives back the hold that was released last.
     pub(super) fn rest(&self) -> Phase {
         let latest = self.0.as_ref().and_then(|inner| inner.releasing.last());
-        latest.map_or(Phase::Idle, |(lease, work)| {
-            Phase::Releasing(*lease, work.clone())
-        })
+        latest.map_or(Phase::Idle, |lease| Phase::Releasing(*lease))
     }
 
     fn tidy(&mut self) {
@@ -150,7 +133,7 @@ impl QueueState {
 impl Queue {
     /// Whether the first waiter asks only once, and a release is under way that it may wait for: the queue goes on when the
     /// release is answered.
-    pub(super) fn waits_for_a_release(&self, core: &Arc<Core>) -> bool {
+    pub(super) fn waits_for_a_release(&self) -> bool {
         let mut state = self.lock();
         let once = state.first_asks_once();
         let rest = state.shared.rest();
@@ -162,11 +145,6 @@ impl Queue {
             return false;
         }
         state.phase = rest;
-        let work = state.work();
-        drop(state);
-        if let Some(work) = work {
-            Awaited::add(core, work);
-        }
         true
     }
 }
