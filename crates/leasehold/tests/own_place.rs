@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{
     SOON, int, servers, soon, wait_until_idle,
-    wire::{Monitor, queue, until_queued},
+    wire::{Monitor, queue, send_copy, until_queued},
 };
 use leasehold::Client;
 use leasehold_testkit::{Server, wait_until_async};
