@@ -1,8 +1,9 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     sync::{Arc, Weak},
+    task::Poll,
     time::Duration,
 };
 
@@ -45,7 +46,8 @@ enum Admission {
     /// This owner holds it already, and has entered once more.
     Inside(Held),
     /// The newcomer shares the hold of other readers of this process.
-    Joined(Held),
+    /// And whether its task has read often enough without a pause.
+    Joined(Held, bool),
     /// Held, and the newcomer does not wait.
     Busy,
 }
@@ -106,7 +108,12 @@ pub(crate) async fn acquire(
     };
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(busy(core, id, spec, None)),
-        Admission::Joined(held) => return Ok(Some(held)),
+        Admission::Joined(held, runs_long) => {
+            if runs_long {
+                let_others_run().await;
+            }
+            return Ok(Some(held));
+        }
         Admission::Inside(held) => return count_entry(held, spec, patience, until).await,
         Admission::Wait(wait) => {
             story::waits(id, true);
@@ -124,7 +131,12 @@ pub(crate) async fn acquire(
                 },
             };
             match first {
-                FirstAttempt::Held(held) => return Ok(Some(held)),
+                FirstAttempt::Held(held) => {
+                    if spec.access == Access::Shared && held.hold().counted() > 1 {
+                        let_others_run().await; // those that were let in with it, before it uses the next budget, too
+                    }
+                    return Ok(Some(held));
+                }
                 FirstAttempt::Busy(left) => return Ok(busy(core, id, spec, left)),
                 FirstAttempt::Wait(wait) => {
                     story::waits(id, false);
@@ -155,6 +167,23 @@ pub(crate) fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>)
         story::busy(&id.name, here.map(|hold| hold.spec().place), left);
     }
     None
+}
+
+/// A task that does nothing but read waits for nothing: after so many reads it lets others run.
+const READS_AT_ONCE: u32 = 8;
+
+/// The other tasks of the caller's runtime run before it goes on. (tokio's own way asks for I/O first, which costs more than a read.)
+async fn let_others_run() {
+    let mut done = false;
+    poll_fn(|cx| {
+        if done {
+            return Poll::Ready(());
+        }
+        done = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
@@ -215,7 +244,7 @@ fn enter(
         if !state.shared.is_empty()
             && let Some(held) = state.join(&spec, core.clock.now())
         {
-            return Ok(Admission::Joined(held));
+            return Ok(Admission::Joined(held, state.handoffs % READS_AT_ONCE == 0));
         }
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);
