@@ -244,7 +244,10 @@ fn enter(
         if !state.shared.is_empty()
             && let Some(held) = state.join(&spec, core.clock.now())
         {
-            return Ok(Admission::Joined(held, state.handoffs % READS_AT_ONCE == 0));
+            return Ok(Admission::Joined(
+                held,
+                state.handoffs.is_multiple_of(READS_AT_ONCE),
+            ));
         }
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);
