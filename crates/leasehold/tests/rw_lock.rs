@@ -14,7 +14,7 @@ use common::{
     SOON, World, keys, servers, soon, wait_until_idle,
     wire::{Network, script_calls},
 };
-use leasehold::{Access, Client, ErrorKind, LostReason, Owner, Released};
+use leasehold::{Access, Client, ErrorKind, Handoff, LostReason, Owner, Released};
 use leasehold_testkit::Proxy;
 
 const MS: Duration = Duration::from_millis(1);
@@ -71,6 +71,43 @@ async fn readers_without_end_do_not_keep_a_writer_out() {
             world.name()
         );
         assert!(reads > 100, "the readers read meanwhile: {reads}");
+    }
+}
+
+/// Ten tasks on one thread that do nothing but read in memory: none waits for anything, and all have their share. Where the budget ends
+/// after some reads, and where it never does.
+#[tokio::test]
+async fn tasks_that_only_read_let_each_other_run() {
+    for world in World::all() {
+        for budget in [Handoff::default(), Handoff::new(u32::MAX, 60 * SOON)] {
+            let client = world.client().await;
+            let lock = client.rw_lock("name").handoff(budget);
+            let first = lock.read().await.unwrap();
+            let all = Arc::new(AtomicU64::new(0));
+            let mut tasks = Vec::new();
+            for _ in 0..10 {
+                let (lock, all) = (lock.clone(), Arc::clone(&all));
+                tasks.push(tokio::spawn(async move {
+                    let mut own = 0_u64;
+                    while all.fetch_add(1, Ordering::Relaxed) < 20_000 {
+                        drop(lock.read().await.unwrap());
+                        own += 1;
+                    }
+                    own
+                }));
+            }
+            let (mut counts, mut sum, mut squares) = (Vec::new(), 0, 0);
+            for task in tasks {
+                let own = soon("a task", task).await.unwrap();
+                counts.push(own);
+                sum += own;
+                squares += own * own;
+            }
+            // Jain's index is 1 if all had the same, and a tenth if one had everything.
+            let is_fair = 10 * sum * sum >= 9 * 10 * squares;
+            assert!(is_fair, "{}, {budget:?}: {counts:?}", world.name());
+            first.release().await.unwrap();
+        }
     }
 }
 

@@ -211,6 +211,7 @@ impl Episode<'_> {
         let (channel, grants) = self.played.channels();
         let args = [field, lease, number, keep, grants, channel];
         match self.call(ACQUIRE, args)?[..] {
+            [1] => return self.believe(n, ask, id.lease_ms.cast_signed(), "asked"),
             [1, left] => return self.believe(n, ask, left, "asked"),
             [2, _] => return Err(format!("B4: {} was not given up", id.owner())),
             _ => {}

@@ -32,6 +32,19 @@ impl Guard<super::Write> {
     /// # Cancel safety
     /// Dropping the future gives all of it up, the read lock too.
     ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let lock = client.rw_lock("catalogue");
+    /// let writes = lock.write().await?;
+    /// let also = writes.read()?; // under the same hold
+    /// let reads = writes.downgrade().await?;
+    /// assert!(lock.try_read().await?.is_some()); // beside it
+    /// # drop((also, reads));
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Source
     /// Redisson: `readLock().lock()` and then `writeLock().unlock()` of the same thread. Where we differ: those that wait are
     /// told at once (Redisson's sleep until the lease ends).

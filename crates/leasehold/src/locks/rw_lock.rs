@@ -64,6 +64,11 @@ use crate::{
 /// two.release().await?;
 /// let writer = lock.write().await?;
 /// assert!(lock.try_read().await?.is_none());
+/// # use std::time::Duration;
+/// let wait = Duration::from_millis(10);
+/// assert!(lock.try_read_for(wait).await?.is_none());
+/// assert!(lock.try_write_for(wait).await?.is_none());
+/// assert!(lock.force_unlock().await?); // takes it from the writer
 /// # drop(writer);
 /// # Ok(()) }
 /// ```

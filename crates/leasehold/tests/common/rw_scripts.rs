@@ -26,6 +26,7 @@ pub const SCRIPTS: [(&str, usize, &str); 6] = [
             "waiting",
             "rw_lock/holders",
             "rw_lock/take",
+            "rw_lock/queue",
             "rw_lock/hand_over",
             "rw_lock/acquire"
         ),
@@ -38,6 +39,7 @@ pub const SCRIPTS: [(&str, usize, &str); 6] = [
             "waiting",
             "rw_lock/holders",
             "rw_lock/take",
+            "rw_lock/queue",
             "rw_lock/hand_over",
             "rw_lock/release"
         ),
@@ -50,6 +52,7 @@ pub const SCRIPTS: [(&str, usize, &str); 6] = [
             "waiting",
             "rw_lock/holders",
             "rw_lock/take",
+            "rw_lock/queue",
             "rw_lock/hand_over",
             "rw_lock/downgrade"
         ),
@@ -65,7 +68,17 @@ pub const SCRIPTS: [(&str, usize, &str); 6] = [
             "rw_lock/extend"
         ),
     ),
-    ("count", 3, script!("rw_lock/count")),
+    (
+        "count",
+        3,
+        script!(
+            "refuse",
+            "waiting",
+            "rw_lock/holders",
+            "rw_lock/queue",
+            "rw_lock/count"
+        ),
+    ),
 ];
 pub const ACQUIRE: usize = 0;
 pub const RELEASE: usize = 1;

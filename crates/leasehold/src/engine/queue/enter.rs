@@ -1,6 +1,11 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -39,7 +44,8 @@ enum Admission {
     /// This owner holds it already, and has entered once more.
     Inside(Held),
     /// The newcomer shares the hold of other readers of this process.
-    Joined(Held),
+    /// And whether its task has read often enough without a pause.
+    Joined(Held, bool),
     /// Held, and the newcomer does not wait.
     Busy,
 }
@@ -100,7 +106,12 @@ pub(crate) async fn acquire(
     };
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(busy(core, id, spec, None)),
-        Admission::Joined(held) => return Ok(Some(held)),
+        Admission::Joined(held, runs_long) => {
+            if runs_long {
+                let_others_run().await;
+            }
+            return Ok(Some(held));
+        }
         Admission::Inside(held) => return count_entry(held, spec, patience, until).await,
         Admission::Wait(wait) => {
             story::waits(id, true);
@@ -120,7 +131,12 @@ pub(crate) async fn acquire(
                 },
             };
             match first {
-                FirstAttempt::Held(held) => return Ok(Some(held)),
+                FirstAttempt::Held(held) => {
+                    if spec.access == Access::Shared && held.hold().counted() > 1 {
+                        let_others_run().await; // those that were let in with it, before it uses the next budget, too
+                    }
+                    return Ok(Some(held));
+                }
                 FirstAttempt::Busy(left) => return Ok(busy(core, id, spec, left)),
                 FirstAttempt::Wait(wait) => {
                     story::waits(id, false);
@@ -151,6 +167,23 @@ fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<
         story::busy(&id.name, here.map(|hold| hold.spec().place), left);
     }
     None
+}
+
+/// A task that does nothing but read waits for nothing: after so many reads it lets others run.
+const READS_AT_ONCE: u32 = 8;
+
+/// The other tasks of the caller's runtime run before it goes on. (tokio's own way asks for I/O first, which costs more than a read.)
+async fn let_others_run() {
+    let mut done = false;
+    poll_fn(|cx| {
+        if done {
+            return Poll::Ready(());
+        }
+        done = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
@@ -211,7 +244,10 @@ fn enter(
         if !state.shared.is_empty()
             && let Some(held) = state.join(&spec, core.clock.now())
         {
-            return Ok(Admission::Joined(held));
+            return Ok(Admission::Joined(
+                held,
+                state.handoffs.is_multiple_of(READS_AT_ONCE),
+            ));
         }
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);

@@ -29,6 +29,7 @@ static ACQUIRE: Lazy = script!(
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
+    "rw_lock/queue",
     "rw_lock/hand_over",
     "rw_lock/acquire"
 );
@@ -37,6 +38,7 @@ static RELEASE: Lazy = script!(
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
+    "rw_lock/queue",
     "rw_lock/hand_over",
     "rw_lock/release"
 );
@@ -45,6 +47,7 @@ static DOWNGRADE: Lazy = script!(
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
+    "rw_lock/queue",
     "rw_lock/hand_over",
     "rw_lock/downgrade"
 );
@@ -55,12 +58,19 @@ static EXTEND: Lazy = script!(
     "rw_lock/take",
     "rw_lock/extend"
 );
-static COUNT: Lazy = script!("rw_lock/count");
+static COUNT: Lazy = script!(
+    "refuse",
+    "waiting",
+    "rw_lock/holders",
+    "rw_lock/queue",
+    "rw_lock/count"
+);
 static FORCE_UNLOCK: Lazy = script!(
     "refuse",
     "waiting",
     "rw_lock/holders",
     "rw_lock/take",
+    "rw_lock/queue",
     "rw_lock/hand_over",
     "rw_lock/force_unlock"
 );
@@ -149,7 +159,13 @@ impl Wire for RwLockWire {
             .arg(step.place.map_or(0, |place| place.keep_ms))
             .text(id.grant_channel(""))
             .text(channel(&id.name));
-        caller.call(call, move |reply| acquired(reply, step.lease_ms))
+        caller.call(call, move |reply| match reply {
+            Value::Int(1) => Some(Acquired::Granted {
+                remaining: Duration::from_millis(step.lease_ms),
+                tokens: Tokens::NONE,
+            }),
+            reply => acquired(reply, step.lease_ms),
+        })
     }
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
@@ -174,8 +190,10 @@ impl Wire for RwLockWire {
             .arg(place.map_or(0, |place| place.keep_ms))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
-        caller.call(call, move |reply| {
-            released(reply, next.map(|next| next.lease_ms))
+        caller.call(call, move |reply| match reply {
+            Value::Int(0) => Some(ReleaseReply::NotOurs),
+            Value::Int(1) => Some(ReleaseReply::Freed { others: 0 }),
+            reply => released(reply, next.map(|next| next.lease_ms)),
         })
     }
 

@@ -12,57 +12,28 @@
 --
 -- Returns 1 written; 2 written, and a client waits that may not hold the name beside this reader; 0 not ours
 -- Retry   safe: the count is absolute.
-local call, pcall, field = redis.call, redis.pcall, ARGV[1]
-local writes = string.sub(field, -6) == ':write'
-if call('HEXISTS', KEYS[1], field) == 0 then
-  -- It was downgraded, or is about to be.
-  local owner = string.match(field, '^[^:]*:%d+') or field
-  field = nil
-  for _, form in ipairs({ '', ':write' }) do
-    if call('HEXISTS', KEYS[1], owner .. form) == 1 then
-      field = owner .. form
-    end
-  end
-  if not field then
-    return 0
-  end
+local held, refused = hold_of(ARGV[1])
+if not held then
+  return refused or 0
 end
-if string.sub(field, -6) ~= ':write' and call('EXISTS', KEYS[2] .. field .. ':rwlock_timeout:1') == 0 then
-  return 0
-end
-call('HSET', KEYS[1], field, ARGV[2])
-if writes and field == ARGV[1] then
+call('HSET', KEYS[1], held.field, ARGV[2])
+if is_writer(held.field) then
   -- Redisson's writer has a field for its reads. To us it is a reader whose lease is over, which holds nothing.
-  local reader = string.sub(field, 1, -7)
   if ARGV[6] == '0' then
-    call('HDEL', KEYS[1], reader)
+    call('HDEL', KEYS[1], owner_of(held.field))
   else
-    call('HSET', KEYS[1], reader, ARGV[6])
+    call('HSET', KEYS[1], owner_of(held.field), ARGV[6])
   end
 end
-if writes then
+if is_writer(ARGV[1]) then
   return 1
 end
-local ours = string.match(field, '^[^:]*')
-local clients, in_queue = {}, 0
-for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
-  local client, waits = string.match(place, '^([^:]*):(%S*) ')
-  local heard = client and pcall('PUBSUB', 'NUMSUB', ARGV[4] .. client)
-  -- One that hears nothing is gone.
-  if heard and (heard.err or heard[2] ~= 0) then
-    if string.sub(waits, -6) == ':write' then
-      return 2
-    end
-    if client ~= ours and not clients[client] then
-      clients[client] = true
-      in_queue = in_queue + 1
-    end
-  end
-end
--- A client that listens and has no place is Redisson's, and may want to write. Valkey 9.1 miscounts some numbers: then one
--- might, as where PUBSUB is not permitted.
-local heard = pcall('PUBSUB', 'NUMSUB', ARGV[3])
-if heard.err or heard[2] < 0 or heard[2] > 1000000 or heard[2] - ARGV[5] > in_queue then
+if not may_join(ARGV[4], ARGV[3]) then
   return 2
 end
-return 1
+-- A client that listens and has no place is Redisson's, and may want to write.
+local waiting = 0
+for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+  waiting = waiting + (client_in(place) == client_in(ARGV[1]) and 0 or 1)
+end
+return count_others(ARGV[3], ARGV[5], waiting) > waiting and 2 or 1

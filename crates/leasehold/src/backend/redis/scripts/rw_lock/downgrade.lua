@@ -14,24 +14,30 @@
 -- Retry   safe: a lease id that reads never writes again, so a late copy finds a reader, or nothing, and changes nothing (B4). The
 --         end is that of the hold before (B2).
 local owner = ARGV[1]
-local all, refused = look()
-if not all then
-  return refused
-end
-local held = hold_of(all, owner)
+local held, refused = hold_of(owner)
 if not held then
-  return 0
+  return refused or 0
 end
 if held.field == owner then
   return 1
 end
-local refusal = downgrade(held, owner, ARGV[4])
-if refusal then
-  return refusal
+local done
+if held.left == -1 then
+  done = pcall('SET', timeout_key(owner, 1), '1')
+else
+  done = pcall('SET', timeout_key(owner, 1), '1', 'PX', math.max(held.left, 1))
 end
+if done.err then
+  return done
+end
+done = pcall('HSET', KEYS[1], 'mode', 'read', owner, ARGV[4])
+if type(done) ~= 'number' then
+  return done
+end
+call('HDEL', KEYS[1], held.field)
 -- From here on no error may hide that it reads.
-leave({}, look())
-_G.pcall(function() give_to_next(ARGV[3], held.left) end)
+stay = true
+_G.pcall(function() give_to_next(ARGV[3]) end)
 pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
 wake_late_comers(ARGV[2])
 return 1

@@ -7,12 +7,8 @@
 --
 -- Returns left_ms: how long the lease lasts from now, at least lease_ms and 1; 0: the field does not hold the name
 -- Retry   safe: the end on the server only moves forward (B2), so copies and other extensions arrive in any order.
-local found, refused = look()
-if not found then
-  return refused
-end
-local held = hold_of(found, ARGV[1])
-local left = held and lengthen(held, ARGV[2]) or 0
+local held, refused = hold_of(ARGV[1])
+local left = held and lengthen(held, ARGV[2]) or refused or 0
 if left == -1 then
   return math.max(ARGV[2], 1) -- it has no end
 end

@@ -24,16 +24,14 @@ end
 if #fields == 0 then
   return fields
 end
-leave(all.live, all)
+leaving, dead = all.live, all.dead
 local waiting = call('LLEN', KEYS[3])
 local others = count_others(ARGV[1], 0, waiting)
 if waiting > 0 and is_queues_turn(others, waiting) then
-  local granted, _, sooner = give_to_next(ARGV[2])
-  if sooner and others > waiting then
-    wake_late_comers(ARGV[1]) -- as in release.lua
-  end
+  local granted, served = give_to_next(ARGV[2])
   if granted then
+    tell_of_less(ARGV[1], granted, served, others, all.left)
     return fields
   end
 end
-return free(ARGV[1]) or fields
+return free(ARGV[1], all.mode ~= 'read') or fields

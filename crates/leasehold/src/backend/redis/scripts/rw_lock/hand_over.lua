@@ -1,5 +1,5 @@
--- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua and take.lua, in front of acquire.lua,
--- release.lua, downgrade.lua and force_unlock.lua.
+-- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua, take.lua and queue.lua, in front of
+-- acquire.lua, release.lua, downgrade.lua and force_unlock.lua.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[2] timeouts  string  what the keys of the readers' leases begin with; <reader>:rwlock_timeout:<i> follows
@@ -8,93 +8,33 @@
 
 -- Whether a lease id was given up: such an id never holds again (B4).
 local function is_given_up(field)
-  return call('EXISTS', KEYS[4] .. (string.match(field, '^[^:]*:%d+') or field)) == 1
+  return call('EXISTS', KEYS[4] .. owner_of(field)) == 1
 end
 
--- Who leaves, and how many stay; told to `leave` before anything else here is called.
-local leaving, found, stay = {}, nil, 0
+-- Who leaves, as `look` has them; the fields of others that hold nothing; whether readers stay, and how long the hash must last for them,
+-- if that is for less than it does. To be said before anything below is called.
+local leaving, dead, stay, lasts = {}, {}, false, nil
 local taken_out = false
-
-local function leave(who, of)
-  leaving, found, stay = who, of, #of.live - #who
-end
-
--- The holder of this field, if it stays.
-local function staying(field)
-  for _, holder in ipairs(leaving) do
-    if holder.field == field then
-      return nil
-    end
-  end
-  return found.by[field]
-end
-
--- How long the hash must last for those that stay; nil: it has no end to lose.
-local function longest_that_stays()
-  local gone, longest = {}, 0
-  for _, holder in ipairs(leaving) do
-    gone[holder.field] = true
-  end
-  for _, holder in ipairs(found.live) do
-    if not gone[holder.field] then
-      if holder.own == -1 then
-        return nil
-      end
-      longest = math.max(longest, holder.own)
-    end
-  end
-  return math.max(longest, 1)
-end
-
--- What is left to the one of those that stay that is over first.
-local function soonest()
-  local left = math.huge
-  for _, holder in ipairs(found.live) do
-    if staying(holder.field) and holder.left ~= -1 then
-      left = math.min(left, holder.left)
-    end
-  end
-  return left
-end
-
--- What is left to the one of those that leave that lasts longest; -1: it has no end.
-local function longest_that_leaves()
-  local left = 0
-  for _, holder in ipairs(leaving) do
-    if holder.left == -1 then
-      return -1
-    end
-    left = math.max(left, holder.left)
-  end
-  return left
-end
 
 -- The name is not that of those who leave any more. In the hash they would stay holders: a second copy of a release would
 -- find its field there, and give away what is the next one's (S2).
 local function take_out()
-  if stay > 0 and found.mode ~= 'read' then
-    call('HSET', KEYS[1], 'mode', 'read')
-  end
   for _, holder in ipairs(leaving) do
     call('HDEL', KEYS[1], holder.field)
   end
   taken_out = true
   -- Nothing below may be an error: what was refused above is not refused here, or does no harm.
-  if stay == 0 then
-    for _, dead in ipairs(found.dead) do
-      call('HDEL', KEYS[1], dead)
-    end
+  for _, field in ipairs(dead) do
+    call('HDEL', KEYS[1], field)
+  end
+  if not stay then
     call('HDEL', KEYS[1], 'mode')
-  else
-    -- Redisson's waiters sleep for as long as the hash has left.
-    local longest = longest_that_stays()
-    if longest then
-      pcall('PEXPIRE', KEYS[1], longest)
-    end
+  elseif lasts then
+    pcall('PEXPIRE', KEYS[1], lasts) -- Redisson's waiters sleep for as long as the hash has left
   end
   for _, holder in ipairs(leaving) do
     if not is_writer(holder.field) then
-      for i = 1, math.min(holder.count, LEASES_MOST) do
+      for i = 1, math.min(holder.count or 1, LEASES_MOST) do
         pcall('DEL', timeout_key(holder.field, i)) -- ends by itself
       end
     end
@@ -110,25 +50,23 @@ local function put_back(place, lease_ms)
   end
 end
 
--- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it up to the next
--- writer: publishes to each client the place with which it was queued, and so the ask that it answers (B3). Returns the
--- length of the first one's lease, or nil if there is none; and whether readers have it now and no writer waits behind them. Where the
--- server does not tell who hears, all in the queue are told to look.
+-- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it that may join it: publishes
+-- to each client the place with which it was queued, and so the ask that it answers (B3). Returns the length of the first one's lease, or
+-- nil if there is none; and how many were served. Where the server does not tell who hears, all in the queue are told to look.
 --
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
-local function give_to_next(grants, before)
-  local given, holders, writes, shortest = nil, stay, false, math.huge
+local function give_to_next(grants)
+  local given, reads, served, shortest = nil, stay, 0, math.huge
   local place = call('LINDEX', KEYS[3], 0)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
-    -- The place of a lease id that holds already, in whichever form, is none to give the name to (B4), nor to take it from (S1).
-    local waits = field and not hold_of(found, field)
-    if waits and holders > 0 and is_writer(field) then
+    if reads and keeps_out(place, grants) then
       break
     end
-    local heard = waits and hears(grants .. client)
-    if heard == nil then
+    -- The place of a lease id that holds is none to give the name to (B4), nor to take it from (S1).
+    local heard = field and not hold_of(field) and hears(grants .. client)
+    if heard == nil and field then
       for _, waits in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
         pcall('PUBLISH', grants .. (client_in(waits) or ''), '0')
       end
@@ -139,38 +77,32 @@ local function give_to_next(grants, before)
       if not taken_out then
         take_out()
       end
-      if take(field, lease_ms, holders == 0) then
+      if take(field, lease_ms, not reads) then
         break
       end
       -- It must be a holder before it is told so. If no connection hears it, that client is gone.
       local told = pcall('PUBLISH', grants .. client, place)
-      if type(told) == 'number' and told > 0 then
-        given, holders = given or tonumber(lease_ms), holders + 1
-        found.by[field] = { field = field, count = 1, left = tonumber(lease_ms), own = tonumber(lease_ms) }
+      if type(told) ~= 'number' or told == 0 then
+        drop(field, not reads)
+      end
+      if type(told) ~= 'number' then
+        put_back(place, lease_ms) -- the caller may tell none: those that wait keep their places
+        break
+      elseif told > 0 then
+        served, given = served + 1, given or tonumber(lease_ms)
         shortest = math.min(shortest, tonumber(lease_ms))
         if is_writer(field) then
-          writes = true
           break
         end
-      else
-        drop(field, holders == 0)
-        if type(told) ~= 'number' then
-          -- The caller may tell none: those that wait keep their places.
-          put_back(place, lease_ms)
-          break
-        end
+        reads = true
       end
     end
     place = call('LINDEX', KEYS[3], 0)
   end
-  local sooner
   if given then
-    before = before or longest_that_leaves()
-    local left = math.min(shortest, soonest())
-    tell_first(KEYS[3], grants, left)
-    sooner = before == -1 or left < before
+    tell_first(KEYS[3], grants, shortest)
   end
-  return given, given and not writes and not place, sooner
+  return given, served
 end
 
 -- '1' wakes all of Redisson's threads that wait in a process. It passes one by that has just asked and is about to wait, which then
@@ -179,19 +111,24 @@ local function wake_late_comers(channel)
   pcall('PUBLISH', channel, '0')
 end
 
--- Frees the name for all who listen. Returns an error if that is refused and those who leave hold it still. (If they do
--- not, no error may hide that it is free.)
-local function free(channel)
-  local done = pcall('PUBLISH', channel, found.mode == 'read' and '0' or '1')
-  if found.mode ~= 'read' then
+-- Redisson's waiters sleep by the end of a hold of which `before` was left. One of them is told if the name was given to others for less.
+local function tell_of_less(channel, given, served, others, before)
+  if (before == -1 or given < before) and others > served + call('LLEN', KEYS[3]) then
     wake_late_comers(channel)
   end
-  if taken_out then
-    return nil
+end
+
+-- Frees the name for all who listen. Returns an error if that is refused and those who leave hold it still. (If they do
+-- not, no error may hide that it is free.)
+local function free(channel, writes)
+  local done = pcall('PUBLISH', channel, writes and '1' or '0')
+  if writes then
+    wake_late_comers(channel)
   end
-  if type(done) ~= 'number' then
-    return done
+  if not taken_out then
+    if type(done) ~= 'number' then
+      return done
+    end
+    take_out()
   end
-  take_out()
-  return nil
 end

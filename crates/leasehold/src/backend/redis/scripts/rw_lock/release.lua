@@ -15,101 +15,110 @@
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
 --
--- Returns {1, others}  the owner has left. The name is free, and so many other clients were told; 0 if others hold it still
+-- Returns 1            the owner has left: others hold the name still, or it is free, and no other client was told
+--         {1, others}  the owner has left. The name is free, and so many other clients were told
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
 --         {3, left_ms} `next` holds it, for left_ms from now: it stays with this client, or only readers waited and it reads with them,
 --                      or it did before, or an earlier copy found so
---         {0, 0}       the owner did not hold it
+--         0            the owner did not hold it
 -- Error   the name is as it was: what may be refused (a command, a channel, memory) comes before what deletes.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone.
 local owner, next_field = ARGV[1], ARGV[6]
 if ARGV[4] ~= '0' then
   pcall('SET', KEYS[4] .. owner, '1', 'PX', ARGV[4])
 end
-
-local function is_place_of(place, field)
-  return string.sub(place, 1, #field + 1) == field .. ' '
-end
-
--- Whether a place is the owner's, in whichever form.
-local function is_owners(place)
-  return string.sub(place, 1, #owner) == owner and string.find(place, '^[: ]', #owner + 1) ~= nil
-end
-
-local waiting, next_waits, made_way = 0, false, false
-local places = call('LRANGE', KEYS[3], 0, -1)
-for _, place in ipairs(places) do
-  if is_owners(place) then
-    call('LREM', KEYS[3], 0, place)
-    made_way = true
-  else
-    waiting = waiting + 1
-    next_waits = next_waits or is_place_of(place, next_field)
-  end
-end
-
-local all, refused = look()
-if not all then
+local held, refused = hold_of(owner)
+if refused then
   return refused
 end
-local held = hold_of(all, owner)
+local there = next_field ~= '' and hold_of(next_field)
+local kept = there and there.field == next_field and there
 if not held then
-  if all.by[next_field] then
-    return { 3, all.by[next_field].left }
+  local made_way = false
+  for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
+    if owner_of(place) == owner then
+      call('LREM', KEYS[3], 0, place)
+      made_way = true
+    end
   end
-  -- Readers that only waited for this writer to have its turn need not wait any more.
-  if made_way and all.mode == 'read' then
-    leave({}, all)
-    made_way = not give_to_next(ARGV[3], all.left) -- of which those that wait were told
+  if kept then
+    return { 3, kept.left }
   end
-  if made_way and waiting > 0 then
-    tell_first(KEYS[3], ARGV[3], all.left)
+  if made_way and call('EXISTS', KEYS[3]) == 1 then
+    -- Readers that only waited for this writer to have its turn need not wait any more.
+    local found = look()
+    stay = found.mode == 'read'
+    if not stay or not give_to_next(ARGV[3]) then
+      tell_first(KEYS[3], ARGV[3], found.left)
+    end
   end
-  return { 0, 0 }
+  return 0
 end
-held.count = 1 -- the only one of its leases that is a key
-leave({ held }, all)
 
-if waiting == 0 and next_field == '' and stay == 0 then
+local writes, waiting = is_writer(held.field), call('LLEN', KEYS[3])
+leaving = { held }
+if writes then
+  dead = { owner } -- Redisson's writer has a field for its reads, and so has ours
+else
+  -- Whether others read, and how long the hash must last for them: not exactly, but Redisson's waiters sleep for no more than a second
+  -- longer. So the first that is found to last about as long as the hash is enough, and that came late rather than early.
+  local ttl, fields = call('PTTL', KEYS[1]), call('HGETALL', KEYS[1])
+  local enough = ttl == -1 and math.huge or held.left < ttl and 0 or ttl - 1000
+  for i = #fields - 1, 1, -2 do
+    local field = fields[i]
+    if field ~= 'mode' and field ~= held.field then
+      local left = left_of_reader(field, tonumber(fields[i + 1]) or 0, ttl)
+      if left then
+        stay = true
+        lasts = math.max(lasts or 1, left == -1 and math.huge or left)
+        if lasts >= enough then
+          lasts = nil
+          break
+        end
+      else
+        dead[#dead + 1] = field
+      end
+    end
+  end
+end
+
+if waiting == 0 and next_field == '' and not stay then
   -- No client of ours waits anywhere: Redisson's unlock.
-  local heard = call('PUBLISH', ARGV[2], all.mode == 'read' and '0' or '1')
-  if all.mode ~= 'read' and heard > tonumber(ARGV[5]) then
+  local others = call('PUBLISH', ARGV[2], writes and '1' or '0') - ARGV[5]
+  if writes and others > 0 then
     wake_late_comers(ARGV[2])
   end
   call('DEL', KEYS[1], timeout_key(held.field, 1))
-  return { 1, heard - ARGV[5] }
+  return others == 0 and 1 or { 1, others }
 end
 
 -- B4: a late copy of this release must not revive a `next` that was given up meanwhile. B2: nor begin anew what `next` holds beside the
 -- owner, which would bring its end nearer.
-local goes_on = next_field ~= '' and not hold_of(all, next_field) and not is_given_up(next_field)
-local kept = all.by[next_field] and { 3, all.by[next_field].left }
+local goes_on = next_field ~= '' and not there and not is_given_up(next_field)
+local next_reads = not is_writer(next_field)
+local next_waits = goes_on and waiting > 0 and find_place(next_field) ~= nil
 local others = count_others(ARGV[2], ARGV[5], waiting)
--- Beside those that stay, and those that are let in.
-local function next_fits()
-  return not is_writer(next_field)
-end
-if goes_on and stays(ARGV[8], others, waiting) and (stay == 0 or next_fits()) then
+if goes_on and (next_reads or not stay) and stays(ARGV[8], others, waiting) then
   take_out()
-  if not take(next_field, ARGV[7], stay == 0) then
+  if not take(next_field, ARGV[7], not stay) then
     return { 3, tonumber(ARGV[7]) }
   end
 end
 
-local granted, readers, sooner
-if stay > 0 or is_queues_turn(others, waiting) then
+local granted, served
+if stay or is_queues_turn(others, waiting) then
   -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
-  granted, readers, sooner = give_to_next(ARGV[3])
+  granted, served = give_to_next(ARGV[3])
 end
-if sooner and stay == 0 and others > waiting then
-  wake_late_comers(ARGV[2]) -- Redisson's waiters sleep by the end of before
+if granted and not stay then
+  tell_of_less(ARGV[2], granted, served, others, held.left)
 end
-if readers and goes_on and not next_waits and next_fits() and not take(next_field, ARGV[7], false) then
+if granted and goes_on and next_reads and not next_waits and may_join(ARGV[3], ARGV[2]) and not take(next_field, ARGV[7], false) then
   return { 3, tonumber(ARGV[7]) }
 end
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
 -- While others hold it and no client was told, the client asks by itself.
-if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and stay == 0) then
+if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and not stay) then
   -- Without memory for it, the client finds no place in the queue and asks again. No errors: the name is given already.
   local left = pcall('PTTL', KEYS[3])
   if type(left) == 'number' then
@@ -121,18 +130,15 @@ if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and 
   end
 end
 if granted then
-  return kept or { 2, granted }
+  return kept and { 3, kept.left } or { 2, granted }
 end
-if stay == 0 then
-  return free(ARGV[2]) or { 1, others }
+if not stay then
+  return free(ARGV[2], writes) or { 1, others }
 end
 if not taken_out then
   take_out()
 end
-if all.mode ~= 'read' then
-  pcall('PUBLISH', ARGV[2], '1') -- others may read now (Redisson leaves them asleep)
-  wake_late_comers(ARGV[2])
-else
-  tell_first(KEYS[3], ARGV[3], soonest())
+if lasts then
+  tell_first(KEYS[3], ARGV[3], lasts)
 end
-return kept or { 1, 0 }
+return kept and { 3, kept.left } or 1

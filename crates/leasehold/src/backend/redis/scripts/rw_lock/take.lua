@@ -12,7 +12,17 @@ local function outlast(lease_ms)
   return pcall('PEXPIRE', KEYS[1], lease_ms)
 end
 
-local drop -- below
+-- A hold that began beside others, or `alone`, is none.
+local function drop(field, alone)
+  -- HDEL and not DEL: whose rights go by the type of a key may use it where it may use HSET.
+  call('HDEL', KEYS[1], field)
+  if alone then
+    call('HDEL', KEYS[1], 'mode')
+  end
+  if not is_writer(field) then
+    pcall('DEL', timeout_key(field, 1)) -- says nothing without the field, and ends by itself
+  end
+end
 
 -- Makes `field` a holder for `lease_ms` from now, beside other readers, or `alone` where it is free. An error
 -- if the server refuses that; then it is none.
@@ -40,54 +50,18 @@ local function take(field, lease_ms, alone)
   end
 end
 
--- A hold that began beside others, or `alone`, is none.
-function drop(field, alone)
-  -- HDEL and not DEL: whose rights go by the type of a key may use it where it may use HSET.
-  call('HDEL', KEYS[1], field)
-  if alone then
-    call('HDEL', KEYS[1], 'mode')
-  end
-  if not is_writer(field) then
-    pcall('DEL', timeout_key(field, 1)) -- says nothing without the field, and ends by itself
-  end
-end
-
--- Makes a reader of a writer. Its lease ends when it would have. An error if the
--- server refuses that; then it is as it was.
-local function downgrade(held, owner, holds)
-  local lease = timeout_key(owner, 1)
-  local done
-  if held.left == -1 then
-    done = pcall('SET', lease, '1')
-  else
-    done = pcall('SET', lease, '1', 'PX', math.max(held.left, 1))
-  end
-  if done.err then
-    return done
-  end
-  done = pcall('HSET', KEYS[1], 'mode', 'read', owner, holds)
-  if type(done) ~= 'number' then
-    return done
-  end
-  call('HDEL', KEYS[1], held.field)
-end
-
 -- Lets a hold of ours last at least `lease_ms` from now (B2). What is left of it then, -1 if it has no end; or an error.
 local function lengthen(held, lease_ms)
   local least = tonumber(lease_ms)
   if held.left == -1 or held.left >= least then
     return held.left
   end
-  if is_writer(held.field) then
-    call('PEXPIRE', KEYS[1], lease_ms)
-    return least
-  end
   -- First what must outlast the other.
   local done = outlast(lease_ms)
   if type(done) ~= 'number' then
     return done
   end
-  if held.own ~= -1 and held.own < least then
+  if not is_writer(held.field) and held.own ~= -1 and held.own < least then
     call('PEXPIRE', timeout_key(held.field, 1), lease_ms)
   end
   return least

@@ -1,0 +1,43 @@
+-- rw_lock/queue.lua: who stands in the queue, and which reader may join those that hold the name; written behind waiting.lua and
+-- holders.lua, in front of each script that has to know.
+--
+-- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
+-- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients, next first
+--
+-- The rule: a reader joins readers unless a writer stands in the queue before it. A writer whose client hears nothing is gone, and the
+-- place of a lease id that holds is worth nothing (B4): these two keep none out. Who asks anew stands behind all.
+
+-- The place of `field`: its index and its text.
+local function find_place(field, read)
+  for i, place in ipairs((read or call)('LRANGE', KEYS[3], 0, -1)) do
+    if string.sub(place, 1, #field + 1) == field .. ' ' then
+      return i - 1, place
+    end
+  end
+end
+
+-- Whether a writer's place keeps out the readers behind it; nil: it is none of a writer.
+local function keeps_out(place, grants)
+  local field, client = string.match(place, '^(([^:]*):%S*:write) %d+ %d+$')
+  return field and not hold_of(field) and may_hear(grants .. client)
+end
+
+-- Whether a reader that asks anew may join those that hold the name. The places of writers that keep none out go: readers that stand
+-- behind such have been waiting in vain, and are told to look.
+local function may_join(grants, channel)
+  local is_dead, joins = false, call('HGET', KEYS[1], 'mode') == 'read'
+  for _, place in ipairs(joins and call('LRANGE', KEYS[3], 0, -1) or {}) do
+    local waits = keeps_out(place, grants)
+    if waits then
+      joins = false
+      break
+    elseif waits == false then
+      call('LREM', KEYS[3], 0, place)
+      is_dead = true
+    end
+  end
+  if is_dead then
+    pcall('PUBLISH', channel, '1')
+  end
+  return joins
+end
