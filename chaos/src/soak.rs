@@ -347,7 +347,6 @@ impl Outside<'_> {
             key.allowed &= [
                 "tombstone",
                 "label",
-                "looks",
                 "last token",
                 "of a semaphore",
                 "of a latch",

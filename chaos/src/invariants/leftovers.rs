@@ -72,9 +72,6 @@ const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The queue of a fair mutex in which none of Redisson's waits is kept for so long after the last visit.
 const FAIR_QUEUE: Duration = Duration::from_secs(3600);
 
-/// Those that wait look after so long at the latest.
-const LOOKS: Duration = Duration::from_secs(12);
-
 /// A label outlives leases of this length by so long.
 const LABEL: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
@@ -117,8 +114,6 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends, checker: &Chec
         ("tombstone", Some(tombstone))
     } else if path.starts_with("redisson_lock_token:") {
         ("last token", Some(RETENTION))
-    } else if path.starts_with("leasehold:") && path.ends_with(":looks") {
-        ("looks", Some(LOOKS))
     } else if path.starts_with("leasehold:") && path.ends_with(":queue") {
         ("queue", Some(ends.poll * 3))
     } else if is_of_fair(&path) {

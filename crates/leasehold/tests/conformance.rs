@@ -92,7 +92,7 @@ async fn assert_clean(row: Row, world: &World, clients: &[&Client], after: &str)
         World::Server(server) => {
             for key in keys(server) {
                 assert!(
-                    key.contains(":gone:") || key.ends_with(":looks") || row.stays(&key, "name"),
+                    key.contains(":gone:") || row.stays(&key, "name"),
                     "{after}: {key} is left"
                 );
             }

@@ -13,7 +13,7 @@ pub(crate) struct Tokens(u64);
 /// Tokens are below it: every number of a script is exact up to here, and every JSON number. The clock gets here in 2255.
 pub(crate) const TOKENS_END: u64 = 1 << 53;
 
-/// The holder's own token, and one for each hand-off of the default budget. `scripts/fenced_mutex/tokens.lua` has it too.
+/// The holder's own token, and one for each hand-off of the default budget. `scripts/exclusive/tokens.lua` has it too.
 pub(crate) const BLOCK: u8 = 65;
 
 impl Tokens {

@@ -180,11 +180,11 @@ pub fn channels(server: &Server) -> Vec<String> {
     redis::from_redis_value(server.cli(&["PUBSUB", "CHANNELS"])).expect("channels are strings")
 }
 
-/// Nothing is left of any lock: keys aside that end by themselves (tombstones, the note when those look that were told, and the latch of Redisson's unlock, which it
+/// Nothing is left of any lock: keys aside that end by themselves (tombstones, and the latch of Redisson's unlock, which it
 /// deletes without waiting for that), there is no key, and no client listens.
 pub async fn assert_nothing_left(server: &Server, after: &str) {
     for key in keys(server) {
-        let is_note = key.contains(":gone:") || key.ends_with(":looks");
+        let is_note = key.contains(":gone:");
         let ends = is_note || key.starts_with("redisson_unlock_latch:");
         assert!(ends, "{after}: {key} is left");
         // -2: it is gone by now.

@@ -1,4 +1,4 @@
-//! Fencing tokens in memory, and the data that is written under them: `scripts/fenced_mutex/tokens.lua` and
+//! Fencing tokens in memory, and the data that is written under them: `scripts/exclusive/tokens.lua` and
 //! `scripts/fenced_store`, in Rust.
 
 use std::{
