@@ -772,13 +772,13 @@ async fn a_wait_for_several_names_that_ends_with_a_server_that_is_silent_does_no
         );
         let holder = client_of(&server.url()).await;
         let held = holder.mutex("b").lock().await.unwrap();
-        proxy.black_hole(None);
         let names = [Part::from("a"), Part::from("b"), behind.mutex("c").into()];
         let waits = tokio::spawn(client.multi_lock(names).try_lock_for(2 * LEASE));
         while holder.status("b").await.unwrap().waiting_clients == 0 {
             assert!(!waits.is_finished(), "it ended before it was seen to wait");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+        proxy.black_hole(None);
         held.release().await.unwrap();
         let error = waits.await.unwrap().map(drop).unwrap_err();
         assert!(error.is_unreachable(), "{error}");

@@ -144,12 +144,13 @@ async fn a_waiter_behind_a_hold_that_a_silent_server_ended_is_not_told_that_the_
 async fn a_waiter_whose_holder_lets_go_at_a_silent_server_is_not_told_that_the_name_is_held() {
     for server in servers() {
         let case = server.flavor().to_string();
-        let client = Client::connect(&server.url()).await.unwrap();
+        let builder = Client::builder().url(server.url());
+        let client = builder.operation_timeout(200 * MS).connect().await.unwrap();
         let mutex = client.mutex("name").handoff(Handoff::off());
         let guard = mutex.lock().await.unwrap();
         server.freeze();
-        let waiting = tokio::spawn(mutex.try_lock_for(SECOND));
-        tokio::time::sleep(50 * MS).await; // a small part of the wait
+        let waiting = tokio::spawn(mutex.try_lock_for(2 * SECOND));
+        tokio::time::sleep(50 * MS).await; // and the release has no answer in its time
         let releasing = tokio::spawn(guard.release());
         assert_not_known(waiting.await.unwrap(), &case);
         server.thaw();

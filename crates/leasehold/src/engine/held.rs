@@ -1,12 +1,17 @@
 //! One holder's part of a hold, which a guard wraps. Its drop gives it back.
 
-use std::sync::Arc;
+use std::{
+    future::{Future, ready},
+    sync::Arc,
+};
+
+use futures_util::future::{Either, FutureExt};
 
 use crate::engine::{
     hold::{Hold, Left},
     queue::{self, ReleaseStep},
 };
-use crate::story::Scope;
+use crate::{Error, Released, story::Scope};
 
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -84,9 +89,20 @@ impl Held {
         Arc::clone(&self.hold)
     }
 
-    pub(crate) fn release(self) -> ReleaseStep {
+    fn release(self) -> ReleaseStep {
         let (counted, reads) = (self.counted, self.reads);
         queue::begin_release(self.defuse(), counted, reads)
+    }
+
+    /// For a caller that waits for the answer. It is carried out whether or not that is polled.
+    pub(crate) fn give_back(self) -> impl Future<Output = Result<Released, Error>> {
+        match self.release() {
+            ReleaseStep::Done(answer) => Either::Left(ready(answer)),
+            ReleaseStep::ToServer(release) => Either::Right(Either::Left(release.finish())),
+            ReleaseStep::Downgrade(downgrade) => {
+                Either::Right(Either::Right(downgrade.finish().map(Ok)))
+            }
+        }
     }
 
     /// Leaves the name held on the server, unless others share the hold.

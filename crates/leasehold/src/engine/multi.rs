@@ -230,21 +230,23 @@ impl Taking<'_> {
     async fn ask(&mut self, parts: usize, patience: Patience) -> Result<bool, Error> {
         let all = self.parts;
         let missing = &all[self.held.len()..];
-        let first = &missing[0];
         let others_held = !self.held.is_empty();
         self.waited |= others_held;
-        let asks = missing[..parts].iter();
-        let asks = join_all(asks.map(|part| Box::pin(ask(part, patience))));
-        let in_time = async {
-            match self.until {
-                // What waits keeps to its own time.
-                Some(until) if patience == Patience::Once => {
-                    let until = Instant::now() + left(until);
-                    queue::by(&first.core, until, asks).await
+        let until = self.until;
+        let asks = missing[..parts].iter().map(|part| {
+            let asked = Box::pin(ask(part, patience));
+            async move {
+                match until {
+                    // What waits keeps to its own time.
+                    Some(until) if patience == Patience::Once => {
+                        let PartRequest { core, id, spec } = part;
+                        let answer = queue::by(core, Instant::now() + left(until), asked).await;
+                        answer.unwrap_or_else(|| Err(queue::no_answer(core, &id.name, *spec)))
+                    }
+                    _ => asked.await,
                 }
-                _ => Some(asks.await),
             }
-        };
+        });
         let answers = tokio::select! {
             biased;
             // A caller that does not wait is in no circle.
@@ -252,17 +254,10 @@ impl Taking<'_> {
                 self.turned = true;
                 return Ok(false);
             }
-            answers = in_time => answers,
-            () = keep(&self.held) => None,
+            answers = join_all(asks) => answers,
+            () = keep(&self.held) => Vec::new(),
         };
-        let no_answer = || {
-            vec![Err(queue::no_answer(
-                &first.core,
-                &first.id.name,
-                first.spec,
-            ))]
-        };
-        let mut answers = answers.unwrap_or_else(no_answer).into_iter();
+        let mut answers = answers.into_iter();
         let mut refused = None;
         while refused.is_none() {
             match answers.next() {
@@ -337,10 +332,7 @@ async fn give_back(held: Vec<Held>) {
 /// caller goes on.
 pub(crate) async fn release_all(held: Vec<Held>) -> Vec<Result<Released, Error>> {
     // All have begun before anything is waited for.
-    let releases: Vec<_> = held
-        .into_iter()
-        .map(|held| held.release().finish())
-        .collect();
+    let releases: Vec<_> = held.into_iter().map(Held::give_back).collect();
     join_all(releases).await
 }
 

@@ -151,8 +151,8 @@ impl FairMutex {
     /// place in the queue is given up.
     ///
     /// # Errors
-    /// As [`lock`](FairMutex::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
-    /// connection is known to be gone: whether the name is held still, it cannot say.
+    /// As [`lock`](FairMutex::lock), but when `wait` is over: `None` if the name was still held, by the last answer since the call began; an error
+    /// if the server could not be asked.
     ///
     /// # Cancel safety
     /// As [`lock`](FairMutex::lock).

@@ -352,7 +352,7 @@ impl<K> Guard<K> {
     /// "freed" without a latch key, because a lease id is never used again.
     pub async fn release(mut self) -> Result<Released, Error> {
         let _until_then = mem::take(&mut self.held.scope);
-        self.held.release().finish().await
+        self.held.give_back().await
     }
 
     /// Leaves the name held on the server, by no guard: it is not renewed any more and frees itself when its

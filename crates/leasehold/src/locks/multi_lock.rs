@@ -220,8 +220,8 @@ impl MultiLock {
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](MultiLock::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](MultiLock::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
-    /// connection is known to be gone: whether a name is held still, it cannot say.
+    /// As [`lock`](MultiLock::lock), but when `wait` is over: `None` if a name was still held, by the last answer since the call began; an error
+    /// if the server could not be asked.
     ///
     /// # Cancel safety
     /// As [`lock`](MultiLock::lock).

@@ -174,8 +174,7 @@ macro_rules! run_verbs {
             /// [`Duration::ZERO`](std::time::Duration::ZERO) asks once.
             ///
             /// # Errors
-            /// As [`run`](Self::run); and when `wait` is over, a server that has not answered at all is an error, and so is one whose
-            /// connection is known to be gone.
+            /// As [`run`](Self::run); and when `wait` is over, an error if the server could not be asked.
             ///
             /// # Cancel safety
             /// As [`run`](Self::run).

@@ -153,8 +153,8 @@ impl SpinMutex {
     /// `wait` counts from the first poll. [`Duration::ZERO`] asks once, as [`try_lock`](SpinMutex::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](SpinMutex::lock), but when `wait` is over, a server that has not answered at all is an error, and so is one whose
-    /// connection is known to be gone: whether the name is held still, it cannot say.
+    /// As [`lock`](SpinMutex::lock), but when `wait` is over: `None` if the name was still held, by the last answer since the call began; an error
+    /// if the server could not be asked.
     ///
     /// # Cancel safety
     /// As [`lock`](SpinMutex::lock).

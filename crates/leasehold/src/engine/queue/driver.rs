@@ -287,6 +287,7 @@ impl<'a> Driver<'a> {
         let now = self.core.clock.now();
         let remote = state.remote();
         remote.answered();
+        remote.held = Some(now);
         remote.turns.is_theirs(now);
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);

@@ -508,6 +508,9 @@ impl Queue {
         began: Tick,
     ) -> FirstAttempt {
         let trouble = state.remote().trouble.is_some();
+        if !trouble {
+            state.remote().held = Some(core.clock.now());
+        }
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
         let first = if patience == Patience::Once || !state.is_wanted() {
@@ -555,7 +558,7 @@ impl WaitTicket {
                 () = sleep_until(core, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return self.queue.out_of_time(core, spec, began, core.clock.now());
+                return self.queue.out_of_time(core, spec, began);
             }
             self.queue.warn_of_self_wait(core, spec);
             warn_at = None;

@@ -262,9 +262,6 @@ impl Queue {
     pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
         let mut state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
-            if !state.waiters.is_empty() {
-                state.remote().known.ends(core.clock.now());
-            }
             self.go_on(core, state, Start::Ask);
         } else if state.shared.remove(hold) {
             if matches!(state.phase, Phase::Idle) {
@@ -325,37 +322,31 @@ impl Queue {
         }
     }
 
-    /// The answer to a patient waiter whose time is up, and that has waited since `began`.
-    fn out_of_time(&self, core: &Core, spec: Spec, began: Tick, now: Tick) -> WaitResult {
+    /// The answer to a patient waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
+    /// then is that another has the lock.
+    fn out_of_time(&self, core: &Core, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
-        match &state.phase {
-            // It was held when the server last said so. Where it cannot be asked any more, that is no news.
-            Phase::WaitingRemote if core.backend.trouble().is_some() => {
-                return Err(no_answer(core, &self.id.name, spec));
-            }
-            Phase::Held(_) | Phase::WaitingRemote => return self.busy(&state, spec),
-            _ => {}
-        }
         let remote = state.remote.as_ref();
-        let trouble = remote.and_then(|remote| remote.trouble.clone());
-        let is_known_held = remote.is_some_and(|remote| remote.is_known_held(began, now));
-        match trouble {
-            // A subscription that fails is no news of the holder.
-            Some(trouble) if !(is_known_held && trouble.is_deafness) => {
-                let verdict = match (
-                    remote.and_then(|remote| remote.ticket.as_ref()),
-                    trouble.failure,
-                ) {
-                    (Some(ticket), failure) => ticket.verdict(failure),
-                    // A request without an answer was sent for another waiter.
-                    (None, Failure::Ambiguous(cause)) => Failure::NotSent(cause),
-                    (None, failure) => failure,
-                };
-                Err(self.error(verdict, spec))
-            }
-            _ if is_known_held => self.busy(&state, spec),
-            _ => Err(no_answer(core, &self.id.name, spec)),
+        let is_held = match &state.phase {
+            Phase::Held(_) => true,
+            // The server said so, and would tell.
+            Phase::WaitingRemote => core.backend.trouble().is_none(),
+            _ => remote.is_some_and(|remote| remote.is_held_since(began)),
+        };
+        if is_held {
+            return self.busy(&state, spec);
         }
+        let Some(trouble) = remote.and_then(|remote| remote.trouble.clone()) else {
+            return Err(no_answer(core, &self.id.name, spec));
+        };
+        let ticket = remote.and_then(|remote| remote.ticket.as_ref());
+        let verdict = match (ticket, trouble.failure) {
+            (Some(ticket), failure) => ticket.verdict(failure),
+            // A request without an answer was sent for another waiter.
+            (None, Failure::Ambiguous(cause)) => Failure::NotSent(cause),
+            (None, failure) => failure,
+        };
+        Err(self.error(verdict, spec))
     }
 
     fn warn_of_self_wait(&self, core: &Core, spec: Spec) {

@@ -1,12 +1,6 @@
 //! The end of a guard: the lease passes on in memory, or goes back to the server.
 
-use std::{
-    future::{Future, ready},
-    sync::Arc,
-    time::Duration,
-};
-
-use futures_util::future::{Either, FutureExt};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Life, Locked, Pauses, Phase, Spec, abandon,
@@ -37,19 +31,6 @@ pub(crate) enum ReleaseStep {
     ToServer(Releasing),
     /// The server must be told that only readers are left.
     Downgrade(Downgrading),
-}
-
-impl ReleaseStep {
-    /// For a caller that waits for the answer. It is carried out whether or not that is polled.
-    pub(crate) fn finish(self) -> impl Future<Output = Result<Released, Error>> {
-        match self {
-            ReleaseStep::Done(answer) => Either::Left(ready(answer)),
-            ReleaseStep::ToServer(release) => Either::Right(Either::Left(release.finish())),
-            ReleaseStep::Downgrade(downgrade) => {
-                Either::Right(Either::Right(downgrade.finish().map(Ok)))
-            }
-        }
-    }
 }
 
 /// A guard goes: the last one passes the lease on in memory, or to the server.
@@ -167,7 +148,7 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     } else {
         Stays::Never
     };
-    remote.known.ends(held_until);
+    remote.held = Some(held_until);
     if !waiter.waits.listens() || waiter.waits.is_in_turn() {
         // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
         // order is the server's, the next ask is one of many.
@@ -203,7 +184,7 @@ pub(super) struct ReleaseAnswer {
 
 impl Releasing {
     /// For a caller that waits for the answer.
-    fn finish(self) -> Finish<Result<Released, Error>> {
+    pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
         let core = Arc::clone(&self.hold.core);
         core.finish(self.run())
     }

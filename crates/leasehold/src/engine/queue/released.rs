@@ -34,7 +34,7 @@ impl Queue {
             remote.answered();
             match answer {
                 ReleaseReply::Granted { .. } => {
-                    remote.known.is_said(core.clock.now());
+                    remote.held = Some(core.clock.now());
                     remote.turns.is_theirs(core.clock.now());
                 }
                 ReleaseReply::Kept { .. } if among_racers => {}

@@ -3,11 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Phase, Queue, QueueState,
-    debt::Debt,
-    spec::Terms,
-    ticket::{Known, Ticket},
-    turns::Turns,
+    Phase, Queue, QueueState, debt::Debt, spec::Terms, ticket::Ticket, turns::Turns,
 };
 use crate::{
     backend::{Failure, Reply},
@@ -32,8 +28,8 @@ pub(super) struct Remote {
     pub(super) trouble: Option<Trouble>,
     /// Beside clients of Redisson's: the ticket whose own channel is heard, since they tell only the next waiter.
     pub(super) own: Option<LeaseId>,
-    /// Of other holders, by other ways than the ticket.
-    pub(super) known: Known,
+    /// When it was last known that another has the lock: the server said so, or a task of this process gave it back.
+    pub(super) held: Option<Tick>,
     pub(super) turns: Turns,
 }
 
@@ -66,7 +62,7 @@ impl Remote {
             watched: None,
             trouble: None,
             own: None,
-            known: Known::default(),
+            held: None,
             turns: Turns::new(),
         }
     }
@@ -138,19 +134,16 @@ impl Remote {
         trouble.is_some_and(|trouble| trouble.is_deafness)
     }
 
-    /// Whether a waiter that has waited from `began` until `now` may be told that the name was held.
-    pub(super) fn is_known_held(&self, began: Tick, now: Tick) -> bool {
-        let of_ticket = self.ticket.as_ref().map(|ticket| ticket.known);
-        let known = self.known.and(of_ticket.unwrap_or_default());
-        known.covers(began, now)
+    /// Whether the last that is known since `began` is that another has the lock. A subscription that fails is no news of that.
+    pub(super) fn is_held_since(&self, began: Tick) -> bool {
+        let asks = self.trouble.as_ref().is_none_or(|it| it.is_deafness);
+        asks && self.held >= Some(began)
     }
 
     /// Nothing is asked for under the ticket any more. Returns the debt, if the server may have the ticket (B5).
     pub(super) fn give_up(&mut self) -> Option<Debt> {
         self.granted = false;
-        let ticket = self.ticket.take()?;
-        self.known = self.known.and(ticket.known);
-        ticket.debt()
+        self.ticket.take()?.debt()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{debt::Debt, spec::Terms};
 use crate::{
     backend::{Failure, Grant, Permits, Place, fenced::Tokens},
-    clock::{Clock, Tick},
+    clock::Tick,
     config::millis,
     engine::core::Core,
     engine::hold::Granted,
@@ -34,44 +34,8 @@ pub(super) struct Ticket {
     placed: bool,
     /// The latest ask has no answer yet; whether the ticket was open before it.
     unanswered: Option<bool>,
-    pub(super) known: Known,
     /// How many permits there are, as the last ask said that was answered.
     pub(super) said: Option<Permits>,
-    clock: Clock,
-}
-
-/// The client's knowledge of other holders: another owner, or another task of this process.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
-    /// When the server last said that there is one.
-    said: Option<Tick>,
-    /// Until when one was last believed in.
-    until: Option<Tick>,
-}
-
-impl Known {
-    pub(super) fn is_said(&mut self, now: Tick) {
-        self.said = Some(now);
-    }
-
-    pub(super) fn ends(&mut self, now: Tick) {
-        self.until = Some(now);
-    }
-
-    /// Joined with knowledge from elsewhere.
-    pub(super) fn and(self, other: Known) -> Known {
-        Known {
-            said: self.said.max(other.said),
-            until: self.until.max(other.until),
-        }
-    }
-
-    /// Whether a waiter that has waited from `began` until `now` may be told that the name was held.
-    pub(super) fn covers(self, began: Tick, now: Tick) -> bool {
-        // An answer to a later request may be on its way; but silence for most of the wait is silence.
-        let until = |until: Tick| until >= began && now.since(until) <= until.since(began);
-        self.said.is_some_and(|said| said >= began) || self.until.is_some_and(until)
-    }
 }
 
 impl Ticket {
@@ -86,9 +50,7 @@ impl Ticket {
             open: false,
             placed: false,
             unanswered: None,
-            known: Known::default(),
             said: None,
-            clock: core.clock.clone(),
         }
     }
 
@@ -103,9 +65,6 @@ impl Ticket {
     /// The number of a request that is sent at `now`.
     pub(super) fn ask(&mut self, now: Tick) -> u32 {
         // After four thousand million asks a grant may name an ask that was sent long before. Belief is then too short.
-        if self.is_answered() && self.known.said.is_some() {
-            self.known.ends(now); // or why ask again?
-        }
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
         self.unanswered = Some(std::mem::replace(&mut self.open, true));
@@ -133,7 +92,6 @@ impl Ticket {
     pub(super) fn answered(&mut self, said: Option<Permits>) {
         self.said = said;
         self.unanswered = None;
-        self.known.is_said(self.clock.now());
     }
 
     pub(super) fn is_answered(&self) -> bool {
@@ -167,8 +125,7 @@ impl Ticket {
     }
 
     /// The reply to the request sent at `sent` says that the name is ours, with `remaining` left (B1).
-    pub(super) fn granted(&mut self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
-        self.known = Known::default();
+    pub(super) fn granted(&self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
         self.believed(sent, remaining, tokens)
     }
 
@@ -228,9 +185,7 @@ mod tests {
             open: false,
             placed: false,
             unanswered: None,
-            known: Known::default(),
             said: None,
-            clock: Clock::Boot,
         }
     }
 

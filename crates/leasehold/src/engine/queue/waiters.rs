@@ -141,7 +141,7 @@ impl Locked<'_> {
         let now = self.since;
         let round = self.numbers.end;
         if let Some(remote) = &mut self.remote {
-            remote.known.is_said(now); // for all others
+            remote.held = Some(now); // for all others
             remote.turns.begins(now, round);
         }
         if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
