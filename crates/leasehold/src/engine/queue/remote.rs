@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Phase, Queue, QueueState, debt::Debt, spec::Terms, ticket::Ticket, turns::Turns,
-};
+use super::{Phase, Queue, QueueState, debt::Debt, spec::Terms, ticket::Ticket, turns::Turns};
 use crate::{
     backend::{Failure, Reply},
     callout,
