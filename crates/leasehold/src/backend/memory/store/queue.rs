@@ -154,11 +154,10 @@ impl Store {
             Some(left) => WakeUp::Watch(left),
             None => WakeUp::TryAgain,
         };
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
+        let mut places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
         let subscribers = self.subscribers(id);
-        let first = places
-            .filter_map(|queued| subscribers.iter().find(|s| s.client == queued.client))
-            .next();
+        let first =
+            places.find_map(|queued| subscribers.iter().find(|s| s.client == queued.client));
         if let Some(first) = first.filter(|_| !self.cut) {
             let told = (Arc::clone(first), id.clone(), wake_up);
             self.outbox.push(told);

@@ -23,7 +23,7 @@
 --         -1           the owner did not hold it
 -- Error   the name is as it was, or free without a client being told.
 -- Retry   safe: a second copy finds the owner gone. It changes nothing but the tombstone and, for `next`, the tokens.
-if ARGV[3] or call('LLEN', KEYS[2]) > 0 then
+if ARGV[6] or ARGV[3] and ARGV[3] .. ARGV[4] ~= '00' or call('LLEN', KEYS[2]) > 0 then
   return contended(KEYS, ARGV)
 end
 -- No client of ours waits: Redisson's unlock.
