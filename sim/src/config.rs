@@ -2,7 +2,7 @@
 //! (swarm testing: a fault that is always on masks others), and some have one dominant kind of fault.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, Ordering},
     time::Duration,
 };
 
@@ -15,6 +15,27 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 
 static STALLS: AtomicBool = AtomicBool::new(true);
+static BACKEND: AtomicU8 = AtomicU8::new(0);
+
+/// On what the worlds of this process are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Those of even seeds on memory, the others on scripts.
+    Both = 0,
+    Memory = 1,
+    Scripts = 2,
+}
+
+pub fn set_backend(backend: Backend) {
+    BACKEND.store(backend as u8, Ordering::Relaxed);
+}
+
+fn is_on_scripts(seed: u64) -> bool {
+    match BACKEND.load(Ordering::Relaxed) {
+        0 => seed % 2 == 1,
+        backend => backend == Backend::Scripts as u8,
+    }
+}
 
 /// Whether, in the worlds of this process, a future of a user may be polled a few times, and then neither polled nor
 /// dropped for a while.
@@ -88,6 +109,8 @@ pub struct Mix {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub seed: u64,
+    /// The real scripts, with a memory store as their twin; or the memory store alone.
+    pub on_scripts: bool,
     /// Which kind of lock this world is about, and how many permits it has.
     pub kind: LockKind,
     pub permits: u32,
@@ -139,6 +162,7 @@ impl Config {
         let clients = pick(r, &[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5]);
         let mut config = Config {
             seed,
+            on_scripts: is_on_scripts(seed),
             kind: LockKind::Mutex,
             permits: 1,
             policy: RwPolicy::Phase,
@@ -233,8 +257,9 @@ impl Config {
     pub fn in_words(&self) -> String {
         let time = Duration::from_nanos;
         format!(
-            "seed {}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            "seed {} on {}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
             self.seed,
+            if self.on_scripts { "scripts" } else { "memory" },
             self.kind,
             self.clients,
             self.tasks,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::set_stalls,
+    config::{Backend, set_backend, set_stalls},
     invariants::{Asked, l4},
     panics, report,
     runner::{Job, run_all},
@@ -55,6 +55,18 @@ struct Args {
     ignore: Vec<String>,
     #[arg(long)]
     json: bool,
+    /// Memory alone; the real scripts, with memory beside them; or the one for even seeds, the other for odd ones.
+    #[arg(long, value_parser = backend, default_value = "both")]
+    backend: Backend,
+}
+
+fn backend(text: &str) -> Result<Backend, String> {
+    match text {
+        "both" => Ok(Backend::Both),
+        "memory" => Ok(Backend::Memory),
+        "scripts" => Ok(Backend::Scripts),
+        _ => Err("memory, scripts or both".to_owned()),
+    }
 }
 
 fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
@@ -80,6 +92,7 @@ fn main() -> ExitCode {
         ignored: args.ignore.clone(),
     };
     set_stalls(!args.no_stalls);
+    set_backend(args.backend);
     if let Some(seed) = args.seed {
         return one(seed, args.trace, &asked);
     }

@@ -16,6 +16,8 @@ mod labels;
 mod lanes;
 mod link;
 mod script;
+#[cfg(feature = "sim")]
+mod simulated;
 mod subscriptions;
 mod target;
 #[cfg(feature = "tls")]
@@ -26,6 +28,12 @@ mod tls_trouble;
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::{OptionFuture, join_all};
+#[cfg(feature = "sim")]
+pub use redis::Value;
+#[cfg(feature = "sim")]
+pub(crate) use simulated::{Looker, Simulated};
+#[cfg(feature = "sim")]
+pub(crate) use subscriptions::wake_up;
 pub(crate) use target::{Login, Target};
 
 use crate::{

@@ -44,6 +44,13 @@ pub struct Snapshot {
 }
 
 impl Store {
+    /// The store does beside the scripts what they do. A server counts milliseconds, and a key is there in its last one.
+    pub(crate) fn set_clock_of_twin(&mut self, now: Duration) {
+        let now = Duration::from_millis(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        self.set_clock(now.saturating_sub(Duration::from_nanos(1)));
+        self.clock = now;
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let places = || {
             self.queues.iter().flat_map(|(id, waiting)| {
