@@ -77,11 +77,6 @@ const COMMANDS: &[(&str, usize, usize, &str)] = &[
 
 const MANY: usize = usize::MAX;
 
-/// Whether there is such a command.
-pub fn is_known(command: &str) -> bool {
-    COMMANDS.iter().any(|(name, ..)| *name == command)
-}
-
 pub(super) fn flags(args: &[Bytes]) -> Result<Flags, String> {
     let Some((name, rest)) = args.split_first() else {
         return Err("ERR Please specify at least one argument for this redis.call() call".to_owned());
@@ -457,4 +452,36 @@ fn part(text: &[u8], from: i64, to: i64) -> Bytes {
     // Before the first byte is the first.
     let to = if to < 0 { (to.saturating_add(length)).max(0) } else { to };
     text[range(from, to, text.len())].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn names_in(folder: &Path, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).expect("a folder of the repository") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                names_in(&path, found);
+            } else {
+                let text = fs::read_to_string(&path).expect("a script");
+                let calls = text.split("call('").skip(1);
+                found.extend(calls.filter_map(|call| Some(call.split_once('\'')?.0.to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn each_command_of_the_scripts_is_there() {
+        let scripts = "../crates/leasehold/src/backend/redis/scripts";
+        let mut found = Vec::new();
+        names_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join(scripts), &mut found);
+        assert!(found.len() > 50, "{found:?}");
+        for name in found {
+            let is_known = COMMANDS.iter().any(|(known, ..)| *known == name);
+            assert!(is_known, "{name}");
+        }
+    }
 }

@@ -85,7 +85,7 @@ impl Interpreter {
         let lua = Lua::new_with(libraries, LuaOptions::default())?;
         let globals = lua.globals();
         let raw = lua.create_function(|lua, args: MultiValue| {
-            let answer = match texts(&args) {
+            let answer = match texts(lua, &args) {
                 Some(args) => KEYS.with_borrow_mut(|keys| keys.called(&args)),
                 None => Err(
                     "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
@@ -141,12 +141,12 @@ impl Interpreter {
 }
 
 /// The arguments of a command, if each is a text or a number.
-fn texts(args: &MultiValue) -> Option<Vec<Bytes>> {
+fn texts(lua: &Lua, args: &MultiValue) -> Option<Vec<Bytes>> {
     args.iter()
         .map(|arg| match arg {
             LuaValue::String(text) => Some(text.as_bytes().to_vec()),
             LuaValue::Integer(number) => Some(number.to_string().into_bytes()),
-            LuaValue::Number(number) => Some(number_in_words(*number)),
+            LuaValue::Number(number) => Some(number_in_words(lua, *number)),
             _ => None,
         })
         .collect()
@@ -154,15 +154,13 @@ fn texts(args: &MultiValue) -> Option<Vec<Bytes>> {
 
 /// A number as an argument: with all its digits.
 #[allow(clippy::cast_possible_truncation, reason = "only where nothing is lost")]
-fn number_in_words(number: f64) -> Bytes {
-    let words = if number.fract() == 0.0 && number.abs() < 9e15 {
-        (number as i64).to_string()
-    } else if number.is_nan() {
-        "nan".to_owned()
-    } else {
-        number.to_string()
-    };
-    words.into_bytes()
+fn number_in_words(lua: &Lua, number: f64) -> Bytes {
+    if number.fract() == 0.0 && number.abs() < 9e15 {
+        return (number as i64).to_string().into_bytes();
+    }
+    let words = lua.load("return string.format('%.17g', ...)");
+    let words = words.call::<String>(number);
+    words.unwrap_or_default().into_bytes()
 }
 
 fn with(lua: &Lua, field: &str, words: &str) -> mlua::Result<Table> {

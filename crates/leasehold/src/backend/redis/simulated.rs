@@ -110,14 +110,21 @@ impl std::fmt::Debug for Carrier {
     }
 }
 
+/// What a client of the simulation is called on the wire: scripts tell ours from others' by their form. A uuid.
+fn on_wire(client: &str) -> Arc<str> {
+    let number = client.bytes().fold(0_u32, |number, byte| number << 8 | u32::from(byte));
+    format!("{number:08x}-0000-4000-8000-{number:012x}").into()
+}
+
 fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier) -> Caller {
     let login = Login::default();
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
     // They connect when they are first used, which they are not.
     let commands = Commands::new(Arc::new(target), String::new(), config, &Home::here(), outage);
-    let label = ClientLabel::new(client, "");
-    Caller::new(client, label, config, commands).carried_by(carrier)
+    let client = on_wire(client);
+    let label = ClientLabel::new(&client, "");
+    Caller::new(&client, label, config, commands).carried_by(carrier)
 }
 
 impl Simulated {
@@ -144,7 +151,12 @@ impl Simulated {
         });
         let redis = Redis {
             caller: caller(client, config, &carrier),
-            subscriptions: Subscriptions::simulated(&carrier, client, config, sink),
+            subscriptions: Subscriptions::simulated(
+                &carrier,
+                (client, &on_wire(client)),
+                config,
+                sink,
+            ),
             outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
             shown: String::new(),
         };
@@ -361,16 +373,16 @@ impl Looker {
 
     /// The client and the lease id of an owner. `None`: it is none of ours.
     fn owner(&self, id: &LockId, access: Access, owner: &str) -> Option<(Arc<str>, u64)> {
+        let mut clients = self.scripts()?.clients().into_iter();
         if let Some((client, rest)) = owner.split_once(':') {
             let digits = rest.split(':').next()?;
-            return Some((client.into(), digits.parse().ok()?));
+            let client = clients.find(|known| *on_wire(known) == *client)?;
+            return Some((client, digits.parse().ok()?));
         }
         // Permits tell their client by some of its bytes.
         let lease = u64::from_str_radix(owner.get(16..)?, 16).ok()?;
-        let clients = self.scripts()?.clients();
-        let mut clients = clients.into_iter();
-        let client = clients.find(|client| {
-            let caller = self.caller.called(client);
+        let client = clients.find(|known| {
+            let caller = self.caller.called(&on_wire(known));
             wire(id.kind).owner(&caller, access, lease.into()) == owner
         })?;
         Some((client, lease))
@@ -386,7 +398,7 @@ impl Looker {
             tombstone_ms: None,
             listening: false,
         };
-        let caller = self.caller.called(&held.client);
+        let caller = self.caller.called(&on_wire(&held.client));
         wire(id.kind).release(&caller, release).now_or_never();
     }
 

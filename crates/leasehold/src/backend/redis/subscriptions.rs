@@ -580,6 +580,8 @@ fn is_refusal(error: &RedisError) -> bool {
 struct SimulatedLane {
     carrier: super::simulated::Carrier,
     client: Arc<str>,
+    /// What it is called there.
+    on_wire: Arc<str>,
     sink: Arc<dyn Sink>,
     cut: Arc<dyn Fn() + Send + Sync>,
 }
@@ -588,7 +590,7 @@ struct SimulatedLane {
 impl Subscriptions {
     pub(super) fn simulated(
         carrier: &super::simulated::Carrier,
-        client: &Arc<str>,
+        (client, on_wire): (&Arc<str>, &Arc<str>),
         config: &Config,
         sink: Arc<dyn Sink>,
     ) -> Subscriptions {
@@ -597,6 +599,7 @@ impl Subscriptions {
         let lane = SimulatedLane {
             carrier: carrier.clone(),
             client: Arc::clone(client),
+            on_wire: Arc::clone(on_wire),
             sink,
             cut: Arc::new(move || of_cut.ids.lock().clear()),
         };
@@ -616,7 +619,7 @@ impl SimulatedLane {
         counted.begin(&id);
         let (client, carrier) = (Arc::clone(&self.client), self.carrier.clone());
         let (sink, cut) = (Arc::clone(&self.sink), Arc::clone(&self.cut));
-        let channels = wire(id.kind).channels(&id, &client);
+        let channels = wire(id.kind).channels(&id, &self.on_wire);
         let counted = Arc::clone(counted);
         Box::pin(async move {
             let answer = carrier.carry(move |scripts| {
@@ -633,7 +636,7 @@ impl SimulatedLane {
 
     fn unlisten(&self, id: &LockId, counted: &Arc<Audience>) -> Reply<()> {
         let (id, client) = (id.clone(), Arc::clone(&self.client));
-        let channels = wire(id.kind).channels(&id, &client);
+        let channels = wire(id.kind).channels(&id, &self.on_wire);
         let (order, counted) = (counted.order(&id), Arc::clone(counted));
         self.carrier.carry(move |scripts| {
             scripts.unsubscribe(&client, &id, &channels);
