@@ -15,6 +15,7 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
 
 static STALLS: AtomicBool = AtomicBool::new(true);
+static TROUBLE: AtomicBool = AtomicBool::new(false);
 static BACKEND: AtomicU8 = AtomicU8::new(0);
 
 /// On what the worlds of this process are.
@@ -28,6 +29,11 @@ pub enum Backend {
 
 pub fn set_backend(backend: Backend) {
     BACKEND.store(backend as u8, Ordering::Relaxed);
+}
+
+/// Whether, in worlds on scripts, the server may be out of memory for a while, and refuse single commands.
+pub fn set_trouble(may: bool) {
+    TROUBLE.store(may, Ordering::Relaxed);
 }
 
 fn is_on_scripts(seed: u64) -> bool {
@@ -109,6 +115,8 @@ pub struct Mix {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub seed: u64,
+    /// Of the server: without memory for a while, or of a user without rights, at single commands.
+    pub trouble: bool,
     /// The real scripts, with a memory store as their twin; or the memory store alone.
     pub on_scripts: bool,
     /// Which kind of lock this world is about, and how many permits it has.
@@ -163,6 +171,7 @@ impl Config {
         let mut config = Config {
             seed,
             on_scripts: is_on_scripts(seed),
+            trouble: is_on_scripts(seed) && TROUBLE.load(Ordering::Relaxed),
             kind: LockKind::Mutex,
             permits: 1,
             policy: RwPolicy::Phase,

@@ -62,6 +62,9 @@ pub struct World {
     /// Which listen requests of a client are to be sent again after a gap, by client and name.
     pub wanted: BTreeMap<(u8, u8), Arc<crate::wire::Asked>>,
     pub paused_until: u64,
+    /// Since when and until when the server has no memory.
+    pub full_from: u64,
+    pub full_until: u64,
     pub watch: Watch,
     pub healed_at: Option<u64>,
     pub steps: u64,
@@ -110,7 +113,9 @@ impl World {
         panics::forget();
         let outbox = Arc::new(Outbox::default());
         let network = Arc::clone(&outbox) as Arc<dyn sim::Network>;
-        let keys = config.on_scripts.then(|| Arc::new(Mutex::new(Keyspace::default())));
+        let keys = config
+            .on_scripts
+            .then(|| Arc::new(Mutex::new(Keyspace::default())));
         let server = match &keys {
             None => MemoryServer::simulated(network),
             Some(keys) => MemoryServer::simulated_on(Arc::clone(keys) as _, network),
@@ -134,6 +139,8 @@ impl World {
             messages: BTreeMap::new(),
             wanted: BTreeMap::new(),
             paused_until: 0,
+            full_from: 0,
+            full_until: 0,
             watch: Watch::new(&config, asked),
             healed_at: None,
             steps: 0,
@@ -270,6 +277,11 @@ impl World {
                 };
                 self.at(time, event);
             }
+        }
+        if config.trouble {
+            let mut r = Rng::with_seed(mix(config.seed, 0x0F01_1113));
+            self.full_from = r.u64(0..config.lease * 3 + 100 * MS).min(config.chaos);
+            self.full_until = self.full_from + config.span(&mut r);
         }
         if config.kind == LockKind::PlainMutex {
             // Of their own randomness, so that the rest of a world is as it is without them.

@@ -61,7 +61,11 @@ fn command(r: &mut Rng, now: i64) -> Asked {
     let (v, v2, v3) = (one(r, &words), one(r, &words), one(r, &words));
     let index = r.i64(-5..6).to_string();
     let other = r.i64(-5..6).to_string();
-    let number = if r.u8(..20) == 0 { "no".to_owned() } else { r.i64(-9..10).to_string() };
+    let number = if r.u8(..20) == 0 {
+        "no".to_owned()
+    } else {
+        r.i64(-9..10).to_string()
+    };
     let (score, more) = (r.i64(-4..5).to_string(), r.i64(-4..5).to_string());
     let from = one(r, &["-inf", "(0", "(-2", "0", "-1", "x"]);
     let to = one(r, &["+inf", "3", "(3", "inf", "1", "y"]);
@@ -112,12 +116,24 @@ fn command(r: &mut Rng, now: i64) -> Asked {
         36 => vec!["LSET", k, &index, v],
         37 => vec!["PERSIST", k],
         38 => vec!["PEXPIRE", k, &ends],
-        39 => vec!["PEXPIRE", k, &lasts, one(r, &["NX", "XX", "GT", "LT", "no"])],
+        39 => vec![
+            "PEXPIRE",
+            k,
+            &lasts,
+            one(r, &["NX", "XX", "GT", "LT", "no"]),
+        ],
         40 => vec!["PEXPIREAT", k, &till],
         41 | 42 => vec!["PTTL", k],
         43 => vec!["PUBLISH", one(r, &["heard", "unheard"]), v],
         44 => vec!["PUBSUB", "NUMSUB", "heard", "unheard"],
-        45 => vec!["SCAN", "0", "MATCH", one(r, &["*", "a", "[a-c]*", "?", "x*"]), "COUNT", "1000"],
+        45 => vec![
+            "SCAN",
+            "0",
+            "MATCH",
+            one(r, &["*", "a", "[a-c]*", "?", "x*"]),
+            "COUNT",
+            "1000",
+        ],
         46 => vec!["SET", k, v],
         47 => vec!["SET", k, &number, one(r, &["NX", "XX", "KEEPTTL", "GET?"])],
         48 => vec!["SET", k, v, "PX", &ends],
@@ -125,12 +141,27 @@ fn command(r: &mut Rng, now: i64) -> Asked {
         50 => vec!["TYPE", k],
         51 => vec!["ZADD", k, &score, v],
         52 => vec!["ZADD", k, &score, v, &more, v2],
-        53 => vec!["ZADD", k, one(r, &["XX", "NX", "GT", "LT", "CH"]), &score, v],
+        53 => vec![
+            "ZADD",
+            k,
+            one(r, &["XX", "NX", "GT", "LT", "CH"]),
+            &score,
+            v,
+        ],
         54 => vec!["ZCARD", k],
         55 => vec!["ZCOUNT", k, from, to],
         56 => vec!["ZRANGE", k, &index, &other, "WITHSCORES"],
         57 => vec!["ZRANGEBYSCORE", k, from, to],
-        58 => vec!["ZRANGEBYSCORE", k, from, to, "WITHSCORES", "LIMIT", &index, &other],
+        58 => vec![
+            "ZRANGEBYSCORE",
+            k,
+            from,
+            to,
+            "WITHSCORES",
+            "LIMIT",
+            &index,
+            &other,
+        ],
         59 => vec!["ZREM", k, v, v2],
         60 => match r.bool() {
             true => vec!["ZREMRANGEBYSCORE", k, from, to],
@@ -194,9 +225,12 @@ fn plain(answer: Result<Value, String>) -> Result<Value, String> {
             });
             Ok(Value::Array(values.collect()))
         }
-        Ok(Value::SimpleString(words)) if words.starts_with('-') => {
-            Err(words.trim_start_matches('-').split(' ').next().unwrap_or_default().to_owned())
-        }
+        Ok(Value::SimpleString(words)) if words.starts_with('-') => Err(words
+            .trim_start_matches('-')
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned()),
         Ok(value) => value
             .extract_error()
             .map_err(|error| error.code().unwrap_or_default().to_owned()),
@@ -245,7 +279,13 @@ fn compare(flavor: Flavor, seed: u64) {
         keys.set_clock(began);
         let ms = i64::try_from(began.as_millis()).expect("a few digits");
         let batch: Vec<Asked> = (0..BATCH)
-            .map(|_| if r.u8(..40) == 0 { snippet(&mut r) } else { command(&mut r, ms) })
+            .map(|_| {
+                if r.u8(..40) == 0 {
+                    snippet(&mut r)
+                } else {
+                    command(&mut r, ms)
+                }
+            })
             .collect();
         let mut bytes = Vec::new();
         for asked in &batch {

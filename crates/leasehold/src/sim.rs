@@ -305,7 +305,11 @@ impl Request {
         let twin = Some(self.step);
         let kind = self.kind;
         Request {
-            step: Box::new(scripts::Both { kind, on_keys, twin }),
+            step: Box::new(scripts::Both {
+                kind,
+                on_keys,
+                twin,
+            }),
             ..self
         }
     }

@@ -79,7 +79,9 @@ const MANY: usize = usize::MAX;
 
 pub(super) fn flags(args: &[Bytes]) -> Result<Flags, String> {
     let Some((name, rest)) = args.split_first() else {
-        return Err("ERR Please specify at least one argument for this redis.call() call".to_owned());
+        return Err(
+            "ERR Please specify at least one argument for this redis.call() call".to_owned(),
+        );
     };
     let found = COMMANDS
         .iter()
@@ -118,8 +120,12 @@ impl Keyspace {
         let (name, rest) = (args[0].to_ascii_uppercase(), &args[1..]);
         match name.as_slice() {
             b"DEL" | b"UNLINK" => Ok(count(rest.iter().filter(|key| self.delete(key)).count())),
-            b"EXISTS" => Ok(count(rest.iter().filter(|key| self.get(key).is_some()).count())),
-            b"GET" => Ok(self.text(&rest[0])?.map_or(Value::Nil, |text| bulk(text.clone()))),
+            b"EXISTS" => Ok(count(
+                rest.iter().filter(|key| self.get(key).is_some()).count(),
+            )),
+            b"GET" => Ok(self
+                .text(&rest[0])?
+                .map_or(Value::Nil, |text| bulk(text.clone()))),
             b"GETRANGE" => {
                 let (from, to) = (int(&rest[1])?, int(&rest[2])?);
                 let text = self.text(&rest[0])?.cloned().unwrap_or_default();
@@ -135,16 +141,23 @@ impl Keyspace {
                 self.add(&rest[0], by)
             }
             b"TYPE" => {
-                let kind = self.get(&rest[0]).map_or("none", |entry| entry.value.kind());
+                let kind = self
+                    .get(&rest[0])
+                    .map_or("none", |entry| entry.value.kind());
                 Ok(Value::SimpleString(kind.to_owned()))
             }
             b"TIME" => {
                 let (seconds, micros) = (self.now / 1_000_000, self.now % 1_000_000);
-                Ok(Value::Array(vec![bulk(seconds.to_string()), bulk(micros.to_string())]))
+                Ok(Value::Array(vec![
+                    bulk(seconds.to_string()),
+                    bulk(micros.to_string()),
+                ]))
             }
             b"PTTL" => Ok(Value::Int(self.ttl(&rest[0]))),
             b"PERSIST" => {
-                let had = self.get(&rest[0]).is_some_and(|entry| entry.ends.take().is_some());
+                let had = self
+                    .get(&rest[0])
+                    .is_some_and(|entry| entry.ends.take().is_some());
                 Ok(flag(had))
             }
             b"EXPIRE" => self.end_at(rest, "expire", 1_000),
@@ -164,7 +177,10 @@ impl Keyspace {
                 Ok(Value::Array(found.collect::<Result<_, String>>()?))
             }
             b"HEXISTS" => Ok(flag(self.field(&rest[0], &rest[1])?.is_some())),
-            b"HSTRLEN" => Ok(count(self.field(&rest[0], &rest[1])?.map_or(0, |value| value.len()))),
+            b"HSTRLEN" => Ok(count(
+                self.field(&rest[0], &rest[1])?
+                    .map_or(0, |value| value.len()),
+            )),
             b"HLEN" => Ok(count(self.hash(&rest[0])?.map_or(0, |fields| fields.len()))),
             b"HKEYS" => self.fields(&rest[0], true, false),
             b"HVALS" => self.fields(&rest[0], false, true),
@@ -204,7 +220,10 @@ impl Keyspace {
     fn text(&mut self, key: &[u8]) -> Result<Option<&Bytes>, String> {
         match self.get(key) {
             None => Ok(None),
-            Some(Entry { value: Stored::Text(text), .. }) => Ok(Some(text)),
+            Some(Entry {
+                value: Stored::Text(text),
+                ..
+            }) => Ok(Some(text)),
             Some(_) => Err(WRONG_TYPE.to_owned()),
         }
     }
@@ -238,7 +257,9 @@ impl Keyspace {
             None => None,
             Some((time, unit)) => {
                 let time = int(time)?;
-                let ends = time.checked_mul(unit).and_then(|time| time.checked_add(now));
+                let ends = time
+                    .checked_mul(unit)
+                    .and_then(|time| time.checked_add(now));
                 let ends = ends.filter(|_| time > 0);
                 Some(ends.ok_or("ERR invalid expire time in 'set' command")?)
             }
@@ -279,7 +300,8 @@ impl Keyspace {
         let ends = if unit == 0 {
             Some(time)
         } else {
-            time.checked_mul(unit).and_then(|time| time.checked_add(now))
+            time.checked_mul(unit)
+                .and_then(|time| time.checked_add(now))
         };
         let ends = ends.ok_or_else(|| format!("ERR invalid expire time in '{command}' command"))?;
         if let Some(condition) = &condition
@@ -291,7 +313,9 @@ impl Keyspace {
         let Some(entry) = self.get(&args[0]) else {
             return Ok(Value::Int(0));
         };
-        let before = entry.ends.map(|ends| i64::try_from(ends).unwrap_or(i64::MAX));
+        let before = entry
+            .ends
+            .map(|ends| i64::try_from(ends).unwrap_or(i64::MAX));
         let fits = match condition.as_deref() {
             Some(b"NX") => before.is_none(),
             Some(b"XX") => before.is_some(),
@@ -314,7 +338,10 @@ impl Keyspace {
     fn hash(&mut self, key: &[u8]) -> Result<Option<&mut Vec<(Bytes, Bytes)>>, String> {
         match self.get(key) {
             None => Ok(None),
-            Some(Entry { value: Stored::Hash(fields), .. }) => Ok(Some(fields)),
+            Some(Entry {
+                value: Stored::Hash(fields),
+                ..
+            }) => Ok(Some(fields)),
             Some(_) => Err(WRONG_TYPE.to_owned()),
         }
     }
@@ -331,7 +358,8 @@ impl Keyspace {
         }
         if self.hash(&args[0])?.is_none() {
             let value = Stored::Hash(Vec::new());
-            self.keys.insert(args[0].clone(), Entry { value, ends: None });
+            self.keys
+                .insert(args[0].clone(), Entry { value, ends: None });
         }
         let fields = self.hash(&args[0])?.ok_or(WRONG_TYPE)?;
         let mut added = 0;
@@ -355,7 +383,11 @@ impl Keyspace {
         };
         let overflow = "ERR increment or decrement would overflow";
         let after = before.checked_add(by).ok_or(overflow)?;
-        self.hset(&[args[0].clone(), args[1].clone(), after.to_string().into_bytes()])?;
+        self.hset(&[
+            args[0].clone(),
+            args[1].clone(),
+            after.to_string().into_bytes(),
+        ])?;
         Ok(Value::Int(after))
     }
 
@@ -450,7 +482,11 @@ fn part(text: &[u8], from: i64, to: i64) -> Bytes {
     }
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
     // Before the first byte is the first.
-    let to = if to < 0 { (to.saturating_add(length)).max(0) } else { to };
+    let to = if to < 0 {
+        (to.saturating_add(length)).max(0)
+    } else {
+        to
+    };
     text[range(from, to, text.len())].to_vec()
 }
 
@@ -477,7 +513,10 @@ mod tests {
     fn each_command_of_the_scripts_is_there() {
         let scripts = "../crates/leasehold/src/backend/redis/scripts";
         let mut found = Vec::new();
-        names_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join(scripts), &mut found);
+        names_in(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join(scripts),
+            &mut found,
+        );
         assert!(found.len() > 50, "{found:?}");
         for name in found {
             let is_known = COMMANDS.iter().any(|(known, ..)| *known == name);

@@ -14,7 +14,10 @@ impl Keyspace {
     fn list(&mut self, key: &[u8]) -> Result<Option<&mut VecDeque<Bytes>>, String> {
         match self.get(key) {
             None => Ok(None),
-            Some(Entry { value: Stored::List(items), .. }) => Ok(Some(items)),
+            Some(Entry {
+                value: Stored::List(items),
+                ..
+            }) => Ok(Some(items)),
             Some(_) => Err(WRONG_TYPE.to_owned()),
         }
     }
@@ -22,7 +25,8 @@ impl Keyspace {
     pub(super) fn push(&mut self, args: &[Bytes], first: bool) -> Answer {
         if self.list(&args[0])?.is_none() {
             let value = Stored::List(VecDeque::new());
-            self.keys.insert(args[0].clone(), Entry { value, ends: None });
+            self.keys
+                .insert(args[0].clone(), Entry { value, ends: None });
         }
         let items = self.list(&args[0])?.ok_or(WRONG_TYPE)?;
         for item in &args[1..] {
@@ -46,7 +50,13 @@ impl Keyspace {
         let Some(items) = self.list(&args[0])? else {
             return Ok(Value::Nil);
         };
-        let mut pop = || if first { items.pop_front() } else { items.pop_back() };
+        let mut pop = || {
+            if first {
+                items.pop_front()
+            } else {
+                items.pop_back()
+            }
+        };
         let popped = match many {
             None => pop().map_or(Value::Nil, bulk),
             Some(many) => Value::Array((0..many).map_while(|_| pop()).map(bulk).collect()),
@@ -88,7 +98,9 @@ impl Keyspace {
             return Ok(Value::Array(Vec::new()));
         };
         let found = range(from, to, items.len());
-        Ok(Value::Array(items.range(found).cloned().map(bulk).collect()))
+        Ok(Value::Array(
+            items.range(found).cloned().map(bulk).collect(),
+        ))
     }
 
     pub(super) fn lrem(&mut self, args: &[Bytes]) -> Answer {
@@ -96,7 +108,11 @@ impl Keyspace {
         let Some(items) = self.list(&args[0])? else {
             return Ok(Value::Int(0));
         };
-        let most = if many == 0 { u64::MAX } else { many.unsigned_abs() };
+        let most = if many == 0 {
+            u64::MAX
+        } else {
+            many.unsigned_abs()
+        };
         let mut gone = 0;
         let mut stays = |item: &Bytes| {
             let goes = gone < most && *item == args[2];

@@ -1,6 +1,6 @@
 //! The interpreter of scripts: Lua 5.1, with Redis' functions, and its rules for what becomes of a value.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{cell::RefCell, collections::HashMap, sync::OnceLock};
 
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value as LuaValue};
 use redis::Value;
@@ -55,6 +55,14 @@ return function(script)
 end
 ";
 
+/// What is replaced in the text of each script, before it is run: a mutant.
+static REPLACED: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
+/// The scripts of this process are broken on purpose: each of these texts stands there as another.
+pub fn replace(texts: Vec<(String, String)>) {
+    let _ = REPLACED.set(texts);
+}
+
 struct Interpreter {
     lua: Lua,
     globals: Table,
@@ -70,7 +78,12 @@ thread_local! {
 }
 
 /// Runs a script on these keys.
-pub(super) fn run(keys: &mut Keyspace, script: &'static str, names: &[Bytes], args: &[Bytes]) -> Answer {
+pub(super) fn run(
+    keys: &mut Keyspace,
+    script: &'static str,
+    names: &[Bytes],
+    args: &[Bytes],
+) -> Answer {
     INTERPRETER.with(|interpreter| {
         KEYS.with_borrow_mut(|current| std::mem::swap(current, keys));
         let answer = interpreter.run(script, names, args);
@@ -134,7 +147,15 @@ impl Interpreter {
         if let Some(function) = self.compiled.borrow().get(&at) {
             return Ok(function.clone());
         }
-        let function = self.lua.load(script).set_name("@user_script").into_function()?;
+        let mut text = script.to_owned();
+        for (before, after) in REPLACED.get().into_iter().flatten() {
+            text = text.replace(before, after);
+        }
+        let function = self
+            .lua
+            .load(text)
+            .set_name("@user_script")
+            .into_function()?;
         self.compiled.borrow_mut().insert(at, function.clone());
         Ok(function)
     }
@@ -153,7 +174,10 @@ fn texts(lua: &Lua, args: &MultiValue) -> Option<Vec<Bytes>> {
 }
 
 /// A number as an argument: with all its digits.
-#[allow(clippy::cast_possible_truncation, reason = "only where nothing is lost")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "only where nothing is lost"
+)]
 fn number_in_words(lua: &Lua, number: f64) -> Bytes {
     if number.fract() == 0.0 && number.abs() < 9e15 {
         return (number as i64).to_string().into_bytes();
@@ -170,7 +194,10 @@ fn with(lua: &Lua, field: &str, words: &str) -> mlua::Result<Table> {
 }
 
 /// What a script sees of the reply to a command. Nothing is `false`.
-#[allow(clippy::cast_precision_loss, reason = "Redis' own: Lua's numbers are such")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "Redis' own: Lua's numbers are such"
+)]
 fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
     Ok(match value {
         Value::Int(number) => LuaValue::Number(*number as f64),
@@ -258,16 +285,25 @@ mod tests {
             ("return true", int(1)),
             ("return false", Ok(Value::Nil)),
             ("return nil", Ok(Value::Nil)),
-            ("return {1, 2, nil, 4}", Ok(Value::Array(vec![Value::Int(1), Value::Int(2)]))),
+            (
+                "return {1, 2, nil, 4}",
+                Ok(Value::Array(vec![Value::Int(1), Value::Int(2)])),
+            ),
             ("return {ok='fine'}", Ok(Value::SimpleString("fine".into()))),
             ("return redis.status_reply('OK')", Ok(Value::Okay)),
             ("return {err='ODD thing'}", Err("ODD thing".into())),
-            ("return redis.error_reply('ODD thing')", Err("ODD thing".into())),
+            (
+                "return redis.error_reply('ODD thing')",
+                Err("ODD thing".into()),
+            ),
             ("return redis.error_reply('odd')", Err("ERR odd".into())),
             ("return type(redis.call('GET', KEYS[1]))", text("boolean")),
             ("return type(redis.call('PTTL', KEYS[1]))", text("number")),
             ("return redis.call('TYPE', KEYS[1]).ok", text("none")),
-            ("return redis.pcall('NOSUCH').err", text("ERR Unknown Redis command called from script")),
+            (
+                "return redis.pcall('NOSUCH').err",
+                text("ERR Unknown Redis command called from script"),
+            ),
             ("return KEYS[2] .. ARGV[1] .. #ARGV", text("ya1")),
         ] {
             assert_eq!(run(keys, script, &["a"]), answer, "{script}");
@@ -280,8 +316,12 @@ mod tests {
         let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
         let script = "redis.call('SET', KEYS[1], 'v') redis.call('LLEN', KEYS[1]) return 1";
         assert_eq!(run(keys, script, &[]), Err(wrong.to_owned()));
-        let script = "local got = redis.pcall('LLEN', KEYS[1]) return {got.err, redis.call('GET', KEYS[1])}";
-        let both = vec![Value::BulkString(wrong.into()), Value::BulkString("v".into())];
+        let script =
+            "local got = redis.pcall('LLEN', KEYS[1]) return {got.err, redis.call('GET', KEYS[1])}";
+        let both = vec![
+            Value::BulkString(wrong.into()),
+            Value::BulkString("v".into()),
+        ];
         assert_eq!(run(keys, script, &[]), Ok(Value::Array(both)));
         let script = "return redis.pcall('LLEN', KEYS[1])";
         assert_eq!(run(keys, script, &[]), Err(wrong.to_owned()));
@@ -298,7 +338,10 @@ mod tests {
         keys.set_clock(ms(1_010));
         assert_eq!(run(keys, "return redis.call('PTTL', KEYS[1])", &[]), int(0));
         keys.set_clock(ms(1_011));
-        assert_eq!(run(keys, "return redis.call('PTTL', KEYS[1])", &[]), int(-2));
+        assert_eq!(
+            run(keys, "return redis.call('PTTL', KEYS[1])", &[]),
+            int(-2)
+        );
     }
 
     #[test]
@@ -318,7 +361,10 @@ mod tests {
         let script = "redis.call('SET', KEYS[1], 1) redis.call('SET', KEYS[1], 2) return 1";
         assert!(run(keys, script, &[]).is_err_and(|error| error.starts_with("NOPERM ")));
         keys.set_trouble(super::super::Trouble::None);
-        assert_eq!(run(keys, "return redis.call('GET', KEYS[1])", &[]), text("1"));
+        assert_eq!(
+            run(keys, "return redis.call('GET', KEYS[1])", &[]),
+            text("1")
+        );
     }
 
     #[test]
@@ -326,10 +372,19 @@ mod tests {
         let keys = &mut Keyspace::default();
         let client = "A".into();
         keys.subscribe(&client, "c");
-        assert_eq!(run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]), int(1));
+        assert_eq!(
+            run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]),
+            int(1)
+        );
         assert_eq!(keys.take_messages().len(), 1);
-        assert_eq!(run(keys, "return redis.call('PUBSUB', 'NUMSUB', 'c')[2]", &[]), int(1));
+        assert_eq!(
+            run(keys, "return redis.call('PUBSUB', 'NUMSUB', 'c')[2]", &[]),
+            int(1)
+        );
         keys.disconnect("A");
-        assert_eq!(run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]), int(0));
+        assert_eq!(
+            run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]),
+            int(0)
+        );
     }
 }

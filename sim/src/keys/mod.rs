@@ -8,6 +8,8 @@ mod lua;
 mod parse;
 mod sorted;
 
+pub use lua::replace;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
@@ -106,7 +108,11 @@ impl Keyspace {
 
     /// Collections without elements are not there.
     fn tidy(&mut self, key: &[u8]) {
-        if self.keys.get(key).is_some_and(|entry| entry.value.is_empty()) {
+        if self
+            .keys
+            .get(key)
+            .is_some_and(|entry| entry.value.is_empty())
+        {
             self.keys.remove(key);
         }
     }
@@ -125,9 +131,7 @@ impl Keyspace {
         }
         let flags = commands::flags(args)?;
         if self.trouble == Trouble::Full && flags.needs_memory && !self.has_written {
-            return Err(
-                "OOM command not allowed when used memory > 'maxmemory'.".to_owned(),
-            );
+            return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }
         self.has_written |= flags.writes;
         self.command(args)

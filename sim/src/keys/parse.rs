@@ -45,19 +45,34 @@ impl Limit {
     }
 
     pub(super) fn is_below(self, score: f64) -> bool {
-        if self.without { self.at < score } else { self.at <= score }
+        if self.without {
+            self.at < score
+        } else {
+            self.at <= score
+        }
     }
 
     pub(super) fn is_above(self, score: f64) -> bool {
-        if self.without { self.at > score } else { self.at >= score }
+        if self.without {
+            self.at > score
+        } else {
+            self.at >= score
+        }
     }
 }
 
 /// A score in words.
-#[allow(clippy::cast_possible_truncation, reason = "only where nothing is lost")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "only where nothing is lost"
+)]
 pub(super) fn score_in_words(score: f64) -> Vec<u8> {
     if score.is_infinite() {
-        return if score > 0.0 { b"inf".to_vec() } else { b"-inf".to_vec() };
+        return if score > 0.0 {
+            b"inf".to_vec()
+        } else {
+            b"-inf".to_vec()
+        };
     }
     if score.fract() == 0.0 && score.abs() < 1e17 {
         return (score as i64).to_string().into_bytes();
@@ -68,7 +83,13 @@ pub(super) fn score_in_words(score: f64) -> Vec<u8> {
 /// A range of places, the last included, counted from the end if negative; cut to what is there.
 pub(super) fn range(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
-    let place = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
+    let place = |at: i64| {
+        if at < 0 {
+            at.saturating_add(length)
+        } else {
+            at
+        }
+    };
     let (from, to) = (place(from).max(0), place(to).min(length - 1));
     if from > to || from >= length {
         return 0..0;
@@ -81,9 +102,7 @@ pub(super) fn range(from: i64, to: i64, length: usize) -> std::ops::Range<usize>
 pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern, text) {
         ([], []) => true,
-        ([b'*', rest @ ..], _) => {
-            (0..=text.len()).any(|skipped| fits(rest, &text[skipped..]))
-        }
+        ([b'*', rest @ ..], _) => (0..=text.len()).any(|skipped| fits(rest, &text[skipped..])),
         ([b'?', rest @ ..], [_, behind @ ..]) => fits(rest, behind),
         ([b'[', rest @ ..], [first, behind @ ..]) => {
             let Some(end) = rest.iter().position(|byte| *byte == b']') else {
@@ -94,7 +113,20 @@ pub(super) fn fits(pattern: &[u8], text: &[u8]) -> bool {
                 Some(set) => (set, true),
                 None => (set, false),
             };
-            (set.contains(first) != not) && fits(rest, behind)
+            let mut has = false;
+            let mut rest_of = set;
+            while let [from, others @ ..] = rest_of {
+                has |= match others {
+                    [b'-', to, ..] => (from..=to).contains(&first),
+                    _ => from == first,
+                };
+                rest_of = if let [b'-', _, others @ ..] = others {
+                    others
+                } else {
+                    others
+                };
+            }
+            (has != not) && fits(rest, behind)
         }
         ([b'\\', literal, rest @ ..] | [literal, rest @ ..], [first, behind @ ..]) => {
             literal == first && fits(rest, behind)

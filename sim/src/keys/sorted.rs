@@ -12,7 +12,10 @@ impl Keyspace {
     fn sorted(&mut self, key: &[u8]) -> Result<Option<&mut Vec<(f64, Bytes)>>, String> {
         match self.get(key) {
             None => Ok(None),
-            Some(Entry { value: Stored::Sorted(members), .. }) => Ok(Some(members)),
+            Some(Entry {
+                value: Stored::Sorted(members),
+                ..
+            }) => Ok(Some(members)),
             Some(_) => Err(WRONG_TYPE.to_owned()),
         }
     }
@@ -73,7 +76,11 @@ impl Keyspace {
             }
             let new = (score, member.clone());
             let before = |there: &(f64, Bytes)| {
-                there.0.total_cmp(&(new.0 + 0.0)).then_with(|| there.1.cmp(&new.1)).is_lt()
+                there
+                    .0
+                    .total_cmp(&(new.0 + 0.0))
+                    .then_with(|| there.1.cmp(&new.1))
+                    .is_lt()
             };
             let at = members.partition_point(before);
             // Without a negative zero, which is as large as the other.
@@ -84,7 +91,9 @@ impl Keyspace {
     }
 
     pub(super) fn zcard(&mut self, args: &[Bytes]) -> Answer {
-        Ok(count(self.sorted(&args[0])?.map_or(0, |members| members.len())))
+        Ok(count(
+            self.sorted(&args[0])?.map_or(0, |members| members.len()),
+        ))
     }
 
     pub(super) fn zscore(&mut self, args: &[Bytes]) -> Answer {
@@ -108,7 +117,9 @@ impl Keyspace {
         let (min, max) = (Limit::read(&args[1])?, Limit::read(&args[2])?);
         let members = self.sorted(&args[0])?;
         let found = members.map_or(0, |all| {
-            let within = all.iter().filter(|(score, _)| min.is_below(*score) && max.is_above(*score));
+            let within = all
+                .iter()
+                .filter(|(score, _)| min.is_below(*score) && max.is_above(*score));
             within.count()
         });
         Ok(count(found))
@@ -163,7 +174,9 @@ impl Keyspace {
             return Ok(Value::Array(Vec::new()));
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let within = members.iter().filter(|(score, _)| min.is_below(*score) && max.is_above(*score));
+        let within = members
+            .iter()
+            .filter(|(score, _)| min.is_below(*score) && max.is_above(*score));
         let found: Vec<_> = within.skip(from).take(most).cloned().collect();
         Ok(told(&found, scores))
     }

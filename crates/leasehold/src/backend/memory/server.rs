@@ -363,9 +363,13 @@ impl MemoryServer {
         let kind = LockKind::PlainMutex;
         let id = Name::new(name).map(|name| LockId::new(kind, name));
         id.is_ok_and(|id| {
-            let done = self.0.store.lock().visit(&id, lease);
-            let there = self.scripts().map(|scripts| scripts.visit(&id, lease));
-            there.unwrap_or(done)
+            let Some(scripts) = self.scripts() else {
+                return self.0.store.lock().visit(&id, lease);
+            };
+            let ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+            let lease = ms.map(|ms| Duration::from_millis(ms.max(1)));
+            self.0.store.lock().visit(&id, lease);
+            scripts.visit(&id, lease)
         })
     }
 

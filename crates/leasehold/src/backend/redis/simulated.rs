@@ -1,10 +1,6 @@
 //! Clients of the simulation on the real scripts: the steps are written and read as for a server, and the simulation carries them.
 
-use std::{
-    future::poll_fn,
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -90,7 +86,8 @@ impl Carrier {
 fn as_read(error: &str) -> RedisError {
     let line = format!("-{}\r\n", error.replace(['\r', '\n'], " "));
     let read = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
-    read.err().unwrap_or_else(|| (ErrorKind::Parse, "no error").into())
+    read.err()
+        .unwrap_or_else(|| (ErrorKind::Parse, "no error").into())
 }
 
 /// One client.
@@ -112,7 +109,9 @@ impl std::fmt::Debug for Carrier {
 
 /// What a client of the simulation is called on the wire: scripts tell ours from others' by their form. A uuid.
 fn on_wire(client: &str) -> Arc<str> {
-    let number = client.bytes().fold(0_u32, |number, byte| number << 8 | u32::from(byte));
+    let number = client
+        .bytes()
+        .fold(0_u32, |number, byte| number << 8 | u32::from(byte));
     format!("{number:08x}-0000-4000-8000-{number:012x}").into()
 }
 
@@ -121,7 +120,13 @@ fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier) -> Caller {
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
     // They connect when they are first used, which they are not.
-    let commands = Commands::new(Arc::new(target), String::new(), config, &Home::here(), outage);
+    let commands = Commands::new(
+        Arc::new(target),
+        String::new(),
+        config,
+        &Home::here(),
+        outage,
+    );
     let client = on_wire(client);
     let label = ClientLabel::new(&client, "");
     Caller::new(&client, label, config, commands).carried_by(carrier)
@@ -322,6 +327,9 @@ impl Drop for Simulated {
     }
 }
 
+/// How long a hold that has no end is there at least, for those that look.
+const NO_END: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
 pub(crate) struct Looker {
     caller: Caller,
@@ -341,8 +349,7 @@ impl Looker {
                     lease,
                     access: owned.access,
                     holds: u32::try_from(owned.holds).unwrap_or(u32::MAX),
-                    // Of a kind whose holds have no end: any time to come.
-                    ends: now + owned.ttl.unwrap_or(Duration::from_secs(3600)),
+                    ends: now + owned.ttl.unwrap_or(NO_END),
                 });
             }
         }
