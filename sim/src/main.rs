@@ -6,8 +6,7 @@ use clap::Parser;
 use leasehold_sim::{
     config::{Backend, set_backend, set_stalls, set_trouble},
     invariants::{Asked, l4},
-    keys,
-    panics, report,
+    keys, panics, report,
     runner::{Job, run_all},
     shrink::shrink,
     world::run,
@@ -76,7 +75,9 @@ fn texts(json: &str) -> Result<Texts, String> {
         return Err("pairs of texts".to_owned());
     };
     let text = |pair: &serde_json::Value, at: usize| pair[at].as_str().map(str::to_owned);
-    let pairs = pairs.iter().map(|pair| Some((text(pair, 0)?, text(pair, 1)?)));
+    let pairs = pairs
+        .iter()
+        .map(|pair| Some((text(pair, 0)?, text(pair, 1)?)));
     let pairs: Option<Vec<_>> = pairs.collect();
     pairs.map(Texts).ok_or_else(|| "pairs of texts".to_owned())
 }

@@ -70,6 +70,8 @@ fn command(r: &mut Rng, now: i64) -> Asked {
     let from = one(r, &["-inf", "(0", "(-2", "0", "-1", "x"]);
     let to = one(r, &["+inf", "3", "(3", "inf", "1", "y"]);
     let lasts = (APART * r.i64(1..9)).to_string();
+    // No two of them are one, between which the clocks would tell.
+    let any = r.i64(APART..9 * APART).to_string();
     let ends = match r.u8(..12) {
         0 => "0".to_owned(),
         1 => "-5".to_owned(),
@@ -119,7 +121,7 @@ fn command(r: &mut Rng, now: i64) -> Asked {
         39 => vec![
             "PEXPIRE",
             k,
-            &lasts,
+            &any,
             one(r, &["NX", "XX", "GT", "LT", "no"]),
         ],
         40 => vec!["PEXPIREAT", k, &till],

@@ -215,11 +215,18 @@ fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
     })
 }
 
+/// 2^63.
+const TOO_LARGE: f64 = 9_223_372_036_854_775_808.0;
+
 /// What a caller gets of what a script returns. A number loses what stands behind the point; a table ends before its first `nil`.
 #[allow(clippy::cast_possible_truncation, reason = "Redis' own rule")]
 fn from_lua(value: LuaValue) -> Answer {
     Ok(match value {
         LuaValue::Integer(number) => Value::Int(number),
+        // What is too large for it becomes the least, as on servers.
+        LuaValue::Number(number) if !(-TOO_LARGE..TOO_LARGE).contains(&number) => {
+            Value::Int(i64::MIN)
+        }
         LuaValue::Number(number) => Value::Int(number as i64),
         LuaValue::String(text) => Value::BulkString(text.as_bytes().to_vec()),
         LuaValue::Boolean(true) => Value::Int(1),

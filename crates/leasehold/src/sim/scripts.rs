@@ -350,9 +350,9 @@ impl Scripts {
             // Beside clients that listen and do not stand in the queue, the server's clock says whose turn it is. The dead of a fair
             // mutex are told by other times.
             let is_turn = |text: &str| {
-                ["Ok(Freed", "Ok(Granted", "Ok(OthersWait", "Ok(Written"]
+                ["Freed", "Granted", "Kept", "OthersWait", "Written"]
                     .iter()
-                    .any(|begin| text.starts_with(begin))
+                    .any(|answer| text.contains(answer))
             };
             let by_turns = kind != Kind::Acquire && is_turn(&here) && is_turn(&there);
             if by_turns || self.knows_of(LockKind::FairMutex) {
