@@ -9,6 +9,7 @@ use crate::{
     config::MS,
     dice::Point,
     invariants::{latch, release, s2},
+    keys::Trouble,
     process::{Lane, Life, Process},
     shared::{LETTERS, NAMES, number_of},
     wire::{Asked, Freight, Message, in_words},
@@ -249,7 +250,9 @@ impl World {
         let (client, number) = (asked.client, asked.number);
         let before = s2::look(self, asked);
         let count = latch::before(self, asked);
+        self.trouble(asked, true);
         let (answer, hints) = asked.request.lock().execute(&self.server);
+        self.trouble(asked, false);
         let mut seen = mem::take(&mut self.seen);
         seen.transition(self, asked, &answer);
         self.seen = seen;
@@ -313,6 +316,32 @@ impl World {
         if self.config.may_duplicate {
             self.maybe_double(asked);
         }
+    }
+
+    /// What the server refuses while it carries this request out. The memory store knows no such trouble.
+    fn trouble(&mut self, asked: &Asked, begins: bool) {
+        let Some(keys) = self.keys.clone().filter(|_| self.config.trouble) else {
+            return;
+        };
+        let chance = begins
+            .then(|| self.chance(Point::Double, asked.client, 0.05))
+            .flatten();
+        let is_full =
+            (self.full_from..self.full_until).contains(&self.now) && self.healed_at.is_none();
+        let trouble = match chance {
+            Some(mut r) if !is_full && !asked.kind.is_subscription() => {
+                Trouble::Refuses(r.u32(0..12))
+            }
+            _ if begins && is_full => Trouble::Full,
+            _ => Trouble::None,
+        };
+        if trouble != Trouble::None {
+            self.server.lose_twin();
+            self.note(asked.client, "fault: command refused", || {
+                format!("the server: {trouble:?}")
+            });
+        }
+        keys.lock().set_trouble(trouble);
     }
 
     /// A copy may be carried out at any time: of a request without an answer, and of any request in a world that says so.

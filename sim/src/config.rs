@@ -1,7 +1,10 @@
 //! The settings of a world, drawn from the seed once. Each world has its own mixture of faults and operations
 //! (swarm testing: a fault that is always on masks others), and some have one dominant kind of fault.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    time::Duration,
+};
 
 use fastrand::Rng;
 use leasehold::LockKind;
@@ -10,6 +13,34 @@ use crate::{dice::mix, styles};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
+
+static TROUBLE: AtomicBool = AtomicBool::new(false);
+static BACKEND: AtomicU8 = AtomicU8::new(0);
+
+/// On what the worlds of this process are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Those of even seeds on memory, the others on scripts.
+    Both = 0,
+    Memory = 1,
+    Scripts = 2,
+}
+
+pub fn set_backend(backend: Backend) {
+    BACKEND.store(backend as u8, Ordering::Relaxed);
+}
+
+/// Whether, in worlds on scripts, the server may be out of memory for a while, and refuse single commands.
+pub fn set_trouble(may: bool) {
+    TROUBLE.store(may, Ordering::Relaxed);
+}
+
+fn is_on_scripts(seed: u64) -> bool {
+    match BACKEND.load(Ordering::Relaxed) {
+        0 => seed % 2 == 1,
+        backend => backend == Backend::Scripts as u8,
+    }
+}
 
 /// Probabilities of the faults, each at the moment at which it could happen.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +106,10 @@ pub struct Mix {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub seed: u64,
+    /// Of the server: without memory for a while, or of a user without rights, at single commands.
+    pub trouble: bool,
+    /// The real scripts, with a memory store as their twin; or the memory store alone.
+    pub on_scripts: bool,
     /// Which kind of lock this world is about, and how many permits it has.
     pub kind: LockKind,
     pub permits: u32,
@@ -124,6 +159,8 @@ impl Config {
         let clients = pick(r, &[1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 5]);
         let mut config = Config {
             seed,
+            on_scripts: is_on_scripts(seed),
+            trouble: is_on_scripts(seed) && TROUBLE.load(Ordering::Relaxed),
             kind: LockKind::Mutex,
             permits: 1,
             clients: u8::try_from(clients).unwrap_or(2),
@@ -209,8 +246,9 @@ impl Config {
     pub fn in_words(&self) -> String {
         let time = Duration::from_nanos;
         format!(
-            "seed {}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            "seed {} on {}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
             self.seed,
+            if self.on_scripts { "scripts" } else { "memory" },
             self.kind,
             self.clients,
             self.tasks,

@@ -9,6 +9,7 @@ pub mod dice;
 pub mod faults;
 pub mod held;
 pub mod invariants;
+pub mod keys;
 pub mod latch;
 pub mod lock;
 pub mod panics;

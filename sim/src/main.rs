@@ -4,8 +4,9 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
+    config::{Backend, set_backend, set_trouble},
     invariants::{Asked, l4},
-    panics, report,
+    keys, panics, report,
     runner::{Job, run_all},
     shrink::shrink,
     world::run,
@@ -51,6 +52,40 @@ struct Args {
     ignore: Vec<String>,
     #[arg(long)]
     json: bool,
+    /// Breaks the scripts on purpose: `[["before", "after"], …]`. See mutants/run.
+    #[arg(long, value_parser = texts)]
+    replace: Option<Texts>,
+    /// In worlds on scripts, the server is out of memory for a while, and refuses single commands.
+    #[arg(long)]
+    trouble: bool,
+    /// Memory alone; the real scripts, with memory beside them; or the one for even seeds, the other for odd ones.
+    #[arg(long, value_parser = backend, default_value = "both")]
+    backend: Backend,
+}
+
+#[derive(Clone)]
+struct Texts(Vec<(String, String)>);
+
+fn texts(json: &str) -> Result<Texts, String> {
+    let pairs = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let serde_json::Value::Array(pairs) = pairs else {
+        return Err("pairs of texts".to_owned());
+    };
+    let text = |pair: &serde_json::Value, at: usize| pair[at].as_str().map(str::to_owned);
+    let pairs = pairs
+        .iter()
+        .map(|pair| Some((text(pair, 0)?, text(pair, 1)?)));
+    let pairs: Option<Vec<_>> = pairs.collect();
+    pairs.map(Texts).ok_or_else(|| "pairs of texts".to_owned())
+}
+
+fn backend(text: &str) -> Result<Backend, String> {
+    match text {
+        "both" => Ok(Backend::Both),
+        "memory" => Ok(Backend::Memory),
+        "scripts" => Ok(Backend::Scripts),
+        _ => Err("memory, scripts or both".to_owned()),
+    }
 }
 
 fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
@@ -75,6 +110,11 @@ fn main() -> ExitCode {
         not: args.except.clone(),
         ignored: args.ignore.clone(),
     };
+    set_backend(args.backend);
+    set_trouble(args.trouble);
+    if let Some(Texts(texts)) = &args.replace {
+        keys::replace(texts.clone());
+    }
     if let Some(seed) = args.seed {
         return one(seed, args.trace, &asked);
     }

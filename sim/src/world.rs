@@ -17,6 +17,7 @@ use crate::{
     config::{Config, MS, SECOND},
     dice::{Dice, Key, Point, mix},
     invariants::{self, Watch, release},
+    keys::Keyspace,
     panics,
     process::{Life, Process},
     shared::{Breach, LETTERS, NAMES, Shared, World as SharedWorld},
@@ -52,6 +53,8 @@ pub struct World {
     pub now: u64,
     pub shared: SharedWorld,
     pub server: MemoryServer,
+    /// Of a world on scripts.
+    pub keys: Option<Arc<Mutex<Keyspace>>>,
     pub outbox: Arc<Outbox>,
     pub processes: Vec<Process>,
     pub agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -59,6 +62,9 @@ pub struct World {
     /// Which listen requests of a client are to be sent again after a gap, by client and name.
     pub wanted: BTreeMap<(u8, u8), Arc<crate::wire::Asked>>,
     pub paused_until: u64,
+    /// Since when and until when the server has no memory.
+    pub full_from: u64,
+    pub full_until: u64,
     pub watch: Watch,
     pub healed_at: Option<u64>,
     pub steps: u64,
@@ -87,6 +93,9 @@ const MOST_STEPS: u64 = 50_000;
 /// Waiters that look by themselves make some 60 events a second, for as long as they wait.
 const MOST_STEPS_SPINNING: u64 = 20 * MOST_STEPS;
 
+/// Lease ids tell when they were made, by which a script knows those of this library.
+const FIRST_LEASE: u64 = 20_000_000_000_000;
+
 /// So many times in a row a client may have something to do at once.
 const MOST_TURNS: u32 = 2_000;
 
@@ -100,10 +109,17 @@ pub fn run(seed: u64, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::As
 
 impl World {
     fn new(config: Config, calm: &BTreeSet<Key>, traced: bool, asked: &invariants::Asked) -> World {
-        sim::enter();
+        sim::enter(if config.on_scripts { FIRST_LEASE } else { 0 });
         panics::forget();
         let outbox = Arc::new(Outbox::default());
-        let server = MemoryServer::simulated(Arc::clone(&outbox) as Arc<dyn sim::Network>);
+        let network = Arc::clone(&outbox) as Arc<dyn sim::Network>;
+        let keys = config
+            .on_scripts
+            .then(|| Arc::new(Mutex::new(Keyspace::default())));
+        let server = match &keys {
+            None => MemoryServer::simulated(network),
+            Some(keys) => MemoryServer::simulated_on(Arc::clone(keys) as _, network),
+        };
         if matches!(config.kind, LockKind::LeasedSemaphore | LockKind::Semaphore) {
             for name in NAMES {
                 server.set_permits(config.kind, name, config.permits.into());
@@ -116,12 +132,15 @@ impl World {
             now: 0,
             shared: Arc::new(Mutex::new(shared)),
             server,
+            keys,
             outbox,
             processes: Vec::new(),
             agenda: BinaryHeap::new(),
             messages: BTreeMap::new(),
             wanted: BTreeMap::new(),
             paused_until: 0,
+            full_from: 0,
+            full_until: 0,
             watch: Watch::new(&config, asked),
             healed_at: None,
             steps: 0,
@@ -259,6 +278,11 @@ impl World {
                 };
                 self.at(time, event);
             }
+        }
+        if config.trouble {
+            let mut r = Rng::with_seed(mix(config.seed, 0x0F01_1113));
+            self.full_from = r.u64(0..config.lease * 3 + 100 * MS).min(config.chaos);
+            self.full_until = self.full_from + config.span(&mut r);
         }
         if config.kind == LockKind::PlainMutex {
             // Of their own randomness, so that the rest of a world is as it is without them.

@@ -336,7 +336,18 @@ impl ClientBuilder {
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(server) = memory {
             let clock = server.clock();
+            #[cfg(feature = "sim")]
+            let scripts = server.scripts().cloned().zip(Some(Arc::clone(&sink)));
             let backend = memory::Memory::new(server, &uuid, label, &config, sink);
+            #[cfg(feature = "sim")]
+            let backend: Box<dyn Backend> = match scripts {
+                None => Box::new(backend),
+                Some((scripts, sink)) => Box::new(redis::Simulated::new(
+                    backend, &scripts, &uuid, &config, sink,
+                )),
+            };
+            #[cfg(not(feature = "sim"))]
+            let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
             let target = redis::Target::parse(url, &self.login)?;
@@ -366,14 +377,14 @@ struct Prepared {
 
 /// Where the leases of a client live.
 enum Backing {
-    Memory(memory::Memory, Clock),
+    Memory(Box<dyn Backend>, Clock),
     Server(Box<redis::Redis>, Home),
 }
 
 impl Prepared {
     fn client(self) -> Client {
         let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = match self.backing {
-            Backing::Memory(backend, clock) => (Box::new(backend), clock, Home::here()),
+            Backing::Memory(backend, clock) => (backend, clock, Home::here()),
             Backing::Server(backend, home) => (backend, Clock::Boot, home),
         };
         let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);

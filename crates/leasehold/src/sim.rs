@@ -1,8 +1,10 @@
 //! Hooks for the deterministic simulation in `sim/`, and for no other user: no promise of this crate covers them.
 //!
-//! The simulation runs the real engine over the memory backend. It carries every request itself, says what time
+//! The simulation runs the real engine over the memory backend, or over the real scripts ([`scripts`]). It carries every request itself, says what time
 //! it is, hands out the numbers, and looks at guards and at the store from outside without changing either.
 //! Outside a simulation ([`enter`] was not called on this thread) nothing here does anything.
+
+mod scripts;
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,6 +28,8 @@ use crate::{
 };
 
 pub use crate::backend::memory::store::look::{Held, Snapshot};
+pub(crate) use scripts::Scripts;
+pub use scripts::{Message, ScriptServer, Value};
 
 /// Carries what clients send. Called while the client runs; must not wait.
 pub trait Network: Send + Sync {
@@ -86,9 +90,9 @@ pub fn take_timers(mut each: impl FnMut(Instant)) {
     TIMERS.with_borrow_mut(|timers| timers.drain(..).for_each(&mut each));
 }
 
-/// A simulation begins on this thread: lease ids count from 1.
-pub fn enter() {
-    LEASES.set(Some(0));
+/// A simulation begins on this thread: lease ids count on from this one.
+pub fn enter(before: u64) {
+    LEASES.set(Some(before));
 }
 
 /// A client that connects to a simulated server from here on is this one.
@@ -209,8 +213,8 @@ impl Hint {
     }
 }
 
-trait Step: Send {
-    fn execute(&self, store: &mut Store) -> Answer;
+pub(crate) trait Step: Send {
+    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer;
     fn fail(&self, how: NoAnswer);
     fn is_awaited(&self) -> bool;
 }
@@ -225,10 +229,10 @@ struct Sent<T, F> {
 impl<T, F> Step for Sent<T, F>
 where
     T: Clone + fmt::Debug + Send + 'static,
-    F: Fn(&mut Store) -> Result<T, Failure> + Send,
+    F: Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send,
 {
-    fn execute(&self, store: &mut Store) -> Answer {
-        let answer = (self.step)(store);
+    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer {
+        let answer = (self.step)(store, scripts);
         let awaited = Arc::clone(&self.awaited);
         Answer {
             text: Box::new(answer.clone()),
@@ -260,6 +264,22 @@ where
 #[error("the connection is gone")]
 struct Unconnected;
 
+/// A step, and the answer that its client waits for.
+pub(crate) fn step<T: Clone + fmt::Debug + Send + 'static>(
+    step: impl Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send + 'static,
+) -> (Box<dyn Step>, Reply<T>) {
+    let (sender, answered) = oneshot::channel();
+    let awaited = Arc::new(Mutex::new(Some(sender)));
+    let answer = async move {
+        match answered.await {
+            Ok(answer) => answer,
+            // Lost on the way: the caller gives up by its own clock.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    (Box::new(Sent { step, awaited }), Box::pin(answer))
+}
+
 impl Request {
     /// A request, and the answer that its client waits for.
     pub(crate) fn new<T: Clone + fmt::Debug + Send + 'static>(
@@ -267,30 +287,37 @@ impl Request {
         kind: Kind,
         about: Vec<(Arc<str>, u64)>,
         what: impl fmt::Debug + Send + Sync + 'static,
-        step: impl Fn(&mut Store) -> Result<T, Failure> + Send + 'static,
+        carry_out: impl Fn(&mut Store) -> Result<T, Failure> + Send + 'static,
     ) -> (Request, Reply<T>) {
-        let (sender, answered) = oneshot::channel();
-        let awaited = Arc::new(Mutex::new(Some(sender)));
+        let (step, answer) = step(move |store, _| carry_out(store));
         let request = Request {
             client: Arc::clone(client),
             kind,
             about,
             what: Box::new(what),
-            step: Box::new(Sent { step, awaited }),
+            step,
         };
-        let answer = async move {
-            match answered.await {
-                Ok(answer) => answer,
-                // Lost on the way: the caller gives up by its own clock.
-                Err(_) => std::future::pending().await,
-            }
-        };
-        (request, Box::pin(answer))
+        (request, answer)
+    }
+
+    /// The same request on the keys of scripts; this one is its twin's.
+    pub(crate) fn on_keys(self, on_keys: Box<dyn Step>) -> Request {
+        let twin = Some(self.step);
+        let kind = self.kind;
+        Request {
+            step: Box::new(scripts::Both {
+                kind,
+                on_keys,
+                twin,
+            }),
+            ..self
+        }
     }
 
     /// The server carries it out now: the answer, and the wake-ups that it causes.
     pub fn execute(&self, server: &MemoryServer) -> (Answer, Vec<Hint>) {
-        server.carry_out_simulated(|store| self.step.execute(store))
+        let scripts = server.scripts().map(Arc::as_ref);
+        server.carry_out_simulated(|store| self.step.execute(store, scripts))
     }
 
     /// Tells its client that there will be no answer.
@@ -312,7 +339,17 @@ impl Request {
 impl MemoryServer {
     /// A server whose requests this network carries.
     pub fn simulated(network: Arc<dyn Network>) -> MemoryServer {
-        MemoryServer::with_network(network)
+        MemoryServer::with_network(network, None)
+    }
+
+    /// The same, on the real scripts.
+    pub fn simulated_on(
+        keys: Arc<Mutex<dyn ScriptServer>>,
+        network: Arc<dyn Network>,
+    ) -> MemoryServer {
+        let scripts = Arc::new(Scripts::new(keys, network));
+        let network = Arc::clone(&scripts) as Arc<dyn Network>;
+        MemoryServer::with_network(network, Some(scripts))
     }
 }
 

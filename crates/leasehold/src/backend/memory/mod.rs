@@ -111,7 +111,7 @@ impl Memory {
     }
 }
 
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     timeout: Duration,
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {

@@ -1,6 +1,6 @@
 //! Calls scripts in the name of a client, and reads their replies.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use redis::Value;
 
@@ -28,6 +28,8 @@ pub(super) struct Caller {
     /// Several locks are looked at together, and the labels are added to all at once.
     leaves_labels: bool,
     commands: Arc<Commands>,
+    #[cfg(feature = "sim")]
+    carrier: Option<super::simulated::Carrier>,
 }
 
 impl Caller {
@@ -44,6 +46,8 @@ impl Caller {
             dead_ms: millis(config.fair_wait_timeout),
             leaves_labels: false,
             commands: Arc::new(commands),
+            #[cfg(feature = "sim")]
+            carrier: None,
         }
     }
 
@@ -97,11 +101,15 @@ impl Caller {
     }
 
     /// Calls a script, and reads its reply.
-    pub(super) fn call<T: Send + 'static>(
+    pub(super) fn call<T: Clone + fmt::Debug + Send + 'static>(
         &self,
         call: Call,
-        read: impl FnOnce(&Value) -> Option<T> + Send + 'static,
+        read: impl Fn(&Value) -> Option<T> + Send + 'static,
     ) -> Reply<T> {
+        #[cfg(feature = "sim")]
+        if let Some(carrier) = &self.carrier {
+            return carrier.call(&call, read);
+        }
         let commands = Arc::clone(&self.commands);
         Box::pin(async move {
             let reply = commands.call(call).await?;
@@ -113,7 +121,7 @@ impl Caller {
     pub(super) fn inspect(
         &self,
         call: Call,
-        read: impl FnOnce(&Value) -> Option<Inspection> + Send + 'static,
+        read: impl Fn(&Value) -> Option<Inspection> + Send + 'static,
     ) -> Reply<Inspection> {
         let found = self.call(call.only_reads(), read);
         let caller = self.clone();
@@ -135,5 +143,29 @@ impl Caller {
     pub(super) fn show(&self, lasts_ms: u64) -> Reply<()> {
         let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));
         Box::pin(async move { labels::show(&commands, &label, lasts_ms).await })
+    }
+}
+
+/// In a simulation: without connections, and so without labels.
+#[cfg(feature = "sim")]
+impl Caller {
+    pub(super) fn carried_by(self, carrier: &super::simulated::Carrier) -> Caller {
+        Caller {
+            carrier: Some(carrier.clone()),
+            leaves_labels: true,
+            ..self
+        }
+    }
+
+    pub(super) fn carrier(&self) -> Option<&super::simulated::Carrier> {
+        self.carrier.as_ref()
+    }
+
+    /// The same, in the name of another client.
+    pub(super) fn called(&self, client: &Arc<str>) -> Caller {
+        Caller {
+            client: Arc::clone(client),
+            ..self.clone()
+        }
     }
 }

@@ -17,6 +17,8 @@ mod lanes;
 mod link;
 mod rights;
 mod script;
+#[cfg(feature = "sim")]
+mod simulated;
 mod subscriptions;
 mod target;
 #[cfg(feature = "tls")]
@@ -27,6 +29,12 @@ mod tls_trouble;
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::{OptionFuture, join_all};
+#[cfg(feature = "sim")]
+pub use redis::Value;
+#[cfg(feature = "sim")]
+pub(crate) use simulated::{Looker, Simulated};
+#[cfg(feature = "sim")]
+pub(crate) use subscriptions::wake_up;
 pub(crate) use target::{Login, Target};
 
 use crate::{

@@ -116,6 +116,24 @@ impl Call {
     }
 }
 
+/// In a simulation: what is called.
+#[cfg(feature = "sim")]
+impl Call {
+    pub(super) fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// The text of the script, and its keys and arguments.
+    pub(super) fn parts(&self) -> (&'static str, Vec<Vec<u8>>) {
+        let args = self.by_hash.args_iter().skip(3);
+        let args = args.filter_map(|arg| match arg {
+            redis::Arg::Simple(arg) => Some(arg.to_vec()),
+            _ => None,
+        });
+        (self.script.text, args.collect())
+    }
+}
+
 /// Whether the server does not know the script.
 pub(super) fn is_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)

@@ -43,6 +43,8 @@ pub(super) struct Subscriptions {
     counted: Arc<Audience>,
     timeout: Duration,
     home: Home,
+    #[cfg(feature = "sim")]
+    simulated: Option<SimulatedLane>,
 }
 
 enum Order {
@@ -80,6 +82,8 @@ impl Subscriptions {
             counted,
             timeout: config.operation_timeout,
             home: home.clone(),
+            #[cfg(feature = "sim")]
+            simulated: None,
         }
     }
 
@@ -94,6 +98,10 @@ impl Subscriptions {
     }
 
     pub(super) fn listen(&self, id: LockId) -> Reply<()> {
+        #[cfg(feature = "sim")]
+        if let Some(lane) = &self.simulated {
+            return lane.listen(id, &self.counted);
+        }
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then no answer comes.
         let _ = self.orders.send(Order::Listen(id, told));
@@ -113,6 +121,10 @@ impl Subscriptions {
     }
 
     pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
+        #[cfg(feature = "sim")]
+        if let Some(lane) = &self.simulated {
+            return lane.unlisten(id, &self.counted);
+        }
         let (told, done) = oneshot::channel();
         let _ = self.orders.send(Order::Unlisten(id.clone(), told));
         Box::pin(async move {
@@ -503,24 +515,26 @@ impl SubscriptionLane {
             return; // sent before the server had carried out the unsubscription
         };
         for id in ids {
-            let wake_up = if channel.starts_with(OURS) && !channel.ends_with(FREE) {
-                match (wire(id.kind).grant(payload), held_for(payload)) {
-                    (Some(grant), _) => WakeUp::Granted(grant),
-                    (None, Some(0)) => WakeUp::TryAgain,
-                    (None, Some(ms)) => WakeUp::Watch(Duration::from_millis(ms)),
-                    (None, None) => continue,
-                }
-            } else {
-                WakeUp::TryAgain
-            };
-            self.sink.wake(id, wake_up);
+            if let Some(wake_up) = wake_up(id, channel, payload) {
+                self.sink.wake(id, wake_up);
+            }
         }
     }
 }
 
-/// A message to the first in the queue: for how many milliseconds the lock is held.
-fn held_for(payload: &[u8]) -> Option<u64> {
-    std::str::from_utf8(payload).ok()?.parse().ok()
+/// What a message says to those that wait for this lock. `None`: nothing.
+pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
+    if !channel.starts_with(OURS) || channel.ends_with(FREE) {
+        return Some(WakeUp::TryAgain);
+    }
+    if let Some(grant) = wire(id.kind).grant(payload) {
+        return Some(WakeUp::Granted(grant));
+    }
+    // To the first in the queue: for how many milliseconds the lock is held.
+    match std::str::from_utf8(payload).ok()?.parse().ok()? {
+        0 => Some(WakeUp::TryAgain),
+        ms => Some(WakeUp::Watch(Duration::from_millis(ms))),
+    }
 }
 
 /// Puts a request on the wire, by its first poll: so orders keep their order.
@@ -558,4 +572,75 @@ fn mark(sink: &PubSubSink, told: oneshot::Sender<()>) -> BoxFuture<'static, Requ
 /// The server has said no, on a connection that goes on.
 fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+/// In a simulation: what takes the place of the connection.
+#[cfg(feature = "sim")]
+struct SimulatedLane {
+    carrier: super::simulated::Carrier,
+    client: Arc<str>,
+    /// What it is called there.
+    on_wire: Arc<str>,
+    sink: Arc<dyn Sink>,
+    cut: Arc<dyn Fn() + Send + Sync>,
+}
+
+#[cfg(feature = "sim")]
+impl Subscriptions {
+    pub(super) fn simulated(
+        carrier: &super::simulated::Carrier,
+        (client, on_wire): (&Arc<str>, &Arc<str>),
+        config: &Config,
+        sink: Arc<dyn Sink>,
+    ) -> Subscriptions {
+        let counted = Arc::new(Audience::default());
+        let of_cut = Arc::clone(&counted);
+        let lane = SimulatedLane {
+            carrier: carrier.clone(),
+            client: Arc::clone(client),
+            on_wire: Arc::clone(on_wire),
+            sink,
+            cut: Arc::new(move || of_cut.ids.lock().clear()),
+        };
+        Subscriptions {
+            orders: mpsc::unbounded_channel().0,
+            counted,
+            timeout: config.operation_timeout,
+            home: Home::here(),
+            simulated: Some(lane),
+        }
+    }
+}
+
+#[cfg(feature = "sim")]
+impl SimulatedLane {
+    fn listen(&self, id: LockId, counted: &Arc<Audience>) -> Reply<()> {
+        counted.begin(&id);
+        let (client, carrier) = (Arc::clone(&self.client), self.carrier.clone());
+        let (sink, cut) = (Arc::clone(&self.sink), Arc::clone(&self.cut));
+        let channels = wire(id.kind).channels(&id, &self.on_wire);
+        let counted = Arc::clone(counted);
+        Box::pin(async move {
+            let answer = carrier.carry(move |scripts| {
+                // Again after a gap.
+                if counted.order(&id).is_none() {
+                    counted.begin(&id);
+                }
+                scripts.subscribe((&client, &id), &channels, &sink, &cut);
+                Ok(())
+            });
+            answer.await
+        })
+    }
+
+    fn unlisten(&self, id: &LockId, counted: &Arc<Audience>) -> Reply<()> {
+        let (id, client) = (id.clone(), Arc::clone(&self.client));
+        let channels = wire(id.kind).channels(&id, &self.on_wire);
+        let (order, counted) = (counted.order(&id), Arc::clone(counted));
+        self.carrier.carry(move |scripts| {
+            scripts.unsubscribe(&client, &id, &channels);
+            counted.end(&id, order);
+            Ok(())
+        })
+    }
 }

@@ -1,0 +1,414 @@
+//! Worlds on the real scripts: the requests of a client are calls of scripts, which the simulation runs on keys of its own.
+//!
+//! The same requests are carried out on a memory store, the twin, as long as its answers are the same.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::{Answer, Hint, Kind, Network, NoAnswer, Request, Snapshot, Step};
+use crate::{
+    backend::{
+        Sink,
+        memory::store::Store,
+        redis::{Looker, wake_up},
+    },
+    kind::LockKind,
+    name::LockId,
+};
+
+pub use crate::backend::redis::Value;
+
+/// A message that was published, for one of those that listened then.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Who listened.
+    pub client: Arc<str>,
+    /// On which channel.
+    pub channel: String,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
+
+/// Keys, and an interpreter of scripts.
+pub trait ScriptServer: Send {
+    /// Runs a script: its answer, or its error as a server writes it.
+    fn call(
+        &mut self,
+        script: &'static str,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Value, String>;
+    /// It is so late on its clock.
+    fn set_clock(&mut self, now: Duration);
+    /// A client listens on a channel.
+    fn subscribe(&mut self, client: &Arc<str>, channel: &str);
+    /// It does not any more.
+    fn unsubscribe(&mut self, client: &str, channel: &str);
+    /// It listens on no channel.
+    fn disconnect(&mut self, client: &str);
+    /// What was published since the last time.
+    fn take_messages(&mut self) -> Vec<Message>;
+    /// Every key, in any order.
+    fn keys(&mut self) -> Vec<Vec<u8>>;
+    /// When the next key ends.
+    fn next_end(&self) -> Option<Duration>;
+    /// It has lost its data.
+    fn forget(&mut self);
+}
+
+/// What a client hears, by channel.
+struct Ear {
+    sink: Arc<dyn Sink>,
+    ids: BTreeMap<String, Vec<LockId>>,
+    /// Its connection for wake-ups is gone.
+    cut: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// The keys of a world, and what the simulation sees of them.
+pub(crate) struct Scripts {
+    keys: Arc<Mutex<dyn ScriptServer>>,
+    ears: Mutex<BTreeMap<Arc<str>, Ear>>,
+    network: Arc<dyn Network>,
+    /// The request of a twin, which is not sent; the outer `None` unless one is awaited.
+    caught: Mutex<Option<Option<Request>>>,
+    pub(crate) known: Mutex<BTreeSet<LockId>>,
+    clients: Mutex<BTreeSet<Arc<str>>>,
+    looker: OnceLock<Looker>,
+    /// What was seen, and until when that is so.
+    seen: Mutex<Option<(Duration, Snapshot)>>,
+    now: Mutex<Duration>,
+    numbers: Mutex<BTreeMap<LockId, i64>>,
+    twin: Mutex<Twin>,
+}
+
+#[derive(Default)]
+struct Twin {
+    /// It has had no such request as the keys, or another answer.
+    is_lost: bool,
+    difference: Option<String>,
+}
+
+impl Scripts {
+    pub(crate) fn new(keys: Arc<Mutex<dyn ScriptServer>>, network: Arc<dyn Network>) -> Scripts {
+        Scripts {
+            keys,
+            ears: Mutex::default(),
+            network,
+            caught: Mutex::default(),
+            known: Mutex::default(),
+            clients: Mutex::default(),
+            looker: OnceLock::new(),
+            seen: Mutex::default(),
+            now: Mutex::default(),
+            numbers: Mutex::default(),
+            twin: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn send_on(&self, request: Request) {
+        self.network.send(request);
+    }
+
+    /// Those that have ever connected.
+    pub(crate) fn clients(&self) -> Vec<Arc<str>> {
+        self.clients.lock().iter().cloned().collect()
+    }
+
+    pub(crate) fn joins(&self, client: &Arc<str>) {
+        self.clients.lock().insert(Arc::clone(client));
+    }
+
+    pub(crate) fn look_with(&self, looker: impl FnOnce() -> Looker) {
+        self.looker.get_or_init(looker);
+    }
+
+    /// The request that a client's twin would send.
+    pub(crate) fn catch<T>(&self, send: impl FnOnce() -> T) -> Option<Request> {
+        *self.caught.lock() = Some(None);
+        send();
+        self.caught.lock().take().flatten()
+    }
+
+    pub(crate) fn call(
+        &self,
+        script: &'static str,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Value, String> {
+        *self.seen.lock() = None;
+        self.look(script, keys, args)
+    }
+
+    /// Runs a script that changes nothing.
+    pub(crate) fn look(
+        &self,
+        script: &'static str,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Value, String> {
+        self.keys.lock().call(script, keys, args)
+    }
+
+    pub(crate) fn set_clock(&self, now: Duration) {
+        *self.now.lock() = now;
+        self.keys.lock().set_clock(now);
+        self.seen.lock().take_if(|(until, _)| *until < now);
+    }
+
+    pub(crate) fn subscribe(
+        &self,
+        (client, id): (&Arc<str>, &LockId),
+        channels: &[String],
+        sink: &Arc<dyn Sink>,
+        cut: &Arc<dyn Fn() + Send + Sync>,
+    ) {
+        *self.seen.lock() = None;
+        let mut ears = self.ears.lock();
+        let ear = ears.entry(Arc::clone(client)).or_insert_with(|| Ear {
+            sink: Arc::clone(sink),
+            ids: BTreeMap::new(),
+            cut: Arc::clone(cut),
+        });
+        for channel in channels {
+            let ids = ear.ids.entry(channel.clone()).or_default();
+            if !ids.contains(id) {
+                ids.push(id.clone());
+            }
+            self.keys.lock().subscribe(client, channel);
+        }
+    }
+
+    pub(crate) fn unsubscribe(&self, client: &str, id: &LockId, channels: &[String]) {
+        *self.seen.lock() = None;
+        let mut ears = self.ears.lock();
+        let Some(ear) = ears.get_mut(client) else {
+            return;
+        };
+        for channel in channels {
+            if let Some(ids) = ear.ids.get_mut(channel) {
+                ids.retain(|heard| heard != id);
+                if ids.is_empty() {
+                    ear.ids.remove(channel);
+                    self.keys.lock().unsubscribe(client, channel);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn disconnect(&self, client: &str) {
+        *self.seen.lock() = None;
+        self.keys.lock().disconnect(client);
+        if let Some(ear) = self.ears.lock().remove(client) {
+            (ear.cut)();
+        }
+    }
+
+    /// The wake-ups of what was published, as clients read it.
+    pub(crate) fn take_hints(&self) -> Vec<Hint> {
+        let (messages, ears) = (self.keys.lock().take_messages(), self.ears.lock());
+        let mut hints = Vec::new();
+        for message in messages {
+            let Some(ear) = ears.get(&message.client) else {
+                continue;
+            };
+            for id in ear.ids.get(&message.channel).into_iter().flatten() {
+                if let Some(wake_up) = wake_up(id, &message.channel, &message.payload) {
+                    let sink = Arc::clone(&ear.sink);
+                    hints.push(Hint::new(&message.client, sink, id.clone(), wake_up));
+                }
+            }
+        }
+        hints
+    }
+
+    fn listeners(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let ears = self.ears.lock();
+        let all = ears.iter().flat_map(|(client, ear)| {
+            let ids: BTreeSet<&LockId> = ear.ids.values().flatten().collect();
+            let ids = ids.into_iter();
+            ids.map(|id| (id.name.shared(), Arc::clone(client)))
+        });
+        let mut all: Vec<_> = all.collect();
+        all.sort();
+        all
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        if let Some((_, seen)) = &*self.seen.lock() {
+            return seen.clone();
+        }
+        let mut seen = Snapshot::default();
+        // A server counts milliseconds.
+        let now = self.now.lock().as_millis();
+        let now = Duration::from_millis(u64::try_from(now).unwrap_or(u64::MAX));
+        if let Some(looker) = self.looker.get() {
+            for id in self.known.lock().iter() {
+                looker.look(id, now, &mut seen);
+            }
+        }
+        seen.listeners = self.listeners();
+        let mut keys = self.keys.lock();
+        let is_tombstone = |key: &Vec<u8>| key.windows(6).any(|part| part == b":gone:");
+        seen.tombstones = keys.keys().iter().filter(|key| is_tombstone(key)).count();
+        let ends = seen.held.iter().map(|held| held.ends);
+        let until = ends.chain(keys.next_end()).min().unwrap_or(Duration::MAX);
+        drop(keys);
+        *self.seen.lock() = Some((until, seen.clone()));
+        seen
+    }
+
+    /// Permits, or a count, are set from outside, and again when the server has lost its data.
+    pub(crate) fn set_number(&self, id: &LockId, number: i64) {
+        if id.kind != LockKind::Latch {
+            self.numbers.lock().insert(id.clone(), number);
+        }
+        self.write_number(id, number);
+    }
+
+    fn write_number(&self, id: &LockId, number: i64) {
+        let (name, number) = (id.name.wire().into(), number.to_string().into_bytes());
+        let set = "return redis.call('SET', KEYS[1], ARGV[1])";
+        let _ = self.call(set, &[name], &[number]);
+    }
+
+    pub(crate) fn number(&self, id: &LockId) -> i64 {
+        let name = id.name.wire().into();
+        let get = "return tonumber(redis.call('GET', KEYS[1]) or '0')";
+        match self.look(get, &[name], &[]) {
+            Ok(Value::Int(number)) => number,
+            _ => 0,
+        }
+    }
+
+    /// A client of another library takes a name for so many milliseconds, or (0) gives it back.
+    /// Whether it has it then, or had it.
+    pub(crate) fn visit(&self, id: &LockId, lease: Option<Duration>) -> bool {
+        let visit = "if ARGV[1] ~= '0' then return redis.call('SET', KEYS[1], 'visitor', 'NX', 'PX', ARGV[1]) \
+             elseif redis.call('GET', KEYS[1]) == 'visitor' then return redis.call('DEL', KEYS[1]) end";
+        let ms = lease.map_or(0, |lease| lease.as_millis().max(1));
+        let done = self.call(visit, &[id.name.wire().into()], &[ms.to_string().into()]);
+        done.is_ok_and(|done| done != Value::Nil)
+    }
+
+    pub(crate) fn forget(&self) {
+        *self.seen.lock() = None;
+        self.keys.lock().forget();
+        let numbers = self.numbers.lock().clone();
+        for (id, number) in numbers {
+            self.write_number(&id, number);
+        }
+    }
+
+    pub(crate) fn looker(&self) -> Option<&Looker> {
+        self.looker.get()
+    }
+
+    /// The twin has not had what the keys have had.
+    pub(crate) fn lose_twin(&self) {
+        self.twin.lock().is_lost = true;
+    }
+
+    /// The first answer of the twin that was another one.
+    pub(crate) fn difference(&self) -> Option<String> {
+        self.twin.lock().difference.take()
+    }
+
+    fn knows_of(&self, kind: LockKind) -> bool {
+        self.known.lock().iter().any(|id| id.kind == kind)
+    }
+
+    /// What must be the same in both. The words of an error differ; so do the owner fields of permits. How many others listen depends on
+    /// whether the own subscription, which is under way, is counted. A lease in its last millisecond has nothing left to extend. Permits
+    /// that have no end are remembered for as long as is asked.
+    fn comparable(&self, kind: Kind, answer: &str) -> String {
+        match kind {
+            _ if answer.starts_with("Err(") => "Err".to_owned(),
+            Kind::ForceUnlock => format!("{} owners", answer.matches('"').count() / 2),
+            Kind::Release => match answer.split_once("others: ") {
+                Some((freed, _)) => freed.to_owned(),
+                None => answer.to_owned(),
+            },
+            Kind::Extend if self.knows_of(LockKind::Semaphore) => {
+                answer.split('(').take(2).collect()
+            }
+            Kind::Extend => answer.replace("Some(0ns)", "None"),
+            _ => answer.to_owned(),
+        }
+    }
+
+    fn compare(&self, kind: Kind, answer: &Answer, twin: &Answer) {
+        let (here, there) = (format!("{:?}", answer.text), format!("{:?}", twin.text));
+        if here != there && self.comparable(kind, &here) != self.comparable(kind, &there) {
+            let mut twin = self.twin.lock();
+            twin.is_lost = true;
+            // Beside clients that listen and do not stand in the queue, the server's clock says whose turn it is. The dead of a fair
+            // mutex are told by other times.
+            let is_turn = |text: &str| {
+                ["Freed", "Granted", "Kept", "OthersWait", "Written"]
+                    .iter()
+                    .any(|answer| text.contains(answer))
+            };
+            let by_turns = kind != Kind::Acquire && is_turn(&here) && is_turn(&there);
+            if by_turns || self.knows_of(LockKind::FairMutex) {
+                return;
+            }
+            twin.difference = Some(format!("{kind:?}: {here}, and in memory {there}"));
+        }
+    }
+}
+
+impl Network for Scripts {
+    fn send(&self, request: Request) {
+        let mut caught = self.caught.lock();
+        match &mut *caught {
+            Some(caught) => *caught = Some(request),
+            None => {
+                drop(caught);
+                self.network.send(request);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scripts").finish_non_exhaustive()
+    }
+}
+
+/// A request on the keys, and the same on the twin.
+pub(super) struct Both {
+    pub(super) kind: Kind,
+    pub(super) on_keys: Box<dyn Step>,
+    pub(super) twin: Option<Box<dyn Step>>,
+}
+
+impl Step for Both {
+    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer {
+        let answer = self.on_keys.execute(store, scripts);
+        if let (Some(twin), Some(scripts)) = (&self.twin, scripts)
+            && !scripts.twin.lock().is_lost
+        {
+            let other = twin.execute(store, None);
+            // What is looked at is told in more words by a server.
+            if self.kind != Kind::Inspect {
+                scripts.compare(self.kind, &answer, &other);
+            }
+        }
+        answer
+    }
+
+    fn fail(&self, how: NoAnswer) {
+        self.on_keys.fail(how);
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.on_keys.is_awaited()
+    }
+}

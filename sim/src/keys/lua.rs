@@ -1,0 +1,397 @@
+//! The interpreter of scripts: Lua 5.1, with Redis' functions, and its rules for what becomes of a value.
+
+use std::{cell::RefCell, collections::HashMap, sync::OnceLock};
+
+use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value as LuaValue};
+use redis::Value;
+
+use super::{Answer, Bytes, Keyspace};
+
+/// What a script finds beside Lua's own functions. `raw` carries a command out, and says whether that failed.
+const REDIS: &str = "
+local raw, error, pcall, tostring, type, find = raw, error, pcall, tostring, type, string.find
+rawset(_G, 'raw', nil)
+redis = {}
+function redis.call(...)
+  local reply, failed = raw(...)
+  if failed then
+    error(reply, 0)
+  end
+  return reply
+end
+function redis.pcall(...)
+  local reply = raw(...)
+  return reply
+end
+function redis.error_reply(words)
+  words = words:gsub('^%-', '')
+  return { err = find(words, ' ', 1, true) and words or 'ERR ' .. words }
+end
+function redis.status_reply(words)
+  return { ok = words }
+end
+-- All rights are there. Faults of the simulation take them away for one command.
+function redis.acl_check_cmd()
+  return true
+end
+function redis.replicate_commands()
+  return true
+end
+function redis.log() end
+redis.LOG_DEBUG, redis.LOG_VERBOSE, redis.LOG_NOTICE, redis.LOG_WARNING = 0, 1, 2, 3
+for _, name in ipairs({ 'dofile', 'loadfile', 'print', 'require', 'module', 'newproxy' }) do
+  rawset(_G, name, nil)
+end
+setmetatable(_G, {
+  __index = function(_, name)
+    error('Script attempted to access nonexistent global variable \\'' .. tostring(name) .. '\\'', 2)
+  end,
+  __newindex = function(_, name)
+    error('Attempt to modify a readonly table script: ' .. tostring(name), 2)
+  end,
+})
+return function(script)
+  return pcall(script)
+end
+";
+
+/// What is replaced in the text of each script, before it is run: a mutant.
+static REPLACED: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
+/// The scripts of this process are broken on purpose: each of these texts stands there as another.
+pub fn replace(texts: Vec<(String, String)>) {
+    let _ = REPLACED.set(texts);
+}
+
+struct Interpreter {
+    lua: Lua,
+    globals: Table,
+    protected: Function,
+    /// By the address of its text, which is static.
+    compiled: RefCell<HashMap<usize, Function>>,
+}
+
+thread_local! {
+    static INTERPRETER: Interpreter = Interpreter::new().expect("the frame of scripts is Lua");
+    /// The keys that the script of this thread is about, while one runs.
+    static KEYS: RefCell<Keyspace> = RefCell::default();
+}
+
+/// Runs a script on these keys.
+pub(super) fn run(
+    keys: &mut Keyspace,
+    script: &'static str,
+    names: &[Bytes],
+    args: &[Bytes],
+) -> Answer {
+    INTERPRETER.with(|interpreter| {
+        KEYS.with_borrow_mut(|current| std::mem::swap(current, keys));
+        let answer = interpreter.run(script, names, args);
+        KEYS.with_borrow_mut(|current| std::mem::swap(current, keys));
+        answer.unwrap_or_else(|error| Err(format!("ERR {error}")))
+    })
+}
+
+impl Interpreter {
+    fn new() -> mlua::Result<Interpreter> {
+        let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
+        let lua = Lua::new_with(libraries, LuaOptions::default())?;
+        let globals = lua.globals();
+        let raw = lua.create_function(|lua, args: MultiValue| {
+            let answer = match texts(lua, &args) {
+                Some(args) => KEYS.with_borrow_mut(|keys| keys.called(&args)),
+                None => Err(
+                    "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
+                ),
+            };
+            Ok(match answer {
+                Ok(value) => (to_lua(lua, &value)?, false),
+                Err(error) => (LuaValue::Table(with(lua, "err", &error)?), true),
+            })
+        })?;
+        globals.raw_set("raw", raw)?;
+        let protected = lua.load(REDIS).set_name("=redis").eval()?;
+        Ok(Interpreter {
+            lua,
+            globals,
+            protected,
+            compiled: RefCell::default(),
+        })
+    }
+
+    fn run(&self, script: &'static str, names: &[Bytes], args: &[Bytes]) -> mlua::Result<Answer> {
+        let function = self.function(script)?;
+        self.globals.raw_set("KEYS", self.strings(names)?)?;
+        self.globals.raw_set("ARGV", self.strings(args)?)?;
+        let (done, reply): (bool, LuaValue) = self.protected.call(function)?;
+        Ok(if done {
+            from_lua(reply)
+        } else {
+            match reply {
+                LuaValue::Table(error) => Err(error.raw_get("err")?),
+                other => Err(format!("ERR {}", other.to_string()?)),
+            }
+        })
+    }
+
+    fn strings(&self, of: &[Bytes]) -> mlua::Result<Table> {
+        let table = self.lua.create_table_with_capacity(of.len(), 0)?;
+        for (at, text) in of.iter().enumerate() {
+            table.raw_set(at + 1, self.lua.create_string(text)?)?;
+        }
+        Ok(table)
+    }
+
+    fn function(&self, script: &'static str) -> mlua::Result<Function> {
+        let at = script.as_ptr().addr();
+        if let Some(function) = self.compiled.borrow().get(&at) {
+            return Ok(function.clone());
+        }
+        let mut text = script.to_owned();
+        for (before, after) in REPLACED.get().into_iter().flatten() {
+            text = text.replace(before, after);
+        }
+        let function = self
+            .lua
+            .load(text)
+            .set_name("@user_script")
+            .into_function()?;
+        self.compiled.borrow_mut().insert(at, function.clone());
+        Ok(function)
+    }
+}
+
+/// The arguments of a command, if each is a text or a number.
+fn texts(lua: &Lua, args: &MultiValue) -> Option<Vec<Bytes>> {
+    args.iter()
+        .map(|arg| match arg {
+            LuaValue::String(text) => Some(text.as_bytes().to_vec()),
+            LuaValue::Integer(number) => Some(number.to_string().into_bytes()),
+            LuaValue::Number(number) => Some(number_in_words(lua, *number)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A number as an argument: with all its digits.
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "only where nothing is lost"
+)]
+fn number_in_words(lua: &Lua, number: f64) -> Bytes {
+    if number.fract() == 0.0 && number.abs() < 9e15 {
+        return (number as i64).to_string().into_bytes();
+    }
+    let words = lua.load("return string.format('%.17g', ...)");
+    let words = words.call::<String>(number);
+    words.unwrap_or_default().into_bytes()
+}
+
+fn with(lua: &Lua, field: &str, words: &str) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(0, 1)?;
+    table.raw_set(field, words)?;
+    Ok(table)
+}
+
+/// What a script sees of the reply to a command. Nothing is `false`.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "Redis' own: Lua's numbers are such"
+)]
+fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
+    Ok(match value {
+        Value::Int(number) => LuaValue::Number(*number as f64),
+        Value::BulkString(text) => LuaValue::String(lua.create_string(text)?),
+        Value::Okay => LuaValue::Table(with(lua, "ok", "OK")?),
+        Value::SimpleString(words) => LuaValue::Table(with(lua, "ok", words)?),
+        Value::Array(values) => {
+            let table = lua.create_table_with_capacity(values.len(), 0)?;
+            for (at, value) in values.iter().enumerate() {
+                table.raw_set(at + 1, to_lua(lua, value)?)?;
+            }
+            LuaValue::Table(table)
+        }
+        _ => LuaValue::Boolean(false),
+    })
+}
+
+/// 2^63.
+const TOO_LARGE: f64 = 9_223_372_036_854_775_808.0;
+
+/// What a caller gets of what a script returns. A number loses what stands behind the point; a table ends before its first `nil`.
+#[allow(clippy::cast_possible_truncation, reason = "Redis' own rule")]
+fn from_lua(value: LuaValue) -> Answer {
+    Ok(match value {
+        LuaValue::Integer(number) => Value::Int(number),
+        // What is too large for it becomes the least, as on servers.
+        LuaValue::Number(number) if !(-TOO_LARGE..TOO_LARGE).contains(&number) => {
+            Value::Int(i64::MIN)
+        }
+        LuaValue::Number(number) => Value::Int(number as i64),
+        LuaValue::String(text) => Value::BulkString(text.as_bytes().to_vec()),
+        LuaValue::Boolean(true) => Value::Int(1),
+        LuaValue::Table(table) => {
+            let words = |field| match table.raw_get(field) {
+                Ok(LuaValue::String(words)) => Some(words.to_string_lossy()),
+                _ => None,
+            };
+            if let Some(error) = words("err") {
+                return Err(error);
+            }
+            if let Some(status) = words("ok") {
+                return Ok(match status.as_str() {
+                    "OK" => Value::Okay,
+                    _ => Value::SimpleString(status),
+                });
+            }
+            let mut values = Vec::new();
+            for at in 1.. {
+                let item: LuaValue = table.raw_get(at).unwrap_or(LuaValue::Nil);
+                if item.is_nil() {
+                    break;
+                }
+                // An error within an array stays where it is.
+                values.push(match from_lua(item) {
+                    Ok(value) => value,
+                    Err(error) => Value::SimpleString(format!("-{error}")),
+                });
+            }
+            Value::Array(values)
+        }
+        _ => Value::Nil,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::sim::ScriptServer;
+
+    use super::*;
+
+    fn run(keys: &mut Keyspace, script: &str, args: &[&str]) -> Answer {
+        // As long as the scripts of the library live: the interpreter knows them by their address.
+        let script = Box::leak(script.to_owned().into_boxed_str());
+        let args: Vec<Bytes> = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        keys.call(script, &[b"x".to_vec(), b"y".to_vec()], &args)
+    }
+
+    fn int(number: i64) -> Answer {
+        Ok(Value::Int(number))
+    }
+
+    fn text(words: &str) -> Answer {
+        Ok(Value::BulkString(words.into()))
+    }
+
+    #[test]
+    fn values_become_what_redis_makes_of_them() {
+        let keys = &mut Keyspace::default();
+        for (script, answer) in [
+            ("return 3.99", int(3)),
+            ("return -3.99", int(-3)),
+            ("return true", int(1)),
+            ("return false", Ok(Value::Nil)),
+            ("return nil", Ok(Value::Nil)),
+            (
+                "return {1, 2, nil, 4}",
+                Ok(Value::Array(vec![Value::Int(1), Value::Int(2)])),
+            ),
+            ("return {ok='fine'}", Ok(Value::SimpleString("fine".into()))),
+            ("return redis.status_reply('OK')", Ok(Value::Okay)),
+            ("return {err='ODD thing'}", Err("ODD thing".into())),
+            (
+                "return redis.error_reply('ODD thing')",
+                Err("ODD thing".into()),
+            ),
+            ("return redis.error_reply('odd')", Err("ERR odd".into())),
+            ("return type(redis.call('GET', KEYS[1]))", text("boolean")),
+            ("return type(redis.call('PTTL', KEYS[1]))", text("number")),
+            ("return redis.call('TYPE', KEYS[1]).ok", text("none")),
+            (
+                "return redis.pcall('NOSUCH').err",
+                text("ERR Unknown Redis command called from script"),
+            ),
+            ("return KEYS[2] .. ARGV[1] .. #ARGV", text("ya1")),
+        ] {
+            assert_eq!(run(keys, script, &["a"]), answer, "{script}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_call_ends_the_script_and_one_of_pcall_is_returned() {
+        let keys = &mut Keyspace::default();
+        let wrong = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        let script = "redis.call('SET', KEYS[1], 'v') redis.call('LLEN', KEYS[1]) return 1";
+        assert_eq!(run(keys, script, &[]), Err(wrong.to_owned()));
+        let script =
+            "local got = redis.pcall('LLEN', KEYS[1]) return {got.err, redis.call('GET', KEYS[1])}";
+        let both = vec![
+            Value::BulkString(wrong.into()),
+            Value::BulkString("v".into()),
+        ];
+        assert_eq!(run(keys, script, &[]), Ok(Value::Array(both)));
+        let script = "return redis.pcall('LLEN', KEYS[1])";
+        assert_eq!(run(keys, script, &[]), Err(wrong.to_owned()));
+        assert!(run(keys, "x = 1", &[]).is_err(), "no globals");
+        assert!(run(keys, "return x", &[]).is_err(), "no globals");
+    }
+
+    #[test]
+    fn a_key_is_there_in_its_last_millisecond_and_not_after_it() {
+        let keys = &mut Keyspace::default();
+        let ms = std::time::Duration::from_millis;
+        keys.set_clock(ms(1_000));
+        assert!(run(keys, "return redis.call('SET', KEYS[1], 1, 'PX', 10)", &[]).is_ok());
+        keys.set_clock(ms(1_010));
+        assert_eq!(run(keys, "return redis.call('PTTL', KEYS[1])", &[]), int(0));
+        keys.set_clock(ms(1_011));
+        assert_eq!(
+            run(keys, "return redis.call('PTTL', KEYS[1])", &[]),
+            int(-2)
+        );
+    }
+
+    #[test]
+    fn a_full_server_refuses_until_the_script_has_written() {
+        let keys = &mut Keyspace::default();
+        keys.set_trouble(super::super::Trouble::Full);
+        let refused = run(keys, "return redis.call('SET', KEYS[1], 1)", &[]);
+        assert!(refused.is_err_and(|error| error.starts_with("OOM ")));
+        let script = "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 1) return 1";
+        assert_eq!(run(keys, script, &[]), int(1));
+    }
+
+    #[test]
+    fn a_command_is_refused_by_its_number() {
+        let keys = &mut Keyspace::default();
+        keys.set_trouble(super::super::Trouble::Refuses(1));
+        let script = "redis.call('SET', KEYS[1], 1) redis.call('SET', KEYS[1], 2) return 1";
+        assert!(run(keys, script, &[]).is_err_and(|error| error.starts_with("NOPERM ")));
+        keys.set_trouble(super::super::Trouble::None);
+        assert_eq!(
+            run(keys, "return redis.call('GET', KEYS[1])", &[]),
+            text("1")
+        );
+    }
+
+    #[test]
+    fn messages_reach_those_that_listen() {
+        let keys = &mut Keyspace::default();
+        let client = "A".into();
+        keys.subscribe(&client, "c");
+        assert_eq!(
+            run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]),
+            int(1)
+        );
+        assert_eq!(keys.take_messages().len(), 1);
+        assert_eq!(
+            run(keys, "return redis.call('PUBSUB', 'NUMSUB', 'c')[2]", &[]),
+            int(1)
+        );
+        keys.disconnect("A");
+        assert_eq!(
+            run(keys, "return redis.call('PUBLISH', 'c', 'hello')", &[]),
+            int(0)
+        );
+    }
+}
