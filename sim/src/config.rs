@@ -104,6 +104,10 @@ pub struct Mix {
 }
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fault or a habit of its own"
+)]
 pub struct Config {
     pub seed: u64,
     /// Of the server: without memory for a while, or of a user without rights, at single commands.

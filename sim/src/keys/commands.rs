@@ -364,12 +364,11 @@ impl Keyspace {
         let fields = self.hash(&args[0])?.ok_or(WRONG_TYPE)?;
         let mut added = 0;
         for pair in args[1..].chunks_exact(2) {
-            match fields.iter_mut().find(|(name, _)| *name == pair[0]) {
-                Some((_, value)) => value.clone_from(&pair[1]),
-                None => {
-                    fields.push((pair[0].clone(), pair[1].clone()));
-                    added += 1;
-                }
+            if let Some((_, value)) = fields.iter_mut().find(|(name, _)| *name == pair[0]) {
+                value.clone_from(&pair[1]);
+            } else {
+                fields.push((pair[0].clone(), pair[1].clone()));
+                added += 1;
             }
         }
         Ok(Value::Int(added))
@@ -447,7 +446,10 @@ impl Keyspace {
             return Err("ERR Unknown Redis command called from script".to_owned());
         }
         let counts = args[1..].iter().flat_map(|channel| {
-            let listeners = self.channels.get(channel).map_or(0, |all| all.len());
+            let listeners = self
+                .channels
+                .get(channel)
+                .map_or(0, std::collections::BTreeSet::len);
             [bulk(channel.clone()), count(listeners)]
         });
         Ok(Value::Array(counts.collect()))

@@ -149,9 +149,8 @@ impl Keyspace {
     }
 
     pub(super) fn zrangebyscore(&mut self, args: &[Bytes]) -> Answer {
-        let (min, max) = match (Limit::read(&args[1]), Limit::read(&args[2])) {
-            (Ok(min), Ok(max)) => (min, max),
-            _ => return Err(NO_LIMIT.to_owned()),
+        let (Ok(min), Ok(max)) = (Limit::read(&args[1]), Limit::read(&args[2])) else {
+            return Err(NO_LIMIT.to_owned());
         };
         let (mut scores, mut from, mut most) = (false, 0, -1);
         let mut words = args[3..].iter();

@@ -75,8 +75,7 @@ pub(crate) struct Scripts {
     keys: Arc<Mutex<dyn ScriptServer>>,
     ears: Mutex<BTreeMap<Arc<str>, Ear>>,
     network: Arc<dyn Network>,
-    /// The request of a twin, which is not sent; the outer `None` unless one is awaited.
-    caught: Mutex<Option<Option<Request>>>,
+    caught: Mutex<Caught>,
     pub(crate) known: Mutex<BTreeSet<LockId>>,
     clients: Mutex<BTreeSet<Arc<str>>>,
     looker: OnceLock<Looker>,
@@ -85,6 +84,15 @@ pub(crate) struct Scripts {
     now: Mutex<Duration>,
     numbers: Mutex<BTreeMap<LockId, i64>>,
     twin: Mutex<Twin>,
+}
+
+/// What becomes of a request of a client on memory.
+#[derive(Default)]
+enum Caught {
+    #[default]
+    Sent,
+    /// It is a twin's, and is kept for the request that it belongs to.
+    Awaited(Option<Request>),
 }
 
 #[derive(Default)]
@@ -130,9 +138,12 @@ impl Scripts {
 
     /// The request that a client's twin would send.
     pub(crate) fn catch<T>(&self, send: impl FnOnce() -> T) -> Option<Request> {
-        *self.caught.lock() = Some(None);
+        *self.caught.lock() = Caught::Awaited(None);
         send();
-        self.caught.lock().take().flatten()
+        match std::mem::take(&mut *self.caught.lock()) {
+            Caught::Awaited(request) => request,
+            Caught::Sent => None,
+        }
     }
 
     pub(crate) fn call(
@@ -366,12 +377,11 @@ impl Scripts {
 impl Network for Scripts {
     fn send(&self, request: Request) {
         let mut caught = self.caught.lock();
-        match &mut *caught {
-            Some(caught) => *caught = Some(request),
-            None => {
-                drop(caught);
-                self.network.send(request);
-            }
+        if let Caught::Awaited(caught) = &mut *caught {
+            *caught = Some(request);
+        } else {
+            drop(caught);
+            self.network.send(request);
         }
     }
 }
