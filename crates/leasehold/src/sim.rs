@@ -1,6 +1,6 @@
 //! Hooks for the deterministic simulation in `sim/`, and for no other user: no promise of this crate covers them.
 //!
-//! The simulation runs the real engine over the memory backend, or over the real scripts ([`scripts`]). It carries every request itself, says what time
+//! The simulation runs the real engine over the memory backend, or over the real scripts (`sim/scripts.rs`). It carries every request itself, says what time
 //! it is, hands out the numbers, and looks at guards and at the store from outside without changing either.
 //! Outside a simulation ([`enter`] was not called on this thread) nothing here does anything.
 

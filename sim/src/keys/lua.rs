@@ -263,6 +263,7 @@ fn from_lua(value: LuaValue) -> Answer {
 }
 
 #[cfg(test)]
+#[allow(clippy::unnecessary_wraps, reason = "as answers are")]
 mod tests {
     use leasehold::sim::ScriptServer;
 
