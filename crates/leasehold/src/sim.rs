@@ -29,7 +29,7 @@ use crate::{
 
 pub use crate::backend::memory::store::look::{Held, Snapshot};
 pub(crate) use scripts::Scripts;
-pub use scripts::{Message, ScriptServer, Value};
+pub use scripts::{Published, ScriptServer, Value};
 
 /// Carries what clients send. Called while the client runs; must not wait.
 pub trait Network: Send + Sync {

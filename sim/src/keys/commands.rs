@@ -6,7 +6,7 @@ use super::{
     Answer, Bytes, Entry, Keyspace, Stored,
     parse::{SYNTAX, fits, int, range},
 };
-use leasehold::sim::Message;
+use leasehold::sim::Published;
 
 pub(super) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -432,7 +432,7 @@ impl Keyspace {
             return Value::Int(0);
         };
         for client in listeners {
-            self.published.push(Message {
+            self.published.push(Published {
                 client: client.clone(),
                 channel: String::from_utf8_lossy(channel).into_owned(),
                 payload: payload.to_vec(),

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::sim::{Message, ScriptServer};
+use leasehold::sim::{Published, ScriptServer};
 use redis::Value;
 
 /// The answer to a command: a value, or the error as a server writes it, its code first.
@@ -80,7 +80,7 @@ pub struct Keyspace {
     now: u64,
     keys: HashMap<Bytes, Entry>,
     channels: BTreeMap<Bytes, BTreeSet<Arc<str>>>,
-    published: Vec<Message>,
+    published: Vec<Published>,
     trouble: Trouble,
     /// Commands of the present script, and whether one of them was to write.
     commands: u32,
@@ -165,7 +165,7 @@ impl ScriptServer for Keyspace {
         }
     }
 
-    fn take_messages(&mut self) -> Vec<Message> {
+    fn take_messages(&mut self) -> Vec<Published> {
         std::mem::take(&mut self.published)
     }
 

@@ -26,7 +26,7 @@ pub use crate::backend::redis::Value;
 
 /// A message that was published, for one of those that listened then.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct Published {
     /// Who listened.
     pub client: Arc<str>,
     /// On which channel.
@@ -53,7 +53,7 @@ pub trait ScriptServer: Send {
     /// It listens on no channel.
     fn disconnect(&mut self, client: &str);
     /// What was published since the last time.
-    fn take_messages(&mut self) -> Vec<Message>;
+    fn take_messages(&mut self) -> Vec<Published>;
     /// Every key, in any order.
     fn keys(&mut self) -> Vec<Vec<u8>>;
     /// When the next key ends.

@@ -3,23 +3,20 @@
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError};
 
 use super::{
     Redis, Value,
     caller::Caller,
+    carrier::Carrier,
     commands::Commands,
-    failure::{classify, in_words},
     kinds::wire,
     labels::ClientLabel,
-    script::{Call, unexpected},
     subscriptions::Subscriptions,
     target::{Login, Target},
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, Inspection, Keep,
+        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Inspection, Keep,
         KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
@@ -33,61 +30,8 @@ use crate::{
     name::LockId,
     outage::Outage,
     owner::LeaseId,
-    sim::{self, Held, Request, Scripts, Snapshot, Step},
+    sim::{Held, Request, Scripts, Snapshot},
 };
-
-/// Takes the place of a client's connections: its requests wait here until they are sent.
-#[derive(Clone)]
-pub(super) struct Carrier {
-    steps: Arc<Mutex<Vec<Box<dyn Step>>>>,
-    /// They are carried out at once, for a look from outside.
-    at_once: Option<Arc<Scripts>>,
-}
-
-impl Carrier {
-    /// A call of a script.
-    pub(super) fn call<T: Clone + std::fmt::Debug + Send + 'static>(
-        &self,
-        call: &Call,
-        read: impl Fn(&Value) -> Option<T> + Send + 'static,
-    ) -> Reply<T> {
-        let (script, mut keys) = call.parts();
-        let args = keys.split_off(call.keys());
-        let carrier = self.clone();
-        Box::pin(async move {
-            let answer = carrier.carry(move |scripts| {
-                let reply = scripts.call(script, &keys, &args);
-                let reply = reply.map_err(|error| classify(as_read(&error)))?;
-                read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
-            });
-            answer.await
-        })
-    }
-
-    /// Leaves at once.
-    pub(super) fn carry<T: Clone + std::fmt::Debug + Send + 'static>(
-        &self,
-        carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
-    ) -> Reply<T> {
-        if let Some(scripts) = &self.at_once {
-            return Box::pin(std::future::ready(carry_out(scripts)));
-        }
-        let (step, answer) = sim::step(move |_, scripts| {
-            let scripts = scripts.expect("such clients are on such servers only");
-            carry_out(scripts)
-        });
-        self.steps.lock().push(step);
-        answer
-    }
-}
-
-/// An error as it comes from a connection.
-fn as_read(error: &str) -> RedisError {
-    let line = format!("-{}\r\n", error.replace(['\r', '\n'], " "));
-    let read = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
-    read.err()
-        .unwrap_or_else(|| (ErrorKind::Parse, "no error").into())
-}
 
 /// One client.
 #[derive(Debug)]
@@ -98,12 +42,6 @@ pub(crate) struct Simulated {
     scripts: Arc<Scripts>,
     carrier: Carrier,
     timeout: Duration,
-}
-
-impl std::fmt::Debug for Carrier {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Carrier").finish_non_exhaustive()
-    }
 }
 
 /// What a client of the simulation is called on the wire: scripts tell ours from others' by their form. A uuid.
