@@ -5,6 +5,7 @@
 //! and so has the client's home, which sends renewals and hears subscriptions.
 
 mod caller;
+#[cfg(feature = "sim")]
 mod carrier;
 mod commands;
 mod connect;
