@@ -11,8 +11,6 @@ pub mod peer;
 pub mod process;
 pub mod redisson;
 pub mod rw;
-pub mod rw_beliefs;
-pub mod rw_scripts;
 pub mod sentinel;
 pub mod wire;
 
