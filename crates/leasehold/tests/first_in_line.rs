@@ -171,12 +171,11 @@ async fn who_waits_hears_of_it_when_the_name_was_unlocked_by_force() {
         let connect = async || world.builder().connect().await.unwrap();
         let clients: [Client; 3] = [connect().await, connect().await, connect().await];
         let mutex = clients.each_ref().map(|client| client.mutex("name"));
-        let look = async || mutex[0].status().await.unwrap();
         let first = mutex[0].clone().fixed_lease(LONG).lock().await.unwrap();
         let next = tokio::spawn(mutex[1].clone().fixed_lease(SHORT).lock());
-        until_waiting(1, look).await;
+        until_in_line(&clients[1]).await;
         let last = tokio::spawn(mutex[2].lock());
-        until_waiting(2, look).await;
+        until_in_line(&clients[2]).await;
         assert!(mutex[2].force_unlock().await.unwrap());
         let dead = soon("the next has it", next).await.unwrap().unwrap();
         drop(dead.detach());
