@@ -4,7 +4,7 @@
 mod common;
 
 use common::differential::{self, CLIENTS, Play, told};
-use leasehold::{Access, Client, Error, Latch, Semaphore, SemaphoreGuard, Status};
+use leasehold::{Client, Error, Latch, Semaphore, SemaphoreGuard, Status};
 use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
@@ -36,14 +36,7 @@ enum Step {
     Detach {
         guard: usize,
     },
-    Force {
-        client: usize,
-    },
     TrySet {
-        client: usize,
-        permits: u32,
-    },
-    Set {
         client: usize,
         permits: u32,
     },
@@ -68,10 +61,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => some.clone().prop_map(|guard| Step::Drop { guard }),
         1 => some.clone().prop_map(|guard| Step::Verify { guard }),
         1 => some.prop_map(|guard| Step::Detach { guard }),
-        1 => client.clone().prop_map(|client| Step::Force { client }),
         1 => (client.clone(), 0..6_u32)
             .prop_map(|(client, permits)| Step::TrySet { client, permits }),
-        1 => (client.clone(), 0..8_u32).prop_map(|(client, permits)| Step::Set { client, permits }),
         1 => (client.clone(), -3..4_i32).prop_map(|(client, permits)| Step::Add { client, permits }),
         1 => client.prop_map(|client| Step::Drain { client }),
     ];
@@ -186,12 +177,8 @@ impl Play for Permits {
                 }
                 None => String::new(),
             },
-            Step::Force { client } => told(self.semaphore(client).force_unlock().await),
             Step::TrySet { client, permits } => {
                 told(self.semaphore(client).try_set_permits(permits).await)
-            }
-            Step::Set { client, permits } => {
-                told(self.semaphore(client).set_permits(permits).await)
             }
             // How many are left depends on whether the waiter was first.
             Step::Add { client, permits } if waits => {
@@ -218,17 +205,8 @@ impl Play for Permits {
         let Status {
             available,
             waiting_clients,
-            holders,
             ..
         } = self.semaphore(0).status().await.unwrap();
-        let holders = holders.iter().map(|held| {
-            let Access::Permits(permits) = held.access else {
-                panic!("{held:?}");
-            };
-            (permits, held.holds, held.remaining)
-        });
-        let mut holders: Vec<_> = holders.collect();
-        holders.sort_unstable();
         let free = self.semaphore(1).available_permits().await.unwrap();
         let guards = self.guards.iter().map(|(client, guard)| {
             let (permits, valid) = (guard.permits(), guard.is_valid());
@@ -237,7 +215,7 @@ impl Play for Permits {
         let mut guards: Vec<String> = guards.collect();
         guards.sort();
         let waiters: Vec<_> = self.waiters.iter().map(|(client, _)| client).collect();
-        format!("{available:?} {free} {waiting_clients} listen {holders:?} {guards:?} {waiters:?}")
+        format!("{available:?} {free} {waiting_clients} listen {guards:?} {waiters:?}")
     }
 
     async fn end(mut self) {

@@ -21,29 +21,44 @@ use crate::{
 
 static ACQUIRE: Lazy = script!(
     "refuse",
+    "number/number",
     "leased_semaphore/pool",
     "leased_semaphore/acquire"
 );
 static RELEASE: Lazy = script!(
     "refuse",
     "waiting",
+    "number/number",
     "leased_semaphore/pool",
     "leased_semaphore/release"
 );
-static RENEW: Lazy = script!("refuse", "leased_semaphore/pool", "leased_semaphore/renew");
-static EXTEND: Lazy = script!("refuse", "leased_semaphore/pool", "leased_semaphore/extend");
+static RENEW: Lazy = script!(
+    "refuse",
+    "number/number",
+    "leased_semaphore/pool",
+    "leased_semaphore/renew"
+);
+static EXTEND: Lazy = script!(
+    "refuse",
+    "number/number",
+    "leased_semaphore/pool",
+    "leased_semaphore/extend"
+);
 static INSPECT: Lazy = script!(
     "refuse",
+    "number/number",
     "leased_semaphore/pool",
     "leased_semaphore/inspect"
 );
 static FORCE_UNLOCK: Lazy = script!(
     "refuse",
+    "number/number",
     "leased_semaphore/pool",
     "leased_semaphore/force_unlock"
 );
 static PERMITS: Lazy = script!(
     "refuse",
+    "number/number",
     "leased_semaphore/pool",
     "leased_semaphore/permits"
 );
@@ -107,7 +122,7 @@ fn client_bytes(client: &str) -> [u8; 6] {
 }
 
 /// Redisson's channel for semaphores of either kind.
-fn channel(name: &Name) -> impl std::fmt::Display + '_ {
+pub(super) fn channel(name: &Name) -> impl std::fmt::Display + '_ {
     name.prefixed("redisson_sc")
 }
 
