@@ -477,7 +477,10 @@ async fn without_a_right_nothing_is_taken_that_could_not_be_given_back() {
             let builder = builder.username("worker").password("pw");
             let client = builder.connect().await.unwrap();
             match client.semaphore("name").try_acquire_many(2).await {
-                Ok(guard) => release(guard.expect("five are free")).await,
+                Ok(guard) => {
+                    let released = guard.expect("five are free").release().await;
+                    assert_eq!(released.unwrap(), Released::Freed, "{case}");
+                }
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Rejected, "{case}: {error}");
                     assert!(error.to_string().contains("lacks a right"), "{error}");

@@ -21,7 +21,7 @@ use crate::{
 /// A number of permits under one name, held without a lease, shared with Redisson's `RSemaphore` of the same name.
 ///
 /// **A crash loses permits.** The server knows how many are free, and no holder and no end: a process that dies keeps its permits
-/// for ever, and nobody can see that it does. [`add_permits`](Semaphore::add_permits) gives them back by hand.
+/// for ever, and no client can see that it does. [`add_permits`](Semaphore::add_permits) gives them back by hand.
 /// [`LeasedSemaphore`](crate::LeasedSemaphore) gives them back when a lease ends. Take this kind only to share a name with
 /// `RSemaphore`, or if processes do not die.
 ///

@@ -19,12 +19,14 @@ use crate::{
     owner::LeaseId,
 };
 
-static ACQUIRE: Lazy = script!(
-    "refuse",
-    "number/number",
-    "leased_semaphore/pool",
-    "leased_semaphore/acquire"
-);
+/// A step, behind the parts that all of this kind share.
+macro_rules! step {
+    ($step:literal) => {
+        script!("refuse", "number/number", "leased_semaphore/pool", $step)
+    };
+}
+
+static ACQUIRE: Lazy = step!("leased_semaphore/acquire");
 static RELEASE: Lazy = script!(
     "refuse",
     "waiting",
@@ -32,36 +34,11 @@ static RELEASE: Lazy = script!(
     "leased_semaphore/pool",
     "leased_semaphore/release"
 );
-static RENEW: Lazy = script!(
-    "refuse",
-    "number/number",
-    "leased_semaphore/pool",
-    "leased_semaphore/renew"
-);
-static EXTEND: Lazy = script!(
-    "refuse",
-    "number/number",
-    "leased_semaphore/pool",
-    "leased_semaphore/extend"
-);
-static INSPECT: Lazy = script!(
-    "refuse",
-    "number/number",
-    "leased_semaphore/pool",
-    "leased_semaphore/inspect"
-);
-static FORCE_UNLOCK: Lazy = script!(
-    "refuse",
-    "number/number",
-    "leased_semaphore/pool",
-    "leased_semaphore/force_unlock"
-);
-static PERMITS: Lazy = script!(
-    "refuse",
-    "number/number",
-    "leased_semaphore/pool",
-    "leased_semaphore/permits"
-);
+static RENEW: Lazy = step!("leased_semaphore/renew");
+static EXTEND: Lazy = step!("leased_semaphore/extend");
+static INSPECT: Lazy = step!("leased_semaphore/inspect");
+static FORCE_UNLOCK: Lazy = step!("leased_semaphore/force_unlock");
+static PERMITS: Lazy = step!("leased_semaphore/permits");
 
 /// How many holders are listed. A semaphore may have a hundred thousand.
 const HOLDERS_MOST: usize = 1000;

@@ -12,7 +12,7 @@
 --         {2, -1}  this lease id was given up before this request arrived
 --         {4, -1}  no client has set how many permits there are
 -- Error   all is as it was, but for how many there are.
--- Retry   safe while it is kept: a second copy finds what became of the lease id, and takes nothing. A later one takes permits that nobody
+-- Retry   safe while it is kept: a second copy finds what became of the lease id, and takes nothing. A later one takes permits that no client
 --         gives back.
 local told = told_before(KEYS[2], ARGV[2])
 if told then
