@@ -15,14 +15,12 @@ pub(crate) enum Kind {
     /// A leased semaphore of one permit.
     Permit,
     Fair,
-    /// A semaphore without leases, of one permit. The permits of the dead are given back by an [operator](crate::operator).
-    Semaphore,
     /// Latches, one after the other: each has a name of its own that begins with this one's.
     Latch,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 9] = [
+    pub(crate) const ALL: [Kind; 8] = [
         Kind::Mutex,
         Kind::Fenced,
         Kind::Rw,
@@ -30,7 +28,6 @@ impl Kind {
         Kind::Spin,
         Kind::Permit,
         Kind::Fair,
-        Kind::Semaphore,
         Kind::Latch,
     ];
 
@@ -43,21 +40,19 @@ impl Kind {
             Kind::Spin => "spin",
             Kind::Permit => "permit",
             Kind::Fair => "fair",
-            Kind::Semaphore => "semaphore",
             Kind::Latch => "latch",
         }
     }
 
     /// Whether it has a lease, and so can be a part of a multi-lock.
     pub(crate) fn is_leased(self) -> bool {
-        !matches!(self, Kind::Semaphore | Kind::Latch)
+        self != Kind::Latch
     }
 
     /// The key of its permits that are out, if it has permits.
     pub(crate) fn permits_out(self, name: &str) -> Option<String> {
         match self {
             Kind::Permit => Some(format!("{{{name}}}:timeout")),
-            Kind::Semaphore => Some(format!("leasehold:{{{name}}}:semaphore:out")),
             _ => None,
         }
     }

@@ -9,7 +9,6 @@ mod invariants;
 mod journal;
 mod kind;
 mod nemesis;
-mod operator;
 mod ops;
 mod record;
 mod report;

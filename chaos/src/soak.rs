@@ -35,7 +35,6 @@ use crate::{
         overlaps_found,
         schedule::{Fault, Plan, Schedule, Target},
     },
-    operator::{Operator, take_back_now},
     ops::{self, LONGEST_LEASE, Phase, World},
     report::Report,
     worker,
@@ -60,7 +59,6 @@ struct Outside<'a> {
     world: Arc<World>,
     proxies: Vec<Proxy>,
     checker: Checker,
-    operator: Option<Operator>,
     log: Log,
     patience: Patience,
     report: Report,
@@ -77,7 +75,6 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     let server = Server::start(flavor);
     let names = args.kinds.names(args.names);
     kind::prepare(&server, &names);
-    let operator = Operator::start(&server.url(), &names);
     let proxies: Vec<Proxy> = (0..args.clients)
         .map(|_| Proxy::start(server.addr()))
         .collect();
@@ -123,7 +120,6 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         world,
         proxies,
         checker: Checker::default(),
-        operator: Some(operator),
         log: Log::default(),
         patience: Patience {
             lease,
@@ -265,7 +261,6 @@ impl Outside<'_> {
             .hangs
             .extend(hangs.map(|failure| format!("in the calm, {failure}")));
         self.look();
-        self.operator = None;
         // Tasks that are left hang, and were reported.
         tasks.abort_all();
     }
@@ -286,15 +281,6 @@ impl Outside<'_> {
             .map(|channel| format!("a subscription to {channel:?}"));
         self.report.leftovers.extend(listens);
         self.report.unrest(leftovers::unrest(server));
-        let out = take_back_now(
-            &mut server.connection(),
-            &self.world.names,
-            &self.checker.gone,
-        );
-        let out = out.into_iter();
-        self.report.leftovers.extend(
-            out.map(|out| format!("a permit of a client that lives and holds nothing: {out}")),
-        );
         // Every other client is shut down; the rest are dropped with the world.
         for client in (0..self.args.clients).step_by(2) {
             let client = self.world.client(client);
@@ -372,9 +358,6 @@ impl Outside<'_> {
     fn look(&mut self) {
         for record in self.world.journal.take() {
             self.checker.add(0, record);
-        }
-        if let Some(operator) = &self.operator {
-            operator.hears_of(&self.checker.gone);
         }
         for (_, number, ask) in self.checker.hanging(now(), self.patience) {
             let waited = millis(now() - ask.at) / 1e3;

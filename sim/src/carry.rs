@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::{
     config::MS,
     dice::Point,
-    invariants::{latch, release, s2},
+    invariants::{latch, permits, release, s2},
     keys::Trouble,
     process::{Lane, Life, Process},
     shared::{LETTERS, NAMES, number_of},
@@ -250,6 +250,7 @@ impl World {
         let (client, number) = (asked.client, asked.number);
         let before = s2::look(self, asked);
         let count = latch::before(self, asked);
+        let free = permits::before(self, asked);
         self.trouble(asked, true);
         let (answer, hints) = asked.request.lock().execute(&self.server);
         self.trouble(asked, false);
@@ -286,6 +287,7 @@ impl World {
         }
         release::came_late(self, asked, stray);
         latch::executed(self, asked, count);
+        permits::executed(self, asked, free);
         s2::check(self, asked, before);
         for hint in hints {
             self.send_hint(hint);

@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use leasehold::sim::NoAnswer;
+use leasehold::{LockKind, sim::NoAnswer};
 
 use crate::{
     config::{MS, SECOND},
@@ -298,6 +298,8 @@ impl World {
         if self.healed_at.is_some() {
             return;
         }
+        // Of permits without leases nobody would learn of it.
+        let with_data = with_data || self.config.kind == LockKind::Semaphore;
         self.note(0, "fault: server restarted", || {
             let data = if with_data { "with" } else { "without" };
             format!("the server restarts {data} its data")

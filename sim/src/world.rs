@@ -20,7 +20,7 @@ use crate::{
     keys::Keyspace,
     panics,
     process::{Life, Process},
-    shared::{Breach, LETTERS, NAMES, Shared, World as SharedWorld},
+    shared::{Breach, LETTERS, NAMES, Shared, World as SharedWorld, number_of},
     states::Seen,
     tasks::{self, Task},
     wire::{Message, Outbox},
@@ -151,11 +151,12 @@ impl World {
         }
     }
 
-    /// The server's hold for one lease of one client.
+    /// The hold for one lease of one client.
     pub fn holder(&self, name: u8, letter: &str, lease: u64) -> Option<sim::Held> {
+        let out = (name, number_of(&LETTERS, letter), lease);
         let held = self.server.holders(NAMES[usize::from(name)]).into_iter();
         let mut held = held.filter(|held| *held.client == *letter && held.lease == lease);
-        held.next()
+        held.next().or_else(|| self.watch.out.get(&out).cloned())
     }
 
     pub fn at(&mut self, time: u64, event: Event) {

@@ -99,7 +99,6 @@ fn judge(path: String, ttl_ms: i64, names: &[String], ends: Ends, checker: &Chec
     // Neither has an end: the semaphore stays, and a permit's time is in the sorted set.
     let stays = names.iter().any(|name| match Kind::of(name) {
         Kind::Permit => path == *name || Kind::Permit.permits_out(name).as_ref() == Some(&path),
-        Kind::Semaphore => path == *name,
         _ => false,
     });
     let (kind, most) = if stays {
@@ -201,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_key_needs_a_name_and_an_end() {
-        let names = ["mutex:1", "permit:2", "semaphore:3", "latch:4"].map(str::to_owned);
+        let names = ["mutex:1", "permit:2", "latch:4"].map(str::to_owned);
         let mut checker = Checker::default();
         checker.doubtful.insert("latch:4:7:13".to_owned());
         checker.killed.insert(8);
@@ -220,8 +219,6 @@ mod tests {
             ("permit:2", -1, true),
             ("{permit:2}:timeout", -1, true),
             ("redisson_unlock_latch:{mutex:1}", 10, false),
-            ("semaphore:3", -1, true),
-            ("leasehold:{semaphore:3}:semaphore:out", 9_000, false),
             ("latch:4:7:12", -1, false),
             ("latch:4:7:13", -1, true),
             ("latch:4:8:12", -1, true),

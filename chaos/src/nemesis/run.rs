@@ -23,7 +23,6 @@ use crate::{
     clock::{millis, now},
     invariants::patience::{OpenAsk, Patience},
     kind,
-    operator::Operator,
     report::Report,
     worker::Job,
 };
@@ -50,8 +49,6 @@ pub(super) struct Run<'a> {
     pub(super) lives: Vec<usize>,
     pub(super) crashes: Vec<String>,
     pub(super) started: u64,
-    /// Until the calm is over.
-    operator: Option<Operator>,
     refused: BTreeSet<Fault>,
     swept: Instant,
     told: Instant,
@@ -74,7 +71,6 @@ impl<'a> Run<'a> {
         );
         let names = args.kinds.names(args.names);
         kind::prepare(&server, &names);
-        let operator = Some(Operator::start(&server.url(), &names));
         let debug = say(server.addr(), "DEBUG SLEEP 0").unwrap_or_default();
         let refused = (!debug.starts_with('+')).then_some(Fault::DebugSleep);
         let proxies = (0..args.processes)
@@ -103,7 +99,6 @@ impl<'a> Run<'a> {
             lives: Vec::new(),
             crashes: Vec::new(),
             started: now(),
-            operator,
             refused: refused.into_iter().collect(),
             swept: Instant::now(),
             told: Instant::now(),
@@ -225,7 +220,6 @@ impl<'a> Run<'a> {
             std::thread::sleep(TICK);
         }
         self.look();
-        self.operator = None;
     }
 
     pub(super) fn all_quiet(&self) -> bool {
@@ -250,9 +244,6 @@ impl<'a> Run<'a> {
                 worker.bury(&mut self.checker);
                 self.field.workers[index] = Some(self.new_life(index));
             }
-        }
-        if let Some(operator) = &self.operator {
-            operator.hears_of(&self.checker.gone);
         }
         let found = self.checker.hanging(now(), self.patience);
         for (process, number, ask) in found {

@@ -10,7 +10,6 @@ use crate::{
         leftovers::{self, Ends},
         overlap::Span,
     },
-    operator::take_back_now,
     ops::LONGEST_LEASE,
     report::{OverlapFound, Report},
 };
@@ -59,13 +58,6 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         .map(|channel| format!("a subscription to {channel:?} without a waiter"));
     report.leftovers.extend(listens);
     report.unrest(leftovers::unrest(&run.field.server));
-    let names = run.args.kinds.names(run.args.names);
-    let mut connection = run.field.server.connection();
-    let out = take_back_now(&mut connection, &names, &run.checker.gone);
-    let out = out.into_iter();
-    report
-        .leftovers
-        .extend(out.map(|out| format!("a permit of a client that lives and holds nothing: {out}")));
 }
 
 /// All processes have ended.
@@ -126,8 +118,6 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
         poll: Duration::from_secs(10),
     };
     let names = run.args.kinds.names(run.args.names);
-    // All clients are gone by now.
-    take_back_now(&mut server.connection(), &names, &run.checker.gone);
     report.keys(&leftovers::keys(server, &names, ends, &run.checker));
 }
 

@@ -241,14 +241,6 @@ pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
         Kind::Fair => {
             ask_or_run!(world, plan, rng, client.fair_mutex(name));
         }
-        Kind::Semaphore => {
-            let plan = Plan {
-                lease: Lease::OfTheClient, // which it has not
-                ..plan
-            };
-            let lock = client.semaphore(name);
-            ask_as_it_is!(world, plan, rng, lock, acquire);
-        }
         Kind::Latch => latch::one(world, &client, plan, rng).await,
         Kind::Rw if rng.u32(0..3) == 0 => {
             ask!(world, plan, rng, client.rw_lock(name), write);
@@ -363,7 +355,6 @@ pub(crate) async fn calm_lock(world: &World, client: usize, number: usize) -> Re
         Kind::Permit => calm(world, number, client.leased_semaphore(name).acquire()).await,
         Kind::Fair => calm(world, number, client.fair_mutex(name).lock()).await,
         Kind::Rw => calm(world, number, client.rw_lock(name).write()).await,
-        Kind::Semaphore => calm(world, number, client.semaphore(name).acquire()).await,
         Kind::Latch => latch::calm(world, &client, number).await,
     }
 }

@@ -68,7 +68,7 @@ fn part(client: &Client, name: &str) -> Part {
         Kind::Permit => client.leased_semaphore(name).part(1),
         Kind::Fair => (&client.fair_mutex(name)).into(),
         Kind::Rw => client.rw_lock(name).write_part(),
-        Kind::Semaphore | Kind::Latch => unreachable!("these have no leases"),
+        Kind::Latch => unreachable!("it has no lease"),
     }
 }
 

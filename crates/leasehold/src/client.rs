@@ -174,7 +174,7 @@ impl Client {
     ///
     /// What is no lock is not listed, and what cannot be told from data is not either:
     /// - a mutex, a fair one and a fenced one are told apart by who waits and by tokens; else each is a mutex, as a spin mutex always is;
-    /// - a semaphore is listed while permits are out or a client waits, as far as the server knows, and a latch while a client waits;
+    /// - a leased semaphore is listed while permits are out, and any semaphore or latch while a client waits, as far as the server knows;
     /// - another library's [`PlainMutex`] is listed if it has an end, and its value is like a token. So may be a session's.
     ///
     /// [`docs::keys`](crate::docs::keys) says what is taken for a lock, and which rights this needs.

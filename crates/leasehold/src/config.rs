@@ -56,9 +56,13 @@ pub(crate) const RENEWALS_PER_LEASE: u32 = 3;
 /// A fixed lease is looked at on the server at a third of its length, and at least this often.
 pub(crate) const VERIFY_EVERY_MOST: Duration = Duration::from_secs(10);
 
-/// How long the server remembers a hold, or a latch, of a kind that has no leases, after it heard of it last. Nothing is given
-/// back at its end: only copies of requests, and looks, depend on it.
-pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+/// How long a hold of a kind that has no leases is believed before it is looked at again, and how long a release is repeated that was
+/// not sent.
+pub(crate) const NO_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// How long the server keeps what became of a change of a number, so that a copy of the request finds it. A release that may have been
+/// carried out is repeated for half as long.
+pub(crate) const ANSWERS_KEPT: Duration = Duration::from_secs(60);
 
 /// Local waiters are warned about after this long behind a hold of their own process.
 pub(crate) const SELF_WAIT_WARNING: Duration = Duration::from_secs(5);

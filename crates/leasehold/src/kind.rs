@@ -62,7 +62,7 @@ impl LockKind {
         }
     }
 
-    /// Whether nothing frees a hold of a client that has died: the server knows a number and no end.
+    /// Whether the server knows a number and no holders: nothing frees what a client holds that has died.
     pub(crate) const fn never_ends(self) -> bool {
         matches!(self, LockKind::Semaphore)
     }

@@ -169,11 +169,6 @@ impl LockId {
         self.ours(Suffix::Grant(client))
     }
 
-    /// The holds of our clients, of a kind of which Redisson's keys tell no holders.
-    pub(crate) fn out_key(&self) -> Key<'_> {
-        self.ours(Suffix::Out)
-    }
-
     /// The terms under which our tasks wait, of a kind whose queue is Redisson's.
     pub(crate) fn places_key(&self) -> Key<'_> {
         self.ours(Suffix::Places)
@@ -238,7 +233,6 @@ enum Suffix<'a> {
     GonePrefix,
     Grant(&'a str),
     Free,
-    Out,
 }
 
 impl fmt::Display for Key<'_> {
@@ -282,7 +276,6 @@ impl fmt::Display for Key<'_> {
                 f.write_str(client)
             }
             Suffix::Free => f.write_str(FREE),
-            Suffix::Out => f.write_str(":out"),
         }
     }
 }

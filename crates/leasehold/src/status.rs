@@ -37,8 +37,7 @@ pub struct Status {
     /// The kind of lock that was looked at.
     pub kind: LockKind,
     /// The holders; none if it is free. The readers of one process are one holder. Of a leased semaphore at most 1000: those
-    /// whose leases end first. Of a semaphore without leases those of this library, for a day after they were heard of last: the
-    /// server does not know Redisson's. A latch has none.
+    /// whose leases end first. None of a semaphore without leases, whose holders the server does not know, and of a latch.
     pub holders: Vec<Holder>,
     /// How many permits are free; `None` for a kind that has none.
     pub available: Option<i64>,

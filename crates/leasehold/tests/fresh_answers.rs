@@ -131,7 +131,7 @@ async fn a_name_whose_lease_has_ended_here_is_asked_for() {
 #[tokio::test]
 async fn a_lock_that_its_own_client_takes_by_force_goes_to_the_next_waiter_at_once() {
     for world in World::all() {
-        for row in ROWS {
+        for row in ROWS.into_iter().filter(|row| row.has_lease()) {
             let client = world.client().await;
             let name = format!("{row:?}");
             row.prepare(&client, &name).await;

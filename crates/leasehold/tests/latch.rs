@@ -370,6 +370,9 @@ async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
         leased.try_set_permits(2).await.unwrap();
         let leased = leased.acquire().await.unwrap();
         for kind in ["mutex", "semaphore", "leased_semaphore"] {
+            if kind == "semaphore" && matches!(world, World::Server(_)) {
+                continue; // there it is a number, as a count is
+            }
             let latch = client.latch(kind);
             for error in [
                 latch.wait().await.unwrap_err(),

@@ -21,6 +21,7 @@ macro_rules! script {
         concat!(
             include_str!("../src/backend/redis/scripts/refuse.lua"),
             include_str!("../src/backend/redis/scripts/waiting.lua"),
+            include_str!("../src/backend/redis/scripts/number/number.lua"),
             include_str!("../src/backend/redis/scripts/leased_semaphore/pool.lua"),
             include_str!(concat!(
                 "../src/backend/redis/scripts/leased_semaphore/",

@@ -304,7 +304,8 @@ async fn refusals(lock: &AnyLock) -> Vec<leasehold::Error> {
 async fn a_name_of_another_kind_is_refused_in_the_words_of_both() {
     for world in World::all() {
         let (one, other) = (world.client().await, world.client().await);
-        for there in ROWS {
+        // A number tells nothing of its kind.
+        for there in ROWS.into_iter().filter(|row| row.has_lease()) {
             for asked in ROWS {
                 if kind(there) == kind(asked) {
                     continue;

@@ -194,7 +194,7 @@ async fn no_update_is_lost_under_a_semaphore_of_one_between_two_processes_of_eac
 }
 
 #[tokio::test]
-async fn permits_of_a_killed_jvm_are_lost_and_those_of_ours_are_known() {
+async fn permits_of_a_killed_jvm_are_lost_and_so_are_those_of_ours() {
     for server in servers() {
         let (_, semaphore) = semaphore(&server).await;
         let mut java = Redisson::start(&server, LEASE).await;
@@ -206,9 +206,6 @@ async fn permits_of_a_killed_jvm_are_lost_and_those_of_ours_are_known() {
         let wait = Duration::from_millis(300);
         let none = semaphore.try_acquire_many_for(2, wait).await.unwrap();
         assert!(none.is_none());
-        assert!(semaphore.force_unlock().await.unwrap());
-        let free = semaphore.available_permits().await.unwrap();
-        assert_eq!(free, 2, "the JVM's is not known");
-        assert_eq!(semaphore.add_permits(1).await.unwrap(), 3, "by hand");
+        assert_eq!(semaphore.add_permits(2).await.unwrap(), 3, "by hand");
     }
 }

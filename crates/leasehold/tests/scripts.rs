@@ -68,6 +68,7 @@ fn is_shared(path: &Path) -> bool {
         "tokens.lua",
         "fence.lua",
         "line.lua",
+        "queue.lua",
     ]
     .iter()
     .any(|shared| path.ends_with(shared))
@@ -77,7 +78,11 @@ fn is_shared(path: &Path) -> bool {
 fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
     let mut functions: Vec<String> = Vec::new();
     for (shared, text) in scripts() {
-        let of_all = ["scripts/waiting.lua", "scripts/refuse.lua"];
+        let of_all = [
+            "scripts/waiting.lua",
+            "scripts/refuse.lua",
+            "number/number.lua",
+        ];
         if is_shared(&shared)
             && (shared.parent() == path.parent()
                 || of_all.iter().any(|of_all| shared.ends_with(of_all)))

@@ -36,7 +36,7 @@ pub fn orphans(world: &mut World) {
     let now = world.now;
     let mut shared = world.shared.lock();
     let mut found = BTreeMap::new();
-    for held in world.server.snapshot().held {
+    for held in world.held() {
         let client = client_of(&held.client);
         let owned = shared
             .guards

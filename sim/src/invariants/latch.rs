@@ -20,7 +20,11 @@ fn is_about(world: &World) -> bool {
 pub fn before(world: &World, asked: &Asked) -> Option<i64> {
     let (name, _) = *asked.about.first()?;
     let counts = is_about(world) && asked.kind == Kind::Permits;
-    counts.then(|| world.server.count(NAMES[usize::from(name)]))
+    counts.then(|| {
+        world
+            .server
+            .number(LockKind::Latch, NAMES[usize::from(name)])
+    })
 }
 
 /// It has been carried out.
@@ -29,7 +33,9 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
         return;
     };
     let id = (asked.client, number);
-    let after = world.server.count(NAMES[usize::from(name)]);
+    let after = world
+        .server
+        .number(LockKind::Latch, NAMES[usize::from(name)]);
     if before == after || world.watch.outlived.contains(&id) {
         return;
     }
@@ -53,7 +59,7 @@ pub fn check(world: &mut World) {
     let mut shared = world.shared.lock();
     let names = usize::from(world.config.names);
     for (name, called) in NAMES.iter().enumerate().take(names) {
-        if world.server.count(called) == 0 {
+        if world.server.number(LockKind::Latch, called) == 0 {
             shared.zero_at[name] = now;
             let since = &mut world.watch.zero_since[name];
             *since = since.or(Some(now));
@@ -70,7 +76,7 @@ pub fn open(world: &mut World) {
     }
     for name in 0..world.config.names {
         let called = NAMES[usize::from(name)];
-        if world.server.count(called) > 0 {
+        if world.server.number(LockKind::Latch, called) > 0 {
             for hint in world.server.open(called) {
                 world.send_hint(hint);
             }

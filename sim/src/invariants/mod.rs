@@ -10,6 +10,7 @@ pub mod l3;
 pub mod l4;
 pub mod latch;
 pub mod order;
+pub mod permits;
 pub mod release;
 pub mod run;
 pub mod s1;
@@ -86,6 +87,8 @@ pub struct Watch {
     pub renewed: BTreeSet<(u8, u64)>,
     /// Leases that were left to expire, and until when the server had them: client, lease id.
     pub detached: BTreeMap<(u8, u64), u64>,
+    /// The permits without leases that are out: name, client, lease id.
+    pub out: BTreeMap<(u8, u8, u64), Held>,
     /// Requests that have changed the count of a latch, and when: client, number.
     pub counted: BTreeMap<(u8, u64), u64>,
     /// Since when the count of a latch is zero, by name.
@@ -121,6 +124,7 @@ impl Watch {
             free: BTreeMap::new(),
             renewed: BTreeSet::new(),
             detached: BTreeMap::new(),
+            out: BTreeMap::new(),
             counted: BTreeMap::new(),
             zero_since: vec![None; names],
             forgot_at: 0,
@@ -304,7 +308,7 @@ impl World {
         if self.config.kind != LockKind::Semaphore {
             return;
         }
-        for held in self.server.snapshot().held {
+        for held in self.held() {
             let id = (number_of(&LETTERS, &held.client), held.lease);
             let is_dead = self.processes[usize::from(id.0)].life == Life::Dead;
             let is_detached = self.shared.lock().detached.contains_key(&id);
@@ -315,6 +319,9 @@ impl World {
                 let is_its = |guard: &Visible| (guard.client, guard.probe.lease()) == id;
                 shared.guards.retain(|guard| !is_its(guard));
                 drop(shared);
+                self.watch
+                    .out
+                    .remove(&(number_of(&NAMES, &held.name), id.0, id.1));
                 for hint in self.server.give_back(&held) {
                     self.send_hint(hint);
                 }

@@ -88,7 +88,7 @@ enum Left {
 }
 
 fn left(lock: &Status) -> Left {
-    if lock.holders.is_empty() || lock.kind == LockKind::Semaphore {
+    if lock.holders.is_empty() {
         return Left::NoLease;
     }
     let all = lock.holders.iter().map(|holder| holder.remaining);

@@ -158,11 +158,7 @@ fn picture(status: &Status, now: SystemTime) -> String {
                 &format!("{} ago at most, {}", human(ago), at(since)),
             );
         }
-        if status.kind == LockKind::Semaphore {
-            row("lease", without_lease(holder.connected));
-        } else {
-            row("lease", &lease(holder));
-        }
+        row("lease", &lease(holder));
         if holder.holds > 1 {
             let times = match holder.access {
                 Access::Shared => format!("by {} readers of this process", holder.holds),
@@ -231,13 +227,6 @@ fn lease(holder: &Holder) -> String {
         ),
         (Some(left), _) => format!("ends in {} unless it is renewed", human(left)),
         (None, _) => "has no end: a holder that crashed would keep it for ever".to_owned(),
-    }
-}
-
-fn without_lease(connected: Option<bool>) -> &'static str {
-    match connected {
-        Some(false) => "has none: its client is not connected, and keeps its permits",
-        _ => "has none: a holder that crashed keeps its permits",
     }
 }
 

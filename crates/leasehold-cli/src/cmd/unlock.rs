@@ -35,6 +35,16 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             ),
         ));
     }
+    if kind == Kind::Semaphore {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "{:?} is a semaphore without leases, whose holders the server does not know; add the permits of one that is dead to its number, \
+                 with INCRBY or `add_permits`",
+                args.name
+            ),
+        ));
+    }
     let unlocked = kind.force_unlock(&client, &args.name).await?;
     if args.json {
         output::answer(&json!({

@@ -173,6 +173,8 @@ pub(crate) struct Release {
     pub(crate) lease: LeaseId,
     /// If other tasks of this client wait: how the client goes on.
     pub(crate) next: Option<Next>,
+    /// The client was told that the lease id holds it. (Only a kind whose server keeps no holders asks.)
+    pub(crate) held: bool,
     /// Leave a tombstone for this long: a copy of a request for this lease id may still be under way (B4).
     pub(crate) tombstone_ms: Option<u64>,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.

@@ -194,6 +194,7 @@ impl Hold {
             access: state.spec.access,
             lease: self.lease,
             lease_ms: millis(state.longest.get()),
+            held: true,
             copies: self.copies,
         }
     }
@@ -203,11 +204,11 @@ impl Hold {
         self.state.lock().longest.get()
     }
 
-    /// A lease of this length names its holder also after a crash. One that never ends has no name to keep for so long.
+    /// A lease of this length names its holder also after a crash. Where the server knows no holder there is none to name.
     fn needs_label(&self, lease: Duration) {
-        let never_ends = self.queue.id.kind.never_ends();
-        let lease = if never_ends { Duration::ZERO } else { lease };
-        self.core.watchdog.needs_label(lease);
+        if !self.queue.id.kind.never_ends() {
+            self.core.watchdog.needs_label(lease);
+        }
     }
 
     /// The server is about to be asked for a lease of this length.

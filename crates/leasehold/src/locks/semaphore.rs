@@ -12,7 +12,7 @@ use super::handle::{Handle, at_most, never_busy, so_many};
 use crate::{
     Error, Handoff, SemaphoreGuard, Status,
     backend::Permits,
-    config::REMEMBERED,
+    config::NO_LEASE,
     engine::core::Core,
     engine::queue::Patience,
     kind::{Access, LockKind},
@@ -21,9 +21,9 @@ use crate::{
 /// A number of permits under one name, held without a lease, shared with Redisson's `RSemaphore` of the same name.
 ///
 /// **A crash loses permits.** The server knows how many are free, and no holder and no end: a process that dies keeps its permits
-/// for ever. [`LeasedSemaphore`](crate::LeasedSemaphore) gives them back when a lease ends; take this kind only to share
-/// a name with `RSemaphore`, or if processes do not die. [`status`](Semaphore::status) lists the holders of this library, those that
-/// are dead too; [`force_unlock`](Semaphore::force_unlock) and [`add_permits`](Semaphore::add_permits) repair the number.
+/// for ever, and no client can see that it does. [`add_permits`](Semaphore::add_permits) gives them back by hand.
+/// [`LeasedSemaphore`](crate::LeasedSemaphore) gives them back when a lease ends. Take this kind only to share a name with
+/// `RSemaphore`, or if processes do not die.
 ///
 /// A handle: cheap to clone, no I/O until it is used. A semaphore has no permits until a client sets them. Say how many
 /// with [`permits`](Semaphore::permits) in each program.
@@ -36,14 +36,15 @@ use crate::{
 ///
 /// # What a guard means here
 ///
-/// A dropped guard gives its permits back, in the background and until the server has confirmed it. **A process that ends before
-/// that loses the permits, as a crash does.** The return of `main` waits for it, a hundred milliseconds at most; `process::exit` and
-/// some others do not ([`Guard`](crate::Guard#at-the-end-of-a-program)). Nothing is renewed and
-/// no time ends a hold; [`is_valid`](crate::Guard::is_valid) is true until its permits are known to be gone (unlocked by force, or
-/// the client was shut down). The server remembers a hold for a day after it heard of it last, so that no repeated request
-/// counts twice (for copies that the network makes see [`may_duplicate`](crate::ClientBuilder::may_duplicate)); each client tells it again three times a day. A client that cannot reach its server for a whole day loses
-/// its guards, and their permits are lost with them. So `free_within` of an error or a release without an answer is about a day:
-/// until then it is repeated, and after it nothing comes back by itself.
+/// A dropped guard gives its permits back, in the background. **A process that ends before the server has confirmed it loses the
+/// permits, as a crash does.** The return of `main` waits for it, a hundred milliseconds at most; `process::exit` and
+/// some others do not ([`Guard`](crate::Guard#at-the-end-of-a-program)). Nothing is renewed and no time ends a hold:
+/// [`is_valid`](crate::Guard::is_valid) is true until the client is shut down, and [`verify`](crate::Guard::verify) asks no server,
+/// since none knows who holds. So a guard learns neither of a restart that forgot the semaphore nor of its deletion.
+///
+/// The server keeps what became of each request for a minute, so that no repeated request counts twice. A request that had no answer
+/// is repeated for half of that. If there is none by then, its permits may be lost. One that was not sent, because there is no
+/// connection, is repeated for a day.
 ///
 /// # Order
 ///
@@ -75,7 +76,7 @@ impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Semaphore {
         let handle = Handle::new(core, LockKind::Semaphore, name);
         Semaphore {
-            handle: handle.with(|settings| settings.lease = REMEMBERED),
+            handle: handle.with(|settings| settings.lease = NO_LEASE),
         }
     }
 
@@ -93,11 +94,10 @@ impl Semaphore {
 
     /// The same semaphore with this many permits, where no client has set how many there are.
     ///
-    /// Each request for a permit says the number to the server, so it is also set after a restart that forgot it. A
-    /// guard from before learns of that restart at [`verify`](crate::Guard::verify), or at its next renewal, three times a day:
-    /// until then there may be more guards than permits. Where there is a number already, nothing is changed. 1 to 2147483647.
+    /// Each request for a permit says the number to the server, so it is also set after a restart that forgot it. Guards from before come on
+    /// top, and each adds its permits when it is dropped. Where there is a number already, nothing is changed. 1 to 2147483647.
     ///
-    /// The server does not know how many permits Redisson's clients have taken. So there is no `permits_exactly`, as
+    /// The server does not know how many permits have been taken. So there is no `permits_exactly`, as
     /// [`LeasedSemaphore`](crate::LeasedSemaphore::permits_exactly) has: change the number with
     /// [`add_permits`](Semaphore::add_permits).
     ///
@@ -223,7 +223,7 @@ impl Semaphore {
 
     /// Sets how many permits there are, unless that was done before. `false` if so.
     ///
-    /// Permits that holders of this library still have, of a semaphore that was deleted meanwhile, count among them.
+    /// Permits that are out, of a semaphore that was deleted meanwhile, come on top of them.
     ///
     /// # Errors
     /// The name is not valid, or the server gives no usable answer: it may have set them.
@@ -238,11 +238,7 @@ impl Semaphore {
         Ok(self.change(step, "set the permits of").await? == 1)
     }
 
-    /// Sets how many permits there are: those that are free, and those that clients of this library hold. If fewer than these hold, none
-    /// is free until enough have come back.
-    ///
-    /// The server does not know how many Redisson's clients hold. They come on top: beside Redisson say
-    /// [`add_permits`](Semaphore::add_permits).
+    /// Adds permits; takes some away, if the number is negative. How many are free then.
     ///
     /// # Errors
     /// As [`try_set_permits`](Semaphore::try_set_permits).
@@ -259,31 +255,15 @@ impl Semaphore {
     ///
     /// let semaphore = client.semaphore("mailers").handoff(Handoff::off());
     /// assert!(semaphore.try_set_permits(2).await?); // only by the first who asks
-    /// semaphore.set_permits(3).await?;
-    /// let one = semaphore.acquire().await?;
     /// let two = semaphore.acquire_many(2).await?;
     /// assert_eq!((semaphore.name(), two.permits()), ("mailers", 2));
     /// assert!(semaphore.try_acquire().await?.is_none());
     /// assert!(semaphore.try_acquire_for(Duration::from_millis(10)).await?.is_none());
     /// assert!(semaphore.try_acquire_many_for(2, Duration::from_millis(10)).await?.is_none());
-    /// assert_eq!(semaphore.status().await?.holders.len(), 2);
     /// assert_eq!(semaphore.add_permits(1).await?, 1);
-    /// assert!(semaphore.force_unlock().await?); // takes back those that are out
-    /// # drop((one, two));
+    /// assert_eq!(semaphore.status().await?.available, Some(1));
     /// # Ok(()) }
     /// ```
-    pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
-        let step = Permits::Set(permits);
-        self.change(step, "set the permits of").await.map(drop)
-    }
-
-    /// Adds permits; takes some away, if the number is negative. How many are free then.
-    ///
-    /// # Errors
-    /// As [`try_set_permits`](Semaphore::try_set_permits).
-    ///
-    /// # Cancel safety
-    /// As [`try_set_permits`](Semaphore::try_set_permits).
     ///
     /// # Source
     /// Redisson `RSemaphore#addPermits`. Where we differ: an end of the semaphore (`expire`) stays.
@@ -323,7 +303,7 @@ impl Semaphore {
         core.permits(id, step, "count the permits of").await
     }
 
-    /// The holders of this library, those whose process has died included, and how many permits are free.
+    /// How many permits are free, and how many clients wait. The server knows no holders.
     ///
     /// # Errors
     /// The name is not valid, or the server does not answer. It only reads.
@@ -332,22 +312,6 @@ impl Semaphore {
     /// Cancel safe.
     pub async fn status(&self) -> Result<Status, Error> {
         self.handle.status().await
-    }
-
-    /// Takes their permits from all holders of this library, dead or alive, and gives them back. `false` if there was none.
-    ///
-    /// Make sure that the holders are dead first. A live one believes that it holds its permits until it
-    /// [verifies](crate::Guard::verify) its guard, or its client looks, three times a day; and a release hands them to the next task of
-    /// the same client that waits, without asking the server. So until each client that held permits has looked, or is shut
-    /// down, more may be at work than there are permits. Permits of Redisson's holders stay where they are.
-    ///
-    /// # Errors
-    /// The name is not valid, or the server does not answer: it may have given them back.
-    ///
-    /// # Cancel safety
-    /// Dropping it does not take the request back.
-    pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.handle.force_unlock().await
     }
 
     async fn change(&self, step: Permits, doing: &'static str) -> Result<i64, Error> {

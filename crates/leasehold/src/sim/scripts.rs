@@ -335,8 +335,7 @@ impl Scripts {
     }
 
     /// What must be the same in both. The words of an error differ; so do the owner fields of permits. How many others listen depends on
-    /// whether the own subscription, which is under way, is counted. A lease in its last millisecond has nothing left to extend. Permits
-    /// that have no end are remembered for as long as is asked.
+    /// whether the own subscription, which is under way, is counted. A lease in its last millisecond has nothing left to extend.
     fn comparable(&self, kind: Kind, answer: &str) -> String {
         match kind {
             _ if answer.starts_with("Err(") => "Err".to_owned(),
@@ -345,9 +344,6 @@ impl Scripts {
                 Some((freed, _)) => freed.to_owned(),
                 None => answer.to_owned(),
             },
-            Kind::Extend if self.knows_of(LockKind::Semaphore) => {
-                answer.split('(').take(2).collect()
-            }
             Kind::Extend => answer.replace("Some(0ns)", "None"),
             _ => answer.to_owned(),
         }

@@ -311,7 +311,7 @@ impl AnyLock {
             AnyLock::Plain(lock) => lock.force_unlock().await,
             AnyLock::Spin(lock) => lock.force_unlock().await,
             AnyLock::Multi(lock, _) => lock.force_unlock().await,
-            AnyLock::Count(lock) => lock.force_unlock().await,
+            AnyLock::Count(_) => Ok(false), // the server knows no holders
             AnyLock::Fair(lock) => lock.force_unlock().await,
         }
     }

@@ -59,7 +59,7 @@ struct WrongKind {
 #[derive(Default)]
 pub(crate) struct Store {
     pub(super) held: BTreeMap<LockId, Vec<StoredHold>>,
-    /// How many permits there are in all, by semaphore; the count, by latch.
+    /// How many permits there are, by semaphore: in all, or without leases those that are free; the count, by latch.
     pub(super) permits: HashMap<LockId, i64>,
     queues: BTreeMap<LockId, Waiting>,
     pub(super) listeners: HashMap<LockId, Vec<Listener>>,
@@ -89,14 +89,8 @@ impl Store {
     pub(crate) fn set_clock(&mut self, now: Duration) {
         self.clock = now + self.ahead;
         let now = self.clock;
-        self.held.retain(|id, held| {
-            held.retain(|held| {
-                let lasts = held.ends > now;
-                if !lasts && id.kind.never_ends() {
-                    numbers::is_gone(&mut self.permits, id, held);
-                }
-                lasts
-            });
+        self.held.retain(|_, held| {
+            held.retain(|held| held.ends > now);
             !held.is_empty()
         });
         self.done.retain(|_, (_, until)| *until > now);
@@ -180,6 +174,9 @@ impl Store {
 
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
         let (id, now) = (&step.id, self.clock);
+        if id.kind.never_ends() {
+            return self.take(client, step);
+        }
         // In this order (B3, B4): it holds; it was given up; the lock can be had; its place.
         if let Some(held) = self.ours(client, id, step.lease) {
             if held.access != step.access {
@@ -235,18 +232,25 @@ impl Store {
                 held.ends = held.ends.max(ends);
                 Renewal::Extended
             }
+            None if renew.id.kind.never_ends() => Renewal::Extended,
             None => Renewal::Lost,
         }
     }
 
     pub(crate) fn extend(&mut self, client: &Arc<str>, step: &Extend) -> Option<Duration> {
         let now = self.clock;
+        if step.id.kind.never_ends() {
+            return Some(Duration::from_millis(step.lease_ms));
+        }
         let held = self.ours(client, &step.id, step.lease)?;
         held.ends = held.ends.max(now + Duration::from_millis(step.lease_ms));
         Some(held.ends.saturating_sub(now))
     }
 
     pub(crate) fn count(&mut self, client: &Arc<str>, step: &Count) -> Counted {
+        if step.id.kind.never_ends() {
+            return Counted::Written;
+        }
         let Some(held) = self.ours(client, &step.id, step.lease) else {
             return Counted::NotOurs;
         };
@@ -265,7 +269,7 @@ impl Store {
             owner: rules(id.kind).owner(&held.client, held.access, held.lease),
             access: held.access,
             holds: held.holds.into(),
-            ttl: (!id.kind.never_ends()).then(|| held.ends.saturating_sub(self.clock)),
+            ttl: Some(held.ends.saturating_sub(self.clock)),
             client: self.known(&held.client),
         });
         let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);

@@ -328,6 +328,7 @@ impl Looker {
             access: held.access,
             lease: held.lease.into(),
             next: None,
+            held: true,
             tombstone_ms: None,
             listening: false,
         };

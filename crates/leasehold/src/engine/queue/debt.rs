@@ -6,6 +6,8 @@ use super::pauses::Pauses;
 use crate::{
     backend::{Failure, Release},
     callout,
+    clock::Tick,
+    config::ANSWERS_KEPT,
     engine::core::Core,
     engine::lease,
     kind::Access,
@@ -19,6 +21,8 @@ pub(crate) struct Debt {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
+    /// The server has said that it holds.
+    pub(crate) held: bool,
     /// A copy of a request that could take the name may still be under way: leave a tombstone (B4).
     pub(crate) copies: bool,
 }
@@ -31,6 +35,7 @@ impl Debt {
             access: self.access,
             lease: self.lease,
             next: None,
+            held: self.held,
             tombstone_ms: self.copies.then(|| core.tombstone_ms()),
             listening,
         }
@@ -62,6 +67,12 @@ pub(super) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
     });
 }
 
+/// Whether the server may have forgotten by now a release that was first sent after `began`: of a kind of which it keeps no holders, a copy
+/// would give back more than there is.
+pub(super) fn is_forgotten(core: &Core, id: &LockId, began: Tick) -> bool {
+    id.kind.never_ends() && core.clock.now().since(began) > ANSWERS_KEPT / 2
+}
+
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
 pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
@@ -73,6 +84,9 @@ pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
     let mut debt = debt;
     let mut pauses = Pauses::default();
     loop {
+        if debt.held && debt.copies && is_forgotten(&core, &id, began) {
+            return;
+        }
         let release = debt.release(&core, &id, core.queues.is_listening(&id));
         let Err(failure) = core.backend.release(release).await else {
             return;

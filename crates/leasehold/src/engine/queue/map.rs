@@ -270,6 +270,7 @@ impl Queues {
                         access: grant.access,
                         lease: grant.lease,
                         lease_ms: grant.lease_ms,
+                        held: true,
                         copies: false,
                     };
                     abandon(core, id, debt);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Life, Locked, Pauses, Phase, Spec, abandon,
-    debt::left_to_expire,
+    debt::{is_forgotten, left_to_expire},
     downgrade::{Downgrading, begin_downgrade},
     driver::Start,
     enter::write_count_in_background,
@@ -159,6 +159,12 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     Some((ticket.lease(), stays))
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server may have forgotten a release that had no answer, and a copy would give back more than there is"
+)]
+struct Forgotten;
+
 /// A release on its way to the server.
 pub(crate) struct Releasing {
     hold: Arc<Hold>,
@@ -275,6 +281,9 @@ impl Releasing {
     /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
         let sent = self.hold.core.clock.now();
+        if self.silent && is_forgotten(&self.hold.core, &self.hold.queue.id, self.began) {
+            return Err(Failure::Rejected(Arc::new(Forgotten)));
+        }
         let step = self.step(sent);
         let queued = step.next.is_some_and(|next| next.place.is_some());
         match self.hold.core.backend.release(step).await {
@@ -319,6 +328,7 @@ impl Releasing {
             access: debt.access,
             lease: debt.lease,
             next,
+            held: true,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
             listening,
         }

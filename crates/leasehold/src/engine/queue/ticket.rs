@@ -145,6 +145,7 @@ impl Ticket {
             access: self.terms.access,
             lease: self.lease,
             lease_ms: self.terms.lease_ms,
+            held: false,
             copies: self.copies,
         })
     }

@@ -7,7 +7,6 @@ pub(super) mod leased_semaphore;
 mod mutex;
 mod plain_mutex;
 mod rw_lock;
-mod semaphore;
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,10 +37,11 @@ pub(super) fn rules(kind: LockKind) -> &'static dyn Rules {
         LockKind::Mutex | LockKind::SpinMutex => &mutex::MutexRules,
         LockKind::FencedMutex => &fenced_mutex::FencedMutexRules,
         LockKind::RwLock => &rw_lock::RwLockRules,
-        LockKind::LeasedSemaphore => &leased_semaphore::LeasedSemaphoreRules,
         LockKind::PlainMutex => &plain_mutex::PlainMutexRules,
-        // A latch is never held.
-        LockKind::Semaphore | LockKind::Latch => &semaphore::SemaphoreRules,
+        // No holds are kept of the other two (`store/numbers.rs`).
+        LockKind::LeasedSemaphore | LockKind::Semaphore | LockKind::Latch => {
+            &leased_semaphore::LeasedSemaphoreRules
+        }
         LockKind::FairMutex => &fair_mutex::FairMutexRules,
     }
 }

@@ -117,10 +117,10 @@ impl MemoryServer {
         })
     }
 
-    /// The count of a latch.
+    /// The count of a latch; how many permits are free of a semaphore without leases.
     #[doc(hidden)]
-    pub fn count(&self, name: &str) -> i64 {
-        let id = number_at(LockKind::Latch, name);
+    pub fn number(&self, kind: LockKind, name: &str) -> i64 {
+        let id = number_at(kind, name);
         id.map_or(0, |id| match self.scripts() {
             Some(scripts) => scripts.number(&id),
             None => self.0.store.lock().count_of(&id),

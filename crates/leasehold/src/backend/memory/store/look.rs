@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store, StoredHold};
 use crate::{
-    backend::WakeUp,
+    backend::{Release, WakeUp},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -147,8 +147,16 @@ impl Store {
     }
 
     pub(crate) fn give_back(&mut self, id: &LockId, held: &Held) {
-        self.drop_hold(&held.client, id, LeaseId::from(held.lease));
-        self.tell_all(id);
+        let release = Release {
+            id: id.clone(),
+            access: held.access,
+            lease: LeaseId::from(held.lease),
+            next: None,
+            held: true,
+            tombstone_ms: None,
+            listening: false,
+        };
+        self.release(&held.client, &release);
     }
 
     /// The client's connection for wake-ups is gone.

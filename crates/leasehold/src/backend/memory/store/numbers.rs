@@ -1,13 +1,18 @@
-//! Numbers in memory: the permits of semaphores, and the counts of latches. `scripts/{leased_semaphore,semaphore}/permits.lua` and
-//! `scripts/latch/step.lua`, in Rust.
+//! Numbers in memory: the permits of semaphores, and the counts of latches. `scripts/semaphore/`,
+//! `scripts/leased_semaphore/permits.lua` and `scripts/latch/step.lua`, in Rust.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use super::{Store, StoredHold};
+use super::Store;
 use crate::{
-    backend::{Once, Permits, memory::kinds::leased_semaphore::taken},
-    kind::LockKind,
+    backend::{
+        Acquire, Acquired, Once, Permits, Release, ReleaseReply, fenced::Tokens,
+        memory::kinds::leased_semaphore::taken,
+    },
+    config::ANSWERS_KEPT,
+    kind::{Access, LockKind},
     name::LockId,
+    owner::LeaseId,
 };
 
 pub(super) fn is_number(kind: LockKind) -> bool {
@@ -17,10 +22,14 @@ pub(super) fn is_number(kind: LockKind) -> bool {
     )
 }
 
-/// A hold is forgotten whose permits never come back.
-pub(super) fn is_gone(permits: &mut HashMap<LockId, i64>, id: &LockId, held: &StoredHold) {
-    if let Some(permits) = permits.get_mut(id) {
-        *permits -= taken(std::slice::from_ref(held));
+/// What became of a lease id of a semaphore without leases.
+const TAKEN: i64 = 1;
+const GIVEN: i64 = 0;
+
+fn count(access: Access) -> i64 {
+    match access {
+        Access::Permits(count) => count.into(),
+        _ => 1,
     }
 }
 
@@ -40,19 +49,76 @@ impl Store {
         if matches!(step, Permits::Available) {
             return self.available(id);
         }
-        let key = (Arc::clone(client), once.number);
-        let until = self.clock + Duration::from_millis(once.keep_ms);
-        if let Some((answer, end)) = self.done.get_mut(&key) {
-            // A request that was sent again may be late itself.
-            *end = until;
-            return *answer;
+        let kept = Duration::from_millis(once.keep_ms);
+        if let Some(answer) = self.told_before(client, once.number, kept) {
+            return answer;
         }
         let answer = self.change(id, step);
         // The leased semaphore is told once, and keeps no answers.
         if id.kind != LockKind::LeasedSemaphore {
-            self.done.insert(key, (answer, until));
+            self.keep_answer(client, once.number, answer, kept);
         }
         answer
+    }
+
+    fn told_before(&mut self, client: &Arc<str>, change: LeaseId, kept: Duration) -> Option<i64> {
+        let told = self.done.get_mut(&(Arc::clone(client), change))?;
+        // A request that was sent again may be late itself.
+        told.1 = self.clock + kept;
+        Some(told.0)
+    }
+
+    fn keep_answer(&mut self, client: &Arc<str>, change: LeaseId, answer: i64, kept: Duration) {
+        let until = self.clock + kept;
+        self.done
+            .insert((Arc::clone(client), change), (answer, until));
+    }
+
+    /// Of a semaphore without leases.
+    pub(super) fn take(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
+        let id = &step.id;
+        let granted = Acquired::Granted {
+            remaining: Duration::from_millis(step.lease_ms),
+            tokens: Tokens::NONE,
+        };
+        match self.told_before(client, step.lease, ANSWERS_KEPT) {
+            Some(TAKEN) => return granted,
+            Some(_) => return Acquired::GivenUp,
+            None => {}
+        }
+        if let Some(permits) = step.permits {
+            self.provide(id, permits);
+        }
+        let Some(free) = self.permits.get_mut(id) else {
+            return Acquired::Unset;
+        };
+        if *free < count(step.access) {
+            return Acquired::Held {
+                ttl: None,
+                silent: false,
+            };
+        }
+        *free -= count(step.access);
+        self.keep_answer(client, step.lease, TAKEN, ANSWERS_KEPT);
+        granted
+    }
+
+    /// Of a semaphore without leases.
+    pub(super) fn give(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
+        let id = &step.id;
+        let told = self.told_before(client, step.lease, ANSWERS_KEPT);
+        self.keep_answer(client, step.lease, GIVEN, ANSWERS_KEPT);
+        if !told.map_or(step.held, |told| told == TAKEN) {
+            return ReleaseReply::NotOurs;
+        }
+        // A number is made by no release.
+        if let Some(free) = self.permits.get_mut(id) {
+            *free += count(step.access);
+            self.tell_all(id);
+        }
+        let others = self.subscribers(id).len();
+        let others = others.saturating_sub(usize::from(step.listening)) as u64;
+        ReleaseReply::Freed { others }
     }
 
     /// An acquisition says how many there are from now on.

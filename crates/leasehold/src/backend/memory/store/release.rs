@@ -11,6 +11,9 @@ use crate::{
 impl Store {
     pub(crate) fn release(&mut self, client: &Arc<str>, step: &Release) -> ReleaseReply {
         let (id, now) = (&step.id, self.clock);
+        if id.kind.never_ends() {
+            return self.give(client, step);
+        }
         if let Some(ms) = step.tombstone_ms {
             let until = now + Duration::from_millis(ms);
             self.gone.insert((Arc::clone(client), step.lease), until);

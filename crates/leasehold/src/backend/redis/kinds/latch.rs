@@ -17,8 +17,8 @@ use crate::{
     name::{LockId, Name},
 };
 
-static STEP: Lazy = script!("refuse", "latch/number", "latch/step");
-static INSPECT: Lazy = script!("refuse", "latch/number", "latch/inspect");
+static STEP: Lazy = script!("refuse", "number/number", "latch/step");
+pub(super) static INSPECT: Lazy = script!("refuse", "number/number", "number/inspect");
 
 pub(super) struct LatchWire;
 
@@ -86,10 +86,15 @@ impl Wire for LatchWire {
     }
 
     fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
-        let call = Call::new(&INSPECT, 1, 1, size_hint(&id.name, 2))
+        let call = Call::new(&INSPECT, 1, 2, size_hint(&id.name, 2))
             .arg(id.name.wire())
-            .arg(channel(&id.name));
-        caller.inspect(call, inspection)
+            .arg(channel(&id.name))
+            .arg("latch");
+        caller.inspect(call, |reply| {
+            let found = inspection(reply)?;
+            let available = found.available.map(|count| count.max(0));
+            Some(Inspection { available, ..found })
+        })
     }
 
     /// It has no holders; its end is [`Permits::Delete`].
@@ -108,7 +113,8 @@ impl Wire for LatchWire {
     }
 }
 
-fn inspection(reply: &Value) -> Option<Inspection> {
+/// Of a number that tells no holders.
+pub(super) fn inspection(reply: &Value) -> Option<Inspection> {
     let (count, listeners) = pair(reply)?;
     Some(Inspection {
         listeners: u64::try_from(listeners).unwrap_or(0),

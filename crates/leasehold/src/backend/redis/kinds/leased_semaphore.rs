@@ -19,34 +19,26 @@ use crate::{
     owner::LeaseId,
 };
 
-static ACQUIRE: Lazy = script!(
-    "refuse",
-    "leased_semaphore/pool",
-    "leased_semaphore/acquire"
-);
+/// A step, behind the parts that all of this kind share.
+macro_rules! step {
+    ($step:literal) => {
+        script!("refuse", "number/number", "leased_semaphore/pool", $step)
+    };
+}
+
+static ACQUIRE: Lazy = step!("leased_semaphore/acquire");
 static RELEASE: Lazy = script!(
     "refuse",
     "waiting",
+    "number/number",
     "leased_semaphore/pool",
     "leased_semaphore/release"
 );
-static RENEW: Lazy = script!("refuse", "leased_semaphore/pool", "leased_semaphore/renew");
-static EXTEND: Lazy = script!("refuse", "leased_semaphore/pool", "leased_semaphore/extend");
-static INSPECT: Lazy = script!(
-    "refuse",
-    "leased_semaphore/pool",
-    "leased_semaphore/inspect"
-);
-static FORCE_UNLOCK: Lazy = script!(
-    "refuse",
-    "leased_semaphore/pool",
-    "leased_semaphore/force_unlock"
-);
-static PERMITS: Lazy = script!(
-    "refuse",
-    "leased_semaphore/pool",
-    "leased_semaphore/permits"
-);
+static RENEW: Lazy = step!("leased_semaphore/renew");
+static EXTEND: Lazy = step!("leased_semaphore/extend");
+static INSPECT: Lazy = step!("leased_semaphore/inspect");
+static FORCE_UNLOCK: Lazy = step!("leased_semaphore/force_unlock");
+static PERMITS: Lazy = step!("leased_semaphore/permits");
 
 /// How many holders are listed. A semaphore may have a hundred thousand.
 const HOLDERS_MOST: usize = 1000;
@@ -107,7 +99,7 @@ fn client_bytes(client: &str) -> [u8; 6] {
 }
 
 /// Redisson's channel for semaphores of either kind.
-fn channel(name: &Name) -> impl std::fmt::Display + '_ {
+pub(super) fn channel(name: &Name) -> impl std::fmt::Display + '_ {
     name.prefixed("redisson_sc")
 }
 

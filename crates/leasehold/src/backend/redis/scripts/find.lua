@@ -123,19 +123,16 @@ for from = 1, #numbers, STEP do
     local name = numbers[i]
     local key = braced(name)
     outs[#outs + 1] = key .. ':timeout'
-    outs[#outs + 1] = (key == name and 'leasehold:-' or 'leasehold:') .. key .. ':semaphore:out'
     channels[#channels + 1] = 'redisson_countdownlatch__channel__{' .. name .. '}'
     channels[#channels + 1] = 'redisson_sc:' .. key
   end
   local some, heard = pcall('EXISTS', unpack(outs)) ~= 0, pcall('PUBSUB', 'NUMSUB', unpack(channels))
-  for i = 1, #outs, 2 do
-    local name = numbers[from + (i - 1) / 2]
+  for i, out in ipairs(outs) do
+    local name = numbers[from + i - 1]
     -- Of none, where the server does not tell. A number that it miscounts (Valkey 9.1) is one.
-    local waits, races = heard[2 * i] or 0, heard[2 * i + 2] or 0
-    if some and is_out(outs[i]) then
+    local waits, races = heard[4 * i - 2] or 0, heard[4 * i] or 0
+    if some and is_out(out) then
       add('leased_semaphore', name)
-    elseif some and is_out(outs[i + 1]) then
-      add('semaphore', name)
     elseif waits ~= 0 then
       add('latch', name)
     elseif races ~= 0 then

@@ -6,22 +6,12 @@ local function is_permits(value)
   return #value < 12 and string.find(value, '^%-?%d+$') ~= nil and redis.call('PTTL', KEYS[1]) == -1
 end
 
--- Where the permits of both kinds of semaphore stand that are out. They are in the slot of the name.
-local function permits_out()
-  local own = string.find(KEYS[1], '{', 1, true)
-  local braced = own and KEYS[1] or '{' .. KEYS[1] .. '}'
-  local ours = 'leasehold:' .. (own and '-' or '') .. braced
-  return { semaphore = ours .. ':semaphore:out', leased_semaphore = braced .. ':timeout' }
-end
-
--- The kind, other than `asked`, whose permits are out beside a number, or without one; nil if none are, or that may not be looked at.
+-- The kind whose permits are out beside a number, or without one, if it is not `asked`; nil if none are, or that may not be looked at.
 -- Redisson's wire tells one number from another by nothing else.
 local function number_of_another(asked)
-  for kind, out in pairs(permits_out()) do
-    if kind ~= asked and redis.pcall('EXISTS', out) == 1 then
-      return kind
-    end
-  end
+  local braced = string.find(KEYS[1], '{', 1, true) and KEYS[1] or '{' .. KEYS[1] .. '}'
+  local is_leased = asked ~= 'leased_semaphore' and redis.pcall('EXISTS', braced .. ':timeout') == 1
+  return is_leased and 'leased_semaphore' or nil
 end
 
 -- Names the kind that was asked for, and what stands under the name, as far as that may be looked at. A `refusal` of another

@@ -11,16 +11,15 @@
 -- Error   all is as it was.
 -- Retry   safe: a second copy finds the answer, and changes nothing.
 local channel, step, number = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local count, refused = read_count()
+local count, refused = read_number('latch')
 if refused then
   return refused
 end
 if step == 'count' then
   return math.max(count, 0)
 end
-local told = call('GET', KEYS[2])
+local told = told_before(KEYS[2], ARGV[4])
 if told then
-  call('PEXPIRE', KEYS[2], ARGV[4]) -- a request that was sent again may be late itself
   return tonumber(told)
 end
 local is_there = call('EXISTS', KEYS[1]) == 1

@@ -26,10 +26,7 @@ end
 if call('EXISTS', KEYS[3]) == 1 then
   return { 2, 0 }
 end
-local free, refused = nil, refuse_other_number('leased_semaphore')
-if not refused then
-  free, refused = reclaim(ARGV[4])
-end
+local free, refused = reclaim(ARGV[4])
 if not refused and there > 0 then
   -- A part of a hold is none.
   free, refused = give_back(first, ends, count, there, ARGV[4])

@@ -7,10 +7,6 @@
 -- Returns the ids of the permits that were out; none: all were free
 -- Error   all is as it was.
 -- Retry   not safe: the second copy may take permits from the next holders. It is sent once.
-local other = refuse_other_number('leased_semaphore')
-if other then
-  return other
-end
 local _, refused = reclaim(ARGV[1])
 if refused then
   return refused

@@ -8,8 +8,7 @@
 -- Returns {free, subscribers, {id, left_ms, ...}}; left_ms -1: without an end; subscribers -1: not known (PUBSUB is not
 --         permitted; Valkey 9.1 miscounts some numbers)
 -- Retry   safe: it only reads. Permits whose time is over are counted as free, and given back by the next who asks for one.
-local free, refused = count_free()
-refused = refused or refuse_other_number('leased_semaphore')
+local free, refused = read_number('leased_semaphore')
 if refused then
   return refused
 end
@@ -28,6 +27,4 @@ for i = 2, #found, 2 do
   local ends_at = tonumber(found[i])
   found[i] = ends_at == NEVER and -1 or ends_at - now
 end
-local heard = pcall('PUBSUB', 'NUMSUB', ARGV[1])
-local unknown = is_error(heard) or heard[2] < 0 or heard[2] > 1000000
-return { free + over, unknown and -1 or heard[2], found }
+return { free + over, listeners(ARGV[1]), found }

@@ -11,10 +11,6 @@
 -- Retry   of add and drain not safe: it may count twice, or take what came since. All others: safe.
 local channel, step, permits = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
-local other = refuse_other_number('leased_semaphore')
-if other then
-  return other
-end
 if step == 'drain' then
   local free, refused = reclaim(channel)
   if refused then
@@ -26,7 +22,7 @@ if step == 'drain' then
   return math.max(free, 0)
 elseif step == 'add' then
   -- INCRBY where Redisson writes the number anew: the key keeps its end.
-  local _, refused = count_free()
+  local _, refused = read_number('leased_semaphore')
   if refused then
     return refused
   end
@@ -37,7 +33,7 @@ elseif step == 'add' then
   end
   call('INCRBY', KEYS[1], permits)
 elseif step ~= 'available' then
-  local free, refused = count_free()
+  local free, refused = read_number('leased_semaphore')
   if refused then
     return refused
   end

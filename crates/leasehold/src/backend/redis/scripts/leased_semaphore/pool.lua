@@ -5,15 +5,10 @@
 --
 -- Every change moves permits by INCRBY first: if what follows is refused, the same command takes that back. So a refusal
 -- neither loses a permit nor counts one twice.
-local call, pcall = redis.call, redis.pcall
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Redisson's end of a permit that has none.
 local NEVER = 922337203685477
-
-local function is_error(reply)
-  return type(reply) == 'table' and reply.err ~= nil
-end
 
 -- The id of permit `i`, from 0, of a hold: its first id with the number in bytes 7 and 8, high byte first.
 local function permit(first, i)
@@ -55,23 +50,6 @@ local function move_forward(out, first, ends, count, earliest, till)
   return ttl >= 0 and math.min(ttl, earliest - now) or earliest - now
 end
 
-local function tell(channel, number)
-  return pcall('PUBLISH', channel, string.format('%d', number))
-end
-
--- How many permits are free, as the server has it; nil and an error if the name is no semaphore.
-local function count_free()
-  local free = pcall('GET', KEYS[1])
-  if is_error(free) then
-    return nil, refuse('leased_semaphore', free)
-  end
-  free = tonumber(free or '0')
-  if not free then
-    return nil, refuse('leased_semaphore')
-  end
-  return free
-end
-
 -- Lets there be so many permits, free and out together. Those that are out are not free after another client has deleted the
 -- number. (Redisson asks for that only if it is there.) How many are free; nil and an error if that is refused: then all is as it was.
 local function set_permits(permits, free, channel)
@@ -90,7 +68,7 @@ end
 -- Gives the permits back whose time is over, as each step of Redisson's does. How many are free then; nil and an error if
 -- that is refused: then all is as it was.
 local function reclaim(channel)
-  local free, refused = count_free()
+  local free, refused = read_number('leased_semaphore')
   if refused then
     return nil, refused
   end

@@ -1,34 +1,27 @@
 -- semaphore/release.lua: give a lease id up for good, and its permits back.
 --
 -- KEYS[1] name       string  how many permits are free (Redisson RSemaphore)
--- KEYS[2] out        zset    `<client uuid>:<lease id> <count>` of each hold of ours -> until when it is remembered, in ms
--- KEYS[3] gone       string  tombstone of this lease id
--- ARGV[1] hold       bytes   `<client uuid>:<lease id> <count>`
+-- KEYS[2] done       string  what became of this lease id: `taken`, or `given` back for good
+-- ARGV[1] count      integer how many permits; 1 to 1024
 -- ARGV[2] channel    bytes   where Redisson's waiters listen, and ours
--- ARGV[3] gone_ms    integer leave a tombstone for so long; 0: leave none
--- ARGV[4] listening  integer 1 if this client is a subscriber of the channel itself
+-- ARGV[3] kept_ms    integer how long `done` is kept
+-- ARGV[4] held       integer 1: the client was told that it has them; 0: it gives back what it may have
+-- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
 --
 -- Returns {1, others}  its permits are free; so many other clients listen
 --         {0, 0}       it has none
--- Error   all is as it was, but for the tombstone.
--- Retry   safe: a second copy finds the hold gone. It changes nothing but the tombstone.
-local hold = ARGV[1]
-if ARGV[3] ~= '0' then
-  begin_to_write(KEYS[2])
-  pcall('SET', KEYS[3], '1', 'PX', ARGV[3])
+-- Error   all is as it was.
+-- Retry   safe while `done` is kept: a second copy finds them given. A later one of a hold would give them back again, so no client
+--         repeats it for so long.
+local told = call('GET', KEYS[2])
+-- Permits are given back where there is no memory: from a script that has begun to write a full server refuses nothing.
+call('PEXPIRE', KEYS[2], ARGV[3])
+local has = told == 'taken' or not told and ARGV[4] == '1'
+-- Unless the semaphore was deleted meanwhile: a number is made by no release.
+local free = has and call('EXISTS', KEYS[1]) == 1 and call('INCRBY', KEYS[1], ARGV[1]) or 0
+call('SET', KEYS[2], 'given', 'PX', ARGV[3])
+-- Redisson cannot read a negative number, and there is nothing to be had at 0.
+if free > 0 then
+  tell(ARGV[2], free)
 end
-if not remembered(KEYS[2], hold) then
-  return { 0, 0 }
-end
-local refused = give_back(count_of(hold), ARGV[2])
-if refused then
-  return refused
-end
-local done = pcall('ZREM', KEYS[2], hold)
-if is_error(done) then
-  if call('EXISTS', KEYS[1]) == 1 then
-    call('INCRBY', KEYS[1], -count_of(hold))
-  end
-  return done
-end
-return { 1, count_others(ARGV[2], ARGV[4], 0) }
+return has and { 1, count_others(ARGV[2], ARGV[5], 0) } or { 0, 0 }

@@ -1,0 +1,74 @@
+//! **Permits without leases.** The server knows a number and no holders, so it is kept here what each lease id took. A request takes once
+//! and gives back once, however often it is carried out.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    Access, LockKind,
+    sim::{Held, Kind},
+};
+
+use crate::{
+    shared::{LETTERS, NAMES},
+    wire::Asked,
+    world::World,
+};
+
+/// How many are free before a request is carried out that may change it.
+pub fn before(world: &World, asked: &Asked) -> Option<i64> {
+    let changes = matches!(asked.kind, Kind::Acquire | Kind::Release);
+    let (name, _) = *asked.about.first()?;
+    (world.config.kind == LockKind::Semaphore && changes).then(|| free(world, name))
+}
+
+fn free(world: &World, name: u8) -> i64 {
+    let called = NAMES[usize::from(name)];
+    world.server.number(world.config.kind, called)
+}
+
+/// It has been carried out.
+pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
+    let (Some(before), Some(&(name, lease))) = (before, asked.about.first()) else {
+        return;
+    };
+    let taken = before - free(world, name);
+    if taken == 0 {
+        return;
+    }
+    let id = (name, asked.client, lease);
+    let letter = LETTERS[usize::from(asked.client)];
+    let out = if taken > 0 {
+        let held = Held {
+            name: NAMES[usize::from(name)].into(),
+            client: Arc::from(letter),
+            lease,
+            access: Access::Permits(u16::try_from(taken).unwrap_or(u16::MAX)),
+            holds: 1,
+            ends: Duration::from_secs(u64::from(u32::MAX)),
+        };
+        world.watch.out.insert(id, held).is_none()
+    } else {
+        let held = world.watch.out.remove(&id);
+        held.is_some_and(|held| held.access == Access::Permits(u16::try_from(-taken).unwrap_or(0)))
+    };
+    let outlived = world.watch.outlived.contains(&(asked.client, lease));
+    if !out && !outlived && world.watch.asks("S2") {
+        let does = if taken > 0 { "takes" } else { "gives back" };
+        let what = format!(
+            "{:?} #{lease} of {letter} {does} {} once more",
+            asked.kind,
+            taken.abs()
+        );
+        let mut shared = world.shared.lock();
+        shared.breach("S2", format!("{does} permits twice"), what);
+    }
+}
+
+impl World {
+    /// All holds: those that the server knows, and the permits that it does not.
+    pub fn held(&self) -> Vec<Held> {
+        let mut held = self.server.snapshot().held;
+        held.extend(self.watch.out.values().cloned());
+        held
+    }
+}
