@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch, LeasedSemaphore,
-    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status, engine::core::Core,
-    engine::linger::ClientRef,
+    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
+    engine::{core::Core, env::linger::ClientRef},
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.

@@ -21,13 +21,15 @@ use crate::{
     clock::Clock,
     config::{Config, millis},
     engine::{
-        finish::Finish,
+        claim::pauses::Pauses,
+        env::{finish::Finish, linger::Handles},
         gates::Gates,
-        hold::SHUTDOWN_MARGIN,
-        linger::Handles,
-        queue::{Pauses, Queues},
+        hold::{
+            SHUTDOWN_MARGIN,
+            watchdog::{self, Watchdog},
+        },
+        queue::map::Queues,
         wakeup::WakeUps,
-        watchdog::{self, Watchdog},
     },
     error::Cause,
     events::Events,
@@ -60,16 +62,16 @@ pub(crate) struct Core {
     pub(crate) gates: Gates,
     pub(crate) watchdog: Arc<Watchdog>,
     pub(crate) events: Events,
-    pub(super) home: Home,
-    pub(super) tasks: TaskTracker,
-    pub(super) handles: Handles,
+    pub(crate) home: Home,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) handles: Handles,
     closed: AtomicBool,
     lets_expire: AtomicBool,
 }
 
 impl Core {
     /// What a caller is told whose time is up before the server has answered its request.
-    pub(super) fn time_is_up(&self) -> Failure {
+    pub(crate) fn time_is_up(&self) -> Failure {
         let has_reached = self.backend.has_reached();
         let cause = Arc::new(TimeIsUp(self.backend.trouble()));
         if has_reached {

@@ -22,10 +22,10 @@ use crate::{
     backend::{Failure, Permits, WakeUp},
     callout,
     clock::Tick,
-    engine::core::Core,
-    engine::queue::{
-        Pauses,
-        answer::{self, AnswerFuture, Answerer},
+    engine::{
+        claim::pauses::Pauses,
+        core::Core,
+        local::answer::{self, AnswerFuture, Answerer},
     },
     name::LockId,
 };

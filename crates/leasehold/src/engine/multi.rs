@@ -21,10 +21,14 @@ use crate::{
     Error, Released,
     durations::humane,
     engine::{
-        held::Held,
-        hold::Hold,
-        linger::ClientRef,
-        queue::{self, Patience, Pauses, Spec, Waits},
+        claim::pauses::Pauses,
+        env::linger::ClientRef,
+        hold::{
+            Hold,
+            held::Held,
+            spec::{Patience, Spec, Waits},
+        },
+        queue::enter,
     },
     error::{Cause, Invalid},
     name::LockId,
@@ -240,8 +244,8 @@ impl Taking<'_> {
                     // What waits keeps to its own time.
                     Some(until) if patience == Patience::Once => {
                         let PartRequest { core, id, spec } = part;
-                        let answer = queue::by(core, Instant::now() + left(until), asked).await;
-                        answer.unwrap_or_else(|| Err(queue::no_answer(core, &id.name, *spec)))
+                        let answer = enter::by(core, Instant::now() + left(until), asked).await;
+                        answer.unwrap_or_else(|| Err(enter::no_answer(core, &id.name, *spec)))
                     }
                     _ => asked.await,
                 }
@@ -312,9 +316,9 @@ fn left(until: Instant) -> Duration {
 async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Error> {
     let PartRequest { core, id, spec } = part;
     if spec.waits == Waits::InTurn && patience == Patience::Once {
-        queue::try_in_turn(core, id, *spec).await
+        enter::try_in_turn(core, id, *spec).await
     } else {
-        queue::acquire(core, id, *spec, patience).await
+        enter::acquire(core, id, *spec, patience).await
     }
 }
 

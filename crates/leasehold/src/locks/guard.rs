@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Error, LostReason, Released,
     config::check_extension,
-    engine::{held::Held, hold::Hold, lease::End},
+    engine::hold::{Hold, held::Held, lease::End},
     error::NO_REENTRY,
     story::Scope,
 };

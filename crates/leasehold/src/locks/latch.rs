@@ -10,8 +10,12 @@ use tokio::time::Instant;
 
 use super::handle::Handle;
 use crate::{
-    Error, Status, backend::Permits, engine::core::Core, engine::gates::Gates, error::Invalid,
-    kind::LockKind, name::LockId,
+    Error, Status,
+    backend::Permits,
+    engine::{core::Core, gates::Gates},
+    error::Invalid,
+    kind::LockKind,
+    name::LockId,
 };
 
 /// A count under one name, which tasks wait for until it is zero, shared with Redisson's `RCountDownLatch` of the same name.

@@ -11,7 +11,7 @@ use super::guard::{Detached, Guard};
 use crate::{
     Error, LostReason, Released,
     engine::{
-        held::Held,
+        hold::held::Held,
         multi::{release_all, release_in_background},
     },
     kind::LockKind,

@@ -5,13 +5,18 @@
 
 use std::sync::Arc;
 
-use super::{Phase, driver::Start, pauses::Pauses, shared::is_fresh};
 use crate::{
     LostReason, Released,
     backend::Downgrade,
     callout,
     clock::Tick,
-    engine::{core::Core, finish::Finish, hold::Hold},
+    engine::{
+        claim::pauses::Pauses,
+        core::Core,
+        env::finish::Finish,
+        hold::Hold,
+        queue::{Phase, driver::Start, shared::is_fresh},
+    },
 };
 
 /// A downgrade on its way to the server.

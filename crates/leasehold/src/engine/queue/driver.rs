@@ -1,31 +1,34 @@
 //! Asks for the name on behalf of all its waiters in this process.
 
-mod wait;
+pub(crate) mod wait;
 
 use std::{sync::Arc, time::Duration};
 
-pub(super) use wait::AFTER_THE_END;
-use wait::Pause;
-
-use super::{
-    Locked, Queue,
-    debt::{Debt, abandon, may_owe},
-    enter::{TooLate, ask_server},
-    pauses::Pauses,
-    spec::Spec,
-    ticket::Ticket,
-};
 use crate::{
     backend::{Acquired, Failure},
     clock::Tick,
     config::millis,
-    engine::core::Core,
+    engine::{
+        claim::{
+            debt::{Debt, abandon, may_owe},
+            pauses::Pauses,
+            ticket::Ticket,
+        },
+        core::Core,
+        hold::spec::Spec,
+        local::locked::Locked,
+        queue::{
+            Queue,
+            driver::wait::Pause,
+            enter::{TooLate, ask_server},
+        },
+    },
     kind::Access,
 };
 
 /// Where a driver begins.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Start {
+pub(crate) enum Start {
     /// Ask the server.
     Ask,
     /// Ask the server, even while a release is under way.
@@ -53,7 +56,7 @@ const LONG_ENOUGH: u64 = 8;
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
 /// Asks for the name until a waiter of this process holds it, or none is left.
-pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
+pub(crate) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
     // For a release of this process, before the first waiter is asked for.
     let mut waited = matches!(start, Start::AskNow | Start::GiveWay(_));

@@ -9,30 +9,34 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{
-    Life, Locked, Patience, Phase, Queue, Spec, WaitResult, answer::AnswerFuture, driver::Start,
-    pauses::Pauses, shared::ask_to_join, ticket::Ticket,
-};
 use crate::{
     Error, LostReason,
     backend::{Acquire, Acquired, Count, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,
     durations::{about, humane},
-    engine::core::Core,
-    engine::held::Held,
-    engine::hold::Hold,
-    engine::lease,
+    engine::{
+        claim::{debt::abandon, pauses::Pauses, ticket::Ticket},
+        core::Core,
+        hold::{
+            Hold,
+            held::Held,
+            lease,
+            spec::{Patience, Spec},
+        },
+        local::{answer::AnswerFuture, locked::Locked},
+        queue::{Life, Phase, Queue, WaitResult, driver::Start, shared::ask_to_join},
+    },
     kind::Access,
     name::{LockId, Name},
     story,
 };
 
 /// A wait in the queue. Dropping it leaves the queue.
-pub(super) struct WaitTicket {
-    pub(super) queue: Arc<Queue>,
-    pub(super) number: i64,
-    pub(super) answered: AnswerFuture,
+pub(crate) struct WaitTicket {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) number: i64,
+    pub(crate) answered: AnswerFuture,
 }
 
 /// The state of the queue for a newcomer.
@@ -341,7 +345,7 @@ pub(crate) fn write_count_in_background(hold: &Arc<Hold>, count: Option<u32>) {
     }
 }
 
-pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
+pub(crate) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
     let count = Count {
         id: hold.queue.id.clone(),
         access: hold.spec().access,
@@ -354,7 +358,7 @@ pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
 }
 
 /// Sends a request for a lock, and tells of it.
-pub(super) async fn ask_server(
+pub(crate) async fn ask_server(
     core: &Core,
     queue: &Queue,
     step: Acquire,
@@ -472,20 +476,20 @@ async fn first_attempt(
 
 impl Queue {
     /// A first attempt ends without a hold and without a wait.
-    pub(super) fn leave_attempt(
+    pub(crate) fn leave_attempt(
         self: &Arc<Self>,
         core: &Arc<Core>,
         state: Locked<'_>,
         ticket: &Ticket,
     ) {
         if let Some(debt) = ticket.debt() {
-            super::abandon(core, &self.id, debt);
+            abandon(core, &self.id, debt);
         }
         self.go_on(core, state, Start::Ask);
     }
 
     /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.
-    pub(super) fn leave_granted(
+    pub(crate) fn leave_granted(
         self: &Arc<Self>,
         core: &Arc<Core>,
         mut state: Locked<'_>,
@@ -529,7 +533,7 @@ impl Queue {
         first
     }
 
-    pub(super) fn error(&self, failure: Failure, spec: Spec) -> Error {
+    pub(crate) fn error(&self, failure: Failure, spec: Spec) -> Error {
         let free = lease::free_within(spec.lease());
         failure.into_error(format!("lock {:?}", self.id.name), free)
     }
@@ -602,7 +606,7 @@ impl Drop for WaitTicket {
 
 /// Counts the grants that were over before their answers came.
 #[derive(Debug)]
-pub(super) struct TooLate {
+pub(crate) struct TooLate {
     limit: (&'static str, Duration),
     count: u32,
 }
@@ -611,7 +615,7 @@ impl TooLate {
     /// A grant may be over before its answer is here this often.
     const MOST: u32 = 3;
 
-    pub(super) fn new(spec: Spec) -> TooLate {
+    pub(crate) fn new(spec: Spec) -> TooLate {
         TooLate {
             limit: spec.limit(),
             count: 0,
@@ -619,7 +623,7 @@ impl TooLate {
     }
 
     /// Counts one more, whose answer took `took`. An error if another try is of no use.
-    pub(super) fn again(&mut self, took: Duration) -> Result<(), Failure> {
+    pub(crate) fn again(&mut self, took: Duration) -> Result<(), Failure> {
         self.count += 1;
         if self.count < TooLate::MOST {
             return Ok(());
@@ -628,7 +632,7 @@ impl TooLate {
         Err(Failure::Rejected(Arc::new(TooSlow { what, length, took })))
     }
 
-    pub(super) fn limit(&self) -> (&'static str, Duration) {
+    pub(crate) fn limit(&self) -> (&'static str, Duration) {
         self.limit
     }
 }

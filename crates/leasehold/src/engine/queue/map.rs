@@ -10,14 +10,21 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{
-    Life, Phase, Queue,
-    debt::{Debt, abandon},
-    lineup::Lineup,
-};
 use crate::{
-    Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::hold::Hold, kind::LockKind,
-    name::LockId, outage::Seldom, owner::LeaseId,
+    Error,
+    backend::WakeUp,
+    clock::Tick,
+    engine::{
+        claim::debt::{Debt, abandon},
+        core::Core,
+        fair::Lineup,
+        hold::Hold,
+        queue::{Life, Phase, Queue},
+    },
+    kind::LockKind,
+    name::LockId,
+    outage::Seldom,
+    owner::LeaseId,
 };
 
 /// The queues of a client, by kind and name.
@@ -29,7 +36,7 @@ pub(crate) struct Queues {
     /// Of the locks whose waiting tasks have a queue each.
     lineups: Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>,
     /// That one that waits cannot hear.
-    pub(super) warned_of_deafness: Seldom,
+    pub(crate) warned_of_deafness: Seldom,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -106,12 +113,12 @@ impl Queues {
         &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
     }
 
-    pub(super) fn find(&self, id: &LockId) -> Option<Arc<Queue>> {
+    pub(crate) fn find(&self, id: &LockId) -> Option<Arc<Queue>> {
         let shard = self.shard(id).lock();
         shard.get(id).map(|ById(queue)| Arc::clone(queue))
     }
 
-    pub(super) fn find_or_make(&self, id: &LockId) -> Arc<Queue> {
+    pub(crate) fn find_or_make(&self, id: &LockId) -> Arc<Queue> {
         let mut shard = self.shard(id).lock();
         if let Some(ById(queue)) = shard.get(id) {
             return Arc::clone(queue);
@@ -129,7 +136,7 @@ impl Queues {
     }
 
     /// The tasks of this process that want this lock, if its order is the server's, and there are any.
-    pub(super) fn lineup(&self, id: &LockId) -> Option<Arc<Lineup>> {
+    pub(crate) fn lineup(&self, id: &LockId) -> Option<Arc<Lineup>> {
         if id.kind != LockKind::FairMutex {
             return None;
         }
@@ -138,7 +145,7 @@ impl Queues {
     }
 
     /// A lineup may be needed no more.
-    pub(super) fn lineup_over(&self, lineup: &Arc<Lineup>) {
+    pub(crate) fn lineup_over(&self, lineup: &Arc<Lineup>) {
         let mut lineups = self.lineups.lock();
         let there = lineups.get(lineup.id());
         // Its last queue may have taken it out already, and another lineup may stand in its place.
@@ -156,7 +163,7 @@ impl Queues {
     }
 
     /// Takes a queue out of the map. Call under the queue's lock (Q3).
-    pub(super) fn remove(&self, queue: &Arc<Queue>) {
+    pub(crate) fn remove(&self, queue: &Arc<Queue>) {
         let mut shard = self.shard(&queue.id).lock();
         if shard
             .get(&queue.id)
@@ -187,7 +194,7 @@ impl Queues {
         detached.until.get(&lease).is_some_and(|until| *until > now)
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Queue>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Queue>> {
         let mut all = Vec::new();
         for shard in &self.shards {
             all.extend(shard.lock().iter().map(|ById(queue)| Arc::clone(queue)));

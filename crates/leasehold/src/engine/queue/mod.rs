@@ -17,25 +17,16 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
-pub(crate) mod answer;
-mod debt;
-mod downgrade;
-mod driver;
-mod enter;
-mod lineup;
-mod locked;
-mod map;
-mod newcomers;
-mod pauses;
-mod release;
-mod released;
-mod remote;
-mod shared;
-mod spec;
-mod ticket;
-mod turns;
-mod unset;
-mod waiters;
+pub(crate) mod downgrade;
+pub(crate) mod driver;
+pub(crate) mod enter;
+pub(crate) mod map;
+pub(crate) mod newcomers;
+pub(crate) mod release;
+pub(crate) mod released;
+pub(crate) mod shared;
+pub(crate) mod unset;
+pub(crate) mod waiters;
 
 use std::{
     collections::VecDeque,
@@ -43,29 +34,26 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
-pub(crate) use debt::{Debt, abandon};
-pub(crate) use downgrade::begin_downgrade;
-use driver::{Start, drive};
-pub(crate) use enter::{acquire, by, no_answer, try_in_turn, write_count_in_background};
-use locked::Locked;
-pub(crate) use map::Queues;
 use parking_lot::Mutex;
-pub(crate) use pauses::Pauses;
-pub(crate) use release::{ReleaseStep, begin_release};
-use remote::{Remote, Subscription};
-use shared::SharedHolds;
-pub(crate) use spec::{Patience, Spec, Waits};
 use tokio::sync::Notify;
-use waiters::Waiter;
 
 use crate::{
     Error,
     backend::{Failure, Grant},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    engine::core::Core,
-    engine::held::Held,
-    engine::hold::{Granted, Hold},
+    engine::{
+        claim::{debt::abandon, remote::Remote},
+        core::Core,
+        hold::{Granted, Hold, held::Held, spec::Spec},
+        local::locked::Locked,
+        queue::{
+            driver::{Start, drive},
+            enter::no_answer,
+            shared::SharedHolds,
+            waiters::Waiter,
+        },
+    },
     loudly,
     name::LockId,
     owner::LeaseId,
@@ -74,40 +62,40 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) id: LockId,
-    state: Mutex<QueueState>,
+    pub(crate) state: Mutex<QueueState>,
     /// Made when it is first wanted, since most names are never contended.
-    driver_wake: OnceLock<Box<Notify>>,
+    pub(crate) driver_wake: OnceLock<Box<Notify>>,
 }
 
 #[derive(Debug)]
-struct QueueState {
-    phase: Phase,
-    life: Life,
+pub(crate) struct QueueState {
+    pub(crate) phase: Phase,
+    pub(crate) life: Life,
     /// The server has said last that no client has set how many permits there are.
-    unset: bool,
+    pub(crate) unset: bool,
     /// Waiters may have said different numbers of permits.
-    differ: bool,
+    pub(crate) differ: bool,
     /// Their numbers grow from front to back, and none is given twice.
-    waiters: VecDeque<Waiter>,
+    pub(crate) waiters: VecDeque<Waiter>,
     /// The numbers given so far.
-    numbers: Range<i64>,
+    pub(crate) numbers: Range<i64>,
     /// How many of the waiters ask only once.
-    try_once: u32,
+    pub(crate) try_once: u32,
     /// The number of the present driver; one with another number is stale and exits.
-    driver: u32,
+    pub(crate) driver: u32,
     /// Hand-offs since the server was last asked.
-    handoffs: u32,
+    pub(crate) handoffs: u32,
     /// While the name is held: when the server was last asked. While it is given back: since when.
-    since: Tick,
+    pub(crate) since: Tick,
     /// Holds that share the lock with others.
-    shared: SharedHolds,
+    pub(crate) shared: SharedHolds,
     /// Only while this process waits at the server; boxed, since most names are never contended.
-    remote: Option<Box<Remote>>,
+    pub(crate) remote: Option<Box<Remote>>,
 }
 
 /// Which actor has the name in this process (Q1).
 #[derive(Debug)]
-enum Phase {
+pub(crate) enum Phase {
     Idle,
     /// An attempt or a driver talks to the server and will be done soon. Of an attempt: there as long as its caller is.
     InFlight(Option<Weak<()>>),
@@ -119,14 +107,14 @@ enum Phase {
 }
 
 impl Phase {
-    fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self, Phase::Held(hold) if hold.is_believed())
     }
 }
 
 /// Closed is a state, not a flag (B6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+pub(crate) enum Life {
     Open,
     /// The client shuts down: nothing new begins here, and grants that arrive are given back.
     Closing,
@@ -134,10 +122,10 @@ enum Life {
     Removed,
 }
 
-type WaitResult = Result<Option<Held>, Error>;
+pub(crate) type WaitResult = Result<Option<Held>, Error>;
 
 impl Queue {
-    fn new(id: &LockId) -> Queue {
+    pub(crate) fn new(id: &LockId) -> Queue {
         Queue {
             id: id.clone(),
             state: Mutex::new(QueueState {
@@ -159,12 +147,12 @@ impl Queue {
     }
 
     /// Wakes the driver that waits for another holder.
-    fn driver_wake(&self) -> &Notify {
+    pub(crate) fn driver_wake(&self) -> &Notify {
         self.driver_wake.get_or_init(Box::default)
     }
 
     /// All holds of this queue.
-    fn holders(&self) -> Vec<Arc<Hold>> {
+    pub(crate) fn holders(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let exclusive = match &state.phase {
             Phase::Held(hold) => Some(hold),
@@ -177,7 +165,7 @@ impl Queue {
     /// Makes the holder of a lease that the server gave to this client. No other code makes one.
     ///
     /// `None` if the lease is not to be believed any more (B1), or the client shuts down (B6).
-    fn begin_hold(
+    pub(crate) fn begin_hold(
         self: &Arc<Self>,
         core: &Arc<Core>,
         state: &QueueState,
@@ -191,7 +179,7 @@ impl Queue {
 
     /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
     /// followed by [`seated`](Hold::seated) without the lock.
-    fn seat(
+    pub(crate) fn seat(
         self: &Arc<Self>,
         core: &Arc<Core>,
         state: &mut Locked<'_>,
@@ -221,7 +209,7 @@ impl Queue {
     ///
     /// If the driver waits and the first live waiter can have the lease as it is, the waiter gets it at once, without a hop
     /// through the driver, which only learns that it is not needed any more. If not, the driver asks again.
-    fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
+    pub(crate) fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
         let mut state = self.lock();
         match &state.phase {
             Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
@@ -274,7 +262,7 @@ impl Queue {
 
     /// The actor of this queue is done: starts a driver for the waiters, or ends the queue (Q2, Q3). A driver without waiters gives
     /// up what the server may have for this process, and the next caller waits for that.
-    fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
+    pub(crate) fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
         // Before it leaves the map with the last of its queues.
         let lineup = core.queues.lineup(&self.id);
         let owes = state.remote.as_ref().is_some_and(|r| r.may_have());
@@ -292,7 +280,7 @@ impl Queue {
     }
 
     /// No caller of this process wants the name or gives it back. If none holds it either, the queue ends.
-    fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
+    pub(crate) fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
         // First, since the subscription is the next queue's once this one has left the map.
         drop(self.stop_listening(core, state));
         state.phase = state.shared.rest();
@@ -306,7 +294,7 @@ impl Queue {
     }
 
     /// A waiter has left, or was given a lease in memory; the `first` of them or another.
-    fn waiter_left(&self, state: &mut Locked<'_>, first: bool) {
+    pub(crate) fn waiter_left(&self, state: &mut Locked<'_>, first: bool) {
         let next = state.first_live_waiter().map(|next| next.terms());
         match &state.phase {
             Phase::Held(hold) => {
@@ -324,7 +312,7 @@ impl Queue {
 
     /// The answer to a patient waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
     /// then is that another has the lock.
-    fn out_of_time(&self, core: &Core, spec: Spec, began: Tick) -> WaitResult {
+    pub(crate) fn out_of_time(&self, core: &Core, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();
         let is_held = match &state.phase {
@@ -349,7 +337,7 @@ impl Queue {
         Err(self.error(verdict, spec))
     }
 
-    fn warn_of_self_wait(&self, core: &Core, spec: Spec) {
+    pub(crate) fn warn_of_self_wait(&self, core: &Core, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
             core.queues.held(&self.id.of_task(0)).into_iter().next()
         } else {

@@ -2,22 +2,31 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Life, Locked, Pauses, Phase, Spec, abandon,
-    debt::left_to_expire,
-    downgrade::{Downgrading, begin_downgrade},
-    driver::Start,
-    enter::write_count_in_background,
-};
 use crate::{
     Error, LostReason, Released,
     backend::{Failure, Next, Release, ReleaseReply, Stays},
     callout,
     clock::Tick,
-    engine::core::Core,
-    engine::finish::Finish,
-    engine::hold::{Hold, Left},
-    engine::lease::{self, End, Standing},
+    engine::{
+        claim::{
+            debt::{abandon, left_to_expire},
+            pauses::Pauses,
+        },
+        core::Core,
+        env::finish::Finish,
+        hold::{
+            Hold, Left,
+            lease::{self, End, Standing},
+            spec::Spec,
+        },
+        local::locked::Locked,
+        queue::{
+            Life, Phase,
+            downgrade::{Downgrading, begin_downgrade},
+            driver::Start,
+            enter::write_count_in_background,
+        },
+    },
     events::EventKind,
     kind::Access,
     owner::LeaseId,
@@ -176,10 +185,10 @@ pub(crate) struct Releasing {
 }
 
 /// The server's answer to a release, with the state that the queue needs to go on.
-pub(super) struct ReleaseAnswer {
-    pub(super) answer: ReleaseReply,
-    pub(super) sent: Tick,
-    pub(super) queued: bool,
+pub(crate) struct ReleaseAnswer {
+    pub(crate) answer: ReleaseReply,
+    pub(crate) sent: Tick,
+    pub(crate) queued: bool,
 }
 
 impl Releasing {

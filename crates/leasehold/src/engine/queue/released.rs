@@ -2,18 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Locked, Phase, Queue, driver::Start, release::ReleaseAnswer};
 use crate::{
     backend::{ReleaseReply, Stays},
-    engine::core::Core,
-    engine::hold::Hold,
+    engine::{
+        core::Core,
+        hold::Hold,
+        local::locked::Locked,
+        queue::{Phase, Queue, driver::Start, release::ReleaseAnswer},
+    },
     kind::Access,
     owner::LeaseId,
 };
 
 impl Queue {
     /// The server answered a release.
-    pub(super) fn released(
+    pub(crate) fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         next: Option<(LeaseId, Stays)>,
@@ -100,7 +103,7 @@ impl Queue {
     }
 
     /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.
-    pub(super) fn after_release(
+    pub(crate) fn after_release(
         self: &Arc<Self>,
         core: &Arc<Core>,
         mut state: Locked<'_>,

@@ -19,8 +19,8 @@
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
-mod label;
-mod list;
+pub(crate) mod label;
+pub(crate) mod list;
 
 use std::{
     collections::BTreeMap,
@@ -34,17 +34,21 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use label::Label;
-use list::{List, UNDER_WAY_MOST};
-pub(crate) use list::{WatchedAt, slot};
-
 use crate::{
     backend::{Failure, Renew, Renewal},
     callout,
     clock::Tick,
     durations::{about, humane},
-    engine::core::Core,
-    engine::hold::{Due, Hold, Look},
+    engine::{
+        core::Core,
+        hold::{
+            Due, Hold, Look,
+            watchdog::{
+                label::Label,
+                list::{List, UNDER_WAY_MOST, slot},
+            },
+        },
+    },
     outage::Seldom,
 };
 

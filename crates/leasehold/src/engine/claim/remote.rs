@@ -2,12 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Phase, Queue, QueueState, debt::Debt, spec::Terms, ticket::Ticket, turns::Turns};
 use crate::{
     backend::{Failure, Reply},
     callout,
     clock::Tick,
-    engine::core::Core,
+    engine::{
+        claim::{debt::Debt, ticket::Ticket},
+        core::Core,
+        hold::spec::Terms,
+        local::turns::Turns,
+        queue::{Phase, Queue, QueueState},
+    },
     owner::LeaseId,
 };
 
@@ -16,33 +21,33 @@ use crate::{
 /// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in [`Queue::seat`], or a debt in
 /// [`Remote::give_up`]: nothing else takes it out (B5).
 #[derive(Debug)]
-pub(super) struct Remote {
-    pub(super) ticket: Option<Ticket>,
-    pub(super) subscription: Subscription,
+pub(crate) struct Remote {
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) subscription: Subscription,
     /// The server has said since the last ask was sent that the ticket holds the name: ask again before anything else.
-    pub(super) granted: bool,
+    pub(crate) granted: bool,
     /// The server has said since the last ask was sent when the lease of the holder ends.
-    pub(super) watched: Option<Tick>,
-    pub(super) trouble: Option<Trouble>,
+    pub(crate) watched: Option<Tick>,
+    pub(crate) trouble: Option<Trouble>,
     /// Beside clients of Redisson's: the ticket whose own channel is heard, since they tell only the next waiter.
-    pub(super) own: Option<LeaseId>,
+    pub(crate) own: Option<LeaseId>,
     /// When it was last known that another has the lock: the server said so, or a task of this process gave it back.
-    pub(super) held: Option<Tick>,
-    pub(super) turns: Turns,
+    pub(crate) held: Option<Tick>,
+    pub(crate) turns: Turns,
 }
 
 /// Why the server gives no usable answer.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
-    pub(super) failure: Failure,
+pub(crate) struct Trouble {
+    pub(crate) failure: Failure,
     since: Tick,
     /// A subscription failed. The server may still answer requests for the name.
-    pub(super) is_deafness: bool,
+    pub(crate) is_deafness: bool,
 }
 
 /// Whether wake-ups are heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Subscription {
+pub(crate) enum Subscription {
     Closed,
     /// A subscription was asked for, and may come about at any time.
     Opening,
@@ -52,7 +57,7 @@ pub(super) enum Subscription {
 }
 
 impl Remote {
-    pub(super) fn new() -> Remote {
+    pub(crate) fn new() -> Remote {
         Remote {
             ticket: None,
             subscription: Subscription::Closed,
@@ -66,20 +71,20 @@ impl Remote {
     }
 
     /// Takes over the ticket of a first attempt that was not granted.
-    pub(super) fn take_over(&mut self, ticket: Ticket) -> Option<Debt> {
+    pub(crate) fn take_over(&mut self, ticket: Ticket) -> Option<Debt> {
         let old = self.give_up();
         self.ticket = Some(ticket);
         old
     }
 
     /// The ticket to ask under, on these terms. `None` if the present one has other terms (B2): give it up first.
-    pub(super) fn ticket_for(&mut self, core: &Core, terms: Terms) -> Option<&mut Ticket> {
+    pub(crate) fn ticket_for(&mut self, core: &Core, terms: Terms) -> Option<&mut Ticket> {
         let ticket = self.ticket.get_or_insert_with(|| Ticket::new(core, terms));
         (ticket.terms() == terms).then_some(ticket)
     }
 
     /// Gives up a ticket that has other terms than these.
-    pub(super) fn give_up_other(&mut self, terms: Terms) -> Option<Debt> {
+    pub(crate) fn give_up_other(&mut self, terms: Terms) -> Option<Debt> {
         let other = self
             .ticket
             .as_ref()
@@ -88,32 +93,32 @@ impl Remote {
     }
 
     /// The ticket with this lease id, if that is the present one.
-    pub(super) fn ticket(&mut self, lease: LeaseId) -> Option<&mut Ticket> {
+    pub(crate) fn ticket(&mut self, lease: LeaseId) -> Option<&mut Ticket> {
         self.ticket
             .as_mut()
             .filter(|ticket| ticket.lease() == lease)
     }
 
     /// Whether the server may have something for the present ticket (B5).
-    pub(super) fn may_have(&self) -> bool {
+    pub(crate) fn may_have(&self) -> bool {
         self.ticket
             .as_ref()
             .is_some_and(|ticket| ticket.debt().is_some())
     }
 
     /// A request under the present ticket goes out.
-    pub(super) fn asks(&mut self) {
+    pub(crate) fn asks(&mut self) {
         self.granted = false;
         self.watched = None;
     }
 
     /// The server has answered.
-    pub(super) fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.trouble = None;
     }
 
     /// For how long nothing has been answered that helps; `None`: this is the first.
-    pub(super) fn failed(&mut self, failure: &Failure, now: Tick) -> Option<Duration> {
+    pub(crate) fn failed(&mut self, failure: &Failure, now: Tick) -> Option<Duration> {
         // The latest ask has its answer, so the failure is of a subscription.
         let is_deafness = self.ticket.as_ref().is_some_and(Ticket::is_answered);
         let before = self.trouble.take();
@@ -127,19 +132,19 @@ impl Remote {
         since.map(|since| now.since(since))
     }
 
-    pub(super) fn cannot_hear(&self) -> bool {
+    pub(crate) fn cannot_hear(&self) -> bool {
         let trouble = self.trouble.as_ref();
         trouble.is_some_and(|trouble| trouble.is_deafness)
     }
 
     /// Whether the last that is known since `began` is that another has the lock. A subscription that fails is no news of that.
-    pub(super) fn is_held_since(&self, began: Tick) -> bool {
+    pub(crate) fn is_held_since(&self, began: Tick) -> bool {
         let asks = self.trouble.as_ref().is_none_or(|it| it.is_deafness);
         asks && self.held >= Some(began)
     }
 
     /// Nothing is asked for under the ticket any more. Returns the debt, if the server may have the ticket (B5).
-    pub(super) fn give_up(&mut self) -> Option<Debt> {
+    pub(crate) fn give_up(&mut self) -> Option<Debt> {
         self.granted = false;
         self.ticket.take()?.debt()
     }
@@ -148,7 +153,7 @@ impl Remote {
 impl Queue {
     /// Those that wait are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
     /// all that wait. A server that cannot be used at all is told of by itself.
-    pub(super) fn warn_of_deafness(&self, core: &Core, failure: &Failure) {
+    pub(crate) fn warn_of_deafness(&self, core: &Core, failure: &Failure) {
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
         let is_outage = core.backend.outage().is_on() || core.backend.trouble().is_some();
         if is_outage || !core.queues.warned_of_deafness.may_warn(core.clock.now()) {
@@ -163,7 +168,7 @@ impl Queue {
     }
 
     /// The driver is told to ask the server: now, or when the lease of the holder that it watches is over.
-    pub(super) fn look(&self, watched: Option<Tick>) {
+    pub(crate) fn look(&self, watched: Option<Tick>) {
         let mut state = self.lock();
         if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
             if let Some(remote) = &mut state.remote {
@@ -174,7 +179,7 @@ impl Queue {
     }
 
     /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
-    pub(super) fn is_deaf(&self) {
+    pub(crate) fn is_deaf(&self) {
         let mut state = self.lock();
         let Some(remote) = &mut state.remote else {
             return;
@@ -191,7 +196,7 @@ impl Queue {
     }
 
     /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
-    pub(super) fn stop_listening(
+    pub(crate) fn stop_listening(
         &self,
         core: &Arc<Core>,
         state: &mut QueueState,

@@ -15,12 +15,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::Watchdog;
 use crate::{
     callout,
     clock::Tick,
     config::{LEASE_MAX, millis},
-    engine::core::Core,
+    engine::{core::Core, hold::watchdog::Watchdog},
 };
 
 /// How often it is written.

@@ -5,12 +5,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Lineup, Message};
 use crate::{
     backend::Keep,
     clock::Tick,
-    engine::core::Core,
-    engine::queue::{Subscription, pauses::Pauses, ticket::keep_ms},
+    engine::{
+        claim::{pauses::Pauses, remote::Subscription, ticket::keep_ms},
+        core::Core,
+        fair::{Lineup, Message},
+    },
 };
 
 /// The subscription outlives the last waiter by this long: where a lock is wanted all the time, it is not given up and
@@ -18,7 +20,7 @@ use crate::{
 const LINGER: Duration = Duration::from_millis(200);
 
 /// How often the server is asked. Beside clients of another library so often that a dead one costs the others no more than it may.
-pub(super) fn every(core: &Core, foreign: bool) -> Duration {
+pub(crate) fn every(core: &Core, foreign: bool) -> Duration {
     let poll = core.config.poll_every;
     if foreign {
         poll.min(core.config.fair_wait_timeout / 2)
@@ -29,7 +31,7 @@ pub(super) fn every(core: &Core, foreign: bool) -> Duration {
 }
 
 /// Keeps the places of a lineup until no task of it has waited for a moment. The client may end before.
-pub(super) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
+pub(crate) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
     let mut idle_until = None;
     let mut pauses = Pauses::default();
     loop {

@@ -6,6 +6,12 @@
 //!
 //! Locks are taken in this order: queue, hold, watchdog list.
 
+pub(crate) mod confirm;
+pub(crate) mod held;
+pub(crate) mod lease;
+pub(crate) mod spec;
+pub(crate) mod watchdog;
+
 use std::{
     sync::{
         Arc,
@@ -23,10 +29,16 @@ use crate::{
     callout,
     clock::{Span, Tick},
     config::millis,
-    engine::core::Core,
-    engine::lease::{self, End, Standing, Term},
-    engine::queue::{self, Debt, Queue, Spec},
-    engine::watchdog::{WatchedAt, slot},
+    engine::{
+        claim::debt::{Debt, abandon},
+        core::Core,
+        hold::{
+            lease::{End, Standing, Term},
+            spec::Spec,
+            watchdog::list::{WatchedAt, slot},
+        },
+        queue::Queue,
+    },
     events::EventKind,
     kind::{Access, LockKind},
     owner::LeaseId,
@@ -461,7 +473,7 @@ impl Hold {
     /// Has the lost lease id given up on the server, unless that has begun (B4, B5).
     pub(crate) fn settle(self: &Arc<Self>) {
         if !self.settled.swap(true, Ordering::AcqRel) {
-            queue::abandon(&self.core, &self.queue.id, self.debt());
+            abandon(&self.core, &self.queue.id, self.debt());
         }
     }
 

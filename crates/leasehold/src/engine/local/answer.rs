@@ -9,8 +9,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::WaitResult;
-use crate::{Error, callout};
+use crate::{Error, callout, engine::queue::WaitResult};
 
 /// The queue's half.
 #[derive(Debug)]

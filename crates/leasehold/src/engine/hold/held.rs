@@ -7,11 +7,18 @@ use std::{
 
 use futures_util::future::{Either, FutureExt};
 
-use crate::engine::{
-    hold::{Hold, Left},
-    queue::{self, ReleaseStep},
+use crate::{
+    Error, Released,
+    engine::{
+        hold::{Hold, Left},
+        queue::{
+            downgrade::begin_downgrade,
+            enter::write_count_in_background,
+            release::{ReleaseStep, begin_release},
+        },
+    },
+    story::Scope,
 };
-use crate::{Error, Released, story::Scope};
 
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -91,7 +98,7 @@ impl Held {
 
     fn release(self) -> ReleaseStep {
         let (counted, reads) = (self.counted, self.reads);
-        queue::begin_release(self.defuse(), counted, reads)
+        begin_release(self.defuse(), counted, reads)
     }
 
     /// For a caller that waits for the answer. It is carried out whether or not that is polled.
@@ -111,9 +118,9 @@ impl Held {
         let hold = self.defuse();
         match hold.leave(counted, reads) {
             Left::Nothing => hold.detach(),
-            Left::Holds { count, .. } => queue::write_count_in_background(&hold, count),
+            Left::Holds { count, .. } => write_count_in_background(&hold, count),
             Left::Readers { .. } => {
-                if let Some(downgrade) = queue::begin_downgrade(&hold) {
+                if let Some(downgrade) = begin_downgrade(&hold) {
                     downgrade.in_background();
                 }
             }
@@ -127,7 +134,7 @@ impl Drop for Held {
             return;
         }
         let hold = Arc::clone(&self.hold);
-        match queue::begin_release(hold, self.counted, self.reads) {
+        match begin_release(hold, self.counted, self.reads) {
             ReleaseStep::Done(_) => {}
             ReleaseStep::ToServer(release) => release.in_background(),
             ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),

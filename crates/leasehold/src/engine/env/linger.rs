@@ -12,12 +12,11 @@ use std::{
     },
 };
 
-use super::core::Core;
-use crate::{callout, durations::humane};
+use crate::{callout, durations::humane, engine::core::Core};
 
 /// How many handles of a client its callers have. Tasks at home have the core without one.
 #[derive(Debug, Default)]
-pub(super) struct Handles(AtomicUsize);
+pub(crate) struct Handles(AtomicUsize);
 
 /// A core in the hands of a caller: in a client, in the handle of a lock, in a future. A guard is counted by its `Held`, which has
 /// no room for this.
@@ -54,22 +53,22 @@ impl Drop for ClientRef {
 }
 
 impl Core {
-    pub(super) fn handle_made(&self) {
+    pub(crate) fn handle_made(&self) {
         self.handles.0.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether it was the last one. What callers on other threads have begun is seen by the one that drops it.
-    pub(super) fn handle_gone(&self) -> bool {
+    pub(crate) fn handle_gone(&self) -> bool {
         self.handles.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Whether a caller may still ask for something.
-    pub(super) fn has_handles(&self) -> bool {
+    pub(crate) fn has_handles(&self) -> bool {
         self.handles.0.load(Ordering::Acquire) > 0
     }
 
     /// Blocks until no task is left, at most for as long as the settings allow.
-    pub(super) fn linger(&self) {
+    pub(crate) fn linger(&self) {
         let patience = self.config.linger;
         if self.tasks.is_empty() || patience.is_zero() || !self.home.may_be_waited_for() {
             return;

@@ -2,12 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::pauses::Pauses;
 use crate::{
     backend::{Failure, Release},
     callout,
-    engine::core::Core,
-    engine::lease,
+    engine::{claim::pauses::Pauses, core::Core, hold::lease},
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
@@ -25,7 +23,7 @@ pub(crate) struct Debt {
 
 impl Debt {
     /// The request that settles it.
-    pub(super) fn release(&self, core: &Core, id: &LockId, listening: bool) -> Release {
+    pub(crate) fn release(&self, core: &Core, id: &LockId, listening: bool) -> Release {
         Release {
             id: id.clone(),
             access: self.access,
@@ -46,12 +44,12 @@ pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
 
 /// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and the actor
 /// that gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
-pub(super) fn may_owe(core: &Core) -> bool {
+pub(crate) fn may_owe(core: &Core) -> bool {
     core.backend.has_reached()
 }
 
 /// A refusal needs a hand. All else is the server's trouble, and is told with it, not once for each lease.
-pub(super) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
+pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
     let cause = failure.cause();
     callout::quietly(|| {
         if failure.is_final() {
@@ -64,7 +62,7 @@ pub(super) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
-pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
+pub(crate) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
     let lease = Duration::from_millis(debt.lease_ms);
     // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
     // lease after that.

@@ -8,10 +8,15 @@ use std::{
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::{Queue, QueueState};
-use crate::{callout, engine::held::Held};
+use crate::{
+    callout,
+    engine::{
+        hold::held::Held,
+        queue::{Queue, QueueState},
+    },
+};
 
-pub(super) struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     state: Option<MutexGuard<'a, QueueState>>,
     wakers: SmallVec<[Waker; 1]>,
     /// Holds whose waiters have left.
@@ -19,7 +24,7 @@ pub(super) struct Locked<'a> {
 }
 
 impl Queue {
-    pub(super) fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         Locked {
             state: Some(self.state.lock()),
             wakers: SmallVec::new(),
@@ -30,12 +35,12 @@ impl Queue {
 
 impl Locked<'_> {
     /// Calls it once the queue is unlocked.
-    pub(super) fn wake_later(&mut self, waker: Option<Waker>) {
+    pub(crate) fn wake_later(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);
     }
 
     /// Gives it back once the queue is unlocked (Q5).
-    pub(super) fn drop_later(&mut self, held: Held) {
+    pub(crate) fn drop_later(&mut self, held: Held) {
         self.unwanted.push(held);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Locks are taken in this order: a queue's, the map of lineups, a lineup's.
 
-mod keeper;
+pub(crate) mod keeper;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,19 +18,22 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use keeper::{every, keep};
-
-use super::{Phase, Queue, Subscription, driver::AFTER_THE_END, spec::Spec};
 use crate::{
     backend::{Failure, KeptPlace, KeptPlaces, WakeUp},
     clock::Tick,
-    engine::core::Core,
+    engine::{
+        claim::remote::Subscription,
+        core::Core,
+        fair::keeper::{every, keep},
+        hold::spec::Spec,
+        queue::{Phase, Queue, driver::wait::AFTER_THE_END},
+    },
     name::LockId,
     owner::LeaseId,
 };
 
 #[derive(Debug)]
-pub(super) struct Lineup {
+pub(crate) struct Lineup {
     /// The lock, of no task.
     id: LockId,
     state: Mutex<LineupState>,
@@ -74,13 +77,13 @@ impl LockId {
         })
     }
 
-    pub(super) fn is_of_task(&self) -> bool {
+    pub(crate) fn is_of_task(&self) -> bool {
         self.task() != 0
     }
 }
 
 impl Lineup {
-    pub(super) fn new(id: &LockId) -> Lineup {
+    pub(crate) fn new(id: &LockId) -> Lineup {
         Lineup {
             id: id.of_task(0),
             state: Mutex::new(LineupState {
@@ -97,17 +100,17 @@ impl Lineup {
         }
     }
 
-    pub(super) fn id(&self) -> &LockId {
+    pub(crate) fn id(&self) -> &LockId {
         &self.id
     }
 
-    pub(super) fn add(&self, queue: &Arc<Queue>) {
+    pub(crate) fn add(&self, queue: &Arc<Queue>) {
         let mut state = self.state.lock();
         state.queues.insert(queue.id.task(), Arc::clone(queue));
     }
 
     /// A queue ends. Whether it was the last, and no keeper needs this any more.
-    pub(super) fn remove(&self, queue: &Arc<Queue>) -> bool {
+    pub(crate) fn remove(&self, queue: &Arc<Queue>) -> bool {
         let mut state = self.state.lock();
         let there = state.queues.get(&queue.id.task());
         if there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
@@ -116,24 +119,24 @@ impl Lineup {
         state.is_over()
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.state.lock().is_over()
     }
 
     /// Whether a keeper waits for the time to ask. One that has nothing to keep ends in a moment.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         let state = self.state.lock();
         state.has_keeper && !state.listening.is_empty() && state.look_at != Tick::MAX
     }
 
-    pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
+    pub(crate) fn queues(&self) -> Vec<Arc<Queue>> {
         self.state.lock().queues.values().map(Arc::clone).collect()
     }
 
     /// Learns to hear wake-ups for this task. One subscription serves all: the first asks for it, the others wait for the
     /// answer.
     /// `false` if that has to be asked for again.
-    pub(super) async fn listen(
+    pub(crate) async fn listen(
         self: &Arc<Self>,
         core: &Arc<Core>,
         task: u64,
@@ -180,7 +183,7 @@ impl Lineup {
     }
 
     /// This task need not hear wake-ups any more.
-    pub(super) fn unlisten(&self, task: u64) {
+    pub(crate) fn unlisten(&self, task: u64) {
         let mut state = self.state.lock();
         if state.listening.remove(&task) && state.listening.is_empty() {
             self.keeper_wake.notify_one();
@@ -188,7 +191,7 @@ impl Lineup {
     }
 
     /// A task has its place, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.
-    pub(super) fn waits(&self, core: &Core, left: Option<Duration>, foreign: bool) {
+    pub(crate) fn waits(&self, core: &Core, left: Option<Duration>, foreign: bool) {
         let mut state = self.state.lock();
         let now = core.clock.now();
         state.foreign |= foreign;
@@ -215,13 +218,13 @@ impl Lineup {
     }
 
     /// The client shuts down, a release was answered, or a task has the lock.
-    pub(super) fn changed(&self) {
+    pub(crate) fn changed(&self) {
         self.changed.notify_waiters();
         self.keeper_wake.notify_one();
     }
 
     /// The queue that this lease id concerns, if there is one.
-    pub(super) fn queue_of(&self, lease: LeaseId) -> Option<Arc<Queue>> {
+    pub(crate) fn queue_of(&self, lease: LeaseId) -> Option<Arc<Queue>> {
         self.queues().into_iter().find(|queue| {
             let state = queue.lock();
             state.asks_under(lease)
@@ -234,7 +237,7 @@ impl Lineup {
     }
 
     /// The wake-ups that are for no particular lease; a grant finds its queue by its lease id.
-    pub(super) fn wake(&self, core: &Core, task: u64, wake_up: &WakeUp) {
+    pub(crate) fn wake(&self, core: &Core, task: u64, wake_up: &WakeUp) {
         match wake_up {
             WakeUp::TryAgain if task == 0 => self.look(Tick::from_nanos(0)),
             WakeUp::Watch(left) => self.look(core.clock.now().after(*left + AFTER_THE_END)),
@@ -262,7 +265,7 @@ impl Lineup {
     }
 
     /// Completes when no task of this process gives up the lock, or a place for it; or a task of it has the lock.
-    pub(super) async fn released(&self) {
+    pub(crate) async fn released(&self) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -282,7 +285,7 @@ impl Lineup {
     }
 
     /// Completes when a task of this process but this one has the lock.
-    pub(super) async fn held_by_another(&self, task: u64) {
+    pub(crate) async fn held_by_another(&self, task: u64) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
