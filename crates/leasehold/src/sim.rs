@@ -376,7 +376,7 @@ impl Probe {
         let Some(hold) = self.0.upgrade() else {
             return Look::Released;
         };
-        let Clock::Simulated(clock) = &hold.core.clock else {
+        let Clock::Simulated(clock) = &hold.env().clock else {
             return Look::Released;
         };
         hold.term.peek(clock.peek())

@@ -5,7 +5,12 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     backend::{Failure, Release},
     callout,
-    engine::{claim::pauses::Pauses, core::Core, hold::lease},
+    config::millis,
+    engine::{
+        claim::pauses::Pauses,
+        env::Env,
+        hold::{Hold, lease},
+    },
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
@@ -21,31 +26,48 @@ pub(crate) struct Debt {
     pub(crate) copies: bool,
 }
 
+/// A client that gives up lease ids.
+pub(crate) trait Owes: AsRef<Env> + Send + Sync + 'static {
+    /// Whether this process hears the wake-ups for the name.
+    fn is_listening(&self, id: &LockId) -> bool;
+}
+
 impl Debt {
+    /// Of a hold: whether copies of its requests may still be under way.
+    pub(crate) fn of(hold: &Hold) -> Debt {
+        Debt {
+            access: hold.spec().access,
+            lease: hold.lease,
+            lease_ms: millis(hold.longest()),
+            copies: hold.may_have_copies(),
+        }
+    }
+
     /// The request that settles it.
-    pub(crate) fn release(&self, core: &Core, id: &LockId, listening: bool) -> Release {
+    pub(crate) fn release(&self, env: &Env, id: &LockId, listening: bool) -> Release {
         Release {
             id: id.clone(),
             access: self.access,
             lease: self.lease,
             next: None,
-            tombstone_ms: self.copies.then(|| core.tombstone_ms()),
+            tombstone_ms: self.copies.then(|| env.tombstone_ms()),
             listening,
         }
     }
 }
 
 /// Gives a lease id up for good, in the background (B5).
-pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
-    if may_owe(core) {
-        core.spawn(settle(Arc::clone(core), id.clone(), debt));
+pub(crate) fn abandon<C: Owes>(client: &Arc<C>, id: &LockId, debt: Debt) {
+    let env = (**client).as_ref();
+    if may_owe(env) {
+        env.spawn(settle(Arc::clone(client), id.clone(), debt));
     }
 }
 
 /// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and the actor
 /// that gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
-pub(crate) fn may_owe(core: &Core) -> bool {
-    core.backend.has_reached()
+pub(crate) fn may_owe(env: &Env) -> bool {
+    env.backend.has_reached()
 }
 
 /// A refusal needs a hand. All else is the server's trouble, and is told with it, not once for each lease.
@@ -62,27 +84,28 @@ pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
-pub(crate) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
+pub(crate) async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt) {
+    let env = (*client).as_ref();
     let lease = Duration::from_millis(debt.lease_ms);
     // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
     // lease after that.
-    let over = lease::free_within(lease + Duration::from_millis(core.tombstone_ms()));
-    let began = core.clock.now();
+    let over = lease::free_within(lease + Duration::from_millis(env.tombstone_ms()));
+    let began = env.clock.now();
     let mut debt = debt;
     let mut pauses = Pauses::default();
     loop {
-        let release = debt.release(&core, &id, core.queues.is_listening(&id));
-        let Err(failure) = core.backend.release(release).await else {
+        let release = debt.release(env, &id, client.is_listening(&id));
+        let Err(failure) = env.backend.release(release).await else {
             return;
         };
         // Earlier requests may be late as well.
         debt.copies |= matches!(failure, Failure::Ambiguous(_));
         // A lease id whose release the server refuses for good expires.
-        if failure.is_final() || core.clock.now().since(began) > over {
+        if failure.is_final() || env.clock.now().since(began) > over {
             let said = "a lease could not be given up, and was left to expire";
             return left_to_expire(&id.name, &failure, said);
         }
-        let ago = core.clock.now().since(began);
-        core.sleep(pauses.of_debt(ago)).await;
+        let ago = env.clock.now().since(began);
+        env.sleep(pauses.of_debt(ago)).await;
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::engine::core::Core;
+use crate::engine::env::Env;
 
 /// Pauses between tries: 10 ms, doubling up to half a second.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses(u32);
 
 impl Pauses {
-    pub(crate) async fn pause(&mut self, core: &Core) {
-        core.sleep(self.next()).await;
+    pub(crate) async fn pause(&mut self, env: &Env) {
+        env.sleep(self.next()).await;
     }
 
     pub(crate) fn next(&mut self) -> Duration {

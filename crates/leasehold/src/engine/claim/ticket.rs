@@ -13,7 +13,7 @@ use crate::{
     config::millis,
     engine::{
         claim::debt::Debt,
-        core::Core,
+        env::Env,
         hold::{Granted, lease, spec::Terms},
     },
     owner::LeaseId,
@@ -40,14 +40,14 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    pub(crate) fn new(core: &Core, terms: Terms) -> Ticket {
+    pub(crate) fn new(env: &Env, terms: Terms) -> Ticket {
         Ticket {
             lease: LeaseId::next(),
             terms,
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,
             // Something between us and the server may send everything twice.
-            copies: core.config.may_duplicate,
+            copies: env.config.may_duplicate,
             open: false,
             placed: false,
             unanswered: None,
@@ -73,11 +73,11 @@ impl Ticket {
     }
 
     /// The place in the server's queue that the ask number `ask` takes.
-    pub(crate) fn place(&mut self, core: &Core, ask: u32) -> Place {
+    pub(crate) fn place(&mut self, env: &Env, ask: u32) -> Place {
         self.placed = true;
         Place {
             ask,
-            keep_ms: keep_ms(core),
+            keep_ms: keep_ms(env),
         }
     }
 
@@ -162,8 +162,8 @@ impl Ticket {
 }
 
 /// How long a queue on the server outlives its last visitor.
-pub(crate) fn keep_ms(core: &Core) -> u64 {
-    millis(core.config.poll_every * 3)
+pub(crate) fn keep_ms(env: &Env) -> u64 {
+    millis(env.config.poll_every * 3)
 }
 
 #[cfg(test)]

@@ -12,47 +12,56 @@ use std::{
     },
 };
 
-use crate::{callout, durations::humane, engine::core::Core};
+use tokio::sync::Notify;
 
-/// How many handles of a client its callers have. Tasks at home have the core without one.
+use crate::{callout, durations::humane, engine::env::Env};
+
+/// How many handles of a client its callers have. Tasks at home have the client's parts without one.
 #[derive(Debug, Default)]
-pub(crate) struct Handles(AtomicUsize);
+pub(super) struct Handles(AtomicUsize);
 
-/// A core in the hands of a caller: in a client, in the handle of a lock, in a future. A guard is counted by its `Held`, which has
-/// no room for this.
+/// A part of a client in the hands of a caller: in a client, in the handle of a lock, in a future. A guard is counted by its `Held`,
+/// which has no room for this.
 #[derive(Debug)]
-pub(crate) struct ClientRef(Arc<Core>);
+pub(crate) struct CallerRef<T: AsRef<Env>>(Arc<T>);
 
-impl ClientRef {
-    pub(crate) fn new(core: &Arc<Core>) -> ClientRef {
-        core.handle_made();
-        ClientRef(Arc::clone(core))
+impl<T: AsRef<Env>> CallerRef<T> {
+    pub(crate) fn new(part: &Arc<T>) -> CallerRef<T> {
+        part.as_ref().as_ref().handle_made();
+        CallerRef(Arc::clone(part))
     }
 }
 
-impl Clone for ClientRef {
-    fn clone(&self) -> ClientRef {
-        ClientRef::new(self)
+impl<T: AsRef<Env>> Clone for CallerRef<T> {
+    fn clone(&self) -> CallerRef<T> {
+        CallerRef::new(self)
     }
 }
 
-impl Deref for ClientRef {
-    type Target = Arc<Core>;
+impl<T: AsRef<Env>> Deref for CallerRef<T> {
+    type Target = Arc<T>;
 
-    fn deref(&self) -> &Arc<Core> {
+    fn deref(&self) -> &Arc<T> {
         &self.0
     }
 }
 
-impl Drop for ClientRef {
+impl<T: AsRef<Env>> Drop for CallerRef<T> {
     fn drop(&mut self) {
-        if self.handle_gone() {
-            self.linger();
+        let env: &Env = self.0.as_ref().as_ref();
+        if env.handle_gone() {
+            env.linger();
         }
     }
 }
 
-impl Core {
+impl AsRef<Env> for Env {
+    fn as_ref(&self) -> &Env {
+        self
+    }
+}
+
+impl Env {
     pub(crate) fn handle_made(&self) {
         self.handles.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -67,6 +76,11 @@ impl Core {
         self.handles.0.load(Ordering::Acquire) > 0
     }
 
+    /// Tells its waiters when the last handle has gone.
+    pub(crate) fn unused(&self) -> Arc<Notify> {
+        Arc::clone(&self.unused)
+    }
+
     /// Blocks until no task is left, at most for as long as the settings allow.
     pub(crate) fn linger(&self) {
         let patience = self.config.linger;
@@ -74,16 +88,14 @@ impl Core {
             return;
         }
         self.backend.bring_home(); // the runtime that this blocks takes no answer
-        self.queues.wake_keepers(); // they keep a subscription for the next caller
-        // Tasks are begun all the same: it only lets `wait` complete.
-        self.tasks.close();
-        let (under_way, done) = mpsc::channel::<()>();
-        let tasks = self.tasks.clone();
-        self.home.handle().spawn(async move {
-            tasks.wait().await;
+        self.unused.notify_waiters(); // a keeper keeps a subscription for the next caller
+        let done = self.all_done();
+        let (under_way, over) = mpsc::channel::<()>();
+        self.spawn_apart(async move {
+            done.await;
             drop(under_way);
         });
-        if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        if over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             callout::quietly(|| {
                 tracing::warn!(
                     target: "leasehold",

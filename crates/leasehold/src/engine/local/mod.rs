@@ -2,4 +2,6 @@
 
 pub(crate) mod answer;
 pub(crate) mod locked;
+pub(crate) mod sharers;
 pub(crate) mod turns;
+pub(crate) mod waiters;

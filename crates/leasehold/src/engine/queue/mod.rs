@@ -17,9 +17,11 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
+pub(crate) mod count;
 pub(crate) mod downgrade;
 pub(crate) mod driver;
 pub(crate) mod enter;
+pub(crate) mod hearing;
 pub(crate) mod map;
 pub(crate) mod newcomers;
 pub(crate) mod release;
@@ -32,27 +34,21 @@ use std::{
     collections::VecDeque,
     ops::Range,
     sync::{Arc, OnceLock, Weak},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    Error,
     backend::{Failure, Grant},
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::{
-        claim::{debt::abandon, remote::Remote},
-        core::Core,
-        hold::{Granted, Hold, held::Held, spec::Spec},
-        local::locked::Locked,
-        queue::{
-            driver::{Start, drive},
-            enter::no_answer,
-            shared::SharedHolds,
-            waiters::Waiter,
-        },
+        claim::{ask::no_answer, debt::abandon, remote::Remote},
+        hold::{Granted, Hold, spec::Spec},
+        local::{answer::WaitResult, locked::Locked, sharers::SharedHolds, waiters::Waiter},
+        queue::map::Queues,
     },
     loudly,
     name::LockId,
@@ -61,6 +57,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Queue {
+    pub(crate) core: Arc<Queues>,
     pub(crate) id: LockId,
     pub(crate) state: Mutex<QueueState>,
     /// Made when it is first wanted, since most names are never contended.
@@ -122,11 +119,27 @@ pub(crate) enum Life {
     Removed,
 }
 
-pub(crate) type WaitResult = Result<Option<Held>, Error>;
+/// Where a driver begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// Ask the server.
+    Ask,
+    /// Ask the server, even while a release is under way.
+    AskNow,
+    /// The server was asked just now: first learn to hear, then ask.
+    Listen,
+    /// The server was asked just now, and gave no usable answer.
+    Recover,
+    /// A release has queued us, and given the name to another client until then.
+    Wait { until: Tick },
+    /// Others were told that the name is free: let them try first, for so long at least.
+    GiveWay(Duration),
+}
 
 impl Queue {
-    pub(crate) fn new(id: &LockId) -> Queue {
+    pub(crate) fn new(core: &Arc<Queues>, id: &LockId) -> Queue {
         Queue {
+            core: Arc::clone(core),
             id: id.clone(),
             state: Mutex::new(QueueState {
                 phase: Phase::Idle,
@@ -144,6 +157,10 @@ impl Queue {
             }),
             driver_wake: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_, QueueState> {
+        Locked::new(&self.state)
     }
 
     /// Wakes the driver that waits for another holder.
@@ -167,22 +184,22 @@ impl Queue {
     /// `None` if the lease is not to be believed any more (B1), or the client shuts down (B6).
     pub(crate) fn begin_hold(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        core: &Queues,
         state: &QueueState,
         granted: Granted,
         spec: Spec,
     ) -> Option<Arc<Hold>> {
         let now = core.clock.now();
         (now < granted.until && state.life == Life::Open)
-            .then(|| Hold::new(core, self, granted, spec, now))
+            .then(|| Hold::new(Arc::clone(self) as _, granted, spec, now))
     }
 
     /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
     /// followed by [`seated`](Hold::seated) without the lock.
     pub(crate) fn seat(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        state: &mut Locked<'_>,
+        core: &Arc<Queues>,
+        state: &mut Locked<'_, QueueState>,
         granted: Granted,
     ) -> Option<Arc<Hold>> {
         let terms = state.remote().ticket(granted.lease)?.terms();
@@ -198,7 +215,7 @@ impl Queue {
                 remote.ticket = None;
                 remote.granted = false;
                 remote.answered();
-                state.took(&hold);
+                state.took(core, &hold);
                 drop(self.stop_listening(core, state));
                 return Some(hold);
             }
@@ -209,7 +226,7 @@ impl Queue {
     ///
     /// If the driver waits and the first live waiter can have the lease as it is, the waiter gets it at once, without a hop
     /// through the driver, which only learns that it is not needed any more. If not, the driver asks again.
-    pub(crate) fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
+    pub(crate) fn granted(self: &Arc<Self>, core: &Arc<Queues>, grant: &Grant) -> bool {
         let mut state = self.lock();
         match &state.phase {
             Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
@@ -247,7 +264,7 @@ impl Queue {
     }
 
     /// The holder has lost the name or left it to expire: the next may ask for it.
-    pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
+    pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Queues>, hold: &Arc<Hold>) {
         let mut state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
             self.go_on(core, state, Start::Ask);
@@ -262,9 +279,14 @@ impl Queue {
 
     /// The actor of this queue is done: starts a driver for the waiters, or ends the queue (Q2, Q3). A driver without waiters gives
     /// up what the server may have for this process, and the next caller waits for that.
-    pub(crate) fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
+    pub(crate) fn go_on(
+        self: &Arc<Self>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
+        start: Start,
+    ) {
         // Before it leaves the map with the last of its queues.
-        let lineup = core.queues.lineup(&self.id);
+        let lineup = core.lineup(&self.id);
         let owes = state.remote.as_ref().is_some_and(|r| r.may_have());
         if state.first_live_waiter().is_none() && !owes {
             self.close(core, &mut state);
@@ -272,7 +294,7 @@ impl Queue {
         } else {
             state.phase = Phase::InFlight(None);
             drop(state);
-            core.spawn(drive(Arc::clone(core), Arc::clone(self), start));
+            (core.drive)(core, self, start);
         }
         if let Some(lineup) = lineup {
             lineup.changed();
@@ -280,13 +302,16 @@ impl Queue {
     }
 
     /// No caller of this process wants the name or gives it back. If none holds it either, the queue ends.
-    pub(crate) fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
+    pub(crate) fn close(self: &Arc<Self>, core: &Arc<Queues>, state: &mut QueueState) {
         // First, since the subscription is the next queue's once this one has left the map.
         drop(self.stop_listening(core, state));
-        state.phase = state.shared.rest();
+        state.phase = match state.shared.latest() {
+            Some(lease) => Phase::Releasing(lease),
+            None => Phase::Idle,
+        };
         if state.shared.is_empty() {
             state.life = Life::Removed;
-            core.queues.remove(self);
+            core.remove(self);
         }
         if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
             abandon(core, &self.id, debt);
@@ -294,13 +319,10 @@ impl Queue {
     }
 
     /// A waiter has left, or was given a lease in memory; the `first` of them or another.
-    pub(crate) fn waiter_left(&self, state: &mut Locked<'_>, first: bool) {
+    pub(crate) fn waiter_left(&self, state: &mut Locked<'_, QueueState>, first: bool) {
         let next = state.first_live_waiter().map(|next| next.terms());
         match &state.phase {
-            Phase::Held(hold) => {
-                let core = Arc::clone(&hold.core);
-                drop(self.stop_listening(&core, state));
-            }
+            Phase::Held(_) => drop(self.stop_listening(&self.core, state)),
             // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
             Phase::WaitingRemote if next.is_none() || first && state.asked() != next => {
                 self.driver_wake().notify_one();
@@ -312,7 +334,7 @@ impl Queue {
 
     /// The answer to a patient waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
     /// then is that another has the lock.
-    pub(crate) fn out_of_time(&self, core: &Core, spec: Spec, began: Tick) -> WaitResult {
+    pub(crate) fn out_of_time(&self, core: &Queues, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();
         let is_held = match &state.phase {
@@ -337,9 +359,9 @@ impl Queue {
         Err(self.error(verdict, spec))
     }
 
-    pub(crate) fn warn_of_self_wait(&self, core: &Core, spec: Spec) {
+    pub(crate) fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
-            core.queues.held(&self.id.of_task(0)).into_iter().next()
+            core.held(&self.id.of_task(0)).into_iter().next()
         } else {
             match &self.lock().phase {
                 Phase::Held(hold) => Some(Arc::clone(hold)),

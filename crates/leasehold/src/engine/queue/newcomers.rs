@@ -9,8 +9,8 @@ use crate::{
     clock::Tick,
     engine::{
         hold::spec::Spec,
-        local::answer,
-        queue::{Phase, Queue, QueueState, enter::WaitTicket, waiters::Waiter},
+        local::{answer, waiters::Waiter},
+        queue::{Phase, Queue, QueueState, enter::WaitTicket},
     },
 };
 

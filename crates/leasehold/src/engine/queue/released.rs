@@ -5,10 +5,9 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     backend::{ReleaseReply, Stays},
     engine::{
-        core::Core,
         hold::Hold,
         local::locked::Locked,
-        queue::{Phase, Queue, driver::Start, release::ReleaseAnswer},
+        queue::{Phase, Queue, QueueState, Start, map::Queues, release::ReleaseAnswer},
     },
     kind::Access,
     owner::LeaseId,
@@ -23,7 +22,7 @@ impl Queue {
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
-        let core = &hold.core;
+        let core = &self.core;
         let ReleaseAnswer {
             answer,
             sent,
@@ -105,8 +104,8 @@ impl Queue {
     /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.
     pub(crate) fn after_release(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        mut state: Locked<'_>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
         lease: LeaseId,
         start: Start,
     ) {

@@ -8,9 +8,9 @@ use crate::{
     backend::{Acquired, Failure, Permits},
     callout,
     engine::{
-        core::Core,
         hold::spec::Spec,
-        queue::{Queue, QueueState, WaitResult},
+        local::answer::WaitResult,
+        queue::{Queue, QueueState, map::Queues},
     },
 };
 
@@ -50,7 +50,7 @@ impl Queue {
     /// Notes whether the server says so, and warns of it once.
     pub(crate) fn is_unset(
         &self,
-        core: &Core,
+        core: &Queues,
         state: &mut QueueState,
         answer: &Result<Acquired, Failure>,
     ) {

@@ -15,24 +15,12 @@ use crate::{
             held::Held,
             spec::{Spec, Terms},
         },
-        local::{answer::Answerer, locked::Locked},
-        queue::{Phase, Queue, QueueState, WaitResult},
+        local::{answer::WaitResult, locked::Locked, waiters::Waiter},
+        queue::{Phase, Queue, QueueState, map::Queues},
     },
     kind::Access,
     owner::{LeaseId, OwnerId},
 };
-
-#[derive(Debug)]
-pub(crate) struct Waiter {
-    /// The waiters stand in the order of their numbers.
-    pub(crate) number: i64,
-    pub(crate) spec: Spec,
-    /// When its caller began to wait, for those who watch.
-    pub(crate) began: Tick,
-    /// Does not wait for holders, only for attempts and releases under way.
-    pub(crate) once: bool,
-    pub(crate) answer: Answerer,
-}
 
 impl QueueState {
     /// How many numbers have been given to those that came.
@@ -98,7 +86,7 @@ impl QueueState {
 }
 
 /// Each method that answers a waiter also wakes it, after the unlock.
-impl Locked<'_> {
+impl Locked<'_, QueueState> {
     /// Answers the waiters that ask only once.
     pub(crate) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
         if self.try_once == 0 {
@@ -138,17 +126,17 @@ impl Locked<'_> {
     }
 
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
-    pub(crate) fn took(&mut self, hold: &Arc<Hold>) {
+    pub(crate) fn took(&mut self, core: &Queues, hold: &Arc<Hold>) {
         self.handoffs = 0;
         self.unset = false;
-        self.since = hold.core.clock.now();
+        self.since = core.clock.now();
         let now = self.since;
         let round = self.numbers.end;
         if let Some(remote) = &mut self.remote {
             remote.held = Some(now); // for all others
             remote.turns.begins(now, round);
         }
-        if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
+        if let Some(lineup) = core.lineup(hold.id()) {
             lineup.changed();
         }
         if hold.spec().access.is_exclusive() {
@@ -182,7 +170,7 @@ impl Locked<'_> {
                 rest.push_back(waiter);
             } else if let Some(remedy) = waiter.spec.is_to_stay_out(&hold.spec()) {
                 let error = Error::Reentered {
-                    name: hold.queue.id.name.shared(),
+                    name: hold.id().name.shared(),
                     held_at: hold.spec().place,
                     remedy,
                 };

@@ -8,7 +8,7 @@ use crate::{
         claim::remote::Subscription,
         local::locked::Locked,
         queue::{
-            Phase,
+            Phase, QueueState,
             driver::{Driver, Step},
         },
     },
@@ -42,7 +42,7 @@ impl Driver<'_> {
     /// `None`: it is told.
     pub(crate) fn look_after(
         &mut self,
-        state: &mut Locked<'_>,
+        state: &mut Locked<'_, QueueState>,
         silent: bool,
         left: Option<Duration>,
     ) -> Option<Duration> {
@@ -71,7 +71,7 @@ impl Driver<'_> {
             }
             remote.subscription = Subscription::Opening;
         }
-        let answer = if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+        let answer = if let Some(lineup) = self.core.lineup(&self.queue.id) {
             lineup.listen(self.core, self.queue.id.task()).await
         } else {
             let answer = self.core.backend.listen(self.queue.id.clone()).await;
@@ -176,7 +176,7 @@ impl Driver<'_> {
                 },
                 Pause::UntilTold { left, foreign } => {
                     // Only now that it waits, since the keeper asks for those.
-                    if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+                    if let Some(lineup) = self.core.lineup(&self.queue.id) {
                         lineup.waits(self.core, left, foreign);
                     }
                     wake.await;
