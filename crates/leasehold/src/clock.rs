@@ -66,7 +66,7 @@ pub(crate) enum Clock {
     Tokio(tokio::time::Instant),
     /// A number that the simulation writes.
     #[cfg(feature = "sim")]
-    Simulated(crate::sim::SimClock),
+    Simulated(crate::world::SimClock),
 }
 
 impl Clock {
@@ -75,7 +75,7 @@ impl Clock {
             Clock::Boot => boot_time(),
             Clock::Tokio(origin) => Tick(nanos(origin.elapsed()).saturating_add(EPOCH)),
             #[cfg(feature = "sim")]
-            Clock::Simulated(clock) => clock.now(),
+            Clock::Simulated(clock) => Tick(clock.look()),
         }
     }
 }

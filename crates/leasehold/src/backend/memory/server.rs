@@ -18,7 +18,18 @@ use crate::{
     name::LockId,
 };
 #[cfg(feature = "sim")]
-use crate::{kind::LockKind, name::Name};
+use crate::{
+    backend::{
+        memory::store::look::{Held, Snapshot},
+        simulated::{
+            hint::Hint,
+            request::{Answer, Network, Request},
+            scripts::Scripts,
+        },
+    },
+    kind::LockKind,
+    name::Name,
+};
 
 /// A server in this process: leases in memory, on tokio time.
 ///
@@ -77,10 +88,10 @@ struct Shared {
     origin: Instant,
     /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
-    network: Option<Arc<dyn crate::sim::Network>>,
+    network: Option<Arc<dyn Network>>,
     /// The real scripts, of which this store is the twin.
     #[cfg(feature = "sim")]
-    scripts: Option<Arc<crate::sim::Scripts>>,
+    scripts: Option<Arc<Scripts>>,
 }
 
 #[derive(Debug, Default)]
@@ -127,8 +138,8 @@ impl MemoryServer {
 
     pub(crate) fn clock(&self) -> Clock {
         #[cfg(feature = "sim")]
-        if let (Some(_), Some(clock)) = (&self.0.network, crate::sim::clock()) {
-            return clock;
+        if let (Some(_), Some(clock)) = (&self.0.network, crate::world::clock()) {
+            return Clock::Simulated(clock);
         }
         Clock::Tokio(self.0.origin)
     }
@@ -263,12 +274,21 @@ impl MemoryServer {
     }
 }
 
+#[cfg(feature = "sim")]
+impl Request {
+    /// The server carries it out now: the answer, and the wake-ups that it causes.
+    pub fn execute(&self, server: &MemoryServer) -> (Answer, Vec<Hint>) {
+        let scripts = server.scripts().map(Arc::as_ref);
+        server.carry_out_simulated(|store| self.step.execute(store, scripts))
+    }
+}
+
 /// In a simulation: see [`crate::sim`].
 #[cfg(feature = "sim")]
 impl MemoryServer {
     pub(crate) fn with_network(
-        network: Arc<dyn crate::sim::Network>,
-        scripts: Option<Arc<crate::sim::Scripts>>,
+        network: Arc<dyn Network>,
+        scripts: Option<Arc<Scripts>>,
     ) -> MemoryServer {
         MemoryServer(Arc::new(Shared {
             network: Some(network),
@@ -279,11 +299,11 @@ impl MemoryServer {
         }))
     }
 
-    pub(crate) fn network(&self) -> Option<&Arc<dyn crate::sim::Network>> {
+    pub(crate) fn network(&self) -> Option<&Arc<dyn Network>> {
         self.0.network.as_ref()
     }
 
-    pub(crate) fn scripts(&self) -> Option<&Arc<crate::sim::Scripts>> {
+    pub(crate) fn scripts(&self) -> Option<&Arc<Scripts>> {
         self.0.scripts.as_ref()
     }
 
@@ -304,7 +324,7 @@ impl MemoryServer {
     pub(crate) fn carry_out_simulated<T>(
         &self,
         step: impl FnOnce(&mut Store) -> T,
-    ) -> (T, Vec<crate::sim::Hint>) {
+    ) -> (T, Vec<Hint>) {
         let mut store = self.0.store.lock();
         let done = step(&mut store);
         let hints = store.take_hints();
@@ -327,14 +347,14 @@ impl MemoryServer {
 
     /// Everything that the store keeps.
     #[doc(hidden)]
-    pub fn snapshot(&self) -> crate::sim::Snapshot {
+    pub fn snapshot(&self) -> Snapshot {
         let scripts = self.scripts().map(|scripts| scripts.snapshot());
         scripts.unwrap_or_else(|| self.0.store.lock().snapshot())
     }
 
     /// All holders of a name, of every kind.
     #[doc(hidden)]
-    pub fn holders(&self, name: &str) -> Vec<crate::sim::Held> {
+    pub fn holders(&self, name: &str) -> Vec<Held> {
         if let Some(scripts) = self.scripts() {
             let mut held = scripts.snapshot().held;
             held.retain(|held| &*held.name == name);
@@ -385,7 +405,7 @@ impl MemoryServer {
 
     /// An operator deletes a latch; the wake-ups of that.
     #[doc(hidden)]
-    pub fn open(&self, name: &str) -> Vec<crate::sim::Hint> {
+    pub fn open(&self, name: &str) -> Vec<Hint> {
         let id = number_at(LockKind::Latch, name);
         let open = |id| {
             if let Some(looker) = self.scripts().and_then(|scripts| scripts.looker()) {
@@ -398,7 +418,7 @@ impl MemoryServer {
 
     /// An operator gives back the permits of a holder that never will; the wake-ups of that.
     #[doc(hidden)]
-    pub fn give_back(&self, held: &crate::sim::Held) -> Vec<crate::sim::Hint> {
+    pub fn give_back(&self, held: &Held) -> Vec<Hint> {
         let id = number_at(LockKind::Semaphore, &held.name);
         let give_back = |id| {
             if let Some(looker) = self.scripts().and_then(|scripts| scripts.looker()) {
@@ -430,7 +450,7 @@ impl MemoryServer {
 
     /// The wake-ups of a client that listens again after a gap.
     #[doc(hidden)]
-    pub fn after_gap(&self, client: &str) -> Vec<crate::sim::Hint> {
+    pub fn after_gap(&self, client: &str) -> Vec<Hint> {
         self.0.store.lock().after_gap(client)
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Caller {
     leaves_labels: bool,
     commands: Arc<Commands>,
     #[cfg(feature = "sim")]
-    carrier: Option<super::simulated::Carrier>,
+    carrier: Option<super::carrier::Carrier>,
 }
 
 impl Caller {
@@ -149,7 +149,7 @@ impl Caller {
 /// In a simulation: without connections, and so without labels.
 #[cfg(feature = "sim")]
 impl Caller {
-    pub(super) fn carried_by(self, carrier: &super::simulated::Carrier) -> Caller {
+    pub(super) fn carried_by(self, carrier: &super::carrier::Carrier) -> Caller {
         Caller {
             carrier: Some(carrier.clone()),
             leaves_labels: true,
@@ -157,7 +157,7 @@ impl Caller {
         }
     }
 
-    pub(super) fn carrier(&self) -> Option<&super::simulated::Carrier> {
+    pub(super) fn carrier(&self) -> Option<&super::carrier::Carrier> {
         self.carrier.as_ref()
     }
 

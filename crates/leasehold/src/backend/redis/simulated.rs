@@ -3,27 +3,31 @@
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError};
 
 use super::{
     Redis, Value,
     caller::Caller,
+    carrier::Carrier,
     commands::Commands,
-    failure::{classify, in_words},
     kinds::wire,
     labels::ClientLabel,
-    script::{Call, unexpected},
     subscriptions::Subscriptions,
     target::{Login, Target},
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, Inspection, Keep,
+        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Inspection, Keep,
         KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
-        memory::{Memory, in_time},
+        memory::{
+            Memory, in_time,
+            store::look::{Held, Snapshot},
+        },
+        simulated::{
+            request::Request,
+            scripts::{Looker, Scripts},
+        },
     },
     clock::Clock,
     config::Config,
@@ -33,61 +37,7 @@ use crate::{
     name::LockId,
     outage::Outage,
     owner::LeaseId,
-    sim::{self, Held, Request, Scripts, Snapshot, Step},
 };
-
-/// Takes the place of a client's connections: its requests wait here until they are sent.
-#[derive(Clone)]
-pub(super) struct Carrier {
-    steps: Arc<Mutex<Vec<Box<dyn Step>>>>,
-    /// They are carried out at once, for a look from outside.
-    at_once: Option<Arc<Scripts>>,
-}
-
-impl Carrier {
-    /// A call of a script.
-    pub(super) fn call<T: Clone + std::fmt::Debug + Send + 'static>(
-        &self,
-        call: &Call,
-        read: impl Fn(&Value) -> Option<T> + Send + 'static,
-    ) -> Reply<T> {
-        let (script, mut keys) = call.parts();
-        let args = keys.split_off(call.keys());
-        let carrier = self.clone();
-        Box::pin(async move {
-            let answer = carrier.carry(move |scripts| {
-                let reply = scripts.call(script, &keys, &args);
-                let reply = reply.map_err(|error| classify(as_read(&error)))?;
-                read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
-            });
-            answer.await
-        })
-    }
-
-    /// Leaves at once.
-    pub(super) fn carry<T: Clone + std::fmt::Debug + Send + 'static>(
-        &self,
-        carry_out: impl Fn(&Scripts) -> Result<T, Failure> + Send + 'static,
-    ) -> Reply<T> {
-        if let Some(scripts) = &self.at_once {
-            return Box::pin(std::future::ready(carry_out(scripts)));
-        }
-        let (step, answer) = sim::step(move |_, scripts| {
-            let scripts = scripts.expect("such clients are on such servers only");
-            carry_out(scripts)
-        });
-        self.steps.lock().push(step);
-        answer
-    }
-}
-
-/// An error as it comes from a connection.
-fn as_read(error: &str) -> RedisError {
-    let line = format!("-{}\r\n", error.replace(['\r', '\n'], " "));
-    let read = redis::parse_redis_value(line.as_bytes()).and_then(Value::extract_error);
-    read.err()
-        .unwrap_or_else(|| (ErrorKind::Parse, "no error").into())
-}
 
 /// One client.
 #[derive(Debug)]
@@ -98,12 +48,6 @@ pub(crate) struct Simulated {
     scripts: Arc<Scripts>,
     carrier: Carrier,
     timeout: Duration,
-}
-
-impl std::fmt::Debug for Carrier {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Carrier").finish_non_exhaustive()
-    }
 }
 
 /// What a client of the simulation is called on the wire: scripts tell ours from others' by their form. A uuid.
@@ -150,8 +94,10 @@ impl Simulated {
             at_once: Some(Arc::clone(&scripts)),
         };
         scripts.joins(client);
-        scripts.look_with(|| Looker {
-            caller: caller(client, config, &at_once),
+        scripts.look_with(|| {
+            Box::new(KeyLooker {
+                caller: caller(client, config, &at_once),
+            })
         });
         let redis = Redis {
             caller: caller(client, config, &carrier),
@@ -318,13 +264,13 @@ impl Drop for Simulated {
 /// How long a hold that has no end is there at least, for those that look.
 const NO_END: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
-pub(crate) struct Looker {
+/// A caller whose requests are carried out at once.
+pub(crate) struct KeyLooker {
     caller: Caller,
 }
 
-impl Looker {
-    pub(crate) fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
+impl Looker for KeyLooker {
+    fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
         let found = wire(id.kind).inspect(&self.caller, id.clone());
         let Some(Ok(found)) = found.now_or_never() else {
             return;
@@ -353,6 +299,30 @@ impl Looker {
         }
     }
 
+    fn give_back(&self, id: &LockId, held: &Held) {
+        let release = Release {
+            id: id.clone(),
+            access: held.access,
+            lease: held.lease.into(),
+            next: None,
+            tombstone_ms: None,
+            listening: false,
+        };
+        let caller = self.caller.called(&on_wire(&held.client));
+        wire(id.kind).release(&caller, release).now_or_never();
+    }
+
+    fn open(&self, id: &LockId) {
+        let once = Once {
+            number: LeaseId::from(0),
+            keep_ms: 1,
+        };
+        let deleted = wire(id.kind).permits(&self.caller, id.clone(), Permits::Delete, once);
+        deleted.now_or_never();
+    }
+}
+
+impl KeyLooker {
     fn has_field(&self, id: &LockId, field: Vec<u8>) -> bool {
         let Some(scripts) = self.scripts() else {
             return false;
@@ -381,29 +351,5 @@ impl Looker {
             wire(id.kind).owner(&caller, access, lease.into()) == owner
         })?;
         Some((client, lease))
-    }
-
-    /// Gives back the permits of a holder.
-    pub(crate) fn give_back(&self, id: &LockId, held: &Held) {
-        let release = Release {
-            id: id.clone(),
-            access: held.access,
-            lease: held.lease.into(),
-            next: None,
-            tombstone_ms: None,
-            listening: false,
-        };
-        let caller = self.caller.called(&on_wire(&held.client));
-        wire(id.kind).release(&caller, release).now_or_never();
-    }
-
-    /// Ends a latch.
-    pub(crate) fn open(&self, id: &LockId) {
-        let once = Once {
-            number: LeaseId::from(0),
-            keep_ms: 1,
-        };
-        let deleted = wire(id.kind).permits(&self.caller, id.clone(), Permits::Delete, once);
-        deleted.now_or_never();
     }
 }

@@ -577,7 +577,7 @@ fn is_refusal(error: &RedisError) -> bool {
 /// In a simulation: what takes the place of the connection.
 #[cfg(feature = "sim")]
 struct SimulatedLane {
-    carrier: super::simulated::Carrier,
+    carrier: super::carrier::Carrier,
     client: Arc<str>,
     /// What it is called there.
     on_wire: Arc<str>,
@@ -588,7 +588,7 @@ struct SimulatedLane {
 #[cfg(feature = "sim")]
 impl Subscriptions {
     pub(super) fn simulated(
-        carrier: &super::simulated::Carrier,
+        carrier: &super::carrier::Carrier,
         (client, on_wire): (&Arc<str>, &Arc<str>),
         config: &Config,
         sink: Arc<dyn Sink>,

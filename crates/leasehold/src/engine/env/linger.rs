@@ -7,7 +7,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::Ordering,
         mpsc::{self, RecvTimeoutError},
     },
 };
@@ -15,10 +15,6 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{callout, durations::humane, engine::env::Env};
-
-/// How many handles of a client its callers have. Tasks at home have the client's parts without one.
-#[derive(Debug, Default)]
-pub(super) struct Handles(AtomicUsize);
 
 /// A part of a client in the hands of a caller: in a client, in the handle of a lock, in a future. A guard is counted by its `Held`,
 /// which has no room for this.
@@ -63,17 +59,17 @@ impl AsRef<Env> for Env {
 
 impl Env {
     pub(crate) fn handle_made(&self) {
-        self.handles.0.fetch_add(1, Ordering::Relaxed);
+        self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether it was the last one. What callers on other threads have begun is seen by the one that drops it.
     pub(crate) fn handle_gone(&self) -> bool {
-        self.handles.0.fetch_sub(1, Ordering::AcqRel) == 1
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Whether a caller may still ask for something.
     pub(crate) fn has_handles(&self) -> bool {
-        self.handles.0.load(Ordering::Acquire) > 0
+        self.handles.load(Ordering::Acquire) > 0
     }
 
     /// Tells its waiters when the last handle has gone.

@@ -9,7 +9,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -22,7 +22,7 @@ use crate::{
     backend::{Backend, Failure, Once},
     clock::Clock,
     config::{Config, millis},
-    engine::env::{finish::Finish, linger::Handles},
+    engine::env::finish::Finish,
     error::Cause,
     events::Events,
     home::{Home, Resident},
@@ -51,7 +51,8 @@ pub(crate) struct Env {
     pub(crate) events: Events,
     home: Home,
     tasks: TaskTracker,
-    handles: Handles,
+    /// How many handles of this client its callers have. Tasks at home have its parts without one.
+    handles: AtomicUsize,
     /// The last of the handles has gone.
     unused: Arc<Notify>,
     closed: AtomicBool,
@@ -74,7 +75,7 @@ impl Env {
             events: Events::new(),
             home,
             tasks: TaskTracker::new(),
-            handles: Handles::default(),
+            handles: AtomicUsize::new(0),
             unused: Arc::default(),
             closed: AtomicBool::new(false),
             lets_expire: AtomicBool::new(false),

@@ -11,7 +11,7 @@ use crate::{
     engine::{
         claim::{pauses::Pauses, remote::Subscription, ticket::keep_ms},
         env::Env,
-        fair::{Lineup, Message},
+        fair::{Lineup, LookMessage},
         queue::map::{Queues, WaiterGroup},
     },
 };
@@ -82,12 +82,12 @@ async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
         // Those that wait are asking by themselves.
         let mut state = lineup.state.lock();
         state.look_at = state.look_at.min(sent.after(every(core, false)));
-        if state.message == Message::Heard {
-            state.message = Message::ForTheNext;
+        if state.message == LookMessage::Heard {
+            state.message = LookMessage::ForTheNext;
         }
         return;
     }
-    lineup.state.lock().message = Message::None;
+    lineup.state.lock().message = LookMessage::None;
     let step = Keep {
         id: lineup.id.clone(),
         places,

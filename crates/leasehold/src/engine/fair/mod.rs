@@ -58,14 +58,14 @@ struct LineupState {
     has_keeper: bool,
     /// When the keeper asks the server next.
     look_at: Tick,
-    message: Message,
+    message: LookMessage,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
 }
 
 /// A message that asks for a look: the tasks sleep by what is not true any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
+enum LookMessage {
     None,
     Heard,
     /// While no task waited. What a task hears that asks meanwhile may be older, so it looks when it begins to wait.
@@ -192,7 +192,7 @@ impl Lineup {
                 subscription: Subscription::Closed,
                 has_keeper: false,
                 look_at: Tick::MAX,
-                message: Message::None,
+                message: LookMessage::None,
                 foreign: false,
             }),
             keeper_wake: Notify::new(),
@@ -275,7 +275,7 @@ impl Lineup {
         {
             let mut state = self.state.lock();
             state.look_at = state.look_at.min(at);
-            state.message = Message::Heard;
+            state.message = LookMessage::Heard;
         }
         self.keeper_wake.notify_one();
     }
@@ -418,8 +418,8 @@ impl WaiterGroup for Lineup {
         let mut state = self.state.lock();
         let now = env.clock.now();
         state.foreign |= foreign;
-        let at = if state.message == Message::ForTheNext {
-            state.message = Message::None;
+        let at = if state.message == LookMessage::ForTheNext {
+            state.message = LookMessage::None;
             now
         } else {
             now.after(state.pause(env, left))
