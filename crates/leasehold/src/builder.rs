@@ -9,7 +9,11 @@ use std::{fmt, io, sync::Arc, time::Duration};
 use crate::tls::Tls;
 use crate::{
     Client, Error,
-    backend::{Backend, memory, memory::MemoryServer, redis},
+    backend::{
+        Backend,
+        memory::{self, MemoryServer},
+        redis,
+    },
     clock::Clock,
     config::{Config, Handoff, millis},
     engine::{core::Core, wakeup::WakeUps},

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch, LeasedSemaphore,
-    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status, engine::core::Core,
-    engine::linger::ClientRef,
+    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
+    engine::core::{ClientRef, Core},
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -292,7 +292,9 @@ impl Client {
             queues: self.core.queues.len() + self.core.gates.len(),
             watched: self.core.watchdog.len(),
             tasks: self.core.tasks(),
-            waiting: self.core.queues.waiting_drivers() + self.core.gates.waiting_drivers(),
+            waiting: self.core.queues.waiting_drivers()
+                + self.core.fair.waiting_keepers()
+                + self.core.gates.waiting_drivers(),
             asking: self.core.queues.asking(),
         }
     }

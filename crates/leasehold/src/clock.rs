@@ -66,7 +66,7 @@ pub(crate) enum Clock {
     Tokio(tokio::time::Instant),
     /// A number that the simulation writes.
     #[cfg(feature = "sim")]
-    Simulated(crate::sim::SimClock),
+    Simulated(crate::world::SimClock),
 }
 
 impl Clock {
@@ -75,13 +75,13 @@ impl Clock {
             Clock::Boot => boot_time(),
             Clock::Tokio(origin) => Tick(nanos(origin.elapsed()).saturating_add(EPOCH)),
             #[cfg(feature = "sim")]
-            Clock::Simulated(clock) => clock.now(),
+            Clock::Simulated(clock) => Tick(clock.look()),
         }
     }
 }
 
 /// tokio's clock starts here rather than at zero: a lease is an atomic number whose smallest values mean
-/// "ended" (see [`crate::engine::lease::Term`]), and no real instant may collide with them.
+/// "ended" (see [`crate::engine::hold::lease::Term`]), and no real instant may collide with them.
 const EPOCH: u64 = 1_000_000_000;
 
 fn boot_time() -> Tick {

@@ -5,8 +5,7 @@ use std::{collections::HashSet, fmt, sync::Arc};
 use crate::{
     Error,
     backend::{Failure, Inspection, find::FindPage},
-    engine::core::Core,
-    engine::linger::ClientRef,
+    engine::core::{ClientRef, Core},
     error::Invalid,
     kind::LockKind,
     name::{LockId, NAME_MAX, Name},

@@ -231,7 +231,7 @@ impl TimerPlace<'_> {
             TimerPlace::Nowhere(runtime) => Some(runtime.enter()),
         };
         #[cfg(feature = "sim")]
-        crate::sim::set_timer(end);
+        crate::world::set_timer(end);
         tokio::time::sleep_until(end)
     }
 

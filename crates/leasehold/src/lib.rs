@@ -110,6 +110,8 @@ mod status;
 mod story;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "sim")]
+mod world;
 
 pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;

@@ -133,6 +133,11 @@ impl LockId {
         }
     }
 
+    /// Whether it is the part of one task.
+    pub(crate) fn is_of_task(&self) -> bool {
+        self.task() != 0
+    }
+
     /// The part that one task has in it, by a number of at most 56 bits.
     pub(crate) fn of_task(&self, task: u64) -> LockId {
         let [high, task @ ..] = task.to_be_bytes();

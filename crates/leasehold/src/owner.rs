@@ -30,7 +30,7 @@ impl LeaseId {
     pub(crate) fn next() -> LeaseId {
         static LAST: AtomicU64 = AtomicU64::new(0);
         #[cfg(feature = "sim")]
-        if let Some(number) = crate::sim::next_lease() {
+        if let Some(number) = crate::world::next_lease() {
             return LeaseId(number);
         }
         let clock = SystemTime::now()
@@ -76,7 +76,7 @@ impl fmt::Display for LeaseId {
 /// A new client's uuid (version 4), the first half of each of its owner fields.
 pub(crate) fn client_uuid() -> String {
     #[cfg(feature = "sim")]
-    if let Some(uuid) = crate::sim::uuid() {
+    if let Some(uuid) = crate::world::uuid() {
         return uuid.to_string();
     }
     let mut bytes = [0_u8; 16];

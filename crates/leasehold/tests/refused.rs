@@ -63,36 +63,6 @@ async fn a_release_that_is_refused_a_command_does_not_make_two_holders() {
     }
 }
 
-/// The same where the server keeps the name for the next task of the process.
-#[tokio::test]
-async fn a_release_for_its_own_process_that_is_refused_a_command_does_not_make_two_holders() {
-    for server in servers() {
-        for refused in ["-hdel", "-publish", "-del"] {
-            let case = format!("{}, {refused}", server.flavor());
-            let proxy = Proxy::start(server.addr());
-            let client = restricted(&server, &proxy, &["&*", "+@all"]).await;
-            let mutex = client.mutex("name").lease(SECOND);
-            let mutex = mutex.handoff(Handoff::new(1, SECOND));
-            let mut guard = mutex.lock().await.unwrap();
-            let mut line = Vec::new();
-            for tasks in 1..=2 {
-                line.push(tokio::spawn(mutex.lock()));
-                until_waiting_here(&client, tasks).await;
-            }
-            refuse_from_now(&server, refused);
-            // The first in memory, the second by the server.
-            for next in line {
-                guard.release().await.expect("it was valid to the end");
-                guard = soon(&case, next).await.unwrap().unwrap();
-                assert_alone(&server, &guard, &case);
-            }
-            guard.release().await.expect("it was valid to the end");
-            wait_until_async(SOON, "it is free", || keys(&server).is_empty()).await;
-            wait_until_idle(&client).await;
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_lock_that_is_refused_a_command_leaves_nothing_behind() {
     for server in servers() {

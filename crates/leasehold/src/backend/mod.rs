@@ -10,6 +10,8 @@ pub(crate) mod find;
 mod inspection;
 pub(crate) mod memory;
 pub(crate) mod redis;
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 

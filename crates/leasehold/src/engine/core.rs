@@ -1,85 +1,63 @@
 //! What all handles of a client share: its backend, its queues, its watchdog, and the home of its background work.
 
 use std::{
-    fmt,
-    future::Future,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    ops::Deref,
+    sync::{Arc, Weak},
     time::Duration,
 };
-
-use tokio_util::task::TaskTracker;
 
 use crate::{
     Error, LostReason,
     backend::{
-        Backend, Failure, Inspection, Once, Permits,
+        Backend, Failure, Inspection, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
     clock::Clock,
-    config::{Config, millis},
+    config::Config,
     engine::{
-        finish::Finish,
+        claim::pauses::Pauses,
+        env::{Env, linger::CallerRef},
+        fair::Lineups,
         gates::Gates,
-        hold::SHUTDOWN_MARGIN,
-        linger::Handles,
-        queue::{Pauses, Queues},
+        hold::{
+            SHUTDOWN_MARGIN,
+            watchdog::{self, Watchdog},
+        },
+        queue::{driver, map::Queues},
         wakeup::WakeUps,
-        watchdog::{self, Watchdog},
     },
-    error::Cause,
-    events::Events,
     home::{Home, Resident},
     name::LockId,
-    owner::LeaseId,
 };
-
-/// No answer came in the time that the caller gave; why there is no connection, if there is none.
-#[derive(Debug)]
-struct TimeIsUp(Option<Cause>);
-
-impl fmt::Display for TimeIsUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no answer in the time that was given")?;
-        self.0.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
-    }
-}
-
-impl std::error::Error for TimeIsUp {}
 
 /// What all handles of a client share.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(crate) uuid: Arc<str>,
-    pub(crate) clock: Clock,
-    pub(crate) config: Config,
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) queues: Queues,
-    pub(crate) gates: Gates,
+    env: Arc<Env>,
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) fair: Arc<Lineups>,
+    pub(crate) gates: Arc<Gates>,
     pub(crate) watchdog: Arc<Watchdog>,
-    pub(crate) events: Events,
-    pub(super) home: Home,
-    pub(super) tasks: TaskTracker,
-    pub(super) handles: Handles,
-    closed: AtomicBool,
-    lets_expire: AtomicBool,
+}
+
+/// A client's engine in the hands of a caller.
+pub(crate) type ClientRef = CallerRef<Core>;
+
+impl Deref for Core {
+    type Target = Arc<Env>;
+
+    fn deref(&self) -> &Arc<Env> {
+        &self.env
+    }
+}
+
+impl AsRef<Env> for Core {
+    fn as_ref(&self) -> &Env {
+        &self.env
+    }
 }
 
 impl Core {
-    /// What a caller is told whose time is up before the server has answered its request.
-    pub(super) fn time_is_up(&self) -> Failure {
-        let has_reached = self.backend.has_reached();
-        let cause = Arc::new(TimeIsUp(self.backend.trouble()));
-        if has_reached {
-            Failure::Ambiguous(cause)
-        } else {
-            // What connects from here on gives back at once what it may get: this caller is gone.
-            Failure::NotSent(cause)
-        }
-    }
-
     /// A client's engine, on a backend that tells `wake_ups` what it hears. Its watchdog runs at `home`.
     pub(crate) fn start(
         uuid: Arc<str>,
@@ -89,88 +67,24 @@ impl Core {
         wake_ups: &WakeUps,
         home: Home,
     ) -> Arc<Core> {
+        let env = Env::new(uuid, clock, config, backend, home);
+        let watchdog = Arc::<Watchdog>::default();
+        let fair = Arc::<Lineups>::default();
+        let queues = Queues::new(&env, &watchdog, Arc::clone(&fair) as _, driver::start);
         let core = Arc::new(Core {
-            uuid,
-            clock,
-            config,
-            backend,
-            queues: Queues::new(),
-            gates: Gates::default(),
-            watchdog: Arc::default(),
-            events: Events::new(),
-            home,
-            tasks: TaskTracker::new(),
-            handles: Handles::default(),
-            closed: AtomicBool::new(false),
-            lets_expire: AtomicBool::new(false),
+            fair,
+            gates: Gates::new(&env),
+            queues: Arc::clone(&queues),
+            watchdog: Arc::clone(&watchdog),
+            env,
         });
         wake_ups.connect(Arc::downgrade(&core));
         let resident: Weak<dyn Resident> = Arc::downgrade(&core) as _;
-        core.home.tell_at_end(resident);
-        let watchdog = Arc::clone(&core.watchdog);
-        let home = core.home.handle();
-        home.spawn(watchdog::run(watchdog, Arc::downgrade(&core)));
+        core.tell_at_end(resident);
+        let queues = Arc::downgrade(&queues);
+        let is_busy = move || queues.upgrade().is_some_and(|queues| queues.len() > 0);
+        core.spawn_apart(watchdog::run(watchdog, Arc::downgrade(&core.env), is_busy));
         core
-    }
-
-    /// Runs something in the background, at home. From any thread, with or without a runtime; if the home is gone it
-    /// does nothing.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        // In a fork the locks are the parent's, and not to be given back.
-        if self.home.check_process().is_ok() {
-            self.tasks.spawn_on(work, self.home.handle());
-        }
-    }
-
-    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and also if the one ends that polled
-    /// it before.
-    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        self.home.sleep(time)
-    }
-
-    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the home is gone.
-    pub(crate) async fn sleep_here(&self, time: Duration) {
-        self.home.sleep_here(time).await;
-    }
-
-    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Core::sleep) does.
-    pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
-        self.home.within(time, work).await
-    }
-
-    /// Whether anything new may be begun.
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        if self.is_closed() {
-            return Err(Error::Closed);
-        }
-        self.check_home()
-    }
-
-    /// Whether the home is there to answer waiters.
-    pub(crate) fn check_home(&self) -> Result<(), Error> {
-        self.home.check().map_err(|_gone| Error::ThreadGone)
-    }
-
-    /// Work that is carried out to its end whether or not a caller waits for it.
-    pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        Finish::new(self, self.tasks.token(), work)
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// How long a tombstone must outlive the last copy of a request.
-    pub(crate) fn tombstone_ms(&self) -> u64 {
-        millis(self.config.lease.max(Duration::from_secs(30)))
-    }
-
-    /// Whether this client leaves what it holds to expire.
-    pub(crate) fn lets_expire(&self) -> bool {
-        self.lets_expire.load(Ordering::Acquire)
     }
 
     /// What the server says of a name.
@@ -199,17 +113,6 @@ impl Core {
         })
     }
 
-    /// The identity of a new request about a number.
-    pub(crate) fn once(&self) -> Once {
-        Once {
-            number: LeaseId::next(),
-            // Longer than it is repeated.
-            keep_ms: self
-                .tombstone_ms()
-                .max(millis(self.config.operation_timeout * 2 * REPEATED)),
-        }
-    }
-
     /// The same for a kind whose requests may be repeated: until there is an answer, for a few operation timeouts, whether or
     /// not the caller waits.
     pub(crate) async fn permits_once(
@@ -221,7 +124,7 @@ impl Core {
         let (core, id) = (Arc::clone(self), id.clone());
         let once = self.once();
         let work = async move {
-            let patience = core.config.operation_timeout * REPEATED;
+            let patience = core.patience();
             let began = core.clock.now();
             let (mut silent, mut pauses) = (false, Pauses::default());
             loop {
@@ -296,9 +199,12 @@ impl Core {
     /// Ends everything. `grace`: gives holders so long to let go by themselves, then releases what is left; `None`: leaves
     /// what is held to expire.
     pub(crate) async fn shutdown(self: &Arc<Self>, grace: Option<Duration>) {
-        self.lets_expire.fetch_or(grace.is_none(), Ordering::AcqRel);
-        self.closed.store(true, Ordering::SeqCst);
+        if grace.is_none() {
+            self.let_expire();
+        }
+        self.close();
         self.queues.close();
+        self.fair.wake_keepers();
         self.gates.close(&Error::Closed);
         let ending = Ending(self);
         if let Some(grace) = grace {
@@ -310,32 +216,15 @@ impl Core {
             // Each loss has its lease id given up, a margin later: work that `run` is dropping is gone by then.
             hold.lose(LostReason::ClientShutdown);
         }
-        self.tasks.close();
+        let done = self.all_done();
         let margin = if some {
             SHUTDOWN_MARGIN
         } else {
             Duration::ZERO
         };
         let patience = self.config.operation_timeout + margin;
-        let _ = self.within(patience, self.tasks.wait()).await;
+        let _ = self.within(patience, done).await;
         drop(ending);
-    }
-
-    /// How many tasks are under way.
-    pub(crate) fn tasks(&self) -> usize {
-        self.tasks.len()
-    }
-
-    /// Completes when all is heard that the server has said until now, and what that wakes has had a turn.
-    pub(crate) async fn heard(&self) {
-        // What was lost with its connection was heard as far as it ever will be.
-        let _ = self.backend.heard().await;
-        let turns = async {
-            for _ in 0..2 {
-                tokio::task::yield_now().await;
-            }
-        };
-        let _ = self.home.handle().spawn(turns).await;
     }
 
     /// Waits until nothing is held.
@@ -358,9 +247,6 @@ impl Resident for Core {
     }
 }
 
-/// A request that may be repeated is, for so many operation timeouts.
-const REPEATED: u32 = 3;
-
 /// The end of a shutdown, also of one whose future is dropped: what is held then is left to expire.
 struct Ending<'a>(&'a Arc<Core>);
 
@@ -369,12 +255,12 @@ impl Drop for Ending<'_> {
         let Ending(core) = self;
         let left = core.queues.holds();
         if !left.is_empty() {
-            core.lets_expire.store(true, Ordering::Release);
+            core.let_expire();
         }
         for hold in left {
             hold.lose(LostReason::ClientShutdown);
         }
-        core.tasks.close();
+        drop(core.all_done());
         core.watchdog.close();
         core.backend.shut();
     }

@@ -22,17 +22,20 @@ use crate::{
     backend::{Failure, Permits, WakeUp},
     callout,
     clock::Tick,
-    engine::core::Core,
-    engine::queue::{
-        Pauses,
-        answer::{self, AnswerFuture, Answerer},
+    engine::{
+        claim::pauses::Pauses,
+        env::Env,
+        local::answer::{self, AnswerFuture, Answerer},
     },
     name::LockId,
 };
 
 /// The gates of a client, by name.
-#[derive(Debug, Default)]
-pub(crate) struct Gates(Mutex<BTreeMap<LockId, Arc<Gate>>>);
+#[derive(Debug)]
+pub(crate) struct Gates {
+    env: Arc<Env>,
+    by_name: Mutex<BTreeMap<LockId, Arc<Gate>>>,
+}
 
 /// The waiters for one latch.
 #[derive(Debug)]
@@ -83,21 +86,29 @@ impl Drop for GateWait {
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
 impl Gates {
+    pub(crate) fn new(env: &Arc<Env>) -> Arc<Gates> {
+        Arc::new(Gates {
+            env: Arc::clone(env),
+            by_name: Mutex::default(),
+        })
+    }
+
     /// Waits until the count is zero; `false` if `until` comes first.
     pub(crate) async fn wait(
-        core: &Arc<Core>,
+        self: &Arc<Self>,
         id: &LockId,
         until: Option<Instant>,
     ) -> Result<bool, Error> {
-        core.check_open()?;
-        let began = core.clock.now();
-        let mut waiter = core.gates.join(core, id)?;
+        let env = &self.env;
+        env.check_open()?;
+        let began = env.clock.now();
+        let mut waiter = self.join(id)?;
         // After joining: when the home ends, it tells the waiters that are there.
-        core.check_home()?;
+        env.check_home()?;
         let time_is_up = async {
             match until {
                 Some(until) => {
-                    core.sleep_here(until.saturating_duration_since(Instant::now()))
+                    env.sleep_here(until.saturating_duration_since(Instant::now()))
                         .await;
                 }
                 None => std::future::pending().await,
@@ -106,14 +117,14 @@ impl Gates {
         tokio::select! {
             biased;
             answer = &mut waiter.answered => answer.map(|_open| true),
-            () = time_is_up => waiter.gate.out_of_time(core, began),
+            () = time_is_up => waiter.gate.out_of_time(env, began),
         }
     }
 
-    fn join(&self, core: &Arc<Core>, id: &LockId) -> Result<GateWait, Error> {
-        let mut gates = self.0.lock();
+    fn join(self: &Arc<Self>, id: &LockId) -> Result<GateWait, Error> {
+        let mut gates = self.by_name.lock();
         // B6: under the lock, so that a waiter that `close` did not see is refused.
-        if core.is_closed() {
+        if self.env.is_closed() {
             return Err(Error::Closed);
         }
         let is_new = !gates.contains_key(id);
@@ -129,7 +140,7 @@ impl Gates {
         };
         drop(gates);
         if is_new {
-            core.spawn(drive(Arc::clone(core), Arc::clone(&gate)));
+            self.env.spawn(drive(Arc::clone(self), Arc::clone(&gate)));
         } else {
             // The count may be zero since it was read last.
             gate.bell.notify_one();
@@ -143,7 +154,7 @@ impl Gates {
 
     /// The backend heard something about a latch.
     pub(crate) fn wake(&self, id: &LockId, wake_up: WakeUp) {
-        let gate = self.0.lock().get(id).map(Arc::clone);
+        let gate = self.by_name.lock().get(id).map(Arc::clone);
         if let Some(gate) = gate {
             gate.state.lock().deaf |= wake_up == WakeUp::Deaf;
             gate.bell.notify_one();
@@ -152,7 +163,7 @@ impl Gates {
 
     /// Answers all waiters. The client is marked as closed already, or its thread is gone, so that none comes from now on.
     pub(crate) fn close(&self, error: &Error) {
-        let gates: Vec<_> = self.0.lock().values().map(Arc::clone).collect();
+        let gates: Vec<_> = self.by_name.lock().values().map(Arc::clone).collect();
         for gate in gates {
             gate.answer(u64::MAX, &Err(error.clone()));
             gate.bell.notify_one();
@@ -160,19 +171,19 @@ impl Gates {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.by_name.lock().len()
     }
 
     /// How many drivers wait for a wake-up.
     pub(crate) fn waiting_drivers(&self) -> usize {
-        let gates = self.0.lock();
+        let gates = self.by_name.lock();
         let waits = |gate: &&Arc<Gate>| gate.waits.load(Ordering::Relaxed);
         gates.values().filter(waits).count()
     }
 
     /// How many tasks of this process wait for the latch.
     pub(crate) fn waiting(&self, id: &LockId) -> usize {
-        let gates = self.0.lock();
+        let gates = self.by_name.lock();
         gates
             .get(id)
             .map_or(0, |gate| gate.state.lock().waiters.len())
@@ -180,7 +191,7 @@ impl Gates {
 
     /// Takes the gate out, unless a waiter has come.
     fn remove(&self, gate: &Gate) -> bool {
-        let mut gates = self.0.lock();
+        let mut gates = self.by_name.lock();
         let is_empty = gate.state.lock().waiters.is_empty();
         if is_empty {
             gates.remove(&gate.id);
@@ -224,15 +235,15 @@ impl Gate {
     }
 
     /// The answer to a waiter that has waited since `began`, and whose time is up.
-    fn out_of_time(&self, core: &Core, began: Tick) -> Result<bool, Error> {
+    fn out_of_time(&self, env: &Env, began: Tick) -> Result<bool, Error> {
         let state = self.state.lock();
         // Where the server cannot be asked any more, what it said last is no news.
-        let is_news = core.backend.trouble().is_none();
+        let is_news = env.backend.trouble().is_none();
         if is_news && state.said.is_some_and(|said| said >= began) {
             return Ok(false);
         }
         let failure = state.trouble.clone();
-        let failure = failure.unwrap_or_else(|| core.time_is_up());
+        let failure = failure.unwrap_or_else(|| env.time_is_up());
         Err(self.error(failure))
     }
 
@@ -242,7 +253,8 @@ impl Gate {
 }
 
 /// Reads the count on behalf of all waiters, until none is left.
-async fn drive(core: Arc<Core>, gate: Arc<Gate>) {
+async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
+    let env = &gates.env;
     let mut pauses = Pauses::default();
     // Whether wake-ups are heard; and whether a subscription may be there, or come about.
     let (mut hears, mut subscribed) = (false, false);
@@ -254,18 +266,18 @@ async fn drive(core: Arc<Core>, gate: Arc<Gate>) {
         };
         let Some(upto) = upto else {
             if subscribed {
-                let unheard = core.backend.unlisten(&gate.id);
-                let _ = core.within(UNSUBSCRIBED, unheard).await;
+                let unheard = env.backend.unlisten(&gate.id);
+                let _ = env.within(UNSUBSCRIBED, unheard).await;
                 (hears, subscribed) = (false, false);
             }
-            if core.gates.remove(&gate) {
+            if gates.remove(&gate) {
                 return;
             }
             continue;
         };
-        let read = core
+        let read = env
             .backend
-            .permits(gate.id.clone(), Permits::Available, core.once());
+            .permits(gate.id.clone(), Permits::Available, env.once());
         let failure = match read.await {
             // Those that came after the send may ask about a count that was set since.
             Ok(count) if count <= 0 => {
@@ -273,14 +285,14 @@ async fn drive(core: Arc<Core>, gate: Arc<Gate>) {
                 continue;
             }
             Ok(_) => {
-                gate.answered(core.clock.now());
+                gate.answered(env.clock.now());
                 if hears {
                     pauses.reset();
-                    sleep(&core, &gate).await;
+                    sleep(env, &gate).await;
                     continue;
                 }
                 subscribed = true;
-                match core.backend.listen(gate.id.clone()).await {
+                match env.backend.listen(gate.id.clone()).await {
                     // Once more, for what was said before.
                     Ok(()) => {
                         hears = true;
@@ -296,15 +308,15 @@ async fn drive(core: Arc<Core>, gate: Arc<Gate>) {
             continue;
         }
         gate.state.lock().trouble = Some(failure);
-        pauses.pause(&core).await;
+        pauses.pause(env).await;
     }
 }
 
 /// Until the bell rings, at most for the poll interval.
-fn sleep(core: &Core, gate: &Gate) -> impl Future<Output = ()> {
+fn sleep(env: &Env, gate: &Gate) -> impl Future<Output = ()> {
     // The interval is stretched, never cut, so that an idle waiter stays within one command per interval.
-    let poll = core.config.poll_every;
-    let poll = core.sleep(poll + poll.mul_f64(fastrand::f64() / 5.0));
+    let poll = env.config.poll_every;
+    let poll = env.sleep(poll + poll.mul_f64(fastrand::f64() / 5.0));
     gate.waits.store(true, Ordering::Relaxed);
     async {
         tokio::select! {

@@ -3,15 +3,13 @@
 //! It knows neither guards nor kinds nor the redis crate. It gives out a [`Held`](held::Held), whose drop gives the
 //! hold back.
 
-pub(crate) mod confirm;
+pub(crate) mod claim;
 pub(crate) mod core;
-pub(crate) mod finish;
+pub(crate) mod env;
+pub(crate) mod fair;
 pub(crate) mod gates;
-pub(crate) mod held;
 pub(crate) mod hold;
-pub(crate) mod lease;
-pub(crate) mod linger;
+pub(crate) mod local;
 pub(crate) mod multi;
 pub(crate) mod queue;
 pub(crate) mod wakeup;
-pub(crate) mod watchdog;

@@ -21,10 +21,16 @@ use crate::{
     Error, Released,
     durations::humane,
     engine::{
-        held::Held,
-        hold::Hold,
-        linger::ClientRef,
-        queue::{self, Patience, Pauses, Spec, Waits},
+        claim::{ask::no_answer, pauses::Pauses},
+        core::ClientRef,
+        env::{Env, linger::CallerRef},
+        fair::try_in_turn,
+        hold::{
+            Hold,
+            held::Held,
+            spec::{Patience, Spec, Waits},
+        },
+        queue::enter,
     },
     error::{Cause, Invalid},
     name::LockId,
@@ -240,8 +246,8 @@ impl Taking<'_> {
                     // What waits keeps to its own time.
                     Some(until) if patience == Patience::Once => {
                         let PartRequest { core, id, spec } = part;
-                        let answer = queue::by(core, Instant::now() + left(until), asked).await;
-                        answer.unwrap_or_else(|| Err(queue::no_answer(core, &id.name, *spec)))
+                        let answer = core.by(Instant::now() + left(until), asked).await;
+                        answer.unwrap_or_else(|| Err(no_answer(core, &id.name, *spec)))
                     }
                     _ => asked.await,
                 }
@@ -312,9 +318,9 @@ fn left(until: Instant) -> Duration {
 async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Error> {
     let PartRequest { core, id, spec } = part;
     if spec.waits == Waits::InTurn && patience == Patience::Once {
-        queue::try_in_turn(core, id, *spec).await
+        try_in_turn(&core.queues, &core.fair, id, *spec).await
     } else {
-        queue::acquire(core, id, *spec, patience).await
+        enter::acquire(&core.queues, id, *spec, patience).await
     }
 }
 
@@ -322,9 +328,9 @@ async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Err
 /// without it.
 async fn give_back(held: Vec<Held>) {
     // Without a thread there may be no timer to bound it.
-    let core = held.first().map(|held| Arc::clone(&held.hold().core));
-    if let Some(core) = core.filter(|core| core.check_home().is_ok()) {
-        let _ = core.within(GIVEN_BACK, release_all(held)).await;
+    let env = held.first().map(|held| Arc::clone(held.hold().env()));
+    if let Some(env) = env.filter(|env| env.check_home().is_ok()) {
+        let _ = env.within(GIVEN_BACK, release_all(held)).await;
     }
 }
 
@@ -339,8 +345,8 @@ pub(crate) async fn release_all(held: Vec<Held>) -> Vec<Result<Released, Error>>
 /// For guards that were dropped.
 pub(crate) fn release_in_background(held: Vec<Held>) {
     // If these are the last of their clients, this waits once, when all that is to be sent is under way.
-    let clients = held.iter().map(|held| ClientRef::new(&held.hold().core));
-    let _clients: Vec<ClientRef> = clients.collect();
+    let clients = held.iter().map(|held| CallerRef::new(held.hold().env()));
+    let _clients: Vec<CallerRef<Env>> = clients.collect();
     drop(held);
 }
 
@@ -357,7 +363,7 @@ async fn keep(held: &[Held]) {
     };
     let every = shortest.spec().ask_every();
     loop {
-        shortest.core.sleep_here(every).await;
+        shortest.env().sleep_here(every).await;
         extend(held).await;
     }
 }

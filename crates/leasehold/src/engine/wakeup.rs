@@ -28,7 +28,8 @@ impl Sink for WakeUps {
         if let Some(core) = self.0.get().and_then(Weak::upgrade) {
             match id.kind {
                 LockKind::Latch => core.gates.wake(id, wake_up),
-                _ => core.queues.wake(&core, id, wake_up),
+                LockKind::FairMutex => core.fair.wake(&core.queues, id, wake_up),
+                _ => core.queues.wake(id, wake_up),
             }
         }
     }

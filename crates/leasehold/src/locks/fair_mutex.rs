@@ -12,8 +12,10 @@ use super::{
 };
 use crate::{
     Error, Guard,
-    engine::core::Core,
-    engine::queue::{Patience, Waits},
+    engine::{
+        core::Core,
+        hold::spec::{Patience, Waits},
+    },
     kind::{Access, LockKind},
 };
 

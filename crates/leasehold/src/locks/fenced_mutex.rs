@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     Error, FencedMutexGuard,
-    engine::core::Core,
-    engine::queue::Patience,
+    engine::{core::Core, hold::spec::Patience},
     kind::{Access, LockKind},
 };
 

@@ -8,8 +8,7 @@ use std::{fmt, sync::Arc};
 use crate::{
     Error,
     backend::fenced::{Change, FencedRead, FencedWrite, TOKENS_END, Written},
-    engine::core::Core,
-    engine::linger::ClientRef,
+    engine::core::{ClientRef, Core},
     error::Invalid,
     name::{Name, OURS_BEGIN, TOKENS_BEGIN},
 };

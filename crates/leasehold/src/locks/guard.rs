@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Error, LostReason, Released,
     config::check_extension,
-    engine::{held::Held, hold::Hold, lease::End},
+    engine::hold::{Hold, held::Held, lease::End},
     error::NO_REENTRY,
     story::Scope,
 };
@@ -134,7 +134,7 @@ impl<K> Guard<K> {
 
     /// The guard of a caller that has waited for it.
     pub(super) fn begin(mut held: Held) -> Guard<K> {
-        held.scope = Scope::of_hold(&held.hold().queue.id, held.hold().lease);
+        held.scope = Scope::of_hold(held.hold().id(), held.hold().lease);
         Guard::new(held)
     }
 
@@ -158,7 +158,7 @@ impl<K> Guard<K> {
 
     /// The name that is held.
     pub fn name(&self) -> &str {
-        self.hold().queue.id.name.shown()
+        self.hold().id().name.shown()
     }
 
     /// The owner field of this hold on the server: `<client uuid>:<lease id>`, with `:write` behind it for a writer; of a
@@ -209,7 +209,7 @@ impl<K> Guard<K> {
         let left = self.hold().check()?;
         if left < min {
             return Err(Error::TooShort {
-                name: self.hold().queue.id.name.shared(),
+                name: self.hold().id().name.shared(),
                 left,
                 wanted: min,
             });
@@ -233,7 +233,7 @@ impl<K> Guard<K> {
                 // The watchdog tells; a timer of the caller's runtime does so even if the watchdog cannot.
                 Ok(left) => tokio::select! {
                     () = over => {}
-                    () = self.hold().core.sleep_here(left) => {}
+                    () = self.hold().env().sleep_here(left) => {}
                 },
                 Err(End::Lost(reason)) => return reason,
                 // Only while another task is inside `release`, which takes the guard: no caller is left to ask.
@@ -258,7 +258,7 @@ impl<K> Guard<K> {
                 return;
             }
             tokio::select! {
-                () = self.hold().core.sleep_here(remaining.saturating_sub(left)) => {}
+                () = self.hold().env().sleep_here(remaining.saturating_sub(left)) => {}
                 _ = self.lost() => return,
             }
         }
@@ -330,7 +330,7 @@ impl<K> Guard<K> {
             return Ok(());
         }
         Err(Error::Reentered {
-            name: self.hold().queue.id.name.shared(),
+            name: self.hold().id().name.shared(),
             held_at: spec.place,
             remedy: NO_REENTRY,
         })
@@ -364,7 +364,7 @@ impl<K> Guard<K> {
     /// start of the work, and detach it. A renewed lease counts from its last renewal before that.
     pub fn detach(self) -> Detached {
         let detached = Detached {
-            name: self.hold().queue.id.name.shared(),
+            name: self.hold().id().name.shared(),
             owner: self.owner(),
             remaining: self.remaining(),
         };

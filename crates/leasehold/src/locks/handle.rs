@@ -8,9 +8,12 @@ use crate::{
     Error, Guard, Status,
     backend::Permits,
     config::{Handoff, check_lease, check_max_hold, check_renewed},
-    engine::core::Core,
-    engine::linger::ClientRef,
-    engine::queue::{self, Patience, Spec, Waits},
+    engine::{
+        core::{ClientRef, Core},
+        fair::try_in_turn,
+        hold::spec::{Patience, Spec, Waits},
+        queue::enter,
+    },
     error::Invalid,
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -122,13 +125,13 @@ impl Handle {
             scope.enter(|| story::asks(&id));
             let held = if spec.waits == Waits::InTurn && patience == Patience::Once {
                 // Boxed: it would make the future of each task that waits larger.
-                let asked = Box::pin(queue::try_in_turn(&core, &id, spec));
+                let asked = Box::pin(try_in_turn(&core.queues, &core.fair, &id, spec));
                 Box::pin(scope.around(asked)).await?
             } else if scope.is_wanted() {
-                let asked = Box::pin(queue::acquire(&core, &id, spec, patience));
+                let asked = Box::pin(enter::acquire(&core.queues, &id, spec, patience));
                 Box::pin(scope.around(asked)).await?
             } else {
-                queue::acquire(&core, &id, spec, patience).await?
+                enter::acquire(&core.queues, &id, spec, patience).await?
             };
             Ok(held.map(Guard::begin))
         }

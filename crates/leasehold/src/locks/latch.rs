@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::handle::Handle;
 use crate::{
-    Error, Status, backend::Permits, engine::core::Core, engine::gates::Gates, error::Invalid,
-    kind::LockKind, name::LockId,
+    Error, Status, backend::Permits, engine::core::Core, error::Invalid, kind::LockKind,
+    name::LockId,
 };
 
 /// A count under one name, which tasks wait for until it is zero, shared with Redisson's `RCountDownLatch` of the same name.
@@ -161,7 +161,7 @@ impl Latch {
     /// deleted latch.
     pub async fn wait(&self) -> Result<(), Error> {
         let core = self.handle.core();
-        Gates::wait(core, self.id()?, None).await.map(drop)
+        core.gates.wait(self.id()?, None).await.map(drop)
     }
 
     /// Waits up to `wait` for that; `false` if the count was not zero by then.
@@ -179,7 +179,7 @@ impl Latch {
             return Ok(self.count().await? == 0);
         }
         let until = Instant::now().checked_add(wait);
-        Gates::wait(self.handle.core(), self.id()?, until).await
+        self.handle.core().gates.wait(self.id()?, until).await
     }
 
     /// Deletes the latch: all that wait for it go on. `false` if it was not set.

@@ -15,8 +15,7 @@ use super::{
 use crate::{
     Error, PermitGuard,
     backend::Permits,
-    engine::core::Core,
-    engine::queue::Patience,
+    engine::{core::Core, hold::spec::Patience},
     kind::{Access, LockKind},
 };
 

@@ -11,7 +11,7 @@ use super::guard::{Detached, Guard};
 use crate::{
     Error, LostReason, Released,
     engine::{
-        held::Held,
+        hold::held::Held,
         multi::{release_all, release_in_background},
     },
     kind::LockKind,
@@ -67,7 +67,7 @@ impl MultiGuard {
     /// The fencing token of the part with this name, if that is a [`FencedMutex`](crate::FencedMutex).
     pub fn token(&self, name: &str) -> Option<u64> {
         let mut fenced = self.parts.iter().map(Guard::hold).filter(|hold| {
-            let id = &hold.queue.id;
+            let id = hold.id();
             id.kind == LockKind::FencedMutex && **id.name.shown() == *name
         });
         fenced.next().map(|hold| hold.token())

@@ -17,8 +17,8 @@ use crate::{
     Error, Handoff, Owner, Status,
     engine::{
         core::Core,
+        hold::spec::{Patience, Waits},
         multi::{self, PartRequest},
-        queue::{Patience, Waits},
     },
     error::Invalid,
     kind::{Access, LockKind},

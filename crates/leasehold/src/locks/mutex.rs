@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     Error, MutexGuard,
-    engine::core::Core,
-    engine::queue::Patience,
+    engine::{core::Core, hold::spec::Patience},
     kind::{Access, LockKind},
 };
 

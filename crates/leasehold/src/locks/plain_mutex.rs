@@ -14,8 +14,10 @@ use super::{
 use crate::{
     Error, PlainMutexGuard,
     config::Backoff,
-    engine::core::Core,
-    engine::queue::{Patience, Waits},
+    engine::{
+        core::Core,
+        hold::spec::{Patience, Waits},
+    },
     kind::{Access, LockKind},
 };
 

@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     Error, ReadGuard, WriteGuard,
-    engine::core::Core,
-    engine::queue::Patience,
+    engine::{core::Core, hold::spec::Patience},
     kind::{Access, LockKind},
 };
 

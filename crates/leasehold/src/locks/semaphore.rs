@@ -13,8 +13,7 @@ use crate::{
     Error, Handoff, SemaphoreGuard, Status,
     backend::Permits,
     config::NO_LEASE,
-    engine::core::Core,
-    engine::queue::Patience,
+    engine::{core::Core, hold::spec::Patience},
     kind::{Access, LockKind},
 };
 

@@ -13,8 +13,10 @@ use super::{
 use crate::{
     Error, SpinMutexGuard,
     config::Backoff,
-    engine::core::Core,
-    engine::queue::{Patience, Waits},
+    engine::{
+        core::Core,
+        hold::spec::{Patience, Waits},
+    },
     kind::{Access, LockKind},
 };
 

@@ -15,7 +15,10 @@ use std::{
 pub use server::MemoryServer;
 
 #[cfg(feature = "sim")]
-use crate::sim;
+use crate::{
+    backend::simulated::request::{Kind, Request},
+    world,
+};
 use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, Inspection, Keep,
@@ -102,7 +105,7 @@ impl Memory {
     ) -> Reply<T> {
         let (server, client) = (self.server.clone(), Arc::clone(&self.client));
         Box::pin(async move {
-            let (request, answer) = sim::Request::new(&client, kind, about, what, step);
+            let (request, answer) = Request::new(&client, kind, about, what, step);
             if let Some(network) = server.network() {
                 network.send(request);
             }
@@ -116,7 +119,7 @@ pub(crate) async fn in_time<T>(
     answer: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     #[cfg(feature = "sim")]
-    sim::set_timer(tokio::time::Instant::now() + timeout);
+    world::set_timer(tokio::time::Instant::now() + timeout);
     match tokio::time::timeout(timeout, answer).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(Failure::Ambiguous(Arc::new(elapsed))),
@@ -126,7 +129,7 @@ pub(crate) async fn in_time<T>(
 /// A step in words, for the simulation.
 #[cfg(feature = "sim")]
 type What = (
-    sim::Kind,
+    Kind,
     Vec<(Arc<str>, u64)>,
     Box<dyn fmt::Debug + Send + Sync>,
 );
@@ -142,7 +145,7 @@ macro_rules! what {
         #[cfg(feature = "sim")]
         {
             let what: Box<dyn fmt::Debug + Send + Sync> = Box::new($what);
-            (sim::Kind::$kind, $about.into_iter().collect(), what)
+            (Kind::$kind, $about.into_iter().collect(), what)
         }
         #[cfg(not(feature = "sim"))]
         What
@@ -337,7 +340,7 @@ impl Backend for Memory {
                 store.unlisten(&client, &id);
                 Ok(())
             };
-            let (request, answer) = sim::Request::new(&self.client, kind, about, what, step);
+            let (request, answer) = Request::new(&self.client, kind, about, what, step);
             network.send(request);
             return answer;
         }

@@ -77,10 +77,10 @@ struct Shared {
     origin: Instant,
     /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
-    network: Option<Arc<dyn crate::sim::Network>>,
+    network: Option<Arc<dyn crate::backend::simulated::request::Network>>,
     /// The real scripts, of which this store is the twin.
     #[cfg(feature = "sim")]
-    scripts: Option<Arc<crate::sim::Scripts>>,
+    scripts: Option<Arc<crate::backend::simulated::scripts::Scripts>>,
 }
 
 #[derive(Debug, Default)]
@@ -127,8 +127,8 @@ impl MemoryServer {
 
     pub(crate) fn clock(&self) -> Clock {
         #[cfg(feature = "sim")]
-        if let (Some(_), Some(clock)) = (&self.0.network, crate::sim::clock()) {
-            return clock;
+        if let (Some(_), Some(clock)) = (&self.0.network, crate::world::clock()) {
+            return Clock::Simulated(clock);
         }
         Clock::Tokio(self.0.origin)
     }

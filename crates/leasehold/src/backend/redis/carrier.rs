@@ -1,18 +1,20 @@
-//! What takes the place of a client's connections in the simulation: requests wait here until they are sent.
+//! In a simulation: what takes the place of a client's connections.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, Value};
 
 use super::{
-    Value,
     failure::{classify, in_words},
     script::{Call, unexpected},
 };
-use crate::{
-    backend::{Failure, Reply},
-    sim::{self, Scripts, Step},
+use crate::backend::{
+    Failure, Reply,
+    simulated::{
+        request::{Step, step},
+        scripts::Scripts,
+    },
 };
 
 /// Takes the place of a client's connections: its requests wait here until they are sent.
@@ -51,7 +53,7 @@ impl Carrier {
         if let Some(scripts) = &self.at_once {
             return Box::pin(std::future::ready(carry_out(scripts)));
         }
-        let (step, answer) = sim::step(move |_, scripts| {
+        let (step, answer) = step(move |_, scripts| {
             let scripts = scripts.expect("such clients are on such servers only");
             carry_out(scripts)
         });

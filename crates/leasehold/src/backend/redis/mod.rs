@@ -34,7 +34,7 @@ use futures_util::future::{OptionFuture, join_all};
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]
-pub(crate) use simulated::{Looker, Simulated};
+pub(crate) use simulated::Simulated;
 #[cfg(feature = "sim")]
 pub(crate) use subscriptions::wake_up;
 pub(crate) use target::{Login, Target};

@@ -20,7 +20,14 @@ use crate::{
         KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
-        memory::{Memory, in_time},
+        memory::{
+            Memory, in_time,
+            store::look::{Held, Snapshot},
+        },
+        simulated::{
+            request::Request,
+            scripts::{Looker, Scripts},
+        },
     },
     clock::Clock,
     config::Config,
@@ -30,7 +37,6 @@ use crate::{
     name::LockId,
     outage::Outage,
     owner::LeaseId,
-    sim::{Held, Request, Scripts, Snapshot},
 };
 
 /// One client.
@@ -88,8 +94,10 @@ impl Simulated {
             at_once: Some(Arc::clone(&scripts)),
         };
         scripts.joins(client);
-        scripts.look_with(|| Looker {
-            caller: caller(client, config, &at_once),
+        scripts.look_with(|| {
+            Box::new(KeyLooker {
+                caller: caller(client, config, &at_once),
+            })
         });
         let redis = Redis {
             caller: caller(client, config, &carrier),
@@ -256,13 +264,13 @@ impl Drop for Simulated {
 /// How long a hold that has no end is there at least, for those that look.
 const NO_END: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
-pub(crate) struct Looker {
+/// A caller whose requests are carried out at once.
+pub(crate) struct KeyLooker {
     caller: Caller,
 }
 
-impl Looker {
-    pub(crate) fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
+impl Looker for KeyLooker {
+    fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
         let found = wire(id.kind).inspect(&self.caller, id.clone());
         let Some(Ok(found)) = found.now_or_never() else {
             return;
@@ -291,6 +299,31 @@ impl Looker {
         }
     }
 
+    fn give_back(&self, id: &LockId, held: &Held) {
+        let release = Release {
+            id: id.clone(),
+            access: held.access,
+            lease: held.lease.into(),
+            next: None,
+            held: true,
+            tombstone_ms: None,
+            listening: false,
+        };
+        let caller = self.caller.called(&on_wire(&held.client));
+        wire(id.kind).release(&caller, release).now_or_never();
+    }
+
+    fn open(&self, id: &LockId) {
+        let once = Once {
+            number: LeaseId::from(0),
+            keep_ms: 1,
+        };
+        let deleted = wire(id.kind).permits(&self.caller, id.clone(), Permits::Delete, once);
+        deleted.now_or_never();
+    }
+}
+
+impl KeyLooker {
     fn has_field(&self, id: &LockId, field: Vec<u8>) -> bool {
         let Some(scripts) = self.scripts() else {
             return false;
@@ -319,30 +352,5 @@ impl Looker {
             wire(id.kind).owner(&caller, access, lease.into()) == owner
         })?;
         Some((client, lease))
-    }
-
-    /// Gives back the permits of a holder.
-    pub(crate) fn give_back(&self, id: &LockId, held: &Held) {
-        let release = Release {
-            id: id.clone(),
-            access: held.access,
-            lease: held.lease.into(),
-            next: None,
-            held: true,
-            tombstone_ms: None,
-            listening: false,
-        };
-        let caller = self.caller.called(&on_wire(&held.client));
-        wire(id.kind).release(&caller, release).now_or_never();
-    }
-
-    /// Ends a latch.
-    pub(crate) fn open(&self, id: &LockId) {
-        let once = Once {
-            number: LeaseId::from(0),
-            keep_ms: 1,
-        };
-        let deleted = wire(id.kind).permits(&self.caller, id.clone(), Permits::Delete, once);
-        deleted.now_or_never();
     }
 }

@@ -5,25 +5,31 @@
 
 use std::sync::Arc;
 
-use super::{Phase, driver::Start, pauses::Pauses, shared::is_fresh};
 use crate::{
-    LostReason, Released,
+    Error, LostReason, Released,
     backend::Downgrade,
     callout,
     clock::Tick,
-    engine::{core::Core, finish::Finish, hold::Hold},
+    engine::{
+        claim::pauses::Pauses,
+        env::finish::Finish,
+        hold::Hold,
+        local::sharers::is_fresh,
+        queue::{Phase, Queue, Start, map::Queues},
+    },
 };
 
 /// A downgrade on its way to the server.
 pub(crate) struct Downgrading {
+    queue: Arc<Queue>,
     hold: Arc<Hold>,
     began: Tick,
 }
 
 /// Only guards that read are left of `hold`: from here on it is shared in this process. `None` if it is over, or if a guard that may
 /// write has come meanwhile.
-pub(crate) fn begin_downgrade(hold: &Arc<Hold>) -> Option<Downgrading> {
-    let (core, queue) = (&hold.core, &hold.queue);
+pub(crate) fn begin_downgrade(queue: &Arc<Queue>, hold: &Arc<Hold>) -> Option<Downgrading> {
+    let core = &queue.core;
     let now = core.clock.now();
     let mut state = queue.lock();
     let wrote = matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold));
@@ -36,6 +42,7 @@ pub(crate) fn begin_downgrade(hold: &Arc<Hold>) -> Option<Downgrading> {
     }
     queue.go_on(core, state, Start::Ask);
     Some(Downgrading {
+        queue: Arc::clone(queue),
         hold: Arc::clone(hold),
         began: now,
     })
@@ -43,25 +50,25 @@ pub(crate) fn begin_downgrade(hold: &Arc<Hold>) -> Option<Downgrading> {
 
 impl Downgrading {
     /// For a caller that waits for the answer.
-    pub(crate) fn finish(self) -> Finish<Released> {
-        let core = Arc::clone(&self.hold.core);
+    pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
+        let core = Arc::clone(&self.queue.core);
         core.finish(async move {
             let hold = Arc::clone(&self.hold);
             self.run().await;
             let holds = hold.counted();
-            Released::StillHeld { holds }
+            Ok(Released::StillHeld { holds })
         })
     }
 
     /// For a guard that was dropped.
     pub(crate) fn in_background(self) {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         core.spawn(self.run_on());
     }
 
     /// Tells the server, for the operation timeout here, and after that in the background.
     async fn run(self) {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         let mut pauses = Pauses::default();
         while !self.send(&core).await {
             if core.clock.now().since(self.began) >= core.config.operation_timeout {
@@ -73,7 +80,7 @@ impl Downgrading {
 
     /// Goes on telling the server, for as long as the hold lasts.
     async fn run_on(self) {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         let mut pauses = Pauses::default();
         while !self.send(&core).await {
             pauses.pause(&core).await;
@@ -81,13 +88,13 @@ impl Downgrading {
     }
 
     /// Sends it once. Whether nothing is left to do.
-    async fn send(&self, core: &Arc<Core>) -> bool {
+    async fn send(&self, core: &Arc<Queues>) -> bool {
         let hold = &self.hold;
         if hold.is_over() {
             return true; // its release takes it from the server in whichever form
         }
         let step = Downgrade {
-            id: hold.queue.id.clone(),
+            id: hold.id().clone(),
             lease: hold.lease,
             holds: hold.counted(),
         };
@@ -99,7 +106,7 @@ impl Downgrading {
             }
             Err(failure) if failure.is_final() => {
                 callout::quietly(|| {
-                    tracing::warn!(target: "leasehold", name = %hold.queue.id.name, cause = %failure.cause(), "not downgraded: others wait for its release");
+                    tracing::warn!(target: "leasehold", name = %hold.id().name, cause = %failure.cause(), "not downgraded: others wait for its release");
                 });
                 true
             }

@@ -1,44 +1,25 @@
 //! Asks for the name on behalf of all its waiters in this process.
 
-mod wait;
+pub(crate) mod wait;
 
 use std::{sync::Arc, time::Duration};
 
-pub(super) use wait::AFTER_THE_END;
-use wait::Pause;
-
-use super::{
-    Locked, Queue,
-    debt::{Debt, abandon, may_owe},
-    enter::{TooLate, ask_server},
-    pauses::Pauses,
-    spec::Spec,
-    ticket::Ticket,
-};
 use crate::{
     backend::{Acquired, Failure},
-    clock::Tick,
     config::millis,
-    engine::core::Core,
+    engine::{
+        claim::{
+            ask::{TooLate, ask_server},
+            debt::{Debt, abandon, may_owe},
+            pauses::Pauses,
+            ticket::Ticket,
+        },
+        hold::spec::Spec,
+        local::locked::Locked,
+        queue::{Queue, QueueState, Start, driver::wait::Pause, map::Queues},
+    },
     kind::Access,
 };
-
-/// Where a driver begins.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Start {
-    /// Ask the server.
-    Ask,
-    /// Ask the server, even while a release is under way.
-    AskNow,
-    /// The server was asked just now: first learn to hear, then ask.
-    Listen,
-    /// The server was asked just now, and gave no usable answer.
-    Recover,
-    /// A release has queued us, and given the name to another client until then.
-    Wait { until: Tick },
-    /// Others were told that the name is free: let them try first, for so long at least.
-    GiveWay(Duration),
-}
 
 /// How long a process that has had its turn holds back at least, for others that it cannot give the name to directly.
 fn step_back() -> Duration {
@@ -52,8 +33,13 @@ const LONG_ENOUGH: u64 = 8;
 /// fairness depends on it, and a connection that stands still must not keep the name from the next.
 const UNSUBSCRIBED: Duration = Duration::from_millis(20);
 
+/// Starts a driver, in the background.
+pub(crate) fn start(core: &Arc<Queues>, queue: &Arc<Queue>, start: Start) {
+    core.spawn(drive(Arc::clone(core), Arc::clone(queue), start));
+}
+
 /// Asks for the name until a waiter of this process holds it, or none is left.
-pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
+pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
     // For a release of this process, before the first waiter is asked for.
     let mut waited = matches!(start, Start::AskNow | Start::GiveWay(_));
@@ -89,7 +75,7 @@ pub(super) async fn drive(core: Arc<Core>, queue: Arc<Queue>, start: Start) {
 }
 
 struct Driver<'a> {
-    core: &'a Arc<Core>,
+    core: &'a Arc<Queues>,
     queue: &'a Arc<Queue>,
     number: u32,
     next: Step,
@@ -120,7 +106,7 @@ enum Step {
 }
 
 impl<'a> Driver<'a> {
-    fn new(core: &'a Arc<Core>, queue: &'a Arc<Queue>, start: Start) -> Self {
+    fn new(core: &'a Arc<Queues>, queue: &'a Arc<Queue>, start: Start) -> Self {
         let mut state = queue.lock();
         state.driver = state.driver.wrapping_add(1);
         Driver {
@@ -190,7 +176,7 @@ impl<'a> Driver<'a> {
         let said = step.permits;
         // A task that was not heard for a while may have its place still.
         let queued = step.place.is_some() || self.queue.id.is_of_task();
-        let answer = ask_server(self.core, self.queue, step).await;
+        let answer = ask_server(self.core, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
         self.queue.is_unset(self.core, &mut state, &answer);
@@ -248,7 +234,12 @@ impl<'a> Driver<'a> {
     }
 
     /// The lock was given to this task, and is over already, says the answer to an ask that `took` so long.
-    fn granted_too_late(&mut self, state: &mut Locked<'_>, lease_ms: u64, took: Duration) {
+    fn granted_too_late(
+        &mut self,
+        state: &mut Locked<'_, QueueState>,
+        lease_ms: u64,
+        took: Duration,
+    ) {
         if let Some(late) = &mut self.late
             && let Err(failure) = late.again(took)
             && let Some(spec) = state.first_live_waiter()
@@ -262,7 +253,7 @@ impl<'a> Driver<'a> {
     }
 
     /// The server says so only of a lease id that was given up (another id is as good).
-    fn given_up(&self, mut state: Locked<'_>) -> Step {
+    fn given_up(&self, mut state: Locked<'_, QueueState>) -> Step {
         let debt = state.remote().give_up();
         drop(state);
         if let Some(debt) = debt {
@@ -274,7 +265,7 @@ impl<'a> Driver<'a> {
     /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains.
     fn held_by_another(
         &mut self,
-        state: &mut Locked<'_>,
+        state: &mut Locked<'_, QueueState>,
         left: Option<Duration>,
         silent: bool,
     ) -> Step {
@@ -311,7 +302,7 @@ impl<'a> Driver<'a> {
 
     /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, by each waiter up to its
     /// own patience (L4).
-    fn failed(&self, state: &mut Locked<'_>, failure: &Failure) -> Step {
+    fn failed(&self, state: &mut Locked<'_, QueueState>, failure: &Failure) -> Step {
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
         };
@@ -360,7 +351,7 @@ impl<'a> Driver<'a> {
         if !may_owe(core) {
             return;
         }
-        let release = debt.release(core, id, core.queues.is_listening(id));
+        let release = debt.release(core, id, core.is_listening(id));
         if let Err(failure) = core.backend.release(release).await {
             let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));
             abandon(core, id, Debt { copies, ..debt });

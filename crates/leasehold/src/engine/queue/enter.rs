@@ -1,38 +1,46 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
-use std::{
-    future::{Future, poll_fn},
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    Life, Locked, Patience, Phase, Queue, Spec, WaitResult, answer::AnswerFuture, driver::Start,
-    pauses::Pauses, shared::ask_to_join, ticket::Ticket,
-};
 use crate::{
     Error, LostReason,
-    backend::{Acquire, Acquired, Count, Counted, Failure},
+    backend::{Acquired, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    durations::{about, humane},
-    engine::core::Core,
-    engine::held::Held,
-    engine::hold::Hold,
-    engine::lease,
+    engine::{
+        claim::{
+            ask::{TooLate, ask_server, no_answer},
+            debt::abandon,
+            pauses::Pauses,
+            ticket::Ticket,
+        },
+        hold::{
+            Hold,
+            held::Held,
+            lease,
+            spec::{Patience, Spec},
+        },
+        local::{
+            answer::{AnswerFuture, WaitResult},
+            locked::Locked,
+        },
+        queue::{
+            Life, Phase, Queue, QueueState, Start, count::write_count, map::Queues,
+            shared::ask_to_join,
+        },
+    },
     kind::Access,
-    name::{LockId, Name},
+    name::LockId,
     story,
 };
 
 /// A wait in the queue. Dropping it leaves the queue.
-pub(super) struct WaitTicket {
-    pub(super) queue: Arc<Queue>,
-    pub(super) number: i64,
-    pub(super) answered: AnswerFuture,
+pub(crate) struct WaitTicket {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) number: i64,
+    pub(crate) answered: AnswerFuture,
 }
 
 /// The state of the queue for a newcomer.
@@ -68,33 +76,10 @@ impl FirstAttempt {
     }
 }
 
-/// Takes a lock whose order is the server's if it is free, and no other waits. Where another task of this process has it, the
-/// server is not asked.
-pub(crate) async fn try_in_turn(core: &Arc<Core>, id: &LockId, spec: Spec) -> WaitResult {
-    core.check_open()?;
-    if let Some(lineup) = core.queues.lineup(id) {
-        let until = Instant::now() + core.config.operation_timeout;
-        by(core, until, lineup.released()).await;
-    }
-    let held = async {
-        // There is one as soon as this call has its queue.
-        match core.queues.lineup(id) {
-            Some(lineup) => lineup.held_by_another(id.task()).await,
-            None => std::future::pending().await,
-        }
-    };
-    // Also while it asks a server that does not answer, or waits for a release of its owner.
-    tokio::select! {
-        biased;
-        answer = acquire(core, id, spec, Patience::Once) => answer,
-        () = held => Ok(busy(core, id, spec, None)),
-    }
-}
-
 /// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has a place,
 /// `id` is [of this one](LockId::for_caller).
 pub(crate) async fn acquire(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
@@ -112,7 +97,7 @@ pub(crate) async fn acquire(
             }
             return Ok(Some(held));
         }
-        Admission::Inside(held) => return count_entry(held, spec, patience, until).await,
+        Admission::Inside(held) => return count_entry(core, held, spec, patience, until).await,
         Admission::Wait(wait) => {
             story::waits(id, true);
             wait
@@ -125,7 +110,7 @@ pub(crate) async fn acquire(
             }
             let first = match until {
                 None => attempt.await?,
-                Some(until) => match by(core, until, attempt).await {
+                Some(until) => match core.by(until, attempt).await {
                     Some(first) => first?,
                     None => return Err(no_answer(core, &id.name, spec)),
                 },
@@ -147,7 +132,7 @@ pub(crate) async fn acquire(
     };
     match wait.answer(core, spec, until, began).await? {
         Some(held) if spec.owner.is_some() && held.hold().counted() > 1 => {
-            count_entry(held, spec, patience, until).await
+            count_entry(core, held, spec, patience, until).await
         }
         None => Ok(busy(core, id, spec, None)),
         held => Ok(held),
@@ -155,12 +140,12 @@ pub(crate) async fn acquire(
 }
 
 /// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
-fn busy(core: &Core, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
+pub(crate) fn busy(core: &Queues, id: &LockId, spec: Spec, left: Option<Duration>) -> Option<Held> {
     if story::is_on() {
         let holds = if spec.waits.is_in_turn() {
-            core.queues.held(&id.of_task(0))
+            core.held(&id.of_task(0))
         } else {
-            core.queues.held(id)
+            core.held(id)
         };
         let here = holds.first();
         let left = here.map_or(left, |hold| hold.standing().ok());
@@ -186,31 +171,15 @@ async fn let_others_run() {
     .await;
 }
 
-/// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
-pub(crate) async fn by<F: Future>(core: &Core, until: Instant, work: F) -> Option<F::Output> {
-    tokio::select! {
-        biased;
-        output = work => Some(output),
-        () = core.sleep_here(until.saturating_duration_since(Instant::now())) => None,
-    }
-}
-
-/// The error of a caller whose time is up before the server has answered its request.
-pub(crate) fn no_answer(core: &Core, name: &Name, spec: Spec) -> Error {
-    let failure = core.time_is_up();
-    let free = lease::free_within(spec.lease());
-    failure.into_error(format!("lock {name:?}"), free)
-}
-
 fn enter(
-    core: &Arc<Core>,
+    core: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
 ) -> Result<Admission, Error> {
     let once = patience == Patience::Once;
     loop {
-        let queue = core.queues.find_or_make(id);
+        let queue = core.find_or_make(id);
         let mut state = queue.lock();
         if state.life == Life::Removed {
             continue; // Q3
@@ -265,7 +234,7 @@ fn enter(
         let began = core.events.begin_wait(&core.clock);
         let wait = state.line_up(&queue, spec, once, false, began);
         drop(state);
-        if let Some(lineup) = core.queues.lineup(id) {
+        if let Some(lineup) = core.lineup(id) {
             lineup.changed(); // it may have been about to leave
         }
         return Ok(Admission::Wait(wait));
@@ -275,31 +244,32 @@ fn enter(
 /// Has the server count an owner's entry. The entry is its caller's from the beginning, so that it is over as soon as the caller
 /// leaves: an owner without a guard holds nothing.
 async fn count_entry(
+    core: &Arc<Queues>,
     entry: Held,
     spec: Spec,
     patience: Patience,
     until: Option<Instant>,
 ) -> WaitResult {
     let hold = entry.hold();
-    let counted = hold.core.finish(tell_count(Arc::clone(hold), patience));
+    let counted = core.finish(tell_count(Arc::clone(core), Arc::clone(hold), patience));
     let counted = match until {
         None => counted.await,
-        Some(until) => match by(&hold.core, until, counted).await {
+        Some(until) => match core.by(until, counted).await {
             Some(counted) => counted,
-            None => Err(no_answer(&hold.core, &hold.queue.id.name, spec)),
+            None => Err(no_answer(core, &hold.id().name, spec)),
         },
     };
     counted.map(|()| Some(entry))
 }
 
 /// Tells the server how often the owner of a hold has entered. Waits as long as `patience` allows, at most until the hold is lost.
-async fn tell_count(hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
-    let (core, name) = (&hold.core, &hold.queue.id.name);
+async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
+    let name = &hold.id().name;
     let mut pauses = Pauses::default();
     let mut silent = false;
     let began = core.clock.now();
     loop {
-        let failure = match write_count(&hold).await {
+        let failure = match write_count(&core, &hold).await {
             Ok(Counted::Written | Counted::OthersWait) => break,
             Ok(Counted::NotOurs) => {
                 hold.lose(LostReason::Replaced);
@@ -326,53 +296,14 @@ async fn tell_count(hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
                 hold.standing().unwrap_or_default(),
             ));
         }
-        pauses.pause(core).await;
+        pauses.pause(&core).await;
     }
     hold.check().map(drop)
 }
 
-/// Only for readers of the server's keys: the count there decides nothing.
-pub(crate) fn write_count_in_background(hold: &Arc<Hold>, count: Option<u32>) {
-    if count.is_some() && !hold.is_over() {
-        let counted = Arc::clone(hold);
-        hold.core.spawn(async move {
-            let _ = write_count(&counted).await;
-        });
-    }
-}
-
-pub(super) async fn write_count(hold: &Arc<Hold>) -> Result<Counted, Failure> {
-    let count = Count {
-        id: hold.queue.id.clone(),
-        access: hold.spec().access,
-        lease: hold.lease,
-        holds: hold.counted(),
-        reads: hold.readers(),
-        listening: hold.core.queues.is_listening(&hold.queue.id),
-    };
-    hold.core.backend.count(count).await
-}
-
-/// Sends a request for a lock, and tells of it.
-pub(super) async fn ask_server(
-    core: &Core,
-    queue: &Queue,
-    step: Acquire,
-) -> Result<Acquired, Failure> {
-    let lease = step.lease;
-    story::sends(&queue.id, lease);
-    let answer = core.backend.acquire(step).await;
-    match &answer {
-        Ok(Acquired::Held { ttl, .. }) => story::is_held(&queue.id, lease, *ttl),
-        Err(failure) => story::is_not_answered(&queue.id, lease, failure.cause()),
-        Ok(_) => {}
-    }
-    answer
-}
-
 /// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
 async fn first_attempt(
-    core: Arc<Core>,
+    core: Arc<Queues>,
     queue: Arc<Queue>,
     spec: Spec,
     patience: Patience,
@@ -391,7 +322,7 @@ async fn first_attempt(
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
         ticket.ask(sent);
         let step = spec.request(&queue.id, ticket.lease());
-        let answer = ask_server(&core, &queue, step).await;
+        let answer = ask_server(&core, step).await;
         match &answer {
             Err(failure) if failure.is_final() => ticket.refused(),
             Err(failure) => ticket.failed(failure),
@@ -419,7 +350,7 @@ async fn first_attempt(
                     let granted = ticket.granted(sent, remaining, tokens);
                     if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
                         hold.note_start(began);
-                        state.took(&hold);
+                        state.took(&core, &hold);
                         if spec.access.is_exclusive() {
                             drop(state);
                         } else {
@@ -472,23 +403,23 @@ async fn first_attempt(
 
 impl Queue {
     /// A first attempt ends without a hold and without a wait.
-    pub(super) fn leave_attempt(
+    pub(crate) fn leave_attempt(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        state: Locked<'_>,
+        core: &Arc<Queues>,
+        state: Locked<'_, QueueState>,
         ticket: &Ticket,
     ) {
         if let Some(debt) = ticket.debt() {
-            super::abandon(core, &self.id, debt);
+            abandon(core, &self.id, debt);
         }
         self.go_on(core, state, Start::Ask);
     }
 
     /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.
-    pub(super) fn leave_granted(
+    pub(crate) fn leave_granted(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        mut state: Locked<'_>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
         ticket: Ticket,
     ) {
         let old = state.remote().take_over(ticket);
@@ -500,8 +431,8 @@ impl Queue {
     /// ticket, with the newcomer as the first to wait, if it waits.
     fn wait_remote(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        mut state: Locked<'_>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
         ticket: Ticket,
         spec: Spec,
         patience: Patience,
@@ -529,7 +460,7 @@ impl Queue {
         first
     }
 
-    pub(super) fn error(&self, failure: Failure, spec: Spec) -> Error {
+    pub(crate) fn error(&self, failure: Failure, spec: Spec) -> Error {
         let free = lease::free_within(spec.lease());
         failure.into_error(format!("lock {:?}", self.id.name), free)
     }
@@ -539,7 +470,7 @@ impl WaitTicket {
     /// Waits to be answered.
     async fn answer(
         &mut self,
-        core: &Core,
+        core: &Queues,
         spec: Spec,
         until: Option<Instant>,
         began: Tick,
@@ -566,7 +497,7 @@ impl WaitTicket {
     }
 }
 
-async fn sleep_until(core: &Core, alarm: Option<Instant>) {
+async fn sleep_until(core: &Queues, alarm: Option<Instant>) {
     match alarm {
         Some(at) => {
             core.sleep_here(at.saturating_duration_since(Instant::now()))
@@ -598,48 +529,4 @@ impl Drop for WaitTicket {
         };
         self.queue.waiter_left(&mut state, at == 0);
     }
-}
-
-/// Counts the grants that were over before their answers came.
-#[derive(Debug)]
-pub(super) struct TooLate {
-    limit: (&'static str, Duration),
-    count: u32,
-}
-
-impl TooLate {
-    /// A grant may be over before its answer is here this often.
-    const MOST: u32 = 3;
-
-    pub(super) fn new(spec: Spec) -> TooLate {
-        TooLate {
-            limit: spec.limit(),
-            count: 0,
-        }
-    }
-
-    /// Counts one more, whose answer took `took`. An error if another try is of no use.
-    pub(super) fn again(&mut self, took: Duration) -> Result<(), Failure> {
-        self.count += 1;
-        if self.count < TooLate::MOST {
-            return Ok(());
-        }
-        let (what, length) = self.limit;
-        Err(Failure::Rejected(Arc::new(TooSlow { what, length, took })))
-    }
-
-    pub(super) fn limit(&self) -> (&'static str, Duration) {
-        self.limit
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the {what} of {} was over when the server's answer was here, {} after it was asked; take a longer one",
-    humane(*length), about(*took)
-)]
-struct TooSlow {
-    what: &'static str,
-    length: Duration,
-    took: Duration,
 }

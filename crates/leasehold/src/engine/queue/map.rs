@@ -3,33 +3,45 @@
 use std::{
     borrow::Borrow,
     collections::{HashMap, HashSet},
+    fmt,
     hash::{BuildHasher, Hash, Hasher},
+    ops::Deref,
     sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
 
-use super::{
-    Life, Phase, Queue,
-    debt::{Debt, abandon},
-    lineup::Lineup,
-};
 use crate::{
-    Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::hold::Hold, kind::LockKind,
-    name::LockId, outage::Seldom, owner::LeaseId,
+    Error,
+    backend::{Reply, WakeUp},
+    clock::Tick,
+    engine::{
+        claim::debt::{Debt, Owes, abandon},
+        env::Env,
+        hold::{Hold, watchdog::Watchdog},
+        queue::{Life, Phase, Queue, Start},
+    },
+    kind::LockKind,
+    name::LockId,
+    outage::Seldom,
+    owner::LeaseId,
 };
 
 /// The queues of a client, by kind and name.
 #[derive(Debug)]
 pub(crate) struct Queues {
+    env: Arc<Env>,
+    pub(crate) watchdog: Arc<Watchdog>,
+    /// Starts a driver for the waiters of a queue.
+    pub(crate) drive: fn(&Arc<Queues>, &Arc<Queue>, Start),
     shards: Box<[Shard]>,
     hasher: Hashing,
     detached: Mutex<DetachedIds>,
     /// Of the locks whose waiting tasks have a queue each.
-    lineups: Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>,
+    pub(crate) groups: Arc<dyn WaiterGroups>,
     /// That one that waits cannot hear.
-    pub(super) warned_of_deafness: Seldom,
+    pub(crate) warned_of_deafness: Seldom,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -83,22 +95,30 @@ impl PartialEq for ById {
 impl Eq for ById {}
 
 #[cfg(not(feature = "sim"))]
-type Hashing = std::hash::RandomState;
+pub(crate) type Hashing = std::hash::RandomState;
 /// The same order in each run.
 #[cfg(feature = "sim")]
-type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
+pub(crate) type Hashing = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 const SHARDS: usize = 16;
 
 impl Queues {
-    pub(crate) fn new() -> Queues {
-        Queues {
+    pub(crate) fn new(
+        env: &Arc<Env>,
+        watchdog: &Arc<Watchdog>,
+        groups: Arc<dyn WaiterGroups>,
+        drive: fn(&Arc<Queues>, &Arc<Queue>, Start),
+    ) -> Arc<Queues> {
+        Arc::new(Queues {
+            env: Arc::clone(env),
+            watchdog: Arc::clone(watchdog),
+            drive,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             detached: Mutex::default(),
-            lineups: Mutex::default(),
+            groups,
             warned_of_deafness: Seldom::default(),
-        }
+        })
     }
 
     fn shard(&self, id: &LockId) -> &Shard {
@@ -106,45 +126,29 @@ impl Queues {
         &self.shards[usize::try_from(hash >> 32).unwrap_or(0) % SHARDS]
     }
 
-    pub(super) fn find(&self, id: &LockId) -> Option<Arc<Queue>> {
+    pub(crate) fn find(&self, id: &LockId) -> Option<Arc<Queue>> {
         let shard = self.shard(id).lock();
         shard.get(id).map(|ById(queue)| Arc::clone(queue))
     }
 
-    pub(super) fn find_or_make(&self, id: &LockId) -> Arc<Queue> {
+    pub(crate) fn find_or_make(self: &Arc<Self>, id: &LockId) -> Arc<Queue> {
         let mut shard = self.shard(id).lock();
         if let Some(ById(queue)) = shard.get(id) {
             return Arc::clone(queue);
         }
-        let queue = Arc::new(Queue::new(id));
+        let queue = Arc::new(Queue::new(self, id));
         shard.insert(ById(Arc::clone(&queue)));
         if id.is_of_task() {
-            let mut lineups = self.lineups.lock();
-            let lineup = lineups.entry(id.of_task(0));
-            lineup
-                .or_insert_with(|| Arc::new(Lineup::new(id)))
-                .add(&queue);
+            self.groups.add(&queue);
         }
         queue
     }
 
     /// The tasks of this process that want this lock, if its order is the server's, and there are any.
-    pub(super) fn lineup(&self, id: &LockId) -> Option<Arc<Lineup>> {
-        if id.kind != LockKind::FairMutex {
-            return None;
-        }
-        let lineups = self.lineups.lock();
-        lineups.get(&id.of_task(0)).map(Arc::clone)
-    }
-
-    /// A lineup may be needed no more.
-    pub(super) fn lineup_over(&self, lineup: &Arc<Lineup>) {
-        let mut lineups = self.lineups.lock();
-        let there = lineups.get(lineup.id());
-        // Its last queue may have taken it out already, and another lineup may stand in its place.
-        if there.is_some_and(|there| Arc::ptr_eq(there, lineup)) && lineup.is_over() {
-            lineups.remove(lineup.id());
-        }
+    pub(crate) fn lineup(&self, id: &LockId) -> Option<Arc<dyn WaiterGroup>> {
+        (id.kind == LockKind::FairMutex)
+            .then(|| self.groups.find(id))
+            .flatten()
     }
 
     /// The queues of one lock.
@@ -156,7 +160,7 @@ impl Queues {
     }
 
     /// Takes a queue out of the map. Call under the queue's lock (Q3).
-    pub(super) fn remove(&self, queue: &Arc<Queue>) {
+    pub(crate) fn remove(&self, queue: &Arc<Queue>) {
         let mut shard = self.shard(&queue.id).lock();
         if shard
             .get(&queue.id)
@@ -166,28 +170,24 @@ impl Queues {
         }
         drop(shard);
         if queue.id.is_of_task() {
-            let mut lineups = self.lineups.lock();
-            let id = queue.id.of_task(0);
-            if lineups.get(&id).is_some_and(|lineup| lineup.remove(queue)) {
-                lineups.remove(&id);
-            }
+            self.groups.remove(queue);
         }
     }
 
     /// A lease id is left to expire on the server, at the latest `within` from now.
-    pub(crate) fn detached(&self, core: &Core, lease: LeaseId, within: Duration) {
-        let now = core.clock.now();
+    pub(crate) fn detached(&self, lease: LeaseId, within: Duration) {
+        let now = self.env.clock.now();
         let mut detached = self.detached.lock();
         detached.add(lease, now.after(within), now);
     }
 
-    fn is_detached(&self, core: &Core, lease: LeaseId) -> bool {
-        let now = core.clock.now();
+    fn is_detached(&self, lease: LeaseId) -> bool {
+        let now = self.env.clock.now();
         let detached = self.detached.lock();
         detached.until.get(&lease).is_some_and(|until| *until > now)
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Queue>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Queue>> {
         let mut all = Vec::new();
         for shard in &self.shards {
             all.extend(shard.lock().iter().map(|ById(queue)| Arc::clone(queue)));
@@ -210,13 +210,10 @@ impl Queues {
         self.all().iter().filter(|queue| asks(queue)).count()
     }
 
-    /// How many drivers wait for a wake-up, and keepers for the time to ask.
+    /// How many drivers wait for a wake-up.
     pub(crate) fn waiting_drivers(&self) -> usize {
         let waits = |queue: &Arc<Queue>| matches!(queue.state.lock().phase, Phase::WaitingRemote);
-        let drivers = self.all().iter().filter(|queue| waits(queue)).count();
-        let lineups = self.lineups.lock();
-        let keepers = lineups.values().filter(|lineup| lineup.is_kept()).count();
-        drivers + keepers
+        self.all().iter().filter(|queue| waits(queue)).count()
     }
 
     /// How many wait for the name in this process.
@@ -244,27 +241,25 @@ impl Queues {
     }
 
     /// The backend heard something about a name.
-    pub(crate) fn wake(&self, core: &Arc<Core>, id: &LockId, wake_up: WakeUp) {
-        let lineup = self.lineup(id);
-        if let Some(lineup) = &lineup {
-            lineup.wake(core, id.task(), &wake_up);
-        }
-        let queue = match (&lineup, &wake_up) {
-            (Some(lineup), WakeUp::Granted(grant)) => lineup.queue_of(grant.lease),
-            (Some(_), _) => None,
-            (None, _) => self.find(id),
-        };
+    pub(crate) fn wake(self: &Arc<Self>, id: &LockId, wake_up: WakeUp) {
+        self.heard(id, self.find(id), wake_up);
+    }
+
+    /// The backend heard something about a name, which concerns this queue, if there is one.
+    pub(crate) fn heard(self: &Arc<Self>, id: &LockId, queue: Option<Arc<Queue>>, wake_up: WakeUp) {
         match (wake_up, queue) {
             (WakeUp::TryAgain, Some(queue)) => {
                 queue.look(None);
             }
-            (WakeUp::Watch(left), Some(queue)) => queue.look(Some(core.clock.now().after(left))),
+            (WakeUp::Watch(left), Some(queue)) => {
+                queue.look(Some(self.env.clock.now().after(left)))
+            }
             (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
             (WakeUp::TryAgain | WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
-            (WakeUp::Granted(grant), _) if self.is_detached(core, grant.lease) => {}
+            (WakeUp::Granted(grant), _) if self.is_detached(grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {
-                if !queue.is_some_and(|queue| queue.granted(core, &grant)) {
+                if !queue.is_some_and(|queue| queue.granted(self, &grant)) {
                     // B3: the id does not wait for it (any more).
                     let debt = Debt {
                         access: grant.access,
@@ -273,7 +268,7 @@ impl Queues {
                         held: true,
                         copies: false,
                     };
-                    abandon(core, id, debt);
+                    abandon(self, id, debt);
                 }
             }
         }
@@ -297,17 +292,56 @@ impl Queues {
             state.answer_all(&Error::Closed);
             queue.driver_wake().notify_one();
         }
-        self.wake_keepers();
     }
+}
 
-    /// The keepers see whether the client has ended.
-    pub(crate) fn wake_keepers(&self) {
-        let mut lineups: Vec<_> = self.lineups.lock().values().cloned().collect();
-        lineups.sort_by(|a, b| a.id().cmp(b.id())); // as `all`
-        for lineup in lineups {
-            lineup.changed();
-        }
+impl Deref for Queues {
+    type Target = Arc<Env>;
+
+    fn deref(&self) -> &Arc<Env> {
+        &self.env
     }
+}
+
+impl AsRef<Env> for Queues {
+    fn as_ref(&self) -> &Env {
+        &self.env
+    }
+}
+
+impl Owes for Queues {
+    fn is_listening(&self, id: &LockId) -> bool {
+        Queues::is_listening(self, id)
+    }
+}
+
+/// The tasks of this process that want one lock whose order is the server's: each has a queue of its own, and they hear wake-ups together.
+pub(crate) trait WaiterGroup: fmt::Debug + Send + Sync {
+    fn queues(&self) -> Vec<Arc<Queue>>;
+
+    /// A release was answered; or a task has the lock, or wants it no more, or once more.
+    fn changed(&self);
+
+    /// Learns to hear wake-ups for this task. `false` if that has to be asked for again.
+    fn listen(self: Arc<Self>, core: &Arc<Queues>, task: u64) -> Reply<bool>;
+
+    /// This task need not hear wake-ups any more.
+    fn unlisten(&self, task: u64);
+
+    /// A task waits: behind a holder whose lease ends in so long, beside clients of another library or not.
+    fn waits(&self, env: &Env, left: Option<Duration>, foreign: bool);
+}
+
+/// The groups of a client, by lock.
+pub(crate) trait WaiterGroups: fmt::Debug + Send + Sync {
+    fn find(&self, id: &LockId) -> Option<Arc<dyn WaiterGroup>>;
+
+    /// The queue of a task begins, or ends.
+    fn add(&self, queue: &Arc<Queue>);
+    fn remove(&self, queue: &Arc<Queue>);
+
+    /// A group may be needed no more.
+    fn tidy(&self, id: &LockId);
 }
 
 #[cfg(test)]
@@ -329,21 +363,5 @@ mod tests {
         }
         let left = detached.until.len();
         assert!(left <= 2_000, "{left} of 11,000");
-    }
-
-    /// Its keeper looks a moment after it has ended: another thread may have made a lineup of the same lock by then.
-    #[test]
-    fn a_lineup_that_is_over_takes_no_other_out_of_the_map() {
-        let queues = Queues::new();
-        let id = LockId::new(LockKind::FairMutex, crate::name::Name::new("name").unwrap());
-        let lineup = || queues.lineup(&id).expect("there is one");
-        let last = queues.find_or_make(&id.of_task(1));
-        let over = lineup();
-        queues.remove(&last);
-        assert!(queues.lineup(&id).is_none());
-        queues.find_or_make(&id.of_task(2));
-        let next = lineup();
-        queues.lineup_over(&over);
-        assert!(Arc::ptr_eq(&next, &lineup()));
     }
 }

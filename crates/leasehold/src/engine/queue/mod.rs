@@ -17,55 +17,39 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
-pub(crate) mod answer;
-mod debt;
-mod downgrade;
-mod driver;
-mod enter;
-mod lineup;
-mod locked;
-mod map;
-mod newcomers;
-mod pauses;
-mod release;
-mod released;
-mod remote;
-mod shared;
-mod spec;
-mod ticket;
-mod turns;
-mod unset;
-mod waiters;
+pub(crate) mod count;
+pub(crate) mod downgrade;
+pub(crate) mod driver;
+pub(crate) mod enter;
+pub(crate) mod hearing;
+pub(crate) mod map;
+pub(crate) mod newcomers;
+pub(crate) mod release;
+pub(crate) mod released;
+pub(crate) mod shared;
+pub(crate) mod unset;
+pub(crate) mod waiters;
 
 use std::{
     collections::VecDeque,
     ops::Range,
     sync::{Arc, OnceLock, Weak},
+    time::Duration,
 };
 
-pub(crate) use debt::{Debt, abandon};
-pub(crate) use downgrade::begin_downgrade;
-use driver::{Start, drive};
-pub(crate) use enter::{acquire, by, no_answer, try_in_turn, write_count_in_background};
-use locked::Locked;
-pub(crate) use map::Queues;
 use parking_lot::Mutex;
-pub(crate) use pauses::Pauses;
-pub(crate) use release::{ReleaseStep, begin_release};
-use remote::{Remote, Subscription};
-use shared::SharedHolds;
-pub(crate) use spec::{Patience, Spec, Waits};
 use tokio::sync::Notify;
-use waiters::Waiter;
 
 use crate::{
-    Error,
     backend::{Failure, Grant},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    engine::core::Core,
-    engine::held::Held,
-    engine::hold::{Granted, Hold},
+    engine::{
+        claim::{ask::no_answer, debt::abandon, remote::Remote},
+        hold::{Granted, Hold, spec::Spec},
+        local::{answer::WaitResult, locked::Locked, sharers::SharedHolds, waiters::Waiter},
+        queue::map::Queues,
+    },
     loudly,
     name::LockId,
     owner::LeaseId,
@@ -73,41 +57,42 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Queue {
+    pub(crate) core: Arc<Queues>,
     pub(crate) id: LockId,
-    state: Mutex<QueueState>,
+    pub(crate) state: Mutex<QueueState>,
     /// Made when it is first wanted, since most names are never contended.
-    driver_wake: OnceLock<Box<Notify>>,
+    pub(crate) driver_wake: OnceLock<Box<Notify>>,
 }
 
 #[derive(Debug)]
-struct QueueState {
-    phase: Phase,
-    life: Life,
+pub(crate) struct QueueState {
+    pub(crate) phase: Phase,
+    pub(crate) life: Life,
     /// The server has said last that no client has set how many permits there are.
-    unset: bool,
+    pub(crate) unset: bool,
     /// Waiters may have said different numbers of permits.
-    differ: bool,
+    pub(crate) differ: bool,
     /// Their numbers grow from front to back, and none is given twice.
-    waiters: VecDeque<Waiter>,
+    pub(crate) waiters: VecDeque<Waiter>,
     /// The numbers given so far.
-    numbers: Range<i64>,
+    pub(crate) numbers: Range<i64>,
     /// How many of the waiters ask only once.
-    try_once: u32,
+    pub(crate) try_once: u32,
     /// The number of the present driver; one with another number is stale and exits.
-    driver: u32,
+    pub(crate) driver: u32,
     /// Hand-offs since the server was last asked.
-    handoffs: u32,
+    pub(crate) handoffs: u32,
     /// While the name is held: when the server was last asked. While it is given back: since when.
-    since: Tick,
+    pub(crate) since: Tick,
     /// Holds that share the lock with others.
-    shared: SharedHolds,
+    pub(crate) shared: SharedHolds,
     /// Only while this process waits at the server; boxed, since most names are never contended.
-    remote: Option<Box<Remote>>,
+    pub(crate) remote: Option<Box<Remote>>,
 }
 
 /// Which actor has the name in this process (Q1).
 #[derive(Debug)]
-enum Phase {
+pub(crate) enum Phase {
     Idle,
     /// An attempt or a driver talks to the server and will be done soon. Of an attempt: there as long as its caller is.
     InFlight(Option<Weak<()>>),
@@ -119,14 +104,14 @@ enum Phase {
 }
 
 impl Phase {
-    fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self, Phase::Held(hold) if hold.is_believed())
     }
 }
 
 /// Closed is a state, not a flag (B6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+pub(crate) enum Life {
     Open,
     /// The client shuts down: nothing new begins here, and grants that arrive are given back.
     Closing,
@@ -134,11 +119,27 @@ enum Life {
     Removed,
 }
 
-type WaitResult = Result<Option<Held>, Error>;
+/// Where a driver begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start {
+    /// Ask the server.
+    Ask,
+    /// Ask the server, even while a release is under way.
+    AskNow,
+    /// The server was asked just now: first learn to hear, then ask.
+    Listen,
+    /// The server was asked just now, and gave no usable answer.
+    Recover,
+    /// A release has queued us, and given the name to another client until then.
+    Wait { until: Tick },
+    /// Others were told that the name is free: let them try first, for so long at least.
+    GiveWay(Duration),
+}
 
 impl Queue {
-    fn new(id: &LockId) -> Queue {
+    pub(crate) fn new(core: &Arc<Queues>, id: &LockId) -> Queue {
         Queue {
+            core: Arc::clone(core),
             id: id.clone(),
             state: Mutex::new(QueueState {
                 phase: Phase::Idle,
@@ -158,13 +159,17 @@ impl Queue {
         }
     }
 
+    pub(crate) fn lock(&self) -> Locked<'_, QueueState> {
+        Locked::new(&self.state)
+    }
+
     /// Wakes the driver that waits for another holder.
-    fn driver_wake(&self) -> &Notify {
+    pub(crate) fn driver_wake(&self) -> &Notify {
         self.driver_wake.get_or_init(Box::default)
     }
 
     /// All holds of this queue.
-    fn holders(&self) -> Vec<Arc<Hold>> {
+    pub(crate) fn holders(&self) -> Vec<Arc<Hold>> {
         let state = self.lock();
         let exclusive = match &state.phase {
             Phase::Held(hold) => Some(hold),
@@ -177,24 +182,24 @@ impl Queue {
     /// Makes the holder of a lease that the server gave to this client. No other code makes one.
     ///
     /// `None` if the lease is not to be believed any more (B1), or the client shuts down (B6).
-    fn begin_hold(
+    pub(crate) fn begin_hold(
         self: &Arc<Self>,
-        core: &Arc<Core>,
+        core: &Queues,
         state: &QueueState,
         granted: Granted,
         spec: Spec,
     ) -> Option<Arc<Hold>> {
         let now = core.clock.now();
         (now < granted.until && state.life == Life::Open)
-            .then(|| Hold::new(core, self, granted, spec, now))
+            .then(|| Hold::new(Arc::clone(self) as _, granted, spec, now))
     }
 
     /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
     /// followed by [`seated`](Hold::seated) without the lock.
-    fn seat(
+    pub(crate) fn seat(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        state: &mut Locked<'_>,
+        core: &Arc<Queues>,
+        state: &mut Locked<'_, QueueState>,
         granted: Granted,
     ) -> Option<Arc<Hold>> {
         let terms = state.remote().ticket(granted.lease)?.terms();
@@ -210,7 +215,7 @@ impl Queue {
                 remote.ticket = None;
                 remote.granted = false;
                 remote.answered();
-                state.took(&hold);
+                state.took(core, &hold);
                 drop(self.stop_listening(core, state));
                 return Some(hold);
             }
@@ -221,7 +226,7 @@ impl Queue {
     ///
     /// If the driver waits and the first live waiter can have the lease as it is, the waiter gets it at once, without a hop
     /// through the driver, which only learns that it is not needed any more. If not, the driver asks again.
-    fn granted(self: &Arc<Self>, core: &Arc<Core>, grant: &Grant) -> bool {
+    pub(crate) fn granted(self: &Arc<Self>, core: &Arc<Queues>, grant: &Grant) -> bool {
         let mut state = self.lock();
         match &state.phase {
             Phase::Held(hold) if hold.lease == grant.lease => return true, // we asked and know already
@@ -259,7 +264,7 @@ impl Queue {
     }
 
     /// The holder has lost the name or left it to expire: the next may ask for it.
-    pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Core>, hold: &Arc<Hold>) {
+    pub(crate) fn holder_left(self: &Arc<Self>, core: &Arc<Queues>, hold: &Arc<Hold>) {
         let mut state = self.lock();
         if matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold)) {
             self.go_on(core, state, Start::Ask);
@@ -274,9 +279,14 @@ impl Queue {
 
     /// The actor of this queue is done: starts a driver for the waiters, or ends the queue (Q2, Q3). A driver without waiters gives
     /// up what the server may have for this process, and the next caller waits for that.
-    fn go_on(self: &Arc<Self>, core: &Arc<Core>, mut state: Locked<'_>, start: Start) {
+    pub(crate) fn go_on(
+        self: &Arc<Self>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
+        start: Start,
+    ) {
         // Before it leaves the map with the last of its queues.
-        let lineup = core.queues.lineup(&self.id);
+        let lineup = core.lineup(&self.id);
         let owes = state.remote.as_ref().is_some_and(|r| r.may_have());
         if state.first_live_waiter().is_none() && !owes {
             self.close(core, &mut state);
@@ -284,7 +294,7 @@ impl Queue {
         } else {
             state.phase = Phase::InFlight(None);
             drop(state);
-            core.spawn(drive(Arc::clone(core), Arc::clone(self), start));
+            (core.drive)(core, self, start);
         }
         if let Some(lineup) = lineup {
             lineup.changed();
@@ -292,13 +302,16 @@ impl Queue {
     }
 
     /// No caller of this process wants the name or gives it back. If none holds it either, the queue ends.
-    fn close(self: &Arc<Self>, core: &Arc<Core>, state: &mut QueueState) {
+    pub(crate) fn close(self: &Arc<Self>, core: &Arc<Queues>, state: &mut QueueState) {
         // First, since the subscription is the next queue's once this one has left the map.
         drop(self.stop_listening(core, state));
-        state.phase = state.shared.rest();
+        state.phase = match state.shared.latest() {
+            Some(lease) => Phase::Releasing(lease),
+            None => Phase::Idle,
+        };
         if state.shared.is_empty() {
             state.life = Life::Removed;
-            core.queues.remove(self);
+            core.remove(self);
         }
         if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
             abandon(core, &self.id, debt);
@@ -306,13 +319,10 @@ impl Queue {
     }
 
     /// A waiter has left, or was given a lease in memory; the `first` of them or another.
-    fn waiter_left(&self, state: &mut Locked<'_>, first: bool) {
+    pub(crate) fn waiter_left(&self, state: &mut Locked<'_, QueueState>, first: bool) {
         let next = state.first_live_waiter().map(|next| next.terms());
         match &state.phase {
-            Phase::Held(hold) => {
-                let core = Arc::clone(&hold.core);
-                drop(self.stop_listening(&core, state));
-            }
+            Phase::Held(_) => drop(self.stop_listening(&self.core, state)),
             // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
             Phase::WaitingRemote if next.is_none() || first && state.asked() != next => {
                 self.driver_wake().notify_one();
@@ -324,7 +334,7 @@ impl Queue {
 
     /// The answer to a patient waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
     /// then is that another has the lock.
-    fn out_of_time(&self, core: &Core, spec: Spec, began: Tick) -> WaitResult {
+    pub(crate) fn out_of_time(&self, core: &Queues, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();
         let is_held = match &state.phase {
@@ -349,9 +359,9 @@ impl Queue {
         Err(self.error(verdict, spec))
     }
 
-    fn warn_of_self_wait(&self, core: &Core, spec: Spec) {
+    pub(crate) fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
-            core.queues.held(&self.id.of_task(0)).into_iter().next()
+            core.held(&self.id.of_task(0)).into_iter().next()
         } else {
             match &self.lock().phase {
                 Phase::Held(hold) => Some(Arc::clone(hold)),

@@ -5,12 +5,18 @@
 
 use std::sync::Arc;
 
-use super::{Phase, Queue, QueueState, Spec, answer, enter::WaitTicket, waiters::Waiter};
-use crate::clock::Tick;
+use crate::{
+    clock::Tick,
+    engine::{
+        hold::spec::Spec,
+        local::{answer, waiters::Waiter},
+        queue::{Phase, Queue, QueueState, enter::WaitTicket},
+    },
+};
 
 impl QueueState {
     /// Whether the caller of the attempt under way still waits for its outcome. Else no hold begins: others would be told of it.
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         match &self.phase {
             Phase::InFlight(Some(caller)) => caller.strong_count() > 0,
             _ => true,
@@ -18,7 +24,7 @@ impl QueueState {
     }
 
     /// No caller of this process wants the lock here any more, and the server has not been told so yet.
-    pub(super) fn is_leaving(&mut self) -> bool {
+    pub(crate) fn is_leaving(&mut self) -> bool {
         match &self.phase {
             Phase::Releasing(..) => true,
             Phase::InFlight(Some(_)) => !self.is_wanted(),
@@ -33,7 +39,7 @@ impl QueueState {
     /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
     /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left. Nor what a newcomer changes
     /// that says how many permits there are.
-    pub(super) fn is_taken(&mut self, spec: &Spec) -> bool {
+    pub(crate) fn is_taken(&mut self, spec: &Spec) -> bool {
         match &self.phase {
             Phase::WaitingRemote => {
                 self.first_live_waiter().is_some() && !self.is_unsaid(spec.permits)
@@ -43,7 +49,7 @@ impl QueueState {
     }
 
     /// Adds a waiter: behind the others, or as the `first` of them.
-    pub(super) fn line_up(
+    pub(crate) fn line_up(
         &mut self,
         queue: &Arc<Queue>,
         spec: Spec,

@@ -2,24 +2,34 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    Life, Locked, Pauses, Phase, Spec, abandon,
-    debt::{is_forgotten, left_to_expire},
-    downgrade::{Downgrading, begin_downgrade},
-    driver::Start,
-    enter::write_count_in_background,
-};
 use crate::{
     Error, LostReason, Released,
     backend::{Failure, Next, Release, ReleaseReply, Stays},
     callout,
     clock::Tick,
-    engine::core::Core,
-    engine::finish::Finish,
-    engine::hold::{Hold, Left},
-    engine::lease::{self, End, Standing},
+    engine::{
+        claim::{
+            debt::{self, Debt, is_forgotten, left_to_expire},
+            pauses::Pauses,
+        },
+        env::{Env, finish::Finish},
+        hold::{
+            GivenBack, Gone, Hold, HoldSink, Left,
+            lease::{self, End, Standing},
+            spec::Spec,
+            watchdog::Watchdog,
+        },
+        local::locked::Locked,
+        queue::{
+            Life, Phase, Queue, QueueState, Start,
+            count::write_count_in_background,
+            downgrade::{Downgrading, begin_downgrade},
+            map::Queues,
+        },
+    },
     events::EventKind,
     kind::Access,
+    name::LockId,
     owner::LeaseId,
 };
 
@@ -33,20 +43,74 @@ pub(crate) enum ReleaseStep {
     Downgrade(Downgrading),
 }
 
+impl HoldSink for Queue {
+    fn env(&self) -> &Arc<Env> {
+        &self.core
+    }
+
+    fn watchdog(&self) -> &Arc<Watchdog> {
+        &self.core.watchdog
+    }
+
+    fn id(&self) -> &LockId {
+        &self.id
+    }
+
+    fn over(self: Arc<Self>, hold: &Arc<Hold>) {
+        self.holder_left(&self.core, hold);
+    }
+
+    fn abandon(&self, hold: &Hold) {
+        debt::abandon(&self.core, &self.id, Debt::of(hold));
+    }
+
+    fn detached(&self, lease: LeaseId, within: Duration) {
+        self.core.detached(lease, within);
+    }
+
+    fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack {
+        match begin_release(&self, hold, guard) {
+            ReleaseStep::Done(answer) => GivenBack::Done(answer),
+            ReleaseStep::ToServer(release) => GivenBack::UnderWay(release.finish()),
+            ReleaseStep::Downgrade(downgrade) => GivenBack::UnderWay(downgrade.finish()),
+        }
+    }
+
+    fn drop_guard(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
+        match begin_release(&self, hold, guard) {
+            ReleaseStep::Done(_) => {}
+            ReleaseStep::ToServer(release) => release.in_background(),
+            ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),
+        }
+    }
+
+    fn detach(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
+        match hold.leave(guard) {
+            Left::Nothing => hold.detach(),
+            Left::Holds { count, .. } => write_count_in_background(&self.core, &hold, count),
+            Left::Readers { .. } => {
+                if let Some(downgrade) = begin_downgrade(&self, &hold) {
+                    downgrade.in_background();
+                }
+            }
+        }
+    }
+}
+
 /// A guard goes: the last one passes the lease on in memory, or to the server.
-pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> ReleaseStep {
-    match hold.leave(counted, reads) {
+fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
+    let core = &queue.core;
+    match hold.leave(guard) {
         Left::Nothing => {}
         Left::Holds { holds, count } => {
-            write_count_in_background(&hold, count);
+            write_count_in_background(core, &hold, count);
             return ReleaseStep::Done(Ok(Released::StillHeld { holds }));
         }
         Left::Readers { holds } => {
             let done = ReleaseStep::Done(Ok(Released::StillHeld { holds }));
-            return begin_downgrade(&hold).map_or(done, ReleaseStep::Downgrade);
+            return begin_downgrade(queue, &hold).map_or(done, ReleaseStep::Downgrade);
         }
     }
-    let (core, queue) = (&hold.core, &hold.queue);
     // Before the look, so that a hold found valid below was valid then, and no loss needs to be told.
     let now = core.clock.now();
     if let Err(end) = hold.standing() {
@@ -115,6 +179,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     };
     drop(state);
     ReleaseStep::ToServer(Releasing {
+        queue: Arc::clone(queue),
         hold,
         next,
         until,
@@ -135,7 +200,11 @@ fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
 
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
-fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseId, Stays)> {
+fn next(
+    core: &Arc<Queues>,
+    state: &mut Locked<'_, QueueState>,
+    spec: &Spec,
+) -> Option<(LeaseId, Stays)> {
     if state.life != Life::Open {
         return None; // B6
     }
@@ -167,6 +236,7 @@ struct Forgotten;
 
 /// A release on its way to the server.
 pub(crate) struct Releasing {
+    queue: Arc<Queue>,
     hold: Arc<Hold>,
     /// The ticket under which this process goes on, and when the name stays with it.
     next: Option<(LeaseId, Stays)>,
@@ -182,22 +252,22 @@ pub(crate) struct Releasing {
 }
 
 /// The server's answer to a release, with the state that the queue needs to go on.
-pub(super) struct ReleaseAnswer {
-    pub(super) answer: ReleaseReply,
-    pub(super) sent: Tick,
-    pub(super) queued: bool,
+pub(crate) struct ReleaseAnswer {
+    pub(crate) answer: ReleaseReply,
+    pub(crate) sent: Tick,
+    pub(crate) queued: bool,
 }
 
 impl Releasing {
     /// For a caller that waits for the answer.
     pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         core.finish(self.run())
     }
 
     /// For a guard that was dropped.
     pub(crate) fn in_background(self) {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         core.spawn(async move {
             let _ = self.run().await;
         });
@@ -206,7 +276,7 @@ impl Releasing {
     /// Tells the server. A caller that waits has an answer within the operation timeout; a release that is not confirmed by
     /// then goes on in the background.
     async fn run(mut self) -> Result<Released, Error> {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         let mut pauses = Pauses::default();
         loop {
             let failure = match self.send().await {
@@ -230,7 +300,7 @@ impl Releasing {
 
     /// Goes on telling the server, until the lease has ended there anyway.
     async fn run_on(mut self, mut pauses: Pauses) {
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         let over = lease::free_within(self.hold.longest());
         loop {
             pauses.pause(&core).await;
@@ -249,7 +319,7 @@ impl Releasing {
 
     /// Tells the waiters that ask only once that the server gives no answer. Nothing was sent for them.
     fn answer_try_once(&self, failure: Failure) {
-        let queue = &self.hold.queue;
+        let queue = &self.queue;
         let failure = match failure {
             Failure::Ambiguous(cause) => Failure::NotSent(cause),
             other => other,
@@ -272,7 +342,7 @@ impl Releasing {
     fn tell_end(&mut self, kind: impl FnOnce(Duration) -> EventKind) {
         if !self.is_told {
             self.is_told = true;
-            let (events, id) = (&self.hold.core.events, &self.hold.queue.id);
+            let (events, id) = (&self.queue.core.events, &self.queue.id);
             events.note(id, self.hold.lease, [kind(self.held)]);
             events.tell();
         }
@@ -280,13 +350,14 @@ impl Releasing {
 
     /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
-        let sent = self.hold.core.clock.now();
-        if self.silent && is_forgotten(&self.hold.core, &self.hold.queue.id, self.began) {
+        let core = &self.queue.core;
+        let sent = core.clock.now();
+        if self.silent && is_forgotten(core, &self.queue.id, self.began) {
             return Err(Failure::Rejected(Arc::new(Forgotten)));
         }
         let step = self.step(sent);
         let queued = step.next.is_some_and(|next| next.place.is_some());
-        match self.hold.core.backend.release(step).await {
+        match self.queue.core.backend.release(step).await {
             Ok(answer) => Ok(ReleaseAnswer {
                 answer,
                 sent,
@@ -301,7 +372,7 @@ impl Releasing {
 
     /// The request that is sent at `sent`. Each send is an ask of its own for the next ticket (B3).
     fn step(&self, sent: Tick) -> Release {
-        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        let (core, queue) = (&self.queue.core, &self.queue);
         let (next, listening) = {
             let mut state = queue.lock();
             let listening = state.is_listening();
@@ -321,7 +392,7 @@ impl Releasing {
             });
             (next, listening)
         };
-        let debt = self.hold.debt();
+        let debt = Debt::of(&self.hold);
         let copies = debt.copies || self.silent;
         Release {
             id: queue.id.clone(),
@@ -337,7 +408,7 @@ impl Releasing {
     /// A send had no usable answer.
     fn failed(&mut self, failure: &Failure) {
         self.silent |= matches!(failure, Failure::Ambiguous(_));
-        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        let (core, queue) = (&self.queue.core, &self.queue);
         let mut state = queue.lock();
         let remote = state.remote();
         // For waiters whose time is up meanwhile.
@@ -355,7 +426,7 @@ impl Releasing {
         // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
         // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
         // nothing away.)
-        let core = Arc::clone(&self.hold.core);
+        let core = Arc::clone(&self.queue.core);
         let alone = self.silent || core.config.may_duplicate;
         let is_lost = not_ours && !alone && core.clock.now() < self.until;
         let reason = LostReason::Replaced;
@@ -366,7 +437,7 @@ impl Releasing {
                 EventKind::Released { held }
             }
         });
-        let queue = &self.hold.queue;
+        let queue = &self.queue;
         if is_lost {
             callout::quietly(
                 || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
@@ -382,11 +453,11 @@ impl Releasing {
     /// The server refuses it for good, or has not answered until the lease had ended there.
     fn give_up(&mut self, failure: &Failure) {
         self.tell_end(|held| EventKind::Unconfirmed { held });
-        let (core, queue) = (&self.hold.core, &self.hold.queue);
+        let (core, queue) = (&self.queue.core, &self.queue);
         left_to_expire(&queue.id.name, failure, "not released, left to expire");
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
-            abandon(core, &queue.id, self.hold.debt());
+            debt::abandon(core, &queue.id, Debt::of(&self.hold));
         }
         queue.after_release(core, queue.lock(), self.hold.lease, Start::Ask);
     }

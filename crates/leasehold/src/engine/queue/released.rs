@@ -2,25 +2,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Locked, Phase, Queue, driver::Start, release::ReleaseAnswer};
 use crate::{
     backend::{ReleaseReply, Stays},
-    engine::core::Core,
-    engine::hold::Hold,
+    engine::{
+        hold::Hold,
+        local::locked::Locked,
+        queue::{Phase, Queue, QueueState, Start, map::Queues, release::ReleaseAnswer},
+    },
     kind::Access,
     owner::LeaseId,
 };
 
 impl Queue {
     /// The server answered a release.
-    pub(super) fn released(
+    pub(crate) fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         next: Option<(LeaseId, Stays)>,
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
-        let core = &hold.core;
+        let core = &self.core;
         let ReleaseAnswer {
             answer,
             sent,
@@ -100,10 +102,10 @@ impl Queue {
     }
 
     /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.
-    pub(super) fn after_release(
+    pub(crate) fn after_release(
         self: &Arc<Self>,
-        core: &Arc<Core>,
-        mut state: Locked<'_>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
         lease: LeaseId,
         start: Start,
     ) {

@@ -6,102 +6,17 @@
 
 use std::sync::Arc;
 
-use super::{Life, Locked, Phase, Queue, QueueState, Spec, driver::Start, enter::write_count};
 use crate::{
     LostReason,
     backend::Counted,
     clock::Tick,
-    engine::core::Core,
-    engine::held::Held,
-    engine::hold::Hold,
+    engine::{
+        hold::{Hold, held::Held, spec::Spec},
+        local::{locked::Locked, sharers::is_fresh},
+        queue::{Life, Phase, Queue, QueueState, Start, count::write_count, map::Queues},
+    },
     kind::Access,
-    owner::{LeaseId, OwnerId},
 };
-
-/// Such holds of one queue. Boxed, since most queues have none.
-#[derive(Debug, Default)]
-pub(super) struct SharedHolds(Option<Box<Inner>>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    holds: Vec<Arc<Hold>>,
-    /// Releases under way, the latest last; by a caller, if there is one.
-    releasing: Vec<LeaseId>,
-}
-
-impl SharedHolds {
-    pub(super) fn all(&self) -> &[Arc<Hold>] {
-        self.0.as_ref().map_or(&[], |inner| &inner.holds)
-    }
-
-    /// Nothing is held, and nothing is being given back.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    pub(super) fn add(&mut self, hold: &Arc<Hold>) {
-        self.0.get_or_insert_default().holds.push(Arc::clone(hold));
-    }
-
-    /// `false` if it was not there.
-    pub(super) fn remove(&mut self, hold: &Arc<Hold>) -> bool {
-        let Some(inner) = &mut self.0 else {
-            return false;
-        };
-        let before = inner.holds.len();
-        inner.holds.retain(|there| !Arc::ptr_eq(there, hold));
-        let found = inner.holds.len() < before;
-        self.tidy();
-        found
-    }
-
-    /// It is being given back from now on.
-    pub(super) fn release(&mut self, hold: &Arc<Hold>) {
-        let inner = self.0.get_or_insert_default();
-        inner.holds.retain(|there| !Arc::ptr_eq(there, hold));
-        inner.releasing.push(hold.lease);
-    }
-
-    /// Whether this lease is being given back.
-    pub(super) fn is_releasing(&self, lease: LeaseId) -> bool {
-        let mut releasing = self.0.iter().flat_map(|inner| &inner.releasing);
-        releasing.any(|there| *there == lease)
-    }
-
-    /// It has been given back. `false` if it was not there.
-    pub(super) fn released(&mut self, lease: LeaseId) -> bool {
-        let found = self.is_releasing(lease);
-        if let Some(inner) = &mut self.0 {
-            inner.releasing.retain(|there| *there != lease);
-        }
-        self.tidy();
-        found
-    }
-
-    /// The phase of the queue when no other actor has it: it gives back the hold that was released last.
-    pub(super) fn rest(&self) -> Phase {
-        let latest = self.0.as_ref().and_then(|inner| inner.releasing.last());
-        latest.map_or(Phase::Idle, |lease| Phase::Releasing(*lease))
-    }
-
-    fn tidy(&mut self) {
-        let is_empty = |inner: &Inner| inner.holds.is_empty() && inner.releasing.is_empty();
-        if self.0.as_deref().is_some_and(is_empty) {
-            self.0 = None;
-        }
-    }
-
-    pub(super) fn of_owner(&self, owner: Option<OwnerId>) -> Option<&Arc<Hold>> {
-        let mut all = self.all().iter();
-        all.find(|hold| owner.is_some() && hold.spec().owner == owner)
-    }
-}
-
-/// Whether enough is left of a hold for others to share it. Not a look: under the queue's lock no loss may be told.
-pub(super) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
-    let fresh = |until: Tick| now < until && until.since(now) > spec.lease() / 3;
-    hold.term.ends_at().is_some_and(fresh)
-}
 
 impl QueueState {
     /// The hold of this process that another reader can share; the budget is not checked.
@@ -117,7 +32,7 @@ impl QueueState {
 
     /// Lets a reader in without asking the server, if no task of this process waits that it would keep out and the budget
     /// allows it.
-    pub(super) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
+    pub(crate) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
         let budget = spec.handoff.is_on()
             && self.handoffs < spec.handoff.max_in_row
             && now.since(self.since) < spec.handoff.max_time();
@@ -133,25 +48,25 @@ impl QueueState {
 impl Queue {
     /// Whether the first waiter asks only once, and a release is under way that it may wait for: the queue goes on when the
     /// release is answered.
-    pub(super) fn waits_for_a_release(&self) -> bool {
+    pub(crate) fn waits_for_a_release(&self) -> bool {
         let mut state = self.lock();
         let once = state.first_asks_once();
-        let rest = state.shared.rest();
+        let latest = state.shared.latest();
         let asked = state
             .remote
             .as_ref()
             .is_some_and(|remote| remote.may_have());
-        if !once || asked || !matches!(rest, Phase::Releasing(..)) {
+        let Some(lease) = latest.filter(|_| once && !asked) else {
             return false;
-        }
-        state.phase = rest;
+        };
+        state.phase = Phase::Releasing(lease);
         true
     }
 }
 
-impl Locked<'_> {
+impl Locked<'_, QueueState> {
     /// Lets in the next waiting readers, up to the first waiter that cannot share the hold.
-    pub(super) fn admit_readers(&mut self, hold: &Arc<Hold>) {
+    pub(crate) fn admit_readers(&mut self, hold: &Arc<Hold>) {
         let there = hold.spec();
         if there.access != Access::Shared || there.owner.is_some() {
             return;
@@ -174,7 +89,11 @@ impl Locked<'_> {
 
 /// The budget for letting readers in unasked is used up: asks the server whether a writer waits. If none does, this one and
 /// those behind it share the hold that this process has. `None`: ask for another hold.
-pub(super) async fn ask_to_join(core: &Arc<Core>, queue: &Arc<Queue>, spec: &Spec) -> Option<Held> {
+pub(crate) async fn ask_to_join(
+    core: &Arc<Queues>,
+    queue: &Arc<Queue>,
+    spec: &Spec,
+) -> Option<Held> {
     let asked = core.clock.now();
     let hold = {
         let state = queue.lock();
@@ -183,7 +102,7 @@ pub(super) async fn ask_to_join(core: &Arc<Core>, queue: &Arc<Queue>, spec: &Spe
     // An entry from here on, so that the hold is not released meanwhile.
     let entry = hold.as_ref().and_then(Held::join)?;
     let hold = Arc::clone(entry.hold());
-    match write_count(&hold).await {
+    match write_count(core, &hold).await {
         Ok(Counted::Written) if hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
             hold.lose(LostReason::Replaced);

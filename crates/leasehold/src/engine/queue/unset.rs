@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
-use super::{Queue, QueueState, WaitResult, spec::Spec};
 use crate::{
     Error,
     backend::{Acquired, Failure, Permits},
     callout,
-    engine::core::Core,
+    engine::{
+        hold::spec::Spec,
+        local::answer::WaitResult,
+        queue::{Queue, QueueState, map::Queues},
+    },
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +23,7 @@ struct NoPermits;
 impl QueueState {
     /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
     /// the latest.
-    pub(super) fn number(&self) -> Option<Permits> {
+    pub(crate) fn number(&self) -> Option<Permits> {
         if !self.differ {
             return self.waiters.back()?.spec.permits;
         }
@@ -31,7 +34,7 @@ impl QueueState {
     }
 
     /// Whether the server is to be told this number, which may change how many permits there are.
-    pub(super) fn is_unsaid(&self, number: Option<Permits>) -> bool {
+    pub(crate) fn is_unsaid(&self, number: Option<Permits>) -> bool {
         match number {
             None => false,
             Some(Permits::TrySet(_)) => self.unset,
@@ -45,9 +48,9 @@ impl QueueState {
 
 impl Queue {
     /// Notes whether the server says so, and warns of it once.
-    pub(super) fn is_unset(
+    pub(crate) fn is_unset(
         &self,
-        core: &Core,
+        core: &Queues,
         state: &mut QueueState,
         answer: &Result<Acquired, Failure>,
     ) {
@@ -65,7 +68,7 @@ impl Queue {
     }
 
     /// The answer to a caller that waits no longer for what others have.
-    pub(super) fn busy(&self, state: &QueueState, spec: Spec) -> WaitResult {
+    pub(crate) fn busy(&self, state: &QueueState, spec: Spec) -> WaitResult {
         // One that says a number itself need not set it.
         if state.unset && spec.permits.is_none() {
             return Err(self.no_permits(spec));
@@ -73,7 +76,7 @@ impl Queue {
         Ok(None)
     }
 
-    pub(super) fn no_permits(&self, spec: Spec) -> Error {
+    pub(crate) fn no_permits(&self, spec: Spec) -> Error {
         self.error(Failure::Rejected(Arc::new(NoPermits)), spec)
     }
 }

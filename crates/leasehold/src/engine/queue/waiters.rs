@@ -2,42 +2,34 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    Locked, Phase, Queue, QueueState, Spec, WaitResult,
-    answer::Answerer,
-    remote::{Remote, Subscription},
-    spec::Terms,
-    ticket::Ticket,
-};
 use crate::{
     Error,
     clock::Tick,
-    engine::held::Held,
-    engine::hold::Hold,
+    engine::{
+        claim::{
+            remote::{Remote, Subscription},
+            ticket::Ticket,
+        },
+        hold::{
+            Hold,
+            held::Held,
+            spec::{Spec, Terms},
+        },
+        local::{answer::WaitResult, locked::Locked, waiters::Waiter},
+        queue::{Phase, Queue, QueueState, map::Queues},
+    },
     kind::Access,
     owner::{LeaseId, OwnerId},
 };
 
-#[derive(Debug)]
-pub(super) struct Waiter {
-    /// The waiters stand in the order of their numbers.
-    pub(super) number: i64,
-    pub(super) spec: Spec,
-    /// When its caller began to wait, for those who watch.
-    pub(super) began: Tick,
-    /// Does not wait for holders, only for attempts and releases under way.
-    pub(super) once: bool,
-    pub(super) answer: Answerer,
-}
-
 impl QueueState {
     /// How many numbers have been given to those that came.
-    pub(super) fn given(&self) -> i64 {
+    pub(crate) fn given(&self) -> i64 {
         self.numbers.end
     }
 
     /// The request of the first live waiter.
-    pub(super) fn first_live_waiter(&mut self) -> Option<Spec> {
+    pub(crate) fn first_live_waiter(&mut self) -> Option<Spec> {
         while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
             self.pop_waiter();
         }
@@ -45,36 +37,36 @@ impl QueueState {
     }
 
     /// Whether the first live waiter, if there is one, has to wait for the next turn of this process.
-    pub(super) fn turn_is_over(&mut self) -> bool {
+    pub(crate) fn turn_is_over(&mut self) -> bool {
         let next = self.first_number();
         let turn = self.remote.as_ref().map(|remote| &remote.turns);
         turn.is_some_and(|turn| next.is_some_and(|next| turn.is_over_for(next)))
     }
 
     /// The number of the first live waiter.
-    pub(super) fn first_number(&mut self) -> Option<i64> {
+    pub(crate) fn first_number(&mut self) -> Option<i64> {
         self.first_live_waiter()?;
         self.waiters.front().map(|first| first.number)
     }
 
-    pub(super) fn first_asks_once(&mut self) -> bool {
+    pub(crate) fn first_asks_once(&mut self) -> bool {
         self.first_live_waiter().is_some() && self.waiters.front().is_some_and(|first| first.once)
     }
 
-    pub(super) fn pop_waiter(&mut self) -> Option<Waiter> {
+    pub(crate) fn pop_waiter(&mut self) -> Option<Waiter> {
         let waiter = self.waiters.pop_front()?;
         self.try_once -= u32::from(waiter.once);
         Some(waiter)
     }
 
-    pub(super) fn is_listening(&self) -> bool {
+    pub(crate) fn is_listening(&self) -> bool {
         self.remote
             .as_ref()
             .is_some_and(|remote| remote.subscription == Subscription::Open)
     }
 
     /// Whether this process asks under this lease id.
-    pub(super) fn asks_under(&self, lease: LeaseId) -> bool {
+    pub(crate) fn asks_under(&self, lease: LeaseId) -> bool {
         let ticket = self
             .remote
             .as_ref()
@@ -83,20 +75,20 @@ impl QueueState {
     }
 
     /// What the server is asked for, or was.
-    pub(super) fn asked(&self) -> Option<Terms> {
+    pub(crate) fn asked(&self) -> Option<Terms> {
         let remote = self.remote.as_ref()?;
         remote.ticket.as_ref().map(Ticket::terms)
     }
 
-    pub(super) fn remote(&mut self) -> &mut Remote {
+    pub(crate) fn remote(&mut self) -> &mut Remote {
         self.remote.get_or_insert_with(|| Box::new(Remote::new()))
     }
 }
 
 /// Each method that answers a waiter also wakes it, after the unlock.
-impl Locked<'_> {
+impl Locked<'_, QueueState> {
     /// Answers the waiters that ask only once.
-    pub(super) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
+    pub(crate) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
         if self.try_once == 0 {
             return;
         }
@@ -112,7 +104,7 @@ impl Locked<'_> {
     /// The server says that `asked` cannot be had, in reply to a request that was sent when this many numbers had been given. Answers
     /// the waiters that ask only once if they had come by then and want no less, or if they would overtake one that waits on. Not one
     /// that says how many permits there are, if the server is to be told that first.
-    pub(super) fn refuse_try_once(&mut self, queue: &Queue, asked: Access, given: i64) {
+    pub(crate) fn refuse_try_once(&mut self, queue: &Queue, asked: Access, given: i64) {
         if self.try_once == 0 {
             return;
         }
@@ -134,17 +126,17 @@ impl Locked<'_> {
     }
 
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
-    pub(super) fn took(&mut self, hold: &Arc<Hold>) {
+    pub(crate) fn took(&mut self, core: &Queues, hold: &Arc<Hold>) {
         self.handoffs = 0;
         self.unset = false;
-        self.since = hold.core.clock.now();
+        self.since = core.clock.now();
         let now = self.since;
         let round = self.numbers.end;
         if let Some(remote) = &mut self.remote {
             remote.held = Some(now); // for all others
             remote.turns.begins(now, round);
         }
-        if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
+        if let Some(lineup) = core.lineup(hold.id()) {
             lineup.changed();
         }
         if hold.spec().access.is_exclusive() {
@@ -157,7 +149,7 @@ impl Locked<'_> {
     }
 
     /// A holder has the name in this process from now on.
-    pub(super) fn held_by(&mut self, hold: &Arc<Hold>) {
+    pub(crate) fn held_by(&mut self, hold: &Arc<Hold>) {
         self.phase = Phase::Held(Arc::clone(hold));
         self.admit_owner_of(hold);
         self.answer_try_once(&Ok(()));
@@ -171,14 +163,14 @@ impl Locked<'_> {
     }
 
     /// Waiters of the same owner enter with it, or they would wait for themselves.
-    pub(super) fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
+    pub(crate) fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
         let mut rest = VecDeque::new();
         for waiter in std::mem::take(&mut self.waiters) {
             if waiter.spec.owner != owner || waiter.answer.is_closed() {
                 rest.push_back(waiter);
             } else if let Some(remedy) = waiter.spec.is_to_stay_out(&hold.spec()) {
                 let error = Error::Reentered {
-                    name: hold.queue.id.name.shared(),
+                    name: hold.id().name.shared(),
                     held_at: hold.spec().place,
                     remedy,
                 };
@@ -198,7 +190,7 @@ impl Locked<'_> {
     }
 
     /// Gives a waiter its guard, and notes `start` before. `false` if the waiter left at this very moment.
-    pub(super) fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         waiter: Waiter,
         hold: &Arc<Hold>,
@@ -221,7 +213,7 @@ impl Locked<'_> {
     }
 
     /// Gives a waiter its part of a hold that others share.
-    pub(super) fn deliver_shared(&mut self, waiter: Waiter, held: Held) {
+    pub(crate) fn deliver_shared(&mut self, waiter: Waiter, held: Held) {
         match waiter.answer.send(Ok(Some(held))) {
             Ok(waker) => self.wake_later(waker),
             Err(Ok(Some(held))) => self.drop_later(held),
@@ -237,7 +229,7 @@ impl Locked<'_> {
     }
 
     /// Every waiter gets the same answer.
-    pub(super) fn answer_all(&mut self, error: &Error) {
+    pub(crate) fn answer_all(&mut self, error: &Error) {
         self.try_once = 0;
         for waiter in std::mem::take(&mut self.waiters) {
             self.answer(waiter, Err(error.clone()));
@@ -245,7 +237,7 @@ impl Locked<'_> {
     }
 
     /// Answers the first live waiter, and only that one: its request concerns no other (L4).
-    pub(super) fn answer_first(&mut self, error: Error) {
+    pub(crate) fn answer_first(&mut self, error: Error) {
         if self.first_live_waiter().is_some()
             && let Some(waiter) = self.pop_waiter()
         {
@@ -255,7 +247,7 @@ impl Locked<'_> {
 
     /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is. Its holder has had it
     /// since `since`.
-    pub(super) fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         hold: &Arc<Hold>,
         from: &Spec,

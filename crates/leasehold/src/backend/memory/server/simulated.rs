@@ -4,10 +4,25 @@ use std::{sync::Arc, time::Duration};
 
 use super::{MemoryServer, Shared, Store};
 use crate::{
+    backend::{
+        memory::store::look::{Held, Snapshot},
+        simulated::{
+            hint::Hint,
+            request::{Answer, Network, Request},
+            scripts::Scripts,
+        },
+    },
     kind::LockKind,
     name::{LockId, Name},
-    sim::{Held, Hint, Network, Scripts, Snapshot},
 };
+
+impl Request {
+    /// The server carries it out now: the answer, and the wake-ups that it causes.
+    pub fn execute(&self, server: &MemoryServer) -> (Answer, Vec<Hint>) {
+        let scripts = server.scripts().map(Arc::as_ref);
+        server.carry_out_simulated(|store| self.step.execute(store, scripts))
+    }
+}
 
 impl MemoryServer {
     pub(crate) fn with_network(

@@ -4,11 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store, StoredHold};
 use crate::{
-    backend::{Release, WakeUp},
+    backend::{Release, WakeUp, simulated::hint::Hint},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
-    sim::Hint,
 };
 
 /// A hold on a name.

@@ -2,18 +2,24 @@
 
 use std::{pin::pin, time::Duration};
 
-use super::{Driver, Step};
 use crate::{
     clock::Tick,
-    engine::queue::{Locked, Phase, Subscription},
+    engine::{
+        claim::remote::Subscription,
+        local::locked::Locked,
+        queue::{
+            Phase, QueueState,
+            driver::{Driver, Step},
+        },
+    },
     kind::Access,
 };
 
 /// A lease that ends is over on the server by so much later.
-pub(in crate::engine::queue) const AFTER_THE_END: Duration = Duration::from_millis(2);
+pub(crate) const AFTER_THE_END: Duration = Duration::from_millis(2);
 
 /// How long a driver waits for a wake-up.
-pub(super) enum Pause {
+pub(crate) enum Pause {
     For(Duration),
     /// The keeper of its lineup looks for it: when the holder's lease ends, at the latest.
     UntilTold {
@@ -25,7 +31,7 @@ pub(super) enum Pause {
 impl Driver<'_> {
     /// How long a waiter that is told waits: until the end of the holder's lease, of which `left` remains, or for the poll
     /// interval.
-    pub(super) fn until_told(&self, left: Option<Duration>) -> Duration {
+    pub(crate) fn until_told(&self, left: Option<Duration>) -> Duration {
         // The cap is stretched, never cut, so that an idle waiter stays within one command per interval.
         let poll = self.core.config.poll_every;
         let poll = poll + poll.mul_f64(fastrand::f64() / 5.0);
@@ -34,9 +40,9 @@ impl Driver<'_> {
 
     /// The pause of a waiter that looks by itself, beside a holder that is `silent` or not and of whose lease `left` remains.
     /// `None`: it is told.
-    pub(super) fn look_after(
+    pub(crate) fn look_after(
         &mut self,
-        state: &mut Locked<'_>,
+        state: &mut Locked<'_, QueueState>,
         silent: bool,
         left: Option<Duration>,
     ) -> Option<Duration> {
@@ -52,7 +58,7 @@ impl Driver<'_> {
     }
 
     /// Learns to hear wake-ups; after that the server must be asked once more.
-    pub(super) async fn listen(&mut self) -> Step {
+    pub(crate) async fn listen(&mut self) -> Step {
         {
             let mut state = self.queue.lock();
             let first = state.first_live_waiter();
@@ -65,7 +71,7 @@ impl Driver<'_> {
             }
             remote.subscription = Subscription::Opening;
         }
-        let answer = if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+        let answer = if let Some(lineup) = self.core.lineup(&self.queue.id) {
             lineup.listen(self.core, self.queue.id.task()).await
         } else {
             let answer = self.core.backend.listen(self.queue.id.clone()).await;
@@ -85,7 +91,7 @@ impl Driver<'_> {
     }
 
     /// For how long others are to try first for the permits that this process has given back.
-    pub(super) fn left_to_others(&self) -> Option<Duration> {
+    pub(crate) fn left_to_others(&self) -> Option<Duration> {
         let mut state = self.queue.lock();
         let first = state.first_live_waiter()?;
         let races = matches!(first.access, Access::Permits(_)) && !state.first_asks_once();
@@ -94,7 +100,7 @@ impl Driver<'_> {
     }
 
     /// Lets others try first for so long, unless one of them gives the name to this process meanwhile.
-    pub(super) async fn give_way(&mut self, way: Duration) -> Step {
+    pub(crate) async fn give_way(&mut self, way: Duration) -> Step {
         let mut over = pin!(self.core.sleep(way));
         loop {
             let mut wake = pin!(self.queue.driver_wake().notified());
@@ -111,7 +117,7 @@ impl Driver<'_> {
     }
 
     /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it looks.
-    pub(super) async fn listen_own(&mut self) -> Step {
+    pub(crate) async fn listen_own(&mut self) -> Step {
         let (old, own) = {
             let mut state = self.queue.lock();
             let remote = state.remote();
@@ -134,7 +140,7 @@ impl Driver<'_> {
     }
 
     /// Waits for a wake-up, at most this long.
-    pub(super) async fn wait(&mut self, pause: Pause) -> Step {
+    pub(crate) async fn wait(&mut self, pause: Pause) -> Step {
         let mut until = match pause {
             Pause::For(pause) => self.core.clock.now().after(pause),
             Pause::UntilTold { .. } => Tick::MAX,
@@ -170,7 +176,7 @@ impl Driver<'_> {
                 },
                 Pause::UntilTold { left, foreign } => {
                     // Only now that it waits, since the keeper asks for those.
-                    if let Some(lineup) = self.core.queues.lineup(&self.queue.id) {
+                    if let Some(lineup) = self.core.lineup(&self.queue.id) {
                         lineup.waits(self.core, left, foreign);
                     }
                     wake.await;

@@ -11,18 +11,22 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Answer, Hint, Kind, Network, NoAnswer, Request, Snapshot, Step};
 use crate::{
     backend::{
         Sink,
-        memory::store::Store,
-        redis::{Looker, wake_up},
+        memory::store::{
+            Store,
+            look::{Held, Snapshot},
+        },
+        redis::{Value, wake_up},
+        simulated::{
+            hint::Hint,
+            request::{Answer, Kind, Network, NoAnswer, Request, Step},
+        },
     },
     kind::LockKind,
     name::LockId,
 };
-
-pub use crate::backend::redis::Value;
 
 /// A message that was published, for one of those that listened then.
 #[derive(Clone, Debug)]
@@ -62,6 +66,17 @@ pub trait ScriptServer: Send {
     fn forget(&mut self);
 }
 
+/// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
+pub(crate) trait Looker: Send + Sync {
+    fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot);
+
+    /// Gives back the permits of a holder.
+    fn give_back(&self, id: &LockId, held: &Held);
+
+    /// Ends a latch.
+    fn open(&self, id: &LockId);
+}
+
 /// What a client hears, by channel.
 struct Ear {
     sink: Arc<dyn Sink>,
@@ -78,7 +93,7 @@ pub(crate) struct Scripts {
     caught: Mutex<Caught>,
     pub(crate) known: Mutex<BTreeSet<LockId>>,
     clients: Mutex<BTreeSet<Arc<str>>>,
-    looker: OnceLock<Looker>,
+    looker: OnceLock<Box<dyn Looker>>,
     /// What was seen, and until when that is so.
     seen: Mutex<Option<(Duration, Snapshot)>>,
     now: Mutex<Duration>,
@@ -132,7 +147,7 @@ impl Scripts {
         self.clients.lock().insert(Arc::clone(client));
     }
 
-    pub(crate) fn look_with(&self, looker: impl FnOnce() -> Looker) {
+    pub(crate) fn look_with(&self, looker: impl FnOnce() -> Box<dyn Looker>) {
         self.looker.get_or_init(looker);
     }
 
@@ -316,8 +331,8 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn looker(&self) -> Option<&Looker> {
-        self.looker.get()
+    pub(crate) fn looker(&self) -> Option<&dyn Looker> {
+        self.looker.get().map(|looker| &**looker)
     }
 
     /// The twin has not had what the keys have had.
@@ -389,10 +404,10 @@ impl fmt::Debug for Scripts {
 }
 
 /// A request on the keys, and the same on the twin.
-pub(super) struct Both {
-    pub(super) kind: Kind,
-    pub(super) on_keys: Box<dyn Step>,
-    pub(super) twin: Option<Box<dyn Step>>,
+pub(crate) struct Both {
+    pub(crate) kind: Kind,
+    pub(crate) on_keys: Box<dyn Step>,
+    pub(crate) twin: Option<Box<dyn Step>>,
 }
 
 impl Step for Both {

@@ -15,12 +15,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::Watchdog;
 use crate::{
     callout,
     clock::Tick,
     config::{LEASE_MAX, millis},
-    engine::core::Core,
+    engine::env::Env,
 };
 
 /// How often it is written.
@@ -59,7 +58,7 @@ impl Default for LabelState {
 
 impl Label {
     /// A lease of this length begins, or a wait (zero). Whether the label is to be written for it: one atomic load, unless it is.
-    fn is_short_of(&self, lease: Duration) -> bool {
+    pub(super) fn is_short_of(&self, lease: Duration) -> bool {
         let lease_ms = millis(lease).max(1);
         if self.covers.load(Ordering::Relaxed) >= lease_ms {
             return false;
@@ -106,28 +105,23 @@ impl Label {
     }
 }
 
-impl Watchdog {
-    /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
-    pub(crate) fn needs_label(&self, lease: Duration) {
-        if self.label.is_short_of(lease) {
-            self.wake(Tick::from_nanos(0));
-        }
-    }
-}
-
 /// Has the label written, if it is time to. Waits for nothing, and no one waits for it: it is no task of the client's.
-pub(super) fn write_if_due(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
-    let is_busy = || core.queues.len() > 0;
-    let Some(lasts_ms) = watchdog.label.due(now, is_busy) else {
+pub(super) fn write_if_due(
+    env: &Env,
+    label: &Arc<Label>,
+    now: Tick,
+    is_busy: impl FnOnce() -> bool,
+) {
+    let Some(lasts_ms) = label.due(now, is_busy) else {
         return;
     };
-    let (writing, watchdog) = (core.backend.show(lasts_ms), Arc::clone(watchdog));
-    core.home.handle().spawn(async move {
+    let (writing, label) = (env.backend.show(lasts_ms), Arc::clone(label));
+    env.spawn_apart(async move {
         // Any other failure passes: it is written again, with the next interval.
         if let Err(failure) = writing.await
             && failure.is_final()
         {
-            watchdog.label.refused();
+            label.refused();
             callout::quietly(|| {
                 tracing::debug!(
                     target: "leasehold",

@@ -9,8 +9,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::WaitResult;
-use crate::{Error, callout};
+use crate::{Error, callout, engine::hold::held::Held};
+
+/// What a waiter is told; `None`: another has the lock.
+pub(crate) type WaitResult = Result<Option<Held>, Error>;
 
 /// The queue's half.
 #[derive(Debug)]

@@ -5,12 +5,15 @@ use std::{
     time::Duration,
 };
 
-use super::{Lineup, Message};
 use crate::{
     backend::Keep,
     clock::Tick,
-    engine::core::Core,
-    engine::queue::{Subscription, pauses::Pauses, ticket::keep_ms},
+    engine::{
+        claim::{pauses::Pauses, remote::Subscription, ticket::keep_ms},
+        env::Env,
+        fair::{Lineup, LookMessage},
+        queue::map::{Queues, WaiterGroup},
+    },
 };
 
 /// The subscription outlives the last waiter by this long: where a lock is wanted all the time, it is not given up and
@@ -18,10 +21,10 @@ use crate::{
 const LINGER: Duration = Duration::from_millis(200);
 
 /// How often the server is asked. Beside clients of another library so often that a dead one costs the others no more than it may.
-pub(super) fn every(core: &Core, foreign: bool) -> Duration {
-    let poll = core.config.poll_every;
+pub(crate) fn every(env: &Env, foreign: bool) -> Duration {
+    let poll = env.config.poll_every;
     if foreign {
-        poll.min(core.config.fair_wait_timeout / 2)
+        poll.min(env.config.fair_wait_timeout / 2)
     } else {
         // Stretched, never cut: an idle process stays within one command per interval.
         poll + poll.mul_f64(fastrand::f64() / 5.0)
@@ -29,12 +32,14 @@ pub(super) fn every(core: &Core, foreign: bool) -> Duration {
 }
 
 /// Keeps the places of a lineup until no task of it has waited for a moment. The client may end before.
-pub(super) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
+pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
     let mut idle_until = None;
     let mut pauses = Pauses::default();
     loop {
         let Some(client) = core.upgrade() else { return };
         let now = client.clock.now();
+        let handles = client.unused();
+        let unused = handles.notified(); // from here on
         let (idle, look_at) = {
             let state = lineup.state.lock();
             (state.listening.is_empty(), state.look_at)
@@ -61,13 +66,14 @@ pub(super) async fn keep(core: Weak<Core>, lineup: Arc<Lineup>) {
         tokio::select! {
             biased;
             () = woken => {}
+            () = unused => {}
             () = over => {}
         }
     }
 }
 
 /// Asks the server once.
-async fn look(core: &Arc<Core>, lineup: &Lineup, pauses: &mut Pauses) {
+async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
     let sent = core.clock.now();
     // Before the places are read: a task that begins to wait from here on says when it wants a look.
     lineup.state.lock().look_at = Tick::MAX;
@@ -76,12 +82,12 @@ async fn look(core: &Arc<Core>, lineup: &Lineup, pauses: &mut Pauses) {
         // Those that wait are asking by themselves.
         let mut state = lineup.state.lock();
         state.look_at = state.look_at.min(sent.after(every(core, false)));
-        if state.message == Message::Heard {
-            state.message = Message::ForTheNext;
+        if state.message == LookMessage::Heard {
+            state.message = LookMessage::ForTheNext;
         }
         return;
     }
-    lineup.state.lock().message = Message::None;
+    lineup.state.lock().message = LookMessage::None;
     let step = Keep {
         id: lineup.id.clone(),
         places,
@@ -109,7 +115,7 @@ async fn look(core: &Arc<Core>, lineup: &Lineup, pauses: &mut Pauses) {
 }
 
 /// The keeper ends, with the subscription. `false` if a waiter came meanwhile.
-fn end(core: &Arc<Core>, lineup: &Arc<Lineup>) -> bool {
+fn end(core: &Arc<Queues>, lineup: &Arc<Lineup>) -> bool {
     {
         let mut state = lineup.state.lock();
         if !state.listening.is_empty() && !core.is_closed() {
@@ -125,6 +131,6 @@ fn end(core: &Arc<Core>, lineup: &Arc<Lineup>) -> bool {
         }
         drop(core.backend.unlisten(&lineup.id));
     }
-    core.queues.lineup_over(lineup);
+    core.groups.tidy(&lineup.id);
     true
 }

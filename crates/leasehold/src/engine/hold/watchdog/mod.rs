@@ -19,8 +19,8 @@
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
-mod label;
-mod list;
+pub(crate) mod label;
+pub(crate) mod list;
 
 use std::{
     collections::BTreeMap,
@@ -34,24 +34,29 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use label::Label;
-use list::{List, UNDER_WAY_MOST};
-pub(crate) use list::{WatchedAt, slot};
-
 use crate::{
     backend::{Failure, Renew, Renewal},
     callout,
     clock::Tick,
     durations::{about, humane},
-    engine::core::Core,
-    engine::hold::{Due, Hold, Look},
+    engine::{
+        env::Env,
+        hold::{
+            Due, Hold, Look,
+            watchdog::{
+                label::Label,
+                list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
+            },
+        },
+    },
     outage::Seldom,
+    owner::LeaseId,
 };
 
 /// All holds of a client that must be looked at or renewed.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    list: Mutex<List>,
+    list: Mutex<List<Hold>>,
     /// When the task wakes next. It only ever moves closer until that moment has come, even if the entry that
     /// asked for it goes: so of all the locks that come and go in between, none wakes the task.
     wake_at: AtomicTick,
@@ -65,7 +70,7 @@ pub(crate) struct Watchdog {
     warned: Seldom,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
-    label: Label,
+    label: Arc<Label>,
 }
 
 /// The time of the next wake-up.
@@ -105,7 +110,7 @@ impl Default for Watchdog {
             round_trip: AtomicU64::new(0),
             warned: Seldom::default(),
             early: fastrand::u8(..),
-            label: Label::default(),
+            label: Arc::default(),
         }
     }
 }
@@ -161,6 +166,13 @@ impl Watchdog {
         self.list.lock().len()
     }
 
+    /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
+    pub(crate) fn needs_label(&self, lease: Duration) {
+        if self.label.is_short_of(lease) {
+            self.wake(Tick::from_nanos(0));
+        }
+    }
+
     fn wake(&self, at: Tick) {
         if self.wake_at.lower(at) {
             self.earlier.notify_one();
@@ -171,6 +183,20 @@ impl Watchdog {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.earlier.notify_one();
+    }
+}
+
+impl Watched for Hold {
+    fn watched_at(&self) -> &WatchedAt {
+        &self.watched_at
+    }
+
+    fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
+    fn work(&self) -> usize {
+        Hold::work(self)
     }
 }
 
@@ -202,8 +228,12 @@ impl Drop for Turn {
     }
 }
 
-/// The task. Ends when the client does.
-pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
+/// The task. Ends when the client does. `is_busy`: whether the client holds a lock, or waits for one.
+pub(crate) async fn run(
+    watchdog: Arc<Watchdog>,
+    env: Weak<Env>,
+    is_busy: impl Fn() -> bool + Send + Sync,
+) {
     loop {
         if watchdog.closed.load(Ordering::Acquire) {
             // They would keep the client alive.
@@ -211,15 +241,15 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
             drop(asks);
             return;
         }
-        let Some(core) = core.upgrade() else { return };
-        let now = core.clock.now();
+        let Some(env) = env.upgrade() else { return };
+        let now = env.clock.now();
         let wake_at = watchdog.wake_at.get();
         if wake_at > now {
-            let nap = core.sleep(wake_at.since(now));
+            let nap = env.sleep(wake_at.since(now));
             if wake_at != Tick::MAX {
-                core.backend.prepare();
+                env.backend.prepare();
             }
-            drop(core); // the sleeping task keeps no client alive
+            drop(env); // the sleeping task keeps no client alive
             if wake_at == Tick::MAX {
                 watchdog.earlier.notified().await;
             } else {
@@ -233,19 +263,19 @@ pub(crate) async fn run(watchdog: Arc<Watchdog>, core: Weak<Core>) {
         }
         // Before looking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
-        look_at_each(&core, &watchdog, now);
-        send_due(&core, &watchdog, now);
-        label::write_if_due(&core, &watchdog, now);
+        look_at_each(&watchdog, now);
+        send_due(&env, &watchdog, now);
+        label::write_if_due(&env, &watchdog.label, now, &is_busy);
         let next = watchdog.list.lock().next(now);
         watchdog.wake_at.lower(next.min(watchdog.label.next()));
     }
 }
 
 /// Looks at the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
-fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
+fn look_at_each(watchdog: &Arc<Watchdog>, now: Tick) {
     let (due, jammed) = watchdog.list.lock().due_alone(now);
     if jammed > 0 {
-        say_late(core, jammed, now);
+        watchdog.say_late(jammed, now);
     }
     for hold in due {
         match hold.look(now) {
@@ -260,23 +290,22 @@ fn look_at_each(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
 }
 
 /// Sends as many batches of those that are due as the time needs.
-fn send_due(core: &Arc<Core>, watchdog: &Arc<Watchdog>, now: Tick) {
+fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
     let wanted = watchdog.list.lock().wanted(now, watchdog.round_trip());
     while watchdog.under_way.load(Ordering::Relaxed) < wanted {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
-        let (strong, turn) = (Arc::clone(core), watchdog.turn());
-        core.spawn(async move {
-            let _turn = turn;
-            renew(&strong, batch).await;
+        let (strong, turn) = (Arc::clone(env), watchdog.turn());
+        env.spawn(async move {
+            renew(&strong, &turn.0, batch).await;
         });
     }
 }
 
 /// Renews one batch, and puts it back on the list.
-async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
-    let sent = core.clock.now();
+async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
+    let sent = env.clock.now();
     // Some may have been released meanwhile.
     let due = batch
         .into_iter()
@@ -287,12 +316,12 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
     }
     for (Due { end, .. }, hold) in &due {
         if let Some(end) = end {
-            core.watchdog.look_at(hold, *end);
+            watchdog.look_at(hold, *end);
         }
     }
     let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
-    let mut answer = core.finish(core.backend.renew(&asked));
+    let mut answer = env.finish(env.backend.renew(&asked));
     drop(asked);
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
@@ -300,24 +329,24 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
     let answer = loop {
         let patiences = due.iter().map(|(due, _)| due.patience);
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
-            return core.watchdog.took(Duration::ZERO);
+            return watchdog.took(Duration::ZERO);
         };
-        let left = sent.after(patience).since(core.clock.now());
-        if let Some(answer) = core.within(left, &mut answer).await {
+        let left = sent.after(patience).since(env.clock.now());
+        if let Some(answer) = env.within(left, &mut answer).await {
             break answer;
         }
         waited = patience;
         let late = Failure::Ambiguous(Arc::new(Late(patience)));
-        failed(core, &due, &late, sent, |its| its == patience);
+        watchdog.failed(env, &due, &late, sent, |its| its == patience);
     };
     let renewals = match answer {
         Ok(renewals) => renewals,
         Err(failure) => {
-            core.watchdog.took(Duration::ZERO);
-            return failed(core, &due, &failure, sent, |its| its > waited);
+            watchdog.took(Duration::ZERO);
+            return watchdog.failed(env, &due, &failure, sent, |its| its > waited);
         }
     };
-    core.watchdog.took(core.clock.now().since(sent));
+    watchdog.took(env.clock.now().since(sent));
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
@@ -329,7 +358,7 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
         }
     }
     for (every, holds) in again {
-        core.watchdog.renew_again(holds, every, sent);
+        watchdog.renew_again(holds, every, sent);
     }
 }
 
@@ -338,42 +367,45 @@ async fn renew(core: &Arc<Core>, batch: Vec<Arc<Hold>>) {
 struct Late(Duration);
 
 /// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
-fn failed(
-    core: &Core,
-    due: &[(Due, Arc<Hold>)],
-    failure: &Failure,
-    sent: Tick,
-    patience: impl Fn(Duration) -> bool,
-) {
-    let those = || due.iter().filter(|(due, _)| patience(due.patience));
-    // All else is the server's trouble, and told with it.
-    if failure.is_final() && core.watchdog.warned.may_warn(core.clock.now()) {
-        callout::quietly(|| {
-            tracing::warn!(
-                target: "leasehold",
-                names = those().count(),
-                cause = &**failure.cause() as &dyn std::error::Error,
-                "leases not renewed, trying again until they end"
-            );
-        });
+impl Watchdog {
+    fn failed(
+        &self,
+        env: &Env,
+        due: &[(Due, Arc<Hold>)],
+        failure: &Failure,
+        sent: Tick,
+        patience: impl Fn(Duration) -> bool,
+    ) {
+        let those = || due.iter().filter(|(due, _)| patience(due.patience));
+        // All else is the server's trouble, and told with it.
+        if failure.is_final() && self.warned.may_warn(env.clock.now()) {
+            callout::quietly(|| {
+                tracing::warn!(
+                    target: "leasehold",
+                    names = those().count(),
+                    cause = &**failure.cause() as &dyn std::error::Error,
+                    "leases not renewed, trying again until they end"
+                );
+            });
+        }
+        for (due, hold) in those() {
+            hold.renewed(due, Renewal::Unknown, sent);
+        }
     }
-    for (due, hold) in those() {
-        hold.renewed(due, Renewal::Unknown, sent);
-    }
-}
 
-/// As much is under way as may be, and holds have waited in vain for their turn: a user must do something about it.
-fn say_late(core: &Core, names: usize, now: Tick) {
-    let under_way = core.watchdog.under_way.load(Ordering::Relaxed);
-    if under_way == UNDER_WAY_MOST && core.watchdog.warned.may_warn(now) {
-        let round_trip = core.watchdog.round_trip();
-        callout::quietly(|| {
-            tracing::warn!(
-                target: "leasehold",
-                names,
-                round_trip = %humane(round_trip),
-                "leases cannot be renewed in time: take longer ones, hold fewer names per client, or use a server that is nearer, or less busy"
-            );
-        });
+    /// As much is under way as may be, and holds have waited in vain for their turn: a user must do something about it.
+    fn say_late(&self, names: usize, now: Tick) {
+        let under_way = self.under_way.load(Ordering::Relaxed);
+        if under_way == UNDER_WAY_MOST && self.warned.may_warn(now) {
+            let round_trip = self.round_trip();
+            callout::quietly(|| {
+                tracing::warn!(
+                    target: "leasehold",
+                    names,
+                    round_trip = %humane(round_trip),
+                    "leases cannot be renewed in time: take longer ones, hold fewer names per client, or use a server that is nearer, or less busy"
+                );
+            });
+        }
     }
 }

@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use futures_util::future::{Either, FutureExt};
+use futures_util::future::Either;
 
-use crate::engine::{
-    hold::{Hold, Left},
-    queue::{self, ReleaseStep},
+use crate::{
+    Error, Released,
+    engine::hold::{GivenBack, Gone, Hold},
+    story::Scope,
 };
-use crate::{Error, Released, story::Scope};
 
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -34,7 +34,7 @@ impl Held {
 
     /// As [`new`](Held::new), for an owner that has entered again, perhaps only to read.
     pub(crate) fn inside(hold: Arc<Hold>, reads: bool) -> Held {
-        hold.core.handle_made();
+        hold.env().handle_made();
         Held {
             hold,
             counted: true,
@@ -46,7 +46,7 @@ impl Held {
 
     /// A part of the hold that has been entered, counted in memory.
     fn of(hold: &Arc<Hold>) -> Held {
-        hold.core.handle_made();
+        hold.env().handle_made();
         Held {
             hold: Arc::clone(hold),
             counted: false,
@@ -85,38 +85,31 @@ impl Held {
     /// The hold without its holder: the drop does nothing any more, and waits for nothing.
     pub(crate) fn defuse(mut self) -> Arc<Hold> {
         self.live = false;
-        self.hold.core.handle_gone();
+        self.hold.env().handle_gone();
         Arc::clone(&self.hold)
-    }
-
-    fn release(self) -> ReleaseStep {
-        let (counted, reads) = (self.counted, self.reads);
-        queue::begin_release(self.defuse(), counted, reads)
     }
 
     /// For a caller that waits for the answer. It is carried out whether or not that is polled.
     pub(crate) fn give_back(self) -> impl Future<Output = Result<Released, Error>> {
-        match self.release() {
-            ReleaseStep::Done(answer) => Either::Left(ready(answer)),
-            ReleaseStep::ToServer(release) => Either::Right(Either::Left(release.finish())),
-            ReleaseStep::Downgrade(downgrade) => {
-                Either::Right(Either::Right(downgrade.finish().map(Ok)))
-            }
+        let guard = self.gone();
+        let hold = self.defuse();
+        match hold.sink().give_back(hold, guard) {
+            GivenBack::Done(answer) => Either::Left(ready(answer)),
+            GivenBack::UnderWay(release) => Either::Right(release),
         }
     }
 
     /// Leaves the name held on the server, unless others share the hold.
     pub(crate) fn detach(self) {
-        let (counted, reads) = (self.counted, self.reads);
+        let guard = self.gone();
         let hold = self.defuse();
-        match hold.leave(counted, reads) {
-            Left::Nothing => hold.detach(),
-            Left::Holds { count, .. } => queue::write_count_in_background(&hold, count),
-            Left::Readers { .. } => {
-                if let Some(downgrade) = queue::begin_downgrade(&hold) {
-                    downgrade.in_background();
-                }
-            }
+        hold.sink().detach(hold, guard);
+    }
+
+    fn gone(&self) -> Gone {
+        Gone {
+            counted: self.counted,
+            reads: self.reads,
         }
     }
 }
@@ -127,14 +120,10 @@ impl Drop for Held {
             return;
         }
         let hold = Arc::clone(&self.hold);
-        match queue::begin_release(hold, self.counted, self.reads) {
-            ReleaseStep::Done(_) => {}
-            ReleaseStep::ToServer(release) => release.in_background(),
-            ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),
-        }
-        let core = &self.hold.core;
-        if core.handle_gone() {
-            core.linger();
+        hold.sink().drop_guard(hold, self.gone());
+        let env = self.hold.env();
+        if env.handle_gone() {
+            env.linger();
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use crate::engine::core::Core;
+use crate::engine::env::Env;
 
 /// Pauses between tries: 10 ms, doubling up to half a second.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses(u32);
 
 impl Pauses {
-    pub(crate) async fn pause(&mut self, core: &Core) {
-        core.sleep(self.next()).await;
+    pub(crate) async fn pause(&mut self, env: &Env) {
+        env.sleep(self.next()).await;
     }
 
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let ms = (10_u64 << self.0.min(6)).min(500);
         self.0 += 1;
         Duration::from_millis(ms / 2 + fastrand::u64(0..=ms / 2))
@@ -21,7 +21,7 @@ impl Pauses {
 
     /// Of a debt that was first asked about so long ago: after a minute ever longer, up to half a minute after an hour. So a
     /// server that is back hears of it within a hundredth of the time for which it was away.
-    pub(super) fn of_debt(&mut self, ago: Duration) -> Duration {
+    pub(crate) fn of_debt(&mut self, ago: Duration) -> Duration {
         let minutes = ago.as_secs_f64() / 60.0;
         self.next().mul_f64(minutes.clamp(1.0, 60.0))
     }

@@ -2,14 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::pauses::Pauses;
 use crate::{
     backend::{Failure, Release},
     callout,
     clock::Tick,
-    config::ANSWERS_KEPT,
-    engine::core::Core,
-    engine::lease,
+    config::{ANSWERS_KEPT, millis},
+    engine::{
+        claim::pauses::Pauses,
+        env::Env,
+        hold::{Hold, lease},
+    },
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
@@ -27,36 +29,54 @@ pub(crate) struct Debt {
     pub(crate) copies: bool,
 }
 
+/// A client that gives up lease ids.
+pub(crate) trait Owes: AsRef<Env> + Send + Sync + 'static {
+    /// Whether this process hears the wake-ups for the name.
+    fn is_listening(&self, id: &LockId) -> bool;
+}
+
 impl Debt {
+    /// Of a hold: whether copies of its requests may still be under way.
+    pub(crate) fn of(hold: &Hold) -> Debt {
+        Debt {
+            access: hold.spec().access,
+            lease: hold.lease,
+            lease_ms: millis(hold.longest()),
+            held: true,
+            copies: hold.may_have_copies(),
+        }
+    }
+
     /// The request that settles it.
-    pub(super) fn release(&self, core: &Core, id: &LockId, listening: bool) -> Release {
+    pub(crate) fn release(&self, env: &Env, id: &LockId, listening: bool) -> Release {
         Release {
             id: id.clone(),
             access: self.access,
             lease: self.lease,
             next: None,
             held: self.held,
-            tombstone_ms: self.copies.then(|| core.tombstone_ms()),
+            tombstone_ms: self.copies.then(|| env.tombstone_ms()),
             listening,
         }
     }
 }
 
 /// Gives a lease id up for good, in the background (B5).
-pub(crate) fn abandon(core: &Arc<Core>, id: &LockId, debt: Debt) {
-    if may_owe(core) {
-        core.spawn(settle(Arc::clone(core), id.clone(), debt));
+pub(crate) fn abandon<C: Owes>(client: &Arc<C>, id: &LockId, debt: Debt) {
+    let env = (**client).as_ref();
+    if may_owe(env) {
+        env.spawn(settle(Arc::clone(client), id.clone(), debt));
     }
 }
 
 /// Whether the server may have anything of this client. A client that never had a connection has sent nothing; and the actor
 /// that gives up a lease id has the outcome of its last request (Q1), so none is still to be sent.
-pub(super) fn may_owe(core: &Core) -> bool {
-    core.backend.has_reached()
+pub(crate) fn may_owe(env: &Env) -> bool {
+    env.backend.has_reached()
 }
 
 /// A refusal needs a hand. All else is the server's trouble, and is told with it, not once for each lease.
-pub(super) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
+pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
     let cause = failure.cause();
     callout::quietly(|| {
         if failure.is_final() {
@@ -69,36 +89,37 @@ pub(super) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
 
 /// Whether the server may have forgotten by now a release that was first sent after `began`: of a kind of which it keeps no holders, a copy
 /// would give back more than there is.
-pub(super) fn is_forgotten(core: &Core, id: &LockId, began: Tick) -> bool {
-    id.kind.never_ends() && core.clock.now().since(began) > ANSWERS_KEPT / 2
+pub(crate) fn is_forgotten(env: &Env, id: &LockId, began: Tick) -> bool {
+    id.kind.never_ends() && env.clock.now().since(began) > ANSWERS_KEPT / 2
 }
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
-pub(super) async fn settle(core: Arc<Core>, id: LockId, debt: Debt) {
+pub(crate) async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt) {
+    let env = (*client).as_ref();
     let lease = Duration::from_millis(debt.lease_ms);
     // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
     // lease after that.
-    let over = lease::free_within(lease + Duration::from_millis(core.tombstone_ms()));
-    let began = core.clock.now();
+    let over = lease::free_within(lease + Duration::from_millis(env.tombstone_ms()));
+    let began = env.clock.now();
     let mut debt = debt;
     let mut pauses = Pauses::default();
     loop {
-        if debt.held && debt.copies && is_forgotten(&core, &id, began) {
+        if debt.held && debt.copies && is_forgotten(env, &id, began) {
             return;
         }
-        let release = debt.release(&core, &id, core.queues.is_listening(&id));
-        let Err(failure) = core.backend.release(release).await else {
+        let release = debt.release(env, &id, client.is_listening(&id));
+        let Err(failure) = env.backend.release(release).await else {
             return;
         };
         // Earlier requests may be late as well.
         debt.copies |= matches!(failure, Failure::Ambiguous(_));
         // A lease id whose release the server refuses for good expires.
-        if failure.is_final() || core.clock.now().since(began) > over {
+        if failure.is_final() || env.clock.now().since(began) > over {
             let said = "a lease could not be given up, and was left to expire";
             return left_to_expire(&id.name, &failure, said);
         }
-        let ago = core.clock.now().since(began);
-        core.sleep(pauses.of_debt(ago)).await;
+        let ago = env.clock.now().since(began);
+        env.sleep(pauses.of_debt(ago)).await;
     }
 }

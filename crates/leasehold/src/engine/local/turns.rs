@@ -22,7 +22,7 @@ const LONGEST_RACE: Duration = Duration::from_millis(5);
 const MOST_OWED: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     /// Others are known to wait for the name, or to hold it.
     shared: bool,
     /// When the turn began.
@@ -40,7 +40,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new() -> Turns {
+    pub(crate) fn new() -> Turns {
         Turns {
             shared: false,
             began: Tick::MAX,
@@ -54,7 +54,7 @@ impl Turns {
 
     /// This process sends permits back; the server gave it the last ones at `began`. Called before the answer, since the message
     /// that they are free wakes this process as soon as the others.
-    pub(super) fn gives_back(&mut self, now: Tick, began: Tick) {
+    pub(crate) fn gives_back(&mut self, now: Tick, began: Tick) {
         if self.races && self.left(now).is_none() {
             let length = now.since(began).clamp(SHORTEST_RACE, LONGEST_RACE);
             self.left_until = Some(now.after(length));
@@ -62,20 +62,20 @@ impl Turns {
     }
 
     /// The server has told others that permits are free.
-    pub(super) fn races(&mut self, now: Tick, began: Tick) {
+    pub(crate) fn races(&mut self, now: Tick, began: Tick) {
         self.races = true;
         self.gives_back(now, began);
     }
 
     /// For how long others are to try first for a permit.
-    pub(super) fn left(&self, now: Tick) -> Option<Duration> {
+    pub(crate) fn left(&self, now: Tick) -> Option<Duration> {
         self.left_until
             .filter(|end| now < *end)
             .map(|end| end.since(now))
     }
 
     /// Another holder has the name.
-    pub(super) fn is_theirs(&mut self, now: Tick) {
+    pub(crate) fn is_theirs(&mut self, now: Tick) {
         self.shared = true;
         if self.ended.is_none() {
             self.ends(now);
@@ -83,12 +83,12 @@ impl Turns {
     }
 
     /// No other client waits.
-    pub(super) fn is_not_shared(&mut self) {
+    pub(crate) fn is_not_shared(&mut self) {
         *self = Turns::new();
     }
 
     /// The server gave the name to this process, in which waiters with numbers below `round` wait.
-    pub(super) fn begins(&mut self, now: Tick, round: i64) {
+    pub(crate) fn begins(&mut self, now: Tick, round: i64) {
         if let Some(ended) = self.ended.take() {
             self.owed = (self.owed + now.since(ended)).min(MOST_OWED);
             self.began = now;
@@ -97,13 +97,13 @@ impl Turns {
     }
 
     /// Whether the waiter with this number has to wait for the next turn.
-    pub(super) fn is_over_for(&self, number: i64) -> bool {
+    pub(crate) fn is_over_for(&self, number: i64) -> bool {
         self.shared && number >= self.round
     }
 
     /// Whether this turn goes on with the waiter of this number: it was there when the turn began, and others have had the name for
     /// longer than this process.
-    pub(super) fn goes_on_with(&self, number: i64, now: Tick) -> bool {
+    pub(crate) fn goes_on_with(&self, number: i64, now: Tick) -> bool {
         self.shared
             && number < self.round
             && self.ended.is_none()
@@ -111,7 +111,7 @@ impl Turns {
     }
 
     /// When the name stays with this process for the waiter of this number.
-    pub(super) fn stays(&self, number: i64, now: Tick, handoff: Handoff) -> Stays {
+    pub(crate) fn stays(&self, number: i64, now: Tick, handoff: Handoff) -> Stays {
         if self.goes_on_with(number, now) {
             Stays::AmongRacers
         } else if handoff.is_on() {
@@ -124,7 +124,7 @@ impl Turns {
     /// The name was freed for others that race for it, after `holds` in this process. Returns for how long they are given way
     /// to: for as much as this process has had the name for longer than they, and for one or two round trips for each hold at least,
     /// since so long it takes them. `None` if the turn goes on with the waiter `next`, if no other is faster.
-    pub(super) fn gives_way(
+    pub(crate) fn gives_way(
         &mut self,
         now: Tick,
         next: Option<i64>,

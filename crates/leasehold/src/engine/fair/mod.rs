@@ -6,31 +6,40 @@
 //!
 //! Locks are taken in this order: a queue's, the map of lineups, a lineup's.
 
-mod keeper;
+pub(crate) mod keeper;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     pin::pin,
     sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
-use keeper::{every, keep};
-
-use super::{Phase, Queue, Subscription, driver::AFTER_THE_END, spec::Spec};
 use crate::{
-    backend::{Failure, KeptPlace, KeptPlaces, WakeUp},
+    backend::{Failure, KeptPlace, KeptPlaces, Reply, WakeUp},
     clock::Tick,
-    engine::core::Core,
+    engine::{
+        claim::remote::Subscription,
+        env::Env,
+        fair::keeper::{every, keep},
+        hold::spec::{Patience, Spec},
+        local::answer::WaitResult,
+        queue::{
+            Phase, Queue,
+            driver::wait::AFTER_THE_END,
+            enter,
+            map::{Hashing, Queues, WaiterGroup, WaiterGroups},
+        },
+    },
     name::LockId,
     owner::LeaseId,
 };
 
 #[derive(Debug)]
-pub(super) struct Lineup {
+pub(crate) struct Lineup {
     /// The lock, of no task.
     id: LockId,
     state: Mutex<LineupState>,
@@ -49,14 +58,14 @@ struct LineupState {
     has_keeper: bool,
     /// When the keeper asks the server next.
     look_at: Tick,
-    message: Message,
+    message: LookMessage,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
 }
 
 /// A message that asks for a look: the tasks sleep by what is not true any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
+enum LookMessage {
     None,
     Heard,
     /// While no task waited. What a task hears that asks meanwhile may be older, so it looks when it begins to wait.
@@ -73,14 +82,108 @@ impl LockId {
             None => LeaseId::next().get(),
         })
     }
+}
 
-    pub(super) fn is_of_task(&self) -> bool {
-        self.task() != 0
+/// The lineups of a client, by lock.
+#[derive(Debug, Default)]
+pub(crate) struct Lineups(Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>);
+
+impl Lineups {
+    fn of(&self, id: &LockId) -> Option<Arc<Lineup>> {
+        self.0.lock().get(&id.of_task(0)).map(Arc::clone)
+    }
+
+    fn all(&self) -> Vec<Arc<Lineup>> {
+        let mut all: Vec<_> = self.0.lock().values().cloned().collect();
+        // In the same order each time: a simulation must be able to replay it.
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+
+    /// The keepers see whether the client has ended.
+    pub(crate) fn wake_keepers(&self) {
+        self.all().iter().for_each(|lineup| lineup.changed());
+    }
+
+    /// How many keepers wait for the time to ask.
+    pub(crate) fn waiting_keepers(&self) -> usize {
+        self.all().iter().filter(|lineup| lineup.is_kept()).count()
+    }
+
+    /// The backend heard something about a lock.
+    pub(crate) fn wake(&self, core: &Arc<Queues>, id: &LockId, wake_up: WakeUp) {
+        let Some(lineup) = self.of(id) else {
+            return core.wake(id, wake_up);
+        };
+        lineup.wake(core, id.task(), &wake_up);
+        let queue = match &wake_up {
+            WakeUp::Granted(grant) => lineup.queue_of(grant.lease),
+            _ => None,
+        };
+        core.heard(id, queue, wake_up);
+    }
+}
+
+impl WaiterGroups for Lineups {
+    fn find(&self, id: &LockId) -> Option<Arc<dyn WaiterGroup>> {
+        self.of(id).map(|lineup| lineup as _)
+    }
+
+    fn tidy(&self, id: &LockId) {
+        let mut lineups = self.0.lock();
+        // Its last queue may have taken it out already, and another lineup may stand in its place.
+        if lineups.get(id).is_some_and(|lineup| lineup.is_over()) {
+            lineups.remove(id);
+        }
+    }
+
+    fn add(&self, queue: &Arc<Queue>) {
+        let mut lineups = self.0.lock();
+        let lineup = lineups.entry(queue.id.of_task(0));
+        lineup
+            .or_insert_with(|| Arc::new(Lineup::new(&queue.id)))
+            .add(queue);
+    }
+
+    fn remove(&self, queue: &Arc<Queue>) {
+        let mut lineups = self.0.lock();
+        let id = queue.id.of_task(0);
+        if lineups.get(&id).is_some_and(|lineup| lineup.remove(queue)) {
+            lineups.remove(&id);
+        }
+    }
+}
+
+/// Takes a lock whose order is the server's if it is free, and no other waits. Where another task of this process has it, the
+/// server is not asked.
+pub(crate) async fn try_in_turn(
+    core: &Arc<Queues>,
+    lineups: &Lineups,
+    id: &LockId,
+    spec: Spec,
+) -> WaitResult {
+    core.check_open()?;
+    if let Some(lineup) = lineups.of(id) {
+        let until = Instant::now() + core.config.operation_timeout;
+        core.by(until, lineup.released()).await;
+    }
+    let held = async {
+        // There is one as soon as this call has its queue.
+        match lineups.of(id) {
+            Some(lineup) => lineup.held_by_another(id.task()).await,
+            None => std::future::pending().await,
+        }
+    };
+    // Also while it asks a server that does not answer, or waits for a release of its owner.
+    tokio::select! {
+        biased;
+        answer = enter::acquire(core, id, spec, Patience::Once) => answer,
+        () = held => Ok(enter::busy(core, id, spec, None)),
     }
 }
 
 impl Lineup {
-    pub(super) fn new(id: &LockId) -> Lineup {
+    pub(crate) fn new(id: &LockId) -> Lineup {
         Lineup {
             id: id.of_task(0),
             state: Mutex::new(LineupState {
@@ -89,7 +192,7 @@ impl Lineup {
                 subscription: Subscription::Closed,
                 has_keeper: false,
                 look_at: Tick::MAX,
-                message: Message::None,
+                message: LookMessage::None,
                 foreign: false,
             }),
             keeper_wake: Notify::new(),
@@ -97,47 +200,10 @@ impl Lineup {
         }
     }
 
-    pub(super) fn id(&self) -> &LockId {
-        &self.id
-    }
-
-    pub(super) fn add(&self, queue: &Arc<Queue>) {
-        let mut state = self.state.lock();
-        state.queues.insert(queue.id.task(), Arc::clone(queue));
-    }
-
-    /// A queue ends. Whether it was the last, and no keeper needs this any more.
-    pub(super) fn remove(&self, queue: &Arc<Queue>) -> bool {
-        let mut state = self.state.lock();
-        let there = state.queues.get(&queue.id.task());
-        if there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
-            state.queues.remove(&queue.id.task());
-        }
-        state.is_over()
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.state.lock().is_over()
-    }
-
-    /// Whether a keeper waits for the time to ask. One that has nothing to keep ends in a moment.
-    pub(super) fn is_kept(&self) -> bool {
-        let state = self.state.lock();
-        state.has_keeper && !state.listening.is_empty() && state.look_at != Tick::MAX
-    }
-
-    pub(super) fn queues(&self) -> Vec<Arc<Queue>> {
-        self.state.lock().queues.values().map(Arc::clone).collect()
-    }
-
     /// Learns to hear wake-ups for this task. One subscription serves all: the first asks for it, the others wait for the
     /// answer.
     /// `false` if that has to be asked for again.
-    pub(super) async fn listen(
-        self: &Arc<Self>,
-        core: &Arc<Core>,
-        task: u64,
-    ) -> Result<bool, Failure> {
+    async fn listen_for(self: &Arc<Self>, core: &Arc<Queues>, task: u64) -> Result<bool, Failure> {
         loop {
             if core.is_closed() {
                 return Ok(false); // its waiters have their answers (B6)
@@ -179,29 +245,29 @@ impl Lineup {
         }
     }
 
-    /// This task need not hear wake-ups any more.
-    pub(super) fn unlisten(&self, task: u64) {
+    pub(crate) fn add(&self, queue: &Arc<Queue>) {
         let mut state = self.state.lock();
-        if state.listening.remove(&task) && state.listening.is_empty() {
-            self.keeper_wake.notify_one();
-        }
+        state.queues.insert(queue.id.task(), Arc::clone(queue));
     }
 
-    /// A task has its place, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.
-    pub(super) fn waits(&self, core: &Core, left: Option<Duration>, foreign: bool) {
+    /// A queue ends. Whether it was the last, and no keeper needs this any more.
+    pub(crate) fn remove(&self, queue: &Arc<Queue>) -> bool {
         let mut state = self.state.lock();
-        let now = core.clock.now();
-        state.foreign |= foreign;
-        let at = if state.message == Message::ForTheNext {
-            state.message = Message::None;
-            now
-        } else {
-            now.after(state.pause(core, left))
-        };
-        if at < state.look_at {
-            state.look_at = at;
-            self.keeper_wake.notify_one();
+        let there = state.queues.get(&queue.id.task());
+        if there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
+            state.queues.remove(&queue.id.task());
         }
+        state.is_over()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().is_over()
+    }
+
+    /// Whether a keeper waits for the time to ask. One that has nothing to keep ends in a moment.
+    pub(crate) fn is_kept(&self) -> bool {
+        let state = self.state.lock();
+        state.has_keeper && !state.listening.is_empty() && state.look_at != Tick::MAX
     }
 
     /// The keeper asks the server at this time.
@@ -209,19 +275,13 @@ impl Lineup {
         {
             let mut state = self.state.lock();
             state.look_at = state.look_at.min(at);
-            state.message = Message::Heard;
+            state.message = LookMessage::Heard;
         }
         self.keeper_wake.notify_one();
     }
 
-    /// The client shuts down, a release was answered, or a task has the lock.
-    pub(super) fn changed(&self) {
-        self.changed.notify_waiters();
-        self.keeper_wake.notify_one();
-    }
-
     /// The queue that this lease id concerns, if there is one.
-    pub(super) fn queue_of(&self, lease: LeaseId) -> Option<Arc<Queue>> {
+    pub(crate) fn queue_of(&self, lease: LeaseId) -> Option<Arc<Queue>> {
         self.queues().into_iter().find(|queue| {
             let state = queue.lock();
             state.asks_under(lease)
@@ -234,7 +294,7 @@ impl Lineup {
     }
 
     /// The wake-ups that are for no particular lease; a grant finds its queue by its lease id.
-    pub(super) fn wake(&self, core: &Core, task: u64, wake_up: &WakeUp) {
+    pub(crate) fn wake(&self, core: &Queues, task: u64, wake_up: &WakeUp) {
         match wake_up {
             WakeUp::TryAgain if task == 0 => self.look(Tick::from_nanos(0)),
             WakeUp::Watch(left) => self.look(core.clock.now().after(*left + AFTER_THE_END)),
@@ -262,7 +322,7 @@ impl Lineup {
     }
 
     /// Completes when no task of this process gives up the lock, or a place for it; or a task of it has the lock.
-    pub(super) async fn released(&self) {
+    pub(crate) async fn released(&self) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -282,7 +342,7 @@ impl Lineup {
     }
 
     /// Completes when a task of this process but this one has the lock.
-    pub(super) async fn held_by_another(&self, task: u64) {
+    pub(crate) async fn held_by_another(&self, task: u64) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -314,7 +374,7 @@ impl Lineup {
     }
 
     /// The server has kept the places.
-    fn kept(&self, core: &Core, kept: &KeptPlaces, sent: Tick) {
+    fn kept(&self, core: &Queues, kept: &KeptPlaces, sent: Tick) {
         for queue in self.queues() {
             let state = queue.lock();
             if kept.missing.iter().any(|lease| state.asks_under(*lease)) {
@@ -329,14 +389,81 @@ impl Lineup {
     }
 }
 
+impl WaiterGroup for Lineup {
+    fn queues(&self) -> Vec<Arc<Queue>> {
+        self.state.lock().queues.values().map(Arc::clone).collect()
+    }
+
+    /// The client shuts down, a release was answered, or a task has the lock.
+    fn changed(&self) {
+        self.changed.notify_waiters();
+        self.keeper_wake.notify_one();
+    }
+
+    fn listen(self: Arc<Self>, core: &Arc<Queues>, task: u64) -> Reply<bool> {
+        let core = Arc::clone(core);
+        Box::pin(async move { self.listen_for(&core, task).await })
+    }
+
+    /// This task need not hear wake-ups any more.
+    fn unlisten(&self, task: u64) {
+        let mut state = self.state.lock();
+        if state.listening.remove(&task) && state.listening.is_empty() {
+            self.keeper_wake.notify_one();
+        }
+    }
+
+    /// A task has its place, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.
+    fn waits(&self, env: &Env, left: Option<Duration>, foreign: bool) {
+        let mut state = self.state.lock();
+        let now = env.clock.now();
+        state.foreign |= foreign;
+        let at = if state.message == LookMessage::ForTheNext {
+            state.message = LookMessage::None;
+            now
+        } else {
+            now.after(state.pause(env, left))
+        };
+        if at < state.look_at {
+            state.look_at = at;
+            self.keeper_wake.notify_one();
+        }
+    }
+}
+
 impl LineupState {
     fn is_over(&self) -> bool {
         self.queues.is_empty() && !self.has_keeper
     }
 
     /// How long the keeper pauses, behind a holder whose lease ends in so long.
-    fn pause(&self, core: &Core, left: Option<Duration>) -> Duration {
-        let every = every(core, self.foreign);
+    fn pause(&self, env: &Env, left: Option<Duration>) -> Duration {
+        let every = every(env, self.foreign);
         left.map_or(every, |left| every.min(left + AFTER_THE_END))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{kind::LockKind, name::Name};
+
+    /// Its keeper looks a moment after it has ended: another thread may have made a lineup of the same lock by then.
+    #[test]
+    fn a_lineup_that_is_over_takes_no_other_out_of_the_map() {
+        let lineups = Lineups::default();
+        let id = LockId::new(LockKind::FairMutex, Name::new("name").unwrap());
+        let make = || {
+            let lineup = Arc::new(Lineup::new(&id));
+            lineups.0.lock().insert(id.clone(), Arc::clone(&lineup));
+            lineup
+        };
+        make();
+        lineups.tidy(&id);
+        assert!(lineups.of(&id).is_none());
+        let next = make();
+        next.state.lock().has_keeper = true;
+        lineups.tidy(&id);
+        assert!(Arc::ptr_eq(&next, &lineups.of(&id).expect("there is one")));
     }
 }

@@ -5,37 +5,34 @@ use std::{
     task::Waker,
 };
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Queue, QueueState};
-use crate::{callout, engine::held::Held};
+use crate::{callout, engine::hold::held::Held};
 
-pub(super) struct Locked<'a> {
-    state: Option<MutexGuard<'a, QueueState>>,
+pub(crate) struct Locked<'a, T> {
+    state: Option<MutexGuard<'a, T>>,
     wakers: SmallVec<[Waker; 1]>,
     /// Holds whose waiters have left.
     unwanted: Vec<Held>,
 }
 
-impl Queue {
-    pub(super) fn lock(&self) -> Locked<'_> {
+impl<'a, T> Locked<'a, T> {
+    pub(crate) fn new(state: &'a Mutex<T>) -> Locked<'a, T> {
         Locked {
-            state: Some(self.state.lock()),
+            state: Some(state.lock()),
             wakers: SmallVec::new(),
             unwanted: Vec::new(),
         }
     }
-}
 
-impl Locked<'_> {
     /// Calls it once the queue is unlocked.
-    pub(super) fn wake_later(&mut self, waker: Option<Waker>) {
+    pub(crate) fn wake_later(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);
     }
 
     /// Gives it back once the queue is unlocked (Q5).
-    pub(super) fn drop_later(&mut self, held: Held) {
+    pub(crate) fn drop_later(&mut self, held: Held) {
         self.unwanted.push(held);
     }
 }
@@ -43,21 +40,21 @@ impl Locked<'_> {
 /// Only its drop takes the guard out.
 const THERE: &str = "a lock is there until its drop";
 
-impl Deref for Locked<'_> {
-    type Target = QueueState;
+impl<T> Deref for Locked<'_, T> {
+    type Target = T;
 
-    fn deref(&self) -> &QueueState {
+    fn deref(&self) -> &T {
         self.state.as_ref().expect(THERE)
     }
 }
 
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut QueueState {
+impl<T> DerefMut for Locked<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
         self.state.as_mut().expect(THERE)
     }
 }
 
-impl Drop for Locked<'_> {
+impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         drop(self.state.take());
         self.wakers.drain(..).for_each(callout::wake);

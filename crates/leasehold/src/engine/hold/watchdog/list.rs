@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Tick, engine::hold::Hold, owner::LeaseId};
+use crate::{clock::Tick, owner::LeaseId};
 
 /// The work of one renewal script, in names; a permit counts as one, and a hold is never divided. More wins nothing and
 /// holds other commands up (performance.md): this keeps the server for half a millisecond.
@@ -56,80 +56,98 @@ impl WatchedAt {
     }
 }
 
+/// What stands on the list.
+pub(crate) trait Watched {
+    fn watched_at(&self) -> &WatchedAt;
+    fn lease(&self) -> LeaseId;
+    /// What it costs the server to renew it, in names.
+    fn work(&self) -> usize;
+}
+
 /// The list.
-#[derive(Debug, Default)]
-pub(super) struct List {
-    slots: BTreeMap<Tick, Slot>,
-    looks: BTreeMap<Alone, Arc<Hold>>,
+#[derive(Debug)]
+pub(super) struct List<H> {
+    slots: BTreeMap<Tick, Slot<H>>,
+    looks: BTreeMap<Alone, Arc<H>>,
     /// Holds that were looked at, and are to be asked about since then. Each is also among `looks`, at its end.
-    asks: BTreeMap<Tick, Slot>,
+    asks: BTreeMap<Tick, Slot<H>>,
 }
 
 /// When to look, and at which hold. In the same order each time: a simulation must be able to replay it.
 type Alone = (Tick, LeaseId);
 
-fn alone(at: Tick, hold: &Hold) -> Alone {
-    (at, hold.lease)
+fn alone(at: Tick, hold: &impl Watched) -> Alone {
+    (at, hold.lease())
 }
 
 /// The holds to renew at the same time.
 #[derive(Debug)]
-struct Slot {
-    holds: Vec<Arc<Hold>>,
+struct Slot<H> {
+    holds: Vec<Arc<H>>,
     /// The shortest renewal interval among them.
     every: Duration,
     /// What it costs to renew them all.
     work: usize,
 }
 
-impl List {
+impl<H> Default for List<H> {
+    fn default() -> Self {
+        List {
+            slots: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            asks: BTreeMap::new(),
+        }
+    }
+}
+
+impl<H: Watched> List<H> {
     pub(super) fn len(&self) -> usize {
         let in_slots: usize = self.slots.values().map(|slot| slot.holds.len()).sum();
         in_slots + self.looks.len()
     }
 
-    pub(super) fn take_off(&mut self, hold: &Arc<Hold>) {
-        let Some((at, index)) = hold.watched_at.take() else {
+    pub(super) fn take_off(&mut self, hold: &Arc<H>) {
+        let Some((at, index)) = hold.watched_at().take() else {
             return;
         };
         if index == ALONE {
-            self.looks.remove(&alone(at, hold));
+            self.looks.remove(&alone(at, &**hold));
         } else if let Some(slot) = self.slots.get_mut(&at) {
             let index = index as usize;
             slot.holds.swap_remove(index);
             slot.work -= hold.work();
             if let Some(moved) = slot.holds.get(index) {
-                moved.watched_at.set(at, index);
+                moved.watched_at().set(at, index);
             }
         }
     }
 
     /// Puts a hold among those to be looked at.
-    pub(super) fn put_alone(&mut self, hold: &Arc<Hold>, at: Tick) {
-        hold.watched_at.set(at, ALONE as usize);
-        self.looks.insert(alone(at, hold), Arc::clone(hold));
+    pub(super) fn put_alone(&mut self, hold: &Arc<H>, at: Tick) {
+        hold.watched_at().set(at, ALONE as usize);
+        self.looks.insert(alone(at, &**hold), Arc::clone(hold));
     }
 
     /// Puts a hold among those to be renewed, once in this interval.
-    pub(super) fn put_in_slot(&mut self, hold: Arc<Hold>, every: Duration, at: Tick) {
+    pub(super) fn put_in_slot(&mut self, hold: Arc<H>, every: Duration, at: Tick) {
         let slot = self.slots.entry(at).or_default();
-        hold.watched_at.set(at, slot.holds.len());
+        hold.watched_at().set(at, slot.holds.len());
         slot.push(hold, every);
     }
 
     /// Puts a hold among those to be asked about, once in this interval.
-    pub(super) fn put_among_asks(&mut self, hold: Arc<Hold>, every: Duration, now: Tick) {
+    pub(super) fn put_among_asks(&mut self, hold: Arc<H>, every: Duration, now: Tick) {
         self.asks.entry(now).or_default().push(hold, every);
     }
 
     /// Takes off those that wait to be asked about.
-    pub(super) fn take_asks(&mut self) -> Vec<Arc<Hold>> {
+    pub(super) fn take_asks(&mut self) -> Vec<Arc<H>> {
         let asks = mem::take(&mut self.asks).into_values();
         asks.flat_map(|slot| slot.holds).collect()
     }
 
     /// The holds to look at one by one, if they are due, and how many of them waited for a batch in vain.
-    pub(super) fn due_alone(&mut self, now: Tick) -> (Vec<Arc<Hold>>, usize) {
+    pub(super) fn due_alone(&mut self, now: Tick) -> (Vec<Arc<H>>, usize) {
         let mut due = Vec::new();
         while let Some(first) = self.looks.first_entry()
             && first.key().0 <= now
@@ -148,15 +166,18 @@ impl List {
             due.extend(self.slots.remove(&at).into_iter().flat_map(|s| s.holds));
         }
         for hold in &due {
-            hold.watched_at.clear();
+            hold.watched_at().clear();
         }
         let jammed = due.len() - alone;
         (due, jammed)
     }
 
     /// A batch of holds to renew, if it is due.
-    pub(super) fn due_batch(&mut self, now: Tick) -> Option<Vec<Arc<Hold>>> {
-        let mut batch = Batch::default();
+    pub(super) fn due_batch(&mut self, now: Tick) -> Option<Vec<Arc<H>>> {
+        let mut batch = Batch {
+            holds: Vec::new(),
+            work: 0,
+        };
         while let Some(first) = self.asks.first_entry()
             && batch.fill_from(first)
         {}
@@ -166,7 +187,7 @@ impl List {
             && batch.fill_from(first)
         {}
         for hold in &batch.holds[asked..] {
-            hold.watched_at.clear();
+            hold.watched_at().clear();
         }
         (!batch.holds.is_empty()).then_some(batch.holds)
     }
@@ -201,8 +222,8 @@ impl List {
     }
 }
 
-impl Slot {
-    fn push(&mut self, hold: Arc<Hold>, every: Duration) {
+impl<H: Watched> Slot<H> {
+    fn push(&mut self, hold: Arc<H>, every: Duration) {
         self.every = self.every.min(every);
         self.work += hold.work();
         self.holds.push(hold);
@@ -220,7 +241,7 @@ impl Slot {
     }
 }
 
-impl Default for Slot {
+impl<H> Default for Slot<H> {
     fn default() -> Self {
         Slot {
             holds: Vec::new(),
@@ -231,15 +252,14 @@ impl Default for Slot {
 }
 
 /// The holds for one script.
-#[derive(Default)]
-struct Batch {
-    holds: Vec<Arc<Hold>>,
+struct Batch<H> {
+    holds: Vec<Arc<H>>,
     work: usize,
 }
 
-impl Batch {
+impl<H: Watched> Batch<H> {
     /// Takes holds from the end of a slot, as far as there is room; one at least, if there is none yet. Whether it took all.
-    fn fill_from(&mut self, mut from: OccupiedEntry<'_, Tick, Slot>) -> bool {
+    fn fill_from(&mut self, mut from: OccupiedEntry<'_, Tick, Slot<H>>) -> bool {
         let slot = from.get_mut();
         let (mut left, before) = (slot.holds.len(), self.work);
         while let Some(hold) = slot.holds[..left].last()
@@ -301,7 +321,7 @@ mod tests {
      {
         let (at, ms) = (Tick::from_nanos(5_000_000_000), Duration::from_millis);
         let every = ms(10_000);
-        let mut list = List::default();
+        let mut list = List::<crate::engine::hold::Hold>::default();
         let work = 100_000;
         list.slots.insert(
             at,

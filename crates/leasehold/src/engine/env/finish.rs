@@ -12,11 +12,11 @@ use std::{
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::engine::core::Core;
+use crate::engine::env::Env;
 
-/// See [`Core::finish`]. Dropping it leaves the rest of the work to the home.
+/// See [`Env::finish`]. Dropping it leaves the rest of the work to the home.
 pub(crate) struct Finish<T: Send + 'static> {
-    core: Arc<Core>,
+    env: Arc<Env>,
     /// Until its end, or until it panicked.
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     caller: Arc<()>,
@@ -26,12 +26,12 @@ pub(crate) struct Finish<T: Send + 'static> {
 
 impl<T: Send + 'static> Finish<T> {
     pub(crate) fn new(
-        core: &Arc<Core>,
+        env: &Arc<Env>,
         under_way: TaskTrackerToken,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Finish<T> {
         Finish {
-            core: Arc::clone(core),
+            env: Arc::clone(env),
             work: Some(Box::pin(work)),
             caller: Arc::default(),
             _under_way: under_way,
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             // Its output cleans up on its drop: a guard, a place in the queue.
-            self.core.spawn(async move { drop(work.await) });
+            self.env.spawn(async move { drop(work.await) });
         }
     }
 }

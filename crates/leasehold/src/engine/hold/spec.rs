@@ -58,7 +58,7 @@ impl Spec {
     }
 
     /// The request to the server, without a place in its queue.
-    pub(super) fn request(&self, id: &LockId, lease: LeaseId) -> Acquire {
+    pub(crate) fn request(&self, id: &LockId, lease: LeaseId) -> Acquire {
         Acquire {
             id: id.clone(),
             access: self.access,
@@ -69,7 +69,7 @@ impl Spec {
         }
     }
 
-    pub(super) fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> Terms {
         Terms {
             access: self.access,
             lease_ms: self.lease_ms(),
@@ -86,13 +86,13 @@ impl Spec {
     }
 
     /// Whether it only reads under a hold that writes.
-    pub(super) fn reads_under(&self, hold: &Spec) -> bool {
+    pub(crate) fn reads_under(&self, hold: &Spec) -> bool {
         self.access == Access::Shared && hold.access.is_exclusive()
     }
 
     /// Whether a lease taken for `self` serves `other` as it is. A fixed lease never does: a caller that asks for ten
     /// seconds gets ten seconds from now.
-    pub(super) fn serves(&self, other: &Spec) -> bool {
+    pub(crate) fn serves(&self, other: &Spec) -> bool {
         !self.is_fixed()
             && self.access == other.access
             && self.lease == other.lease
@@ -103,7 +103,7 @@ impl Spec {
 
     /// Why a caller may not enter a hold of its own owner, as what it is to do instead; `None`: it may. A writer may read; a
     /// reader that wants to write would wait for itself.
-    pub(super) fn is_to_stay_out(&self, hold: &Spec) -> Option<&'static str> {
+    pub(crate) fn is_to_stay_out(&self, hold: &Spec) -> Option<&'static str> {
         if !self.reentrant {
             Some(NO_REENTRY)
         } else if hold.access.is_exclusive() || hold.access == self.access {
@@ -115,7 +115,7 @@ impl Spec {
 
     /// Whether a lease that counts since `sent` is fresh enough for a new holder: it must need no renewal at once, and of a
     /// fixed lease hardly any may be gone.
-    pub(super) fn is_fresh(&self, sent: Tick, now: Tick) -> bool {
+    pub(crate) fn is_fresh(&self, sent: Tick, now: Tick) -> bool {
         let part = if self.is_fixed() { 20 } else { 3 };
         now.since(sent) < self.lease() / part
     }
@@ -123,9 +123,9 @@ impl Spec {
 
 /// The terms of a request to the server. A place in its queue keeps the terms it was made with (B2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
-    pub(super) access: Access,
-    pub(super) lease_ms: u64,
+pub(crate) struct Terms {
+    pub(crate) access: Access,
+    pub(crate) lease_ms: u64,
 }
 
 /// How a waiter learns that the lock may be free.
@@ -152,16 +152,16 @@ impl Waits {
         })
     }
 
-    pub(super) fn is_in_turn(self) -> bool {
+    pub(crate) fn is_in_turn(self) -> bool {
         self == Waits::InTurn
     }
 
-    pub(super) fn listens(self) -> bool {
+    pub(crate) fn listens(self) -> bool {
         !matches!(self, Waits::Looks(_))
     }
 
     /// The pauses after which it looks by itself, beside a holder that is `silent` or not.
-    pub(super) fn backoff(self, silent: bool) -> Option<Backoff> {
+    pub(crate) fn backoff(self, silent: bool) -> Option<Backoff> {
         match self {
             Waits::Looks(backoff) => Some(backoff),
             Waits::ToldOrLooks(backoff) if silent => Some(backoff),

@@ -7,14 +7,15 @@
 
 use std::time::Duration;
 
-use super::{debt::Debt, spec::Terms};
 use crate::{
     backend::{Failure, Grant, Permits, Place, fenced::Tokens},
     clock::Tick,
     config::millis,
-    engine::core::Core,
-    engine::hold::Granted,
-    engine::lease,
+    engine::{
+        claim::debt::Debt,
+        env::Env,
+        hold::{Granted, lease, spec::Terms},
+    },
     owner::LeaseId,
 };
 
@@ -22,7 +23,7 @@ use crate::{
 const REMEMBERED: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     lease: LeaseId,
     terms: Terms,
     /// When the latest asks were sent; ask `n` stands at `n % REMEMBERED`.
@@ -35,18 +36,18 @@ pub(super) struct Ticket {
     /// The latest ask has no answer yet; whether the ticket was open before it.
     unanswered: Option<bool>,
     /// How many permits there are, as the last ask said that was answered.
-    pub(super) said: Option<Permits>,
+    pub(crate) said: Option<Permits>,
 }
 
 impl Ticket {
-    pub(super) fn new(core: &Core, terms: Terms) -> Ticket {
+    pub(crate) fn new(env: &Env, terms: Terms) -> Ticket {
         Ticket {
             lease: LeaseId::next(),
             terms,
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,
             // Something between us and the server may send everything twice.
-            copies: core.config.may_duplicate,
+            copies: env.config.may_duplicate,
             open: false,
             placed: false,
             unanswered: None,
@@ -54,16 +55,16 @@ impl Ticket {
         }
     }
 
-    pub(super) fn lease(&self) -> LeaseId {
+    pub(crate) fn lease(&self) -> LeaseId {
         self.lease
     }
 
-    pub(super) fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> Terms {
         self.terms
     }
 
     /// The number of a request that is sent at `now`.
-    pub(super) fn ask(&mut self, now: Tick) -> u32 {
+    pub(crate) fn ask(&mut self, now: Tick) -> u32 {
         // After four thousand million asks a grant may name an ask that was sent long before. Belief is then too short.
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
@@ -72,16 +73,16 @@ impl Ticket {
     }
 
     /// The place in the server's queue that the ask number `ask` takes.
-    pub(super) fn place(&mut self, core: &Core, ask: u32) -> Place {
+    pub(crate) fn place(&mut self, env: &Env, ask: u32) -> Place {
         self.placed = true;
         Place {
             ask,
-            keep_ms: keep_ms(core),
+            keep_ms: keep_ms(env),
         }
     }
 
     /// The number of a request that keeps its place, and is sent at `now`: an ask that gives it nothing.
-    pub(super) fn kept(&mut self, now: Tick) -> u32 {
+    pub(crate) fn kept(&mut self, now: Tick) -> u32 {
         self.asks = self.asks.checked_add(1).unwrap_or(1);
         self.sent[self.asks as usize % REMEMBERED] = now;
         self.asks
@@ -89,17 +90,17 @@ impl Ticket {
 
     /// The server has answered the latest ask, which `said` how many permits there are: another has it, unless it says
     /// [`granted`](Ticket::granted).
-    pub(super) fn answered(&mut self, said: Option<Permits>) {
+    pub(crate) fn answered(&mut self, said: Option<Permits>) {
         self.said = said;
         self.unanswered = None;
     }
 
-    pub(super) fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         self.asks > 0 && self.unanswered.is_none()
     }
 
     /// The latest ask has failed.
-    pub(super) fn failed(&mut self, failure: &Failure) {
+    pub(crate) fn failed(&mut self, failure: &Failure) {
         self.copies |= matches!(failure, Failure::Ambiguous(_));
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
@@ -109,12 +110,12 @@ impl Ticket {
     }
 
     /// The answer to the latest ask gave it neither a hold nor a place. The server has nothing of it, unless by an earlier ask.
-    pub(super) fn refused(&mut self) {
+    pub(crate) fn refused(&mut self) {
         self.open = self.copies || self.placed;
     }
 
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
-    pub(super) fn believe(&self, grant: &Grant) -> Option<Granted> {
+    pub(crate) fn believe(&self, grant: &Grant) -> Option<Granted> {
         let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
         let same = grant.lease == self.lease
             && (grant.access, grant.lease_ms) == (self.terms.access, self.terms.lease_ms);
@@ -125,7 +126,7 @@ impl Ticket {
     }
 
     /// The reply to the request sent at `sent` says that the name is ours, with `remaining` left (B1).
-    pub(super) fn granted(&self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
+    pub(crate) fn granted(&self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
         self.believed(sent, remaining, tokens)
     }
 
@@ -140,7 +141,7 @@ impl Ticket {
     }
 
     /// The debt that is left when the ticket is not asked for any more; `None` if the server has nothing of it (B5).
-    pub(super) fn debt(&self) -> Option<Debt> {
+    pub(crate) fn debt(&self) -> Option<Debt> {
         self.open.then_some(Debt {
             access: self.terms.access,
             lease: self.lease,
@@ -151,7 +152,7 @@ impl Ticket {
     }
 
     /// The verdict on a failure: after an unanswered copy, one that was not sent leaves the outcome open.
-    pub(super) fn verdict(&self, failure: Failure) -> Failure {
+    pub(crate) fn verdict(&self, failure: Failure) -> Failure {
         match failure {
             Failure::NotSent(cause) | Failure::NotNow(cause) if self.copies => {
                 Failure::Ambiguous(cause)
@@ -162,8 +163,8 @@ impl Ticket {
 }
 
 /// How long a queue on the server outlives its last visitor.
-pub(super) fn keep_ms(core: &Core) -> u64 {
-    millis(core.config.poll_every * 3)
+pub(crate) fn keep_ms(env: &Env) -> u64 {
+    millis(env.config.poll_every * 3)
 }
 
 #[cfg(test)]

@@ -113,15 +113,12 @@ impl Term {
 
     /// The result that a look would have, without the look: nothing becomes final by it.
     #[cfg(feature = "sim")]
-    pub(crate) fn peek(&self, now: Tick) -> crate::sim::Look {
+    pub(crate) fn peek(&self, now: Tick) -> Standing {
         let seen = self.0.load(Ordering::Acquire);
         match End::from_code(seen) {
-            Some(End::Lost(reason)) => crate::sim::Look::Lost(reason),
-            Some(End::Released) => crate::sim::Look::Released,
-            None if now.nanos() < seen => {
-                crate::sim::Look::Valid(Tick::from_nanos(seen).since(now))
-            }
-            None => crate::sim::Look::Expired,
+            Some(end) => Standing::Ended(end),
+            None if now.nanos() < seen => Standing::Valid(Tick::from_nanos(seen)),
+            None => Standing::JustExpired,
         }
     }
 

@@ -6,7 +6,14 @@
 //!
 //! Locks are taken in this order: queue, hold, watchdog list.
 
+pub(crate) mod confirm;
+pub(crate) mod held;
+pub(crate) mod lease;
+pub(crate) mod spec;
+pub(crate) mod watchdog;
+
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,24 +25,30 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    Error, LostReason,
+    Error, LostReason, Released,
     backend::{self, Renewal, fenced::Tokens},
     callout,
     clock::{Span, Tick},
-    config::millis,
-    engine::core::Core,
-    engine::lease::{self, End, Standing, Term},
-    engine::queue::{self, Debt, Queue, Spec},
-    engine::watchdog::{WatchedAt, slot},
+    engine::{
+        env::{Env, finish::Finish},
+        hold::{
+            lease::{End, Standing, Term},
+            spec::Spec,
+            watchdog::{
+                Watchdog,
+                list::{WatchedAt, slot},
+            },
+        },
+    },
     events::EventKind,
     kind::{Access, LockKind},
+    name::LockId,
     owner::LeaseId,
 };
 
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) core: Arc<Core>,
-    pub(crate) queue: Arc<Queue>,
+    sink: Arc<dyn HoldSink>,
     pub(crate) lease: LeaseId,
     pub(crate) term: Term,
     /// Wakes the tasks that wait for the loss.
@@ -48,6 +61,44 @@ pub(crate) struct Hold {
     /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
     permits: u16,
     state: Mutex<HoldState>,
+}
+
+/// What a hold belongs to: it is told how the hold goes, and takes it back.
+pub(crate) trait HoldSink: fmt::Debug + Send + Sync {
+    fn env(&self) -> &Arc<Env>;
+    fn watchdog(&self) -> &Arc<Watchdog>;
+    fn id(&self) -> &LockId;
+
+    /// The holder has lost the name or left it to expire: the next may ask for it.
+    fn over(self: Arc<Self>, hold: &Arc<Hold>);
+
+    /// Has the lease id given up on the server (B5).
+    fn abandon(&self, hold: &Hold);
+
+    /// The lease id is left to expire on the server, at the latest `within` from now.
+    fn detached(&self, lease: LeaseId, within: Duration);
+
+    /// A guard goes; its caller waits for the answer, or not.
+    fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack;
+    fn drop_guard(self: Arc<Self>, hold: Arc<Hold>, guard: Gone);
+
+    /// A guard leaves the name held on the server, unless others share the hold.
+    fn detach(self: Arc<Self>, hold: Arc<Hold>, guard: Gone);
+}
+
+/// A guard that has gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone {
+    /// Its entry is counted on the server, not in memory only.
+    pub(crate) counted: bool,
+    /// It only read, under a hold that writes.
+    pub(crate) reads: bool,
+}
+
+/// The answer to a guard that was given back.
+pub(crate) enum GivenBack {
+    Done(Result<Released, Error>),
+    UnderWay(Finish<Result<Released, Error>>),
 }
 
 #[derive(Debug)]
@@ -108,8 +159,7 @@ pub(crate) struct Granted {
 impl Hold {
     /// A new hold, with one guard for the holder that asked for `spec`.
     pub(crate) fn new(
-        core: &Arc<Core>,
-        queue: &Arc<Queue>,
+        sink: Arc<dyn HoldSink>,
         granted: Granted,
         spec: Spec,
         now: Tick,
@@ -124,8 +174,7 @@ impl Hold {
             tokens: granted.tokens,
         };
         Arc::new(Hold {
-            core: Arc::clone(core),
-            queue: Arc::clone(queue),
+            sink,
             lease: granted.lease,
             term: Term::until(state.capped(granted.until)),
             over: Notify::new(),
@@ -169,10 +218,10 @@ impl Hold {
         };
         self.needs_label(longest);
         match next {
-            NextStep::Renew(every) => self.core.watchdog.renew(self, every, sent),
+            NextStep::Renew(every) => self.sink.watchdog().renew(self, every, sent),
             NextStep::Look(at) => {
                 let end = self.term.ends_at().unwrap_or(at);
-                self.core.watchdog.look_at(self, at.min(end));
+                self.sink.watchdog().look_at(self, at.min(end));
             }
         }
     }
@@ -180,23 +229,28 @@ impl Hold {
     /// A caller has it: it is watched from now on.
     pub(crate) fn seated(self: &Arc<Self>, granted: &Granted) {
         self.watch(granted.sent);
-        self.core.events.tell();
+        self.env().events.tell();
+    }
+
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        self.sink.env()
+    }
+
+    fn sink(&self) -> Arc<dyn HoldSink> {
+        Arc::clone(&self.sink)
+    }
+
+    pub(crate) fn id(&self) -> &LockId {
+        self.sink.id()
     }
 
     pub(crate) fn spec(&self) -> Spec {
         self.state.lock().spec
     }
 
-    /// The debt of this lease id, for its release: whether copies of its requests may still be under way.
-    pub(crate) fn debt(&self) -> Debt {
-        let state = self.state.lock();
-        Debt {
-            access: state.spec.access,
-            lease: self.lease,
-            lease_ms: millis(state.longest.get()),
-            held: true,
-            copies: self.copies,
-        }
+    /// Whether copies of requests under its lease id may still be under way (B4).
+    pub(crate) fn may_have_copies(&self) -> bool {
+        self.copies
     }
 
     /// How long at most an earlier request may let the lease last.
@@ -206,8 +260,8 @@ impl Hold {
 
     /// A lease of this length names its holder also after a crash. Where the server knows no holder there is none to name.
     fn needs_label(&self, lease: Duration) {
-        if !self.queue.id.kind.never_ends() {
-            self.core.watchdog.needs_label(lease);
+        if !self.id().kind.never_ends() {
+            self.sink.watchdog().needs_label(lease);
         }
     }
 
@@ -226,18 +280,18 @@ impl Hold {
 
     /// Notes that the server gave it to a caller that has waited since `began`; before that one can see it.
     pub(crate) fn note_start(&self, began: Tick) {
-        let events = &self.core.events;
+        let events = &self.env().events;
         if events.is_watched() {
             let (_, since) = self.spec_and_since();
             let wait = events.waited(began, since);
-            events.note(&self.queue.id, self.lease, [EventKind::Acquired { wait }]);
+            events.note(self.id(), self.lease, [EventKind::Acquired { wait }]);
         }
     }
 
     /// Notes that it passes to a caller that has waited since `began`, before that one can see it. The state's lock keeps this
     /// in order with a loss: one that was told before was the old holder's end, and then the new one's time has no start.
     pub(crate) fn note_hand_over(&self, held: Duration, began: Tick) {
-        let events = &self.core.events;
+        let events = &self.env().events;
         if events.is_watched() {
             let state = self.state.lock();
             if !self.is_over() {
@@ -246,29 +300,29 @@ impl Hold {
                     EventKind::HandedOver { held },
                     EventKind::TakenOver { wait },
                 ];
-                events.note(&self.queue.id, self.lease, both);
+                events.note(self.id(), self.lease, both);
             }
         }
     }
 
     /// Notes the end of a hold that is over; by the caller that ended it.
     fn note_end(&self, kind: impl FnOnce(Duration) -> EventKind) {
-        let events = &self.core.events;
+        let events = &self.env().events;
         if events.is_watched() {
-            let now = self.core.clock.now();
+            let now = self.env().clock.now();
             let state = self.state.lock();
             let kind = kind(now.since(state.since));
-            events.note(&self.queue.id, self.lease, [kind]);
+            events.note(self.id(), self.lease, [kind]);
         }
     }
 
     /// Tells what happens while it lasts.
     fn note_between(&self, kind: EventKind) {
-        let events = &self.core.events;
+        let events = &self.env().events;
         if events.is_watched() {
             let state = self.state.lock();
             if !self.is_over() {
-                events.note(&self.queue.id, self.lease, [kind]);
+                events.note(self.id(), self.lease, [kind]);
             }
             drop(state);
             events.tell();
@@ -277,7 +331,7 @@ impl Hold {
 
     pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
         Error::Lost {
-            name: self.queue.id.name.shared(),
+            name: self.id().name.shared(),
             reason,
         }
     }
@@ -285,8 +339,8 @@ impl Hold {
     /// The owner field of the hold on the server.
     pub(crate) fn owner(&self) -> String {
         let access = self.spec().access;
-        let kind = self.queue.id.kind;
-        self.core.backend.owner(kind, access, self.lease)
+        let kind = self.id().kind;
+        self.env().backend.owner(kind, access, self.lease)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -296,7 +350,7 @@ impl Hold {
     /// Whether its lease lasts still. Not a look, so it can be asked under the queue's lock.
     pub(crate) fn is_believed(&self) -> bool {
         let until = self.term.ends_at();
-        until.is_some_and(|until| self.core.clock.now() < until)
+        until.is_some_and(|until| self.env().clock.now() < until)
     }
 
     /// What it costs the server to renew it, in names.
@@ -319,8 +373,9 @@ impl Hold {
     }
 
     /// One guard less.
-    pub(crate) fn leave(&self, counted: bool, reads: bool) -> Left {
+    pub(crate) fn leave(&self, guard: Gone) -> Left {
         let mut state = self.state.lock();
+        let Gone { counted, reads } = guard;
         state.guards = state.guards.saturating_sub(1);
         if counted {
             state.counted = state.counted.saturating_sub(1);
@@ -352,15 +407,15 @@ impl Hold {
 
     /// Whether an owner field on the server is this hold's, in whichever of the forms that a hold of a read-write lock can have.
     pub(crate) fn is_owner(&self, owner: &str) -> bool {
-        let kind = self.queue.id.kind;
+        let kind = self.id().kind;
         let forms = [Access::Exclusive, Access::Shared];
-        let is = |access| self.core.backend.owner(kind, access, self.lease) == owner;
+        let is = |access| self.env().backend.owner(kind, access, self.lease) == owner;
         is(self.spec().access) || kind == LockKind::RwLock && forms.into_iter().any(is)
     }
 
     /// Whether the holder may rely on it now. The look that finds its end tells all tasks that wait for the loss.
     pub(crate) fn standing(self: &Arc<Self>) -> Result<Duration, End> {
-        let now = self.core.clock.now();
+        let now = self.env().clock.now();
         match self.term.look(now) {
             Standing::Valid(until) => Ok(until.since(now)),
             Standing::JustExpired => {
@@ -385,11 +440,11 @@ impl Hold {
         if self.term.end(End::Released) {
             self.settled.store(true, Ordering::Release);
             let within = lease::free_within(self.longest());
-            self.core.queues.detached(&self.core, self.lease, within);
-            self.core.watchdog.forget(self);
+            self.sink.detached(self.lease, within);
+            self.sink.watchdog().forget(self);
             self.note_end(|held| EventKind::Detached { held });
-            self.core.events.tell();
-            self.queue.holder_left(&self.core, self);
+            self.env().events.tell();
+            self.sink().over(self);
         }
     }
 
@@ -401,7 +456,7 @@ impl Hold {
     fn count(&self, state: &HoldState) -> u32 {
         let shared = state.spec.access == Access::Shared && state.spec.owner.is_none();
         let count = if shared { state.guards } else { state.counted };
-        let most = match self.queue.id.kind {
+        let most = match self.id().kind {
             LockKind::RwLock => ENTRIES_COUNTED_MOST,
             _ => u32::MAX,
         };
@@ -422,36 +477,34 @@ impl Hold {
 
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
         let reason = self.reason(reason);
-        self.core.watchdog.forget(self);
+        self.sink.watchdog().forget(self);
         self.over.notify_waiters();
         self.note_end(|held| EventKind::Lost { reason, held });
-        self.core.events.tell();
+        self.env().events.tell();
         callout::quietly(
-            || tracing::warn!(target: "leasehold", name = %self.queue.id.name, %reason, "lease lost"),
+            || tracing::warn!(target: "leasehold", name = %self.id().name, %reason, "lease lost"),
         );
-        self.queue.holder_left(&self.core, self);
+        self.sink().over(self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
             LostReason::Replaced => self.copies,
             // Permits without a lease would never be free again.
-            LostReason::ClientShutdown => {
-                !self.core.lets_expire() || self.queue.id.kind.never_ends()
-            }
+            LostReason::ClientShutdown => !self.env().lets_expire() || self.id().kind.never_ends(),
             _ => true,
         };
         if leaves {
             let hold = Arc::clone(self);
-            self.core.spawn(async move {
+            self.env().spawn(async move {
                 // The server keeps the name for as long as after an end that it was not told of: work that `run`
                 // is dropping at this moment is gone by then.
                 let margin = lease::margin(hold.spec().lease());
                 let most = match reason {
                     LostReason::ClientShutdown => SHUTDOWN_MARGIN,
                     // A lease that stands for none is very long.
-                    _ if hold.queue.id.kind.never_ends() => SHUTDOWN_MARGIN,
+                    _ if hold.id().kind.never_ends() => SHUTDOWN_MARGIN,
                     _ => margin,
                 };
-                hold.core.sleep(margin.min(most)).await;
+                hold.env().sleep(margin.min(most)).await;
                 hold.settle();
             });
         } else {
@@ -462,7 +515,7 @@ impl Hold {
     /// Has the lost lease id given up on the server, unless that has begun (B4, B5).
     pub(crate) fn settle(self: &Arc<Self>) {
         if !self.settled.swap(true, Ordering::AcqRel) {
-            queue::abandon(&self.core, &self.queue.id, self.debt());
+            self.sink.abandon(self);
         }
     }
 
@@ -475,7 +528,9 @@ impl Hold {
     fn reason(&self, reason: LostReason) -> LostReason {
         let state = self.state.lock();
         match (reason, state.cap()) {
-            (LostReason::Expired, Some(cap)) if self.core.clock.now() >= cap => LostReason::MaxHold,
+            (LostReason::Expired, Some(cap)) if self.env().clock.now() >= cap => {
+                LostReason::MaxHold
+            }
             _ => reason,
         }
     }
@@ -504,7 +559,7 @@ impl Hold {
             state.spec.lease_ms()
         };
         let every = state.spec.ask_every();
-        let patience = patience(every, self.core.config.operation_timeout);
+        let patience = patience(every, self.env().config.operation_timeout);
         Some(Due {
             access: state.spec.access,
             lease_ms,
@@ -539,12 +594,12 @@ impl Hold {
             Renewal::Lost => self.lose(LostReason::Replaced),
             Renewal::Unknown => {
                 // At once after a silence, soon after a refusal.
-                let now = self.core.clock.now();
+                let now = self.env().clock.now();
                 let again = now.after(asked.patience / 8);
                 let again = again.max(sent.after(asked.patience));
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
-                    self.core.watchdog.look_at(self, again.min(until));
+                    self.sink.watchdog().look_at(self, again.min(until));
                 }
             }
         }
@@ -554,7 +609,7 @@ impl Hold {
     /// The server said, in its reply to the request sent at `sent`, that `remaining` was left (B1); zero: that the lease is
     /// still ours. Returns the interval, if the only thing left to do is to renew it again.
     pub(crate) fn extended(self: &Arc<Self>, remaining: Duration, sent: Tick) -> Option<Duration> {
-        let now = self.core.clock.now();
+        let now = self.env().clock.now();
         let (until, next) = {
             let state = self.state.lock();
             let until = lease::valid_until(sent, remaining);
@@ -567,7 +622,7 @@ impl Hold {
                 }
                 match next {
                     NextStep::Renew(every) => return Some(every),
-                    NextStep::Look(at) => self.core.watchdog.look_at(self, at.min(until)),
+                    NextStep::Look(at) => self.sink.watchdog().look_at(self, at.min(until)),
                 }
             }
             Standing::JustExpired => self.on_lost(LostReason::Expired),
@@ -591,7 +646,7 @@ pub(crate) struct Due {
 impl Due {
     pub(crate) fn renew<'a>(&self, hold: &'a Hold) -> backend::Renew<'a> {
         backend::Renew {
-            id: &hold.queue.id,
+            id: hold.id(),
             access: self.access,
             lease: hold.lease,
             lease_ms: self.lease_ms,

@@ -9,16 +9,17 @@ impl Hold {
     pub(crate) async fn verify(self: &Arc<Self>) -> Result<Duration, Error> {
         self.check()?;
         let step = self.extension(Duration::ZERO);
-        let sent = self.core.clock.now();
-        let left = self.core.backend.extend(step).await.map_err(|failure| {
-            failure.into_read_error(format!("verify {:?}", self.queue.id.name))
-        })?;
+        let sent = self.env().clock.now();
+        let left =
+            self.env().backend.extend(step).await.map_err(|failure| {
+                failure.into_read_error(format!("verify {:?}", self.id().name))
+            })?;
         if left.is_none() {
             self.lose(LostReason::Replaced);
         }
         // The server's end is known since the request was sent (B1). It states less of a hold without an end.
         let left = left.unwrap_or_default();
-        let left = left.saturating_sub(self.core.clock.now().since(sent));
+        let left = left.saturating_sub(self.env().clock.now().since(sent));
         self.check().map(|here| here.max(left))
     }
 
@@ -26,13 +27,13 @@ impl Hold {
     pub(crate) async fn extend(self: &Arc<Self>, lease: Duration) -> Result<(), Error> {
         self.check()?;
         self.asks_for(lease);
-        let sent = self.core.clock.now();
-        match self.core.backend.extend(self.extension(lease)).await {
+        let sent = self.env().clock.now();
+        match self.env().backend.extend(self.extension(lease)).await {
             // B1, B2: what the server states in this reply, or later.
             Ok(Some(remaining)) => drop(self.extended(remaining, sent)),
             Ok(None) => self.lose(LostReason::Replaced),
             Err(failure) => {
-                let doing = format!("extend the lease on {:?}", self.queue.id.name);
+                let doing = format!("extend the lease on {:?}", self.id().name);
                 return Err(
                     failure.into_error(doing, self.standing().unwrap_or_default().max(lease))
                 );
@@ -43,7 +44,7 @@ impl Hold {
 
     fn extension(&self, lease: Duration) -> Extend {
         Extend {
-            id: self.queue.id.clone(),
+            id: self.id().clone(),
             access: self.spec().access,
             lease: self.lease,
             lease_ms: millis(lease),

@@ -1,0 +1,197 @@
+//! A request that the simulation carries: it may be carried out at any time, any number of times, or never.
+
+use std::{fmt, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::backend::{
+    Failure, Reply,
+    memory::store::Store,
+    simulated::scripts::{Both, Scripts},
+};
+
+/// Carries what clients send. Called while the client runs; must not wait.
+pub trait Network: Send + Sync {
+    /// A request leaves its client.
+    fn send(&self, request: Request);
+}
+
+/// The kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the steps of backend/mod.rs")]
+pub enum Kind {
+    Acquire,
+    Release,
+    Renew,
+    Keep,
+    Extend,
+    Count,
+    Downgrade,
+    Inspect,
+    ForceUnlock,
+    Permits,
+    Write,
+    Read,
+    Listen,
+    Unlisten,
+}
+
+impl Kind {
+    /// Travels on the connection for wake-ups.
+    pub fn is_subscription(self) -> bool {
+        matches!(self, Kind::Listen | Kind::Unlisten)
+    }
+}
+
+/// A request on its way: may be carried out at any time, any number of times, or never.
+pub struct Request {
+    /// The client that asks.
+    pub client: Arc<str>,
+    /// The kind of the request.
+    pub kind: Kind,
+    /// Which name and under which lease id. One for most kinds, any number for a renewal.
+    pub about: Vec<(Arc<str>, u64)>,
+    what: Box<dyn fmt::Debug + Send + Sync>,
+    pub(crate) step: Box<dyn Step>,
+}
+
+/// How a request ends without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// It never left.
+    NotSent,
+    /// It may have been carried out.
+    Ambiguous,
+}
+
+/// An answer on its way back. Dropped, it is lost.
+pub struct Answer {
+    /// In words.
+    pub text: Box<dyn fmt::Debug + Send>,
+    deliver: Box<dyn FnOnce() + Send>,
+}
+
+impl Answer {
+    /// Reaches the client.
+    pub fn deliver(self) {
+        (self.deliver)();
+    }
+}
+
+pub(crate) trait Step: Send {
+    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer;
+    fn fail(&self, how: NoAnswer);
+    fn is_awaited(&self) -> bool;
+}
+
+type Awaited<T> = Arc<Mutex<Option<oneshot::Sender<Result<T, Failure>>>>>;
+
+struct Sent<T, F> {
+    step: F,
+    awaited: Awaited<T>,
+}
+
+impl<T, F> Step for Sent<T, F>
+where
+    T: Clone + fmt::Debug + Send + 'static,
+    F: Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send,
+{
+    fn execute(&self, store: &mut Store, scripts: Option<&Scripts>) -> Answer {
+        let answer = (self.step)(store, scripts);
+        let awaited = Arc::clone(&self.awaited);
+        Answer {
+            text: Box::new(answer.clone()),
+            deliver: Box::new(move || {
+                if let Some(awaited) = awaited.lock().take() {
+                    let _ = awaited.send(answer);
+                }
+            }),
+        }
+    }
+
+    fn fail(&self, how: NoAnswer) {
+        let failure = match how {
+            NoAnswer::NotSent => Failure::NotSent(Arc::new(Unconnected)),
+            NoAnswer::Ambiguous => Failure::Ambiguous(Arc::new(Unconnected)),
+        };
+        if let Some(awaited) = self.awaited.lock().take() {
+            let _ = awaited.send(Err(failure));
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        let awaited = self.awaited.lock();
+        awaited.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is gone")]
+struct Unconnected;
+
+/// A step, and the answer that its client waits for.
+pub(crate) fn step<T: Clone + fmt::Debug + Send + 'static>(
+    step: impl Fn(&mut Store, Option<&Scripts>) -> Result<T, Failure> + Send + 'static,
+) -> (Box<dyn Step>, Reply<T>) {
+    let (sender, answered) = oneshot::channel();
+    let awaited = Arc::new(Mutex::new(Some(sender)));
+    let answer = async move {
+        match answered.await {
+            Ok(answer) => answer,
+            // Lost on the way: the caller gives up by its own clock.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    (Box::new(Sent { step, awaited }), Box::pin(answer))
+}
+
+impl Request {
+    /// A request, and the answer that its client waits for.
+    pub(crate) fn new<T: Clone + fmt::Debug + Send + 'static>(
+        client: &Arc<str>,
+        kind: Kind,
+        about: Vec<(Arc<str>, u64)>,
+        what: impl fmt::Debug + Send + Sync + 'static,
+        carry_out: impl Fn(&mut Store) -> Result<T, Failure> + Send + 'static,
+    ) -> (Request, Reply<T>) {
+        let (step, answer) = step(move |store, _| carry_out(store));
+        let request = Request {
+            client: Arc::clone(client),
+            kind,
+            about,
+            what: Box::new(what),
+            step,
+        };
+        (request, answer)
+    }
+
+    /// The same request on the keys of scripts; this one is its twin's.
+    pub(crate) fn on_keys(self, on_keys: Box<dyn Step>) -> Request {
+        let twin = Some(self.step);
+        let kind = self.kind;
+        Request {
+            step: Box::new(Both {
+                kind,
+                on_keys,
+                twin,
+            }),
+            ..self
+        }
+    }
+
+    /// Tells its client that there will be no answer.
+    pub fn fail(&self, how: NoAnswer) {
+        self.step.fail(how);
+    }
+
+    /// Whether its client still waits for an answer, and has none.
+    pub fn is_awaited(&self) -> bool {
+        self.step.is_awaited()
+    }
+
+    /// In words.
+    pub fn what(&self) -> &dyn fmt::Debug {
+        &*self.what
+    }
+}

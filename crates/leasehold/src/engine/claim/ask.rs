@@ -1,0 +1,79 @@
+//! One request for a lock, and what its outcome says of the request itself.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    Error,
+    backend::{Acquire, Acquired, Failure},
+    durations::{about, humane},
+    engine::{
+        env::Env,
+        hold::{lease, spec::Spec},
+    },
+    name::Name,
+    story,
+};
+
+/// Sends a request for a lock, and tells of it.
+pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Failure> {
+    let (id, lease) = (step.id.clone(), step.lease);
+    story::sends(&id, lease);
+    let answer = env.backend.acquire(step).await;
+    match &answer {
+        Ok(Acquired::Held { ttl, .. }) => story::is_held(&id, lease, *ttl),
+        Err(failure) => story::is_not_answered(&id, lease, failure.cause()),
+        Ok(_) => {}
+    }
+    answer
+}
+
+/// The error of a caller whose time is up before the server has answered its request.
+pub(crate) fn no_answer(env: &Env, name: &Name, spec: Spec) -> Error {
+    let failure = env.time_is_up();
+    let free = lease::free_within(spec.lease());
+    failure.into_error(format!("lock {name:?}"), free)
+}
+
+/// Counts the grants that were over before their answers came.
+#[derive(Debug)]
+pub(crate) struct TooLate {
+    limit: (&'static str, Duration),
+    count: u32,
+}
+
+impl TooLate {
+    /// A grant may be over before its answer is here this often.
+    const MOST: u32 = 3;
+
+    pub(crate) fn new(spec: Spec) -> TooLate {
+        TooLate {
+            limit: spec.limit(),
+            count: 0,
+        }
+    }
+
+    /// Counts one more, whose answer took `took`. An error if another try is of no use.
+    pub(crate) fn again(&mut self, took: Duration) -> Result<(), Failure> {
+        self.count += 1;
+        if self.count < TooLate::MOST {
+            return Ok(());
+        }
+        let (what, length) = self.limit;
+        Err(Failure::Rejected(Arc::new(TooSlow { what, length, took })))
+    }
+
+    pub(crate) fn limit(&self) -> (&'static str, Duration) {
+        self.limit
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the {what} of {} was over when the server's answer was here, {} after it was asked; take a longer one",
+    humane(*length), about(*took)
+)]
+struct TooSlow {
+    what: &'static str,
+    length: Duration,
+    took: Duration,
+}

@@ -1,0 +1,222 @@
+//! What every part of a client works with: its clock, settings, backend and events; a place for background work, timers,
+//! and the end of what was begun. A simulation replaces what stands behind it.
+
+pub(crate) mod finish;
+pub(crate) mod linger;
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    Error,
+    backend::{Backend, Failure, Once},
+    clock::Clock,
+    config::{Config, millis},
+    engine::env::finish::Finish,
+    error::Cause,
+    events::Events,
+    home::{Home, Resident},
+    owner::LeaseId,
+};
+
+/// No answer came in the time that the caller gave; why there is no connection, if there is none.
+#[derive(Debug)]
+struct TimeIsUp(Option<Cause>);
+
+impl fmt::Display for TimeIsUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no answer in the time that was given")?;
+        self.0.as_ref().map_or(Ok(()), |why| write!(f, ": {why}"))
+    }
+}
+
+impl std::error::Error for TimeIsUp {}
+
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) uuid: Arc<str>,
+    pub(crate) clock: Clock,
+    pub(crate) config: Config,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) events: Events,
+    home: Home,
+    tasks: TaskTracker,
+    /// How many handles of this client its callers have. Tasks at home have its parts without one.
+    handles: AtomicUsize,
+    /// The last of the handles has gone.
+    unused: Arc<Notify>,
+    closed: AtomicBool,
+    lets_expire: AtomicBool,
+}
+
+impl Env {
+    pub(crate) fn new(
+        uuid: Arc<str>,
+        clock: Clock,
+        config: Config,
+        backend: Box<dyn Backend>,
+        home: Home,
+    ) -> Arc<Env> {
+        Arc::new(Env {
+            uuid,
+            clock,
+            config,
+            backend,
+            events: Events::new(),
+            home,
+            tasks: TaskTracker::new(),
+            handles: AtomicUsize::new(0),
+            unused: Arc::default(),
+            closed: AtomicBool::new(false),
+            lets_expire: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells the resident when the home ends.
+    pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
+        self.home.tell_at_end(resident);
+    }
+
+    /// What a caller is told whose time is up before the server has answered its request.
+    pub(crate) fn time_is_up(&self) -> Failure {
+        let has_reached = self.backend.has_reached();
+        let cause = Arc::new(TimeIsUp(self.backend.trouble()));
+        if has_reached {
+            Failure::Ambiguous(cause)
+        } else {
+            // What connects from here on gives back at once what it may get: this caller is gone.
+            Failure::NotSent(cause)
+        }
+    }
+
+    /// Runs something in the background, at home. From any thread, with or without a runtime; if the home is gone it
+    /// does nothing.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        // In a fork the locks are the parent's, and not to be given back.
+        if self.home.check_process().is_ok() {
+            self.tasks.spawn_on(work, self.home.handle());
+        }
+    }
+
+    /// The same, for work that no shutdown and no handle waits for.
+    pub(crate) fn spawn_apart(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.home.handle().spawn(work));
+    }
+
+    /// Completes after `time`, by a timer of the home: whichever runtime polls it, and also if the one ends that polled
+    /// it before.
+    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        self.home.sleep(time)
+    }
+
+    /// Completes after `time`, by a timer of whichever runtime polls it, so that it does even if the home is gone.
+    pub(crate) async fn sleep_here(&self, time: Duration) {
+        self.home.sleep_here(time).await;
+    }
+
+    /// What `work` gives, or `None` if that takes longer than `time`, measured as [`sleep`](Env::sleep) does.
+    pub(crate) async fn within<F: Future>(&self, time: Duration, work: F) -> Option<F::Output> {
+        self.home.within(time, work).await
+    }
+
+    /// The output of `work`, or `None` if there is none by then. By a timer of the caller, if it has a runtime.
+    pub(crate) async fn by<F: Future>(&self, until: Instant, work: F) -> Option<F::Output> {
+        tokio::select! {
+            biased;
+            output = work => Some(output),
+            () = self.sleep_here(until.saturating_duration_since(Instant::now())) => None,
+        }
+    }
+
+    /// Work that is carried out to its end whether or not a caller waits for it.
+    pub(crate) fn finish<F>(self: &Arc<Self>, work: F) -> Finish<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        Finish::new(self, self.tasks.token(), work)
+    }
+
+    /// Whether anything new may be begun.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.check_home()
+    }
+
+    /// Whether the home is there to answer waiters.
+    pub(crate) fn check_home(&self) -> Result<(), Error> {
+        self.home.check().map_err(|_gone| Error::ThreadGone)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether this client leaves what it holds to expire.
+    pub(crate) fn lets_expire(&self) -> bool {
+        self.lets_expire.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn let_expire(&self) {
+        self.lets_expire.store(true, Ordering::Release);
+    }
+
+    /// From here on nothing new is begun.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// How long a tombstone must outlive the last copy of a request.
+    pub(crate) fn tombstone_ms(&self) -> u64 {
+        millis(self.config.lease.max(Duration::from_secs(30)))
+    }
+
+    /// The identity of a new request about a number.
+    pub(crate) fn once(&self) -> Once {
+        Once {
+            number: LeaseId::next(),
+            // Longer than it is repeated.
+            keep_ms: self.tombstone_ms().max(millis(self.patience() * 2)),
+        }
+    }
+
+    /// For how long a request that may be repeated is.
+    pub(crate) fn patience(&self) -> Duration {
+        self.config.operation_timeout * 3
+    }
+
+    /// How many tasks are under way.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Completes when no task is left. Tasks are begun all the same.
+    pub(crate) fn all_done(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.tasks.close();
+        let tasks = self.tasks.clone();
+        async move { tasks.wait().await }
+    }
+
+    /// Completes when all is heard that the server has said until now, and what that wakes has had a turn.
+    pub(crate) async fn heard(&self) {
+        // What was lost with its connection was heard as far as it ever will be.
+        let _ = self.backend.heard().await;
+        let turns = async {
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let _ = self.home.handle().spawn(turns).await;
+    }
+}

@@ -1,0 +1,84 @@
+//! How the queue of a name hears of the server: wake-ups, their loss, and the end of a subscription.
+
+use std::sync::Arc;
+
+use crate::{
+    backend::{Failure, Reply},
+    callout,
+    clock::Tick,
+    engine::{
+        claim::remote::Subscription,
+        queue::{Phase, Queue, QueueState, map::Queues},
+    },
+};
+
+impl Queue {
+    /// Those that wait are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
+    /// all that wait. A server that cannot be used at all is told of by itself.
+    pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
+        let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
+        let is_outage = core.backend.outage().is_on() || core.backend.trouble().is_some();
+        if is_outage || !core.warned_of_deafness.may_warn(core.clock.now()) {
+            return;
+        }
+        // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
+        core.spawn(async move {
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
+            });
+        });
+    }
+
+    /// The driver is told to ask the server: now, or when the lease of the holder that it watches is over.
+    pub(crate) fn look(&self, watched: Option<Tick>) {
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
+            if let Some(remote) = &mut state.remote {
+                remote.watched = watched;
+            }
+            self.driver_wake().notify_one();
+        }
+    }
+
+    /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
+    pub(crate) fn is_deaf(&self) {
+        let mut state = self.lock();
+        let Some(remote) = &mut state.remote else {
+            return;
+        };
+        match remote.subscription {
+            Subscription::Open => {
+                remote.subscription = Subscription::Closed;
+                self.driver_wake().notify_one();
+            }
+            // Its driver waits for the answer, or has it and has not read it yet.
+            Subscription::Opening => remote.subscription = Subscription::Doubtful,
+            Subscription::Doubtful | Subscription::Closed => {}
+        }
+    }
+
+    /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
+    pub(crate) fn stop_listening(
+        &self,
+        core: &Arc<Queues>,
+        state: &mut QueueState,
+    ) -> Option<Reply<()>> {
+        let remote = state.remote.as_mut()?;
+        if !state.waiters.is_empty() {
+            return None;
+        }
+        // Also one that is still being opened: it may come about at any time.
+        let before = std::mem::replace(&mut remote.subscription, Subscription::Closed);
+        if self.id.is_of_task() {
+            // Also after a refusal, which closes this task's part and leaves it among those that listen.
+            if let Some(own) = remote.own.take() {
+                drop(core.backend.unlisten(&self.id.of_task(own.get())));
+            }
+            if let Some(lineup) = core.lineup(&self.id) {
+                lineup.unlisten(self.id.task());
+            }
+            return None;
+        }
+        (before != Subscription::Closed).then(|| core.backend.unlisten(&self.id))
+    }
+}
