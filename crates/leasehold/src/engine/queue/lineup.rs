@@ -11,7 +11,7 @@ mod keeper;
 use std::{
     collections::{BTreeMap, BTreeSet},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -25,6 +25,7 @@ use crate::{
     backend::{Failure, KeptPlace, KeptPlaces, WakeUp},
     clock::Tick,
     engine::core::Core,
+    engine::hold::Hold,
     name::LockId,
     owner::LeaseId,
 };
@@ -50,6 +51,8 @@ struct LineupState {
     /// When the keeper asks the server next.
     look_at: Tick,
     message: Message,
+    /// The hold that a task had last. Each that waits for long asks for it, so it is not looked for among all of them.
+    held: Weak<Hold>,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
 }
@@ -90,6 +93,7 @@ impl Lineup {
                 has_keeper: false,
                 look_at: Tick::MAX,
                 message: Message::None,
+                held: Weak::new(),
                 foreign: false,
             }),
             keeper_wake: Notify::new(),
@@ -212,6 +216,18 @@ impl Lineup {
             state.message = Message::Heard;
         }
         self.keeper_wake.notify_one();
+    }
+
+    /// A task has the lock.
+    pub(super) fn is_held_by(&self, hold: &Arc<Hold>) {
+        self.state.lock().held = Arc::downgrade(hold);
+        self.changed();
+    }
+
+    /// The hold of a task of this process.
+    pub(super) fn held(&self) -> Option<Arc<Hold>> {
+        let held = self.state.lock().held.upgrade();
+        held.filter(|hold| !hold.is_over())
     }
 
     /// The client shuts down, a release was answered, or a task has the lock.

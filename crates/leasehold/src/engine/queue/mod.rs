@@ -351,7 +351,8 @@ impl Queue {
 
     fn warn_of_self_wait(&self, core: &Core, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
-            core.queues.held(&self.id.of_task(0)).into_iter().next()
+            let lineup = core.queues.lineup(&self.id);
+            lineup.and_then(|lineup| lineup.held())
         } else {
             match &self.lock().phase {
                 Phase::Held(hold) => Some(Arc::clone(hold)),

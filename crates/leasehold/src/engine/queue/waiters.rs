@@ -145,7 +145,7 @@ impl Locked<'_> {
             remote.turns.begins(now, round);
         }
         if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
-            lineup.changed();
+            lineup.is_held_by(hold);
         }
         if hold.spec().access.is_exclusive() {
             self.held_by(hold);
