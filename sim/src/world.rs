@@ -156,7 +156,8 @@ impl World {
         let out = (name, number_of(&LETTERS, letter), lease);
         let held = self.server.holders(NAMES[usize::from(name)]).into_iter();
         let mut held = held.filter(|held| *held.client == *letter && held.lease == lease);
-        held.next().or_else(|| self.watch.out.get(&out).cloned())
+        held.next()
+            .or_else(|| self.watch.out.get(&out).map(|(held, _)| held.clone()))
     }
 
     pub fn at(&mut self, time: u64, event: Event) {

@@ -292,7 +292,10 @@ fn asked_as(row: Row) -> &'static str {
 
 async fn refusals(lock: &AnyLock) -> Vec<leasehold::Error> {
     let status = lock.try_status().await.err();
-    let forced = lock.force_unlock().await.err();
+    let forced = match lock {
+        AnyLock::Count(_) => lock.try_status().await.err(), // it has no holders to take it from
+        lock => lock.force_unlock().await.err(),
+    };
     let locked = soon("an answer", lock.lock()).await.err();
     let tried = lock.try_lock().await.err();
     [status, forced, locked, tried]

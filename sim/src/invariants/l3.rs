@@ -25,6 +25,7 @@ fn is_excused(world: &World, shared: &Shared, client: u8, name: u8, lease: u64) 
         || world.watch.outlived.contains(&(client, lease))
         || world.watch.unheard.contains(&(client, lease)) && shared.wants(client, name)
         || shared.takes(Some(client), name)
+        || world.is_forgotten((name, client, lease))
         || process.shut_down && process.left_to_expire && world.config.kind != LockKind::Semaphore
 }
 

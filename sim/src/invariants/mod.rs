@@ -87,8 +87,8 @@ pub struct Watch {
     pub renewed: BTreeSet<(u8, u64)>,
     /// Leases that were left to expire, and until when the server had them: client, lease id.
     pub detached: BTreeMap<(u8, u64), u64>,
-    /// The permits without leases that are out: name, client, lease id.
-    pub out: BTreeMap<(u8, u8, u64), Held>,
+    /// The permits without leases that are out: name, client, lease id; and when a request about them was carried out last.
+    pub out: BTreeMap<(u8, u8, u64), (Held, u64)>,
     /// Requests that have changed the count of a latch, and when: client, number.
     pub counted: BTreeMap<(u8, u64), u64>,
     /// Since when the count of a latch is zero, by name.
@@ -311,17 +311,20 @@ impl World {
         for held in self.held() {
             let id = (number_of(&LETTERS, &held.client), held.lease);
             let is_dead = self.processes[usize::from(id.0)].life == Life::Dead;
-            let is_detached = self.shared.lock().detached.contains_key(&id);
-            if is_dead || is_detached || self.watch.outlived.contains(&id) {
+            let name = number_of(&NAMES, &held.name);
+            let shared = self.shared.lock();
+            let is_its = |guard: &Visible| (guard.client, guard.probe.lease()) == id;
+            let is_unheard =
+                self.is_forgotten((name, id.0, id.1)) && !shared.guards.iter().any(is_its);
+            let is_detached = shared.detached.contains_key(&id);
+            drop(shared);
+            if is_dead || is_unheard || is_detached || self.watch.outlived.contains(&id) {
                 self.watch.taken(&held);
                 // A dead process believes in nothing.
                 let mut shared = self.shared.lock();
-                let is_its = |guard: &Visible| (guard.client, guard.probe.lease()) == id;
                 shared.guards.retain(|guard| !is_its(guard));
                 drop(shared);
-                self.watch
-                    .out
-                    .remove(&(number_of(&NAMES, &held.name), id.0, id.1));
+                self.watch.out.remove(&(name, id.0, id.1));
                 for hint in self.server.give_back(&held) {
                     self.send_hint(hint);
                 }

@@ -9,10 +9,14 @@ use leasehold::{
 };
 
 use crate::{
+    config::SECOND,
     shared::{LETTERS, NAMES},
     wire::Asked,
     world::World,
 };
+
+/// How long the server keeps what became of a request.
+const KEPT: u64 = 60 * SECOND;
 
 /// How many are free before a request is carried out that may change it.
 pub fn before(world: &World, asked: &Asked) -> Option<i64> {
@@ -32,10 +36,15 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
         return;
     };
     let taken = before - free(world, name);
+    let id = (name, asked.client, lease);
+    if let Some((_, known)) = world.watch.out.get_mut(&id)
+        && world.now - *known <= KEPT
+    {
+        *known = world.now;
+    }
     if taken == 0 {
         return;
     }
-    let id = (name, asked.client, lease);
     let letter = LETTERS[usize::from(asked.client)];
     let out = if taken > 0 {
         let held = Held {
@@ -46,10 +55,12 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
             holds: 1,
             ends: Duration::from_secs(u64::from(u32::MAX)),
         };
-        world.watch.out.insert(id, held).is_none()
+        world.watch.out.insert(id, (held, world.now)).is_none()
     } else {
         let held = world.watch.out.remove(&id);
-        held.is_some_and(|held| held.access == Access::Permits(u16::try_from(-taken).unwrap_or(0)))
+        held.is_some_and(|(held, _)| {
+            held.access == Access::Permits(u16::try_from(-taken).unwrap_or(0))
+        })
     };
     let outlived = world.watch.outlived.contains(&(asked.client, lease));
     if !out && !outlived && world.watch.asks("S2") {
@@ -65,10 +76,16 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
 }
 
 impl World {
+    /// Whether the server has forgotten that this lease id took permits: who has not heard of it by then never does.
+    pub fn is_forgotten(&self, id: (u8, u8, u64)) -> bool {
+        let out = self.watch.out.get(&id);
+        out.is_some_and(|(_, known)| self.now - known > KEPT)
+    }
+
     /// All holds: those that the server knows, and the permits that it does not.
     pub fn held(&self) -> Vec<Held> {
         let mut held = self.server.snapshot().held;
-        held.extend(self.watch.out.values().cloned());
+        held.extend(self.watch.out.values().map(|(held, _)| held.clone()));
         held
     }
 }

@@ -11,7 +11,7 @@ pub(crate) mod keeper;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -25,7 +25,10 @@ use crate::{
         claim::remote::Subscription,
         env::Env,
         fair::keeper::{every, keep},
-        hold::spec::{Patience, Spec},
+        hold::{
+            Hold,
+            spec::{Patience, Spec},
+        },
         local::answer::WaitResult,
         queue::{
             Phase, Queue,
@@ -59,6 +62,8 @@ struct LineupState {
     /// When the keeper asks the server next.
     look_at: Tick,
     message: LookMessage,
+    /// The hold that a task had last. Each that waits for long asks for it, so it is not looked for among all of them.
+    held: Weak<Hold>,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
 }
@@ -193,6 +198,7 @@ impl Lineup {
                 has_keeper: false,
                 look_at: Tick::MAX,
                 message: LookMessage::None,
+                held: Weak::new(),
                 foreign: false,
             }),
             keeper_wake: Notify::new(),
@@ -398,6 +404,16 @@ impl WaiterGroup for Lineup {
     fn changed(&self) {
         self.changed.notify_waiters();
         self.keeper_wake.notify_one();
+    }
+
+    fn is_held_by(&self, hold: &Arc<Hold>) {
+        self.state.lock().held = Arc::downgrade(hold);
+        self.changed();
+    }
+
+    fn held(&self) -> Option<Arc<Hold>> {
+        let held = self.state.lock().held.upgrade();
+        held.filter(|hold| !hold.is_over())
     }
 
     fn listen(self: Arc<Self>, core: &Arc<Queues>, task: u64) -> Reply<bool> {

@@ -322,6 +322,12 @@ pub(crate) trait WaiterGroup: fmt::Debug + Send + Sync {
     /// A release was answered; or a task has the lock, or wants it no more, or once more.
     fn changed(&self);
 
+    /// A task has the lock.
+    fn is_held_by(&self, hold: &Arc<Hold>);
+
+    /// The hold of a task of this process.
+    fn held(&self) -> Option<Arc<Hold>>;
+
     /// Learns to hear wake-ups for this task. `false` if that has to be asked for again.
     fn listen(self: Arc<Self>, core: &Arc<Queues>, task: u64) -> Reply<bool>;
 

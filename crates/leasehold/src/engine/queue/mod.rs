@@ -361,7 +361,8 @@ impl Queue {
 
     pub(crate) fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
-            core.held(&self.id.of_task(0)).into_iter().next()
+            let lineup = core.lineup(&self.id);
+            lineup.and_then(|lineup| lineup.held())
         } else {
             match &self.lock().phase {
                 Phase::Held(hold) => Some(Arc::clone(hold)),

@@ -137,7 +137,7 @@ impl Locked<'_, QueueState> {
             remote.turns.begins(now, round);
         }
         if let Some(lineup) = core.lineup(hold.id()) {
-            lineup.changed();
+            lineup.is_held_by(hold);
         }
         if hold.spec().access.is_exclusive() {
             self.held_by(hold);

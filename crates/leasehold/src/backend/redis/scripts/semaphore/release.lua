@@ -15,10 +15,10 @@
 --         repeats it for so long.
 local told = call('GET', KEYS[2])
 -- Permits are given back where there is no memory: from a script that has begun to write a full server refuses nothing.
-call('PEXPIRE', KEYS[2], ARGV[3])
+pcall('PEXPIRE', KEYS[2], ARGV[3])
 local has = told == 'taken' or not told and ARGV[4] == '1'
 -- Unless the semaphore was deleted meanwhile: a number is made by no release.
-local free = has and call('EXISTS', KEYS[1]) == 1 and call('INCRBY', KEYS[1], ARGV[1]) or 0
+local free = has and call('GET', KEYS[1]) and call('INCRBY', KEYS[1], ARGV[1]) or 0
 call('SET', KEYS[2], 'given', 'PX', ARGV[3])
 -- Redisson cannot read a negative number, and there is nothing to be had at 0.
 if free > 0 then
