@@ -10,15 +10,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use redis::Value;
 
 use crate::{
     backend::{
-        Sink,
+        Sink, WakeUp,
         memory::store::{
             Store,
             look::{Held, Snapshot},
         },
-        redis::{Value, wake_up},
         simulated::{
             hint::Hint,
             request::{Answer, Kind, Network, NoAnswer, Request, Step},
@@ -69,6 +69,9 @@ pub trait ScriptServer: Send {
 /// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
 pub(crate) trait Looker: Send + Sync {
     fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot);
+
+    /// What a message says to those that wait for this lock.
+    fn wake_up(&self, id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp>;
 
     /// Gives back the permits of a holder.
     fn give_back(&self, id: &LockId, held: &Held);
@@ -229,11 +232,11 @@ impl Scripts {
         let (messages, ears) = (self.keys.lock().take_messages(), self.ears.lock());
         let mut hints = Vec::new();
         for message in messages {
-            let Some(ear) = ears.get(&message.client) else {
+            let (Some(ear), Some(looker)) = (ears.get(&message.client), self.looker()) else {
                 continue;
             };
             for id in ear.ids.get(&message.channel).into_iter().flatten() {
-                if let Some(wake_up) = wake_up(id, &message.channel, &message.payload) {
+                if let Some(wake_up) = looker.wake_up(id, &message.channel, &message.payload) {
                     let sink = Arc::clone(&ear.sink);
                     hints.push(Hint::new(&message.client, sink, id.clone(), wake_up));
                 }
