@@ -24,10 +24,7 @@ use crate::{
             Memory, in_time,
             store::look::{Held, Snapshot},
         },
-        simulated::{
-            request::Request,
-            scripts::{Looker, Scripts},
-        },
+        simulated::{keys::Looker, request::Request, scripts::Scripts},
     },
     clock::Clock,
     config::Config,
