@@ -211,6 +211,11 @@ impl fmt::Display for LockId {
 pub(crate) const OURS: &str = "leasehold";
 pub(crate) const OURS_BEGIN: &str = "leasehold:";
 
+/// The key with the label of a client, by the begin of its uuid.
+pub(crate) fn label_key(client: &str) -> String {
+    format!("{OURS}:client:{client}")
+}
+
 /// The prefix of Redisson's keys of the last fencing tokens.
 pub(crate) const TOKENS: &str = "redisson_lock_token";
 pub(crate) const TOKENS_BEGIN: &str = "redisson_lock_token:";

@@ -27,8 +27,8 @@ pub use crate::{
         redis::Value,
         simulated::{
             hint::Hint,
+            keys::{Published, ScriptServer},
             request::{Answer, Kind, Network, NoAnswer, Request},
-            scripts::{Published, ScriptServer},
         },
     },
     world::{ClientIdentity as Identity, SimClock, enter, identify, set_timer, take_timers},

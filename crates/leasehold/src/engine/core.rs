@@ -17,7 +17,7 @@ use crate::{
     engine::{
         claim::pauses::Pauses,
         env::{Env, linger::CallerRef},
-        fair::Lineups,
+        fair::lineups::Lineups,
         gates::Gates,
         hold::{
             SHUTDOWN_MARGIN,

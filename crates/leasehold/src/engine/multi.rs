@@ -24,7 +24,7 @@ use crate::{
         claim::{ask::no_answer, pauses::Pauses},
         core::ClientRef,
         env::{Env, linger::CallerRef},
-        fair::try_in_turn,
+        fair::lineups::try_in_turn,
         hold::{
             Hold,
             held::Held,

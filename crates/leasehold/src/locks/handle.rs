@@ -10,7 +10,7 @@ use crate::{
     config::{Handoff, check_lease, check_max_hold, check_renewed},
     engine::{
         core::{ClientRef, Core},
-        fair::try_in_turn,
+        fair::lineups::try_in_turn,
         hold::spec::{Patience, Spec, Waits},
         queue::enter,
     },

@@ -5,12 +5,7 @@ mod kinds;
 mod server;
 pub(crate) mod store;
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 pub use server::MemoryServer;
 
@@ -360,6 +355,3 @@ impl fmt::Debug for Memory {
         f.write_str("memory")
     }
 }
-
-/// The server keeps no client alive.
-type Listener = Weak<Subscriber>;

@@ -11,17 +11,14 @@ mod turns;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use fenced::Fences;
 use queue::Waiting;
 
-use super::{
-    Listener,
-    kinds::{StoredHold, rules},
-};
+use super::kinds::{StoredHold, rules};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, KnownClient, Owned,
@@ -31,6 +28,9 @@ use crate::{
     name::LockId,
     owner::LeaseId,
 };
+
+/// The server keeps no client alive.
+type Listener = Weak<Subscriber>;
 
 /// A client that listens, and the sink of its wake-ups.
 pub(crate) struct Subscriber {

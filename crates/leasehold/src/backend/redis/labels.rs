@@ -11,7 +11,7 @@ use redis::Value;
 use super::{commands::Commands, script::text};
 use crate::{
     backend::{Failure, Inspection, KnownClient},
-    name::OURS,
+    name::{OURS, label_key},
 };
 
 /// The label of one client, as it calls its connections in `CLIENT LIST`: `leasehold:<client uuid>:<label>`.
@@ -29,18 +29,13 @@ impl ClientLabel {
     pub(super) fn new(client: &str, label: &str) -> ClientLabel {
         ClientLabel {
             connection_name: format!("{OURS}:{client}:{label}"),
-            key: key(client.get(..KEY_CHARS).unwrap_or(client)),
+            key: label_key(client.get(..KEY_CHARS).unwrap_or(client)),
         }
     }
 
     pub(super) fn connection_name(&self) -> &str {
         &self.connection_name
     }
-}
-
-/// A key that every user may have who leaves labels.
-pub(super) fn key(client: &str) -> String {
-    format!("{OURS}:client:{client}")
 }
 
 /// Writes the label, to last for so long.
@@ -81,7 +76,7 @@ pub(super) async fn add(
     let (mut labels, mut list, mut info) =
         (redis::cmd("MGET"), redis::cmd("CLIENT"), redis::cmd("INFO"));
     for begin in &begins {
-        labels.arg(key(begin));
+        labels.arg(label_key(begin));
     }
     list.arg("LIST").arg("TYPE").arg("NORMAL");
     info.arg("replication");

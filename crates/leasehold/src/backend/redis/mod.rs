@@ -35,8 +35,6 @@ use futures_util::future::{OptionFuture, join_all};
 pub use redis::Value;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
-#[cfg(feature = "sim")]
-pub(crate) use subscriptions::wake_up;
 pub(crate) use target::{Login, Target};
 
 use crate::{

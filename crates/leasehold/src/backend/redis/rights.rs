@@ -9,8 +9,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use redis::{Cmd, RedisError, Value};
 
-use super::{failure::RIGHTS, labels, script::text};
-use crate::backend::Failure;
+use super::{failure::RIGHTS, script::text};
+use crate::{backend::Failure, name::label_key};
 
 const ASK: &str = include_str!("scripts/rights.lua");
 
@@ -30,7 +30,7 @@ impl Rights {
     /// The question to the server.
     pub(super) fn question() -> Cmd {
         let mut ask = redis::cmd("EVAL");
-        ask.arg(ASK).arg(0).arg(labels::key("rights")).arg(COMMANDS);
+        ask.arg(ASK).arg(0).arg(label_key("rights")).arg(COMMANDS);
         ask
     }
 

@@ -11,23 +11,20 @@ use super::{
     commands::Commands,
     kinds::wire,
     labels::ClientLabel,
-    subscriptions::Subscriptions,
+    subscriptions::{Subscriptions, wake_up},
     target::{Login, Target},
 };
 use crate::{
     backend::{
         Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Inspection, Keep,
-        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
+        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink, WakeUp,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
         memory::{
             Memory, in_time,
             store::look::{Held, Snapshot},
         },
-        simulated::{
-            request::Request,
-            scripts::{Looker, Scripts},
-        },
+        simulated::{keys::Looker, request::Request, scripts::Scripts},
     },
     clock::Clock,
     config::Config,
@@ -270,6 +267,10 @@ pub(crate) struct KeyLooker {
 }
 
 impl Looker for KeyLooker {
+    fn wake_up(&self, id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
+        wake_up(id, channel, payload)
+    }
+
     fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot) {
         let found = wire(id.kind).inspect(&self.caller, id.clone());
         let Some(Ok(found)) = found.now_or_never() else {

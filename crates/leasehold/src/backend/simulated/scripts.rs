@@ -10,72 +10,21 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use redis::Value;
 
 use crate::{
     backend::{
         Sink,
-        memory::store::{
-            Store,
-            look::{Held, Snapshot},
-        },
-        redis::{Value, wake_up},
+        memory::store::{Store, look::Snapshot},
         simulated::{
             hint::Hint,
+            keys::{Looker, ScriptServer},
             request::{Answer, Kind, Network, NoAnswer, Request, Step},
         },
     },
     kind::LockKind,
     name::LockId,
 };
-
-/// A message that was published, for one of those that listened then.
-#[derive(Clone, Debug)]
-pub struct Published {
-    /// Who listened.
-    pub client: Arc<str>,
-    /// On which channel.
-    pub channel: String,
-    /// What it says.
-    pub payload: Vec<u8>,
-}
-
-/// Keys, and an interpreter of scripts.
-pub trait ScriptServer: Send {
-    /// Runs a script: its answer, or its error as a server writes it.
-    fn call(
-        &mut self,
-        script: &'static str,
-        keys: &[Vec<u8>],
-        args: &[Vec<u8>],
-    ) -> Result<Value, String>;
-    /// It is so late on its clock.
-    fn set_clock(&mut self, now: Duration);
-    /// A client listens on a channel.
-    fn subscribe(&mut self, client: &Arc<str>, channel: &str);
-    /// It does not any more.
-    fn unsubscribe(&mut self, client: &str, channel: &str);
-    /// It listens on no channel.
-    fn disconnect(&mut self, client: &str);
-    /// What was published since the last time.
-    fn take_messages(&mut self) -> Vec<Published>;
-    /// Every key, in any order.
-    fn keys(&mut self) -> Vec<Vec<u8>>;
-    /// When the next key ends.
-    fn next_end(&self) -> Option<Duration>;
-    /// It has lost its data.
-    fn forget(&mut self);
-}
-
-/// Looks at the keys from outside, as a client looks at a lock, and changes them for the operator of a world.
-pub(crate) trait Looker: Send + Sync {
-    fn look(&self, id: &LockId, now: Duration, seen: &mut Snapshot);
-
-    /// Gives back the permits of a holder.
-    fn give_back(&self, id: &LockId, held: &Held);
-
-    /// Ends a latch.
-    fn open(&self, id: &LockId);
-}
 
 /// What a client hears, by channel.
 struct Ear {
@@ -240,11 +189,11 @@ impl Scripts {
         let (messages, ears) = (self.keys.lock().take_messages(), self.ears.lock());
         let mut hints = Vec::new();
         for message in messages {
-            let Some(ear) = ears.get(&message.client) else {
+            let (Some(ear), Some(looker)) = (ears.get(&message.client), self.looker()) else {
                 continue;
             };
             for id in ear.ids.get(&message.channel).into_iter().flatten() {
-                if let Some(wake_up) = wake_up(id, &message.channel, &message.payload) {
+                if let Some(wake_up) = looker.wake_up(id, &message.channel, &message.payload) {
                     let sink = Arc::clone(&ear.sink);
                     hints.push(Hint::new(&message.client, sink, id.clone(), wake_up));
                 }

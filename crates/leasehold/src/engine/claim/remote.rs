@@ -16,7 +16,7 @@ use crate::{
 
 /// The ticket and the subscription of this process at the server while it waits for the name.
 ///
-/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in [`Queue::seat`], or a debt in
+/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in `Queue::seat`, or a debt in
 /// [`Remote::give_up`]: nothing else takes it out (B5).
 #[derive(Debug)]
 pub(crate) struct Remote {

@@ -138,7 +138,7 @@ pub(crate) enum Waits {
     /// It looks by itself after these pauses, and listens to nothing: so no client can tell that it waits.
     Looks(Backoff),
     /// It is told when its turn has come: the server knows each task that waits, and their order. In this process each has
-    /// a queue of its own (`lineup.rs`).
+    /// a queue of its own (`fair/`).
     InTurn,
 }
 

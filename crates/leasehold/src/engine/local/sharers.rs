@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     clock::Tick,
-    engine::hold::{Hold, spec::Spec},
+    engine::hold::{Hold, lease::Standing, spec::Spec},
     owner::{LeaseId, OwnerId},
 };
 
@@ -91,4 +91,12 @@ impl SharedHolds {
 pub(crate) fn is_fresh(hold: &Hold, spec: &Spec, now: Tick) -> bool {
     let fresh = |until: Tick| now < until && until.since(now) > spec.lease() / 3;
     hold.term.ends_at().is_some_and(fresh)
+}
+
+/// A lease is handed on while most of it is left, so that the next holder needs no renewal at once.
+pub(crate) fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
+    match hold.term.look(now) {
+        Standing::Valid(until) => until.since(now) > spec.lease() / 3,
+        _ => false,
+    }
 }

@@ -252,7 +252,7 @@ impl Queues {
                 queue.look(None);
             }
             (WakeUp::Watch(left), Some(queue)) => {
-                queue.look(Some(self.env.clock.now().after(left)))
+                queue.look(Some(self.env.clock.now().after(left)));
             }
             (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
             (WakeUp::TryAgain | WakeUp::Watch(_) | WakeUp::Deaf, None) => {}

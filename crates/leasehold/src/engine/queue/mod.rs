@@ -27,6 +27,7 @@ pub(crate) mod newcomers;
 pub(crate) mod release;
 pub(crate) mod released;
 pub(crate) mod shared;
+pub(crate) mod sink;
 pub(crate) mod unset;
 pub(crate) mod waiters;
 

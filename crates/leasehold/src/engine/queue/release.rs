@@ -12,14 +12,13 @@ use crate::{
             debt::{self, Debt, is_forgotten, left_to_expire},
             pauses::Pauses,
         },
-        env::{Env, finish::Finish},
+        env::finish::Finish,
         hold::{
-            GivenBack, Gone, Hold, HoldSink, Left,
-            lease::{self, End, Standing},
+            Gone, Hold, Left,
+            lease::{self, End},
             spec::Spec,
-            watchdog::Watchdog,
         },
-        local::locked::Locked,
+        local::{locked::Locked, sharers::enough_left},
         queue::{
             Life, Phase, Queue, QueueState, Start,
             count::write_count_in_background,
@@ -29,7 +28,6 @@ use crate::{
     },
     events::EventKind,
     kind::Access,
-    name::LockId,
     owner::LeaseId,
 };
 
@@ -43,62 +41,8 @@ pub(crate) enum ReleaseStep {
     Downgrade(Downgrading),
 }
 
-impl HoldSink for Queue {
-    fn env(&self) -> &Arc<Env> {
-        &self.core
-    }
-
-    fn watchdog(&self) -> &Arc<Watchdog> {
-        &self.core.watchdog
-    }
-
-    fn id(&self) -> &LockId {
-        &self.id
-    }
-
-    fn over(self: Arc<Self>, hold: &Arc<Hold>) {
-        self.holder_left(&self.core, hold);
-    }
-
-    fn abandon(&self, hold: &Hold) {
-        debt::abandon(&self.core, &self.id, Debt::of(hold));
-    }
-
-    fn detached(&self, lease: LeaseId, within: Duration) {
-        self.core.detached(lease, within);
-    }
-
-    fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack {
-        match begin_release(&self, hold, guard) {
-            ReleaseStep::Done(answer) => GivenBack::Done(answer),
-            ReleaseStep::ToServer(release) => GivenBack::UnderWay(release.finish()),
-            ReleaseStep::Downgrade(downgrade) => GivenBack::UnderWay(downgrade.finish()),
-        }
-    }
-
-    fn drop_guard(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
-        match begin_release(&self, hold, guard) {
-            ReleaseStep::Done(_) => {}
-            ReleaseStep::ToServer(release) => release.in_background(),
-            ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),
-        }
-    }
-
-    fn detach(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
-        match hold.leave(guard) {
-            Left::Nothing => hold.detach(),
-            Left::Holds { count, .. } => write_count_in_background(&self.core, &hold, count),
-            Left::Readers { .. } => {
-                if let Some(downgrade) = begin_downgrade(&self, &hold) {
-                    downgrade.in_background();
-                }
-            }
-        }
-    }
-}
-
 /// A guard goes: the last one passes the lease on in memory, or to the server.
-fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
+pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
     let core = &queue.core;
     match hold.leave(guard) {
         Left::Nothing => {}
@@ -188,14 +132,6 @@ fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseSte
         is_told: false,
         silent: false,
     })
-}
-
-/// A lease is handed on while most of it is left, so that the next holder needs no renewal at once.
-fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
-    match hold.term.look(now) {
-        Standing::Valid(until) => until.since(now) > spec.lease() / 3,
-        _ => false,
-    }
 }
 
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release

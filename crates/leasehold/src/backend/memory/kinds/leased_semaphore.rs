@@ -8,7 +8,7 @@ use crate::kind::Access;
 pub(super) struct LeasedSemaphoreRules;
 
 /// How many permits are out.
-pub(in crate::backend::memory) fn taken(held: &[StoredHold]) -> i64 {
+pub(crate) fn taken(held: &[StoredHold]) -> i64 {
     let permits = held.iter().map(|held| match held.access {
         Access::Permits(count) => i64::from(count),
         _ => 0,

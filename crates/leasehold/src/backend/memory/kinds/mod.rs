@@ -16,17 +16,17 @@ use crate::{
 };
 
 /// One hold.
-pub(in crate::backend::memory) struct StoredHold {
-    pub(in crate::backend::memory) client: Arc<str>,
-    pub(in crate::backend::memory) lease: LeaseId,
-    pub(in crate::backend::memory) access: Access,
-    pub(in crate::backend::memory) holds: u32,
-    pub(in crate::backend::memory) ends: Duration,
+pub(crate) struct StoredHold {
+    pub(crate) client: Arc<str>,
+    pub(crate) lease: LeaseId,
+    pub(crate) access: Access,
+    pub(crate) holds: u32,
+    pub(crate) ends: Duration,
 }
 
 impl StoredHold {
     /// Whether a client of another library has it, which tells no waiter when it leaves. Only a simulation makes such.
-    pub(in crate::backend::memory) fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         self.client.is_empty()
     }
 }

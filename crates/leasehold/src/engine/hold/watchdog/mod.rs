@@ -21,6 +21,7 @@
 
 pub(crate) mod label;
 pub(crate) mod list;
+pub(crate) mod wake_at;
 
 use std::{
     collections::BTreeMap,
@@ -46,6 +47,7 @@ use crate::{
             watchdog::{
                 label::Label,
                 list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
+                wake_at::AtomicTick,
             },
         },
     },
@@ -71,32 +73,6 @@ pub(crate) struct Watchdog {
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
     label: Arc<Label>,
-}
-
-/// The time of the next wake-up.
-#[derive(Debug)]
-struct AtomicTick(AtomicU64);
-
-impl Default for AtomicTick {
-    fn default() -> Self {
-        AtomicTick(AtomicU64::new(Tick::MAX.nanos()))
-    }
-}
-
-impl AtomicTick {
-    fn get(&self) -> Tick {
-        Tick::from_nanos(self.0.load(Ordering::SeqCst))
-    }
-
-    fn reset(&self) {
-        self.0.store(Tick::MAX.nanos(), Ordering::SeqCst);
-    }
-
-    /// Moves it closer; `true` if it was later.
-    fn lower(&self, to: Tick) -> bool {
-        self.0.load(Ordering::Relaxed) > to.nanos()
-            && self.0.fetch_min(to.nanos(), Ordering::SeqCst) > to.nanos()
-    }
 }
 
 impl Default for Watchdog {
