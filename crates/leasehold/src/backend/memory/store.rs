@@ -197,6 +197,9 @@ impl Store {
         if let Some(permits) = step.permits {
             self.provide(id, permits);
         }
+        if self.gave_to_first(client, step) {
+            return self.acquire(client, step); // it holds, or another does
+        }
         let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
         let first = is_free || !self.gives_way(id, step.access);

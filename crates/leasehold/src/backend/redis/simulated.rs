@@ -392,6 +392,7 @@ impl Looker {
             next: None,
             tombstone_ms: None,
             listening: false,
+            holds: None,
         };
         let caller = self.caller.called(&on_wire(&held.client));
         wire(id.kind).release(&caller, release).now_or_never();

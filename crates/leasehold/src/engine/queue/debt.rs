@@ -33,6 +33,7 @@ impl Debt {
             next: None,
             tombstone_ms: self.copies.then(|| core.tombstone_ms()),
             listening,
+            holds: None,
         }
     }
 }

@@ -257,7 +257,7 @@ impl Lineup {
                 }
                 self.queues().iter().for_each(|queue| queue.is_deaf());
             }
-            WakeUp::Granted(_) => {}
+            WakeUp::Granted(_) | WakeUp::Turns(_) => {}
         }
     }
 

@@ -14,6 +14,7 @@ use super::{
     Life, Phase, Queue,
     debt::{Debt, abandon},
     lineup::Lineup,
+    turns::Beside,
 };
 use crate::{
     Error, backend::WakeUp, clock::Tick, engine::core::Core, engine::hold::Hold, kind::LockKind,
@@ -26,6 +27,8 @@ pub(crate) struct Queues {
     shards: Box<[Shard]>,
     hasher: Hashing,
     detached: Mutex<DetachedIds>,
+    /// Of the locks that Redisson's clients wait for, too.
+    pub(super) beside: Mutex<HashMap<LockId, Beside, Hashing>>,
     /// Of the locks whose waiting tasks have a queue each.
     lineups: Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>,
     /// That one that waits cannot hear.
@@ -96,6 +99,7 @@ impl Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             detached: Mutex::default(),
+            beside: Mutex::default(),
             lineups: Mutex::default(),
             warned_of_deafness: Seldom::default(),
         }
@@ -255,12 +259,15 @@ impl Queues {
             (None, _) => self.find(id),
         };
         match (wake_up, queue) {
-            (WakeUp::TryAgain, Some(queue)) => {
-                queue.look(None);
+            (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
+                self.hear(id, wake_up, core.clock.now());
+                if let Some(queue) = queue {
+                    queue.look(None);
+                }
             }
             (WakeUp::Watch(left), Some(queue)) => queue.look(Some(core.clock.now().after(left))),
             (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
-            (WakeUp::TryAgain | WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
+            (WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(core, grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, LostReason, Released,
-    backend::{Failure, Next, Release, ReleaseReply, Stays},
+    backend::{Failure, Next, Release, ReleaseReply},
     callout,
     clock::Tick,
     engine::core::Core,
@@ -88,6 +88,12 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     }
     hold.settled_by_release();
     core.watchdog.forget(&hold);
+    let in_a_row = if spec.access.is_exclusive() {
+        state.handoffs + 1
+    } else {
+        1
+    };
+    let known = core.queues.holds_to_tell(&queue.id, in_a_row, now);
     let next = if spec.access.is_exclusive() {
         state.phase = Phase::Releasing(hold.lease);
         state.since = now;
@@ -115,6 +121,7 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     };
     drop(state);
     ReleaseStep::ToServer(Releasing {
+        holds: known.or(next.map(|_| in_a_row)),
         hold,
         next,
         until,
@@ -135,19 +142,13 @@ fn enough_left(hold: &Arc<Hold>, spec: &Spec, now: Tick) -> bool {
 
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
-fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseId, Stays)> {
+fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseId, bool)> {
     if state.life != Life::Open {
         return None; // B6
     }
     let waiter = state.first_live_waiter()?;
     let held_until = state.since;
-    let number = state.first_number()?;
     let remote = state.remote();
-    let stays = if spec.serves(&waiter) {
-        remote.turns.stays(number, held_until, spec.handoff)
-    } else {
-        Stays::Never
-    };
     remote.held = Some(held_until);
     if !waiter.waits.listens() || waiter.waits.is_in_turn() {
         // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
@@ -156,14 +157,16 @@ fn next(core: &Arc<Core>, state: &mut Locked<'_>, spec: &Spec) -> Option<(LeaseI
     }
     // A holder's queue has no ticket (B5), so there is none with other terms.
     let ticket = remote.ticket_for(core, waiter.terms())?;
-    Some((ticket.lease(), stays))
+    Some((ticket.lease(), spec.serves(&waiter) && spec.handoff.is_on()))
 }
 
 /// A release on its way to the server.
 pub(crate) struct Releasing {
     hold: Arc<Hold>,
-    /// The ticket under which this process goes on, and when the name stays with it.
-    next: Option<(LeaseId, Stays)>,
+    /// The ticket under which this process goes on, and whether the name may stay with it.
+    next: Option<(LeaseId, bool)>,
+    /// As in [`Release`].
+    holds: Option<u32>,
     /// Until when the lease would have been believed.
     until: Tick,
     began: Tick,
@@ -321,6 +324,7 @@ impl Releasing {
             next,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
             listening,
+            holds: self.holds,
         }
     }
 
@@ -362,7 +366,7 @@ impl Releasing {
                 || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
             );
         }
-        queue.released(&self.hold, self.next, answered, self.silent);
+        queue.released(&self.hold, (self.next, self.holds), answered, self.silent);
         if is_lost {
             return Err(self.hold.lost_error(reason));
         }

@@ -1,37 +1,34 @@
-//! Turns: a process that gets a contended name serves each waiter that is there by then once, and gives way to others.
+//! Turns: a process that gets a contended name serves each waiter that is there by then once, and leaves Redisson's waiters theirs.
 //!
-//! Nothing of safety depends on this. It bounds how long the others wait: among our clients the server's queue gives each its
-//! turn; Redisson's waiters stand in no queue, race for a free name, and need a millisecond to wake.
+//! Nothing of safety depends on this. It bounds how long the others wait: among our clients the server's queue gives each its turn;
+//! Redisson's waiters stand in no queue, and race for a free name. A release says how many turns are theirs (`waiting.lua`). Until so many
+//! messages have come, each of our processes asks nothing: its waiters and newcomers wait.
 //!
-//! Where the order is the server's (`lineup.rs`), there are no turns: each task asks for itself, none of them has a lease passed on
-//! in memory, and no driver gives way.
+//! Where the order is the server's (`lineup.rs`), there are no turns: each task asks for itself, and none has a lease passed on in memory.
 
 use std::time::Duration;
 
-use crate::{Handoff, backend::Stays, clock::Tick};
-
-/// The longest time for which others are given way to. A turn may be longer; a name that is left to others that do not take it is
-/// not to stay free for longer than this.
-const LONGEST_WAY: Duration = Duration::from_millis(20);
+use super::map::Queues;
+use crate::{backend::WakeUp, clock::Tick, name::LockId};
 
 /// All clients race for permits. A client that has given some back leaves them to the others for at least, and at most, so long.
 const SHORTEST_RACE: Duration = Duration::from_millis(2);
 const LONGEST_RACE: Duration = Duration::from_millis(5);
 
-/// No more than this is owed: one long hold of another process is no reason to give way to none for long.
-const MOST_OWED: Duration = Duration::from_millis(50);
+/// A turn that is left to others is over after about so long without a message.
+const STEP_BACK: Duration = Duration::from_millis(3);
+
+/// After turns that none of them took, none is left for up to 2⁴ times as long.
+const MISSED_MOST: u32 = 4;
+
+/// For so long a name is known to be wanted by others.
+const KNOWN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Turns {
     /// Others are known to wait for the name, or to hold it.
-    shared: bool,
-    /// When the turn began.
-    began: Tick,
-    /// When the last turn ended; `None` during a turn.
-    ended: Option<Tick>,
-    /// For how much longer others have had the name than this process.
-    owed: Duration,
-    /// The waiters with lower numbers were there when the turn began.
+    pub(super) shared: bool,
+    /// The waiters with lower numbers were there when the server gave the name to this process.
     round: i64,
     /// Others were told of the last permits that this process gave back.
     races: bool,
@@ -43,9 +40,6 @@ impl Turns {
     pub(super) fn new() -> Turns {
         Turns {
             shared: false,
-            began: Tick::MAX,
-            ended: None,
-            owed: Duration::ZERO,
             round: i64::MAX,
             races: false,
             left_until: None,
@@ -74,73 +68,101 @@ impl Turns {
             .map(|end| end.since(now))
     }
 
-    /// Another holder has the name.
-    pub(super) fn is_theirs(&mut self, now: Tick) {
-        self.shared = true;
-        if self.ended.is_none() {
-            self.ends(now);
-        }
-    }
-
-    /// No other client waits.
-    pub(super) fn is_not_shared(&mut self) {
-        *self = Turns::new();
-    }
-
     /// The server gave the name to this process, in which waiters with numbers below `round` wait.
-    pub(super) fn begins(&mut self, now: Tick, round: i64) {
-        if let Some(ended) = self.ended.take() {
-            self.owed = (self.owed + now.since(ended)).min(MOST_OWED);
-            self.began = now;
-            self.round = round;
-        }
+    pub(super) fn begins(&mut self, round: i64) {
+        self.round = round;
     }
 
     /// Whether the waiter with this number has to wait for the next turn.
     pub(super) fn is_over_for(&self, number: i64) -> bool {
         self.shared && number >= self.round
     }
+}
 
-    /// Whether this turn goes on with the waiter of this number: it was there when the turn began, and others have had the name for
-    /// longer than this process.
-    pub(super) fn goes_on_with(&self, number: i64, now: Tick) -> bool {
-        self.shared
-            && number < self.round
-            && self.ended.is_none()
-            && now.since(self.began) < self.owed
+/// The turns of those beside us for one name.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// So many messages come before this process asks,
+    turns: u32,
+    /// if it does not do so then.
+    until: Tick,
+    /// When a release of ours was heard last that left some.
+    said: Tick,
+    /// No other message has come since.
+    unheard: bool,
+    /// So often in a row none of them took a turn, and until when none is left to them.
+    missed: u32,
+    none_until: Tick,
+}
+
+impl Queues {
+    /// How many holds a release tells of that ends so many in a row. `None`: this process knows of no others.
+    pub(super) fn holds_to_tell(&self, id: &LockId, holds: u32, now: Tick) -> Option<u32> {
+        let beside = self.beside.lock();
+        let known = beside.get(id).filter(|it| now < it.until.after(KNOWN))?;
+        Some(if now < known.none_until { 0 } else { holds })
     }
 
-    /// When the name stays with this process for the waiter of this number.
-    pub(super) fn stays(&self, number: i64, now: Tick, handoff: Handoff) -> Stays {
-        if self.goes_on_with(number, now) {
-            Stays::AmongRacers
-        } else if handoff.is_on() {
-            Stays::Alone
-        } else {
-            Stays::Never
+    /// So many turns are left to others, says a message, or the answer to a release that was `sent` then.
+    pub(super) fn leave_turns(&self, id: &LockId, turns: u32, now: Tick, sent: Option<Tick>) {
+        let mut all = self.beside.lock();
+        // Only when they have doubled, so that each costs the same however many there are.
+        if all.len() >= 32 && all.len().is_power_of_two() {
+            all.retain(|_, it| now < it.until.after(KNOWN));
+        }
+        let beside = all.entry(id.clone()).or_insert(Beside {
+            turns: 0,
+            until: now,
+            said: Tick::from_nanos(0),
+            unheard: false,
+            missed: 0,
+            none_until: now,
+        });
+        if sent.is_some_and(|sent| beside.said >= sent) {
+            return; // the message came before the answer
+        }
+        (beside.turns, beside.unheard) = (turns, true);
+        beside.until = now.after(STEP_BACK.mul_f64(2.0 / 3.0 + fastrand::f64() * 2.0 / 3.0));
+        if sent.is_none() {
+            beside.said = now;
         }
     }
 
-    /// The name was freed for others that race for it, after `holds` in this process. Returns for how long they are given way
-    /// to: for as much as this process has had the name for longer than they, and for one or two round trips for each hold at least,
-    /// since so long it takes them. `None` if the turn goes on with the waiter `next`, if no other is faster.
-    pub(super) fn gives_way(
-        &mut self,
-        now: Tick,
-        next: Option<i64>,
-        (holds, round_trip): (u32, Duration),
-    ) -> Option<Duration> {
-        self.shared = true;
-        if next.is_some_and(|next| self.goes_on_with(next, now)) {
-            return None;
+    /// A message on the channel of those that wait.
+    pub(super) fn hear(&self, id: &LockId, wake_up: WakeUp, now: Tick) {
+        match wake_up {
+            WakeUp::Turns(turns) if turns > 0 => self.leave_turns(id, turns, now, None),
+            WakeUp::TryAgain => {
+                if let Some(beside) = self.beside.lock().get_mut(id)
+                    && beside.turns > 0
+                {
+                    beside.turns -= 1;
+                    beside.until = now.after(STEP_BACK);
+                    (beside.unheard, beside.missed) = (false, 0);
+                    beside.none_until = now;
+                }
+            }
+            _ => {}
         }
-        let more = now.since(self.began).saturating_sub(self.owed);
-        self.ends(now);
-        Some(more.max(round_trip * holds * 3 / 2).min(LONGEST_WAY))
     }
 
-    fn ends(&mut self, now: Tick) {
-        self.owed = self.owed.saturating_sub(now.since(self.began));
-        self.ended = Some(now);
+    /// For how long others are to try first.
+    pub(super) fn left_to_others(&self, id: &LockId, now: Tick) -> Option<Duration> {
+        let beside = self.beside.lock();
+        let there = beside.get(id)?;
+        (there.turns > 0 && now < there.until).then(|| there.until.since(now))
+    }
+
+    /// The server gave the lock to this process. If no other has had its turn, turns are left more seldom.
+    pub(super) fn took(&self, id: &LockId, now: Tick) {
+        if let Some(beside) = self.beside.lock().get_mut(id)
+            && beside.turns > 0
+        {
+            beside.turns = 0;
+            if beside.unheard {
+                beside.missed = (beside.missed + 1).min(MISSED_MOST);
+                beside.none_until = now.after(STEP_BACK * (1 << beside.missed));
+            }
+        }
     }
 }

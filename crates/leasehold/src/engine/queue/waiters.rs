@@ -140,9 +140,10 @@ impl Locked<'_> {
         self.since = hold.core.clock.now();
         let now = self.since;
         let round = self.numbers.end;
+        hold.core.queues.took(&hold.queue.id, now);
         if let Some(remote) = &mut self.remote {
             remote.held = Some(now); // for all others
-            remote.turns.begins(now, round);
+            remote.turns.begins(round);
         }
         if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
             lineup.changed();

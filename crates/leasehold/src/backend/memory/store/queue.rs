@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Store, StoredHold, rules};
 use crate::{
-    backend::{Acquire, Acquired, Grant, Place, WakeUp},
+    backend::{Acquire, Acquired, Grant, Place, WakeUp, fenced::Tokens},
     kind::Access,
     name::LockId,
     owner::LeaseId,
@@ -42,6 +42,29 @@ impl Store {
         let mut first =
             places.filter(|queued| rules(id.kind).gives_way(wants, queued.grant.access));
         first.any(|queued| self.hears(id, &queued.client)) // one that hears nothing is gone
+    }
+
+    /// A client that waits gives a free lock to the first in the queue. (One that comes may be faster.) Whether it has.
+    pub(super) fn gave_to_first(&mut self, client: &Arc<str>, step: &Acquire) -> bool {
+        let id = &step.id;
+        let places = self.queues.get(id).and_then(|all| all.places.front());
+        let first = places.map(|queued| Arc::clone(&queued.client));
+        let (Some(place), Some(first)) = (step.place, first) else {
+            return false;
+        };
+        let is_free = self.held_by(id).is_empty() && !rules(id.kind).is_in_turn();
+        if !is_free || first == *client || !self.hears(id, &first) {
+            return false;
+        }
+        let grant = Grant {
+            access: step.access,
+            lease: step.lease,
+            lease_ms: step.lease_ms,
+            ask: place.ask,
+            tokens: Tokens::NONE,
+        };
+        self.queue(client, id, grant, place);
+        self.give_to_next(id).is_some()
     }
 
     pub(super) fn held_by_others(&self, id: &LockId) -> Acquired {

@@ -104,12 +104,14 @@ impl Wire for SemaphoreWire {
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let id = &step.id;
-        let call = call(&RELEASE, id, 3, 4)
+        let call = call(&RELEASE, id, 3, 6)
             .text(id.gone_key(&caller.client, step.lease))
             .text(RememberedHold::of(caller, step.lease, step.access))
             .text(channel(&id.name))
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
+            .text(id.name.marker())
+            .arg(step.holds.unwrap_or(1))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.

@@ -52,8 +52,8 @@ local function may(...)
   return not redis.acl_check_cmd or redis.acl_check_cmd(...)
 end
 
-local function tell(channel, number)
-  return pcall('PUBLISH', channel, string.format('%d', number))
+local function tell(channel, number, before)
+  return pcall('PUBLISH', channel, (before or '') .. string.format('%d', number))
 end
 
 -- How many permits are free; nil and an error if the name is no semaphore of this kind.
@@ -84,14 +84,14 @@ end
 
 -- Gives back so many permits, unless the semaphore was deleted meanwhile: a number is made by no release. An error, if that
 -- is refused: then all is as it was.
-local function give_back(count, channel)
+local function give_back(count, channel, before)
   if call('EXISTS', KEYS[1]) == 0 then
     return nil
   end
   begin_to_write(KEYS[2])
   local free = call('INCRBY', KEYS[1], count)
   -- Redisson cannot read a negative number, and there is nothing to be had at 0.
-  local done = free > 0 and tell(channel, free)
+  local done = free > 0 and tell(channel, free, before)
   if is_error(done) then
     call('INCRBY', KEYS[1], -count)
     return done

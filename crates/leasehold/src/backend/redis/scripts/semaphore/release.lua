@@ -7,8 +7,10 @@
 -- ARGV[2] channel    bytes   where Redisson's waiters listen, and ours
 -- ARGV[3] gone_ms    integer leave a tombstone for so long; 0: leave none
 -- ARGV[4] listening  integer 1 if this client is a subscriber of the channel itself
+-- ARGV[5] marker     bytes   where ours listen as well
+-- ARGV[6] holds      integer 1, or 0: no turn is to be left to Redisson's waiters
 --
--- Returns {1, others}  its permits are free; so many other clients listen
+-- Returns {1, others, turns} its permits are free; so many other clients listen, and so many turns are left to Redisson's waiters
 --         {0, 0}       it has none
 -- Error   all is as it was, but for the tombstone.
 -- Retry   safe: a second copy finds the hold gone. It changes nothing but the tombstone.
@@ -20,7 +22,8 @@ end
 if not remembered(KEYS[2], hold) then
   return { 0, 0 }
 end
-local refused = give_back(count_of(hold), ARGV[2])
+local others, ours, turns = count_others(ARGV[2], ARGV[5], ARGV[4], 0, ARGV[6])
+local refused = give_back(count_of(hold), ARGV[2], before_number(turns, others > ours))
 if refused then
   return refused
 end
@@ -31,4 +34,4 @@ if is_error(done) then
   end
   return done
 end
-return { 1, count_others(ARGV[2], ARGV[4], 0) }
+return { 1, others, turns }
