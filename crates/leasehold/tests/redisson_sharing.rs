@@ -144,27 +144,34 @@ async fn start(server: &Server, ours: usize, theirs: usize) -> (Vec<Client>, Vec
 async fn table() {
     let server = servers().remove(0);
     let (clients, mut java) = start(&server, 3, 3).await;
-    let kinds = std::env::var("KINDS").unwrap_or("mutex,fenced,write,spin,permits,semaphore".into());
+    let kinds =
+        std::env::var("KINDS").unwrap_or("mutex,fenced,write,spin,permits,semaphore".into());
     let mixes = std::env::var("MIXES").unwrap_or("1+1,2+2,3+1,1+3".into());
     let helds = std::env::var("HELDS").unwrap_or("500".into());
     let tasks = std::env::var("TASKS").unwrap_or("3".into());
     for kind in ["mutex", "fenced", "write", "spin", "permits", "semaphore"] {
-        if !kinds.split(',').any(|k| k == kind) { continue; }
+        if !kinds.split(',').any(|k| k == kind) {
+            continue;
+        }
         for mix in mixes.split(',') {
             let (ours, theirs) = mix.split_once('+').unwrap();
             for held in helds.split(',') {
-              for tasks in tasks.split(',') {
-                let case = Case {
-                    kind,
-                    ours: ours.parse().unwrap(),
-                    theirs: theirs.parse().unwrap(),
-                    tasks: tasks.parse().unwrap(),
-                    held: Duration::from_micros(held.parse().unwrap()),
-                    time: Duration::from_secs(2),
-                };
-                let shares = share(case, &clients, &mut java).await;
-                println!("{} {}", if shares.is_fair(0.2) { "  " } else { "! " }, shares.line());
-              }
+                for tasks in tasks.split(',') {
+                    let case = Case {
+                        kind,
+                        ours: ours.parse().unwrap(),
+                        theirs: theirs.parse().unwrap(),
+                        tasks: tasks.parse().unwrap(),
+                        held: Duration::from_micros(held.parse().unwrap()),
+                        time: Duration::from_secs(2),
+                    };
+                    let shares = share(case, &clients, &mut java).await;
+                    println!(
+                        "{} {}",
+                        if shares.is_fair(0.2) { "  " } else { "! " },
+                        shares.line()
+                    );
+                }
             }
         }
     }

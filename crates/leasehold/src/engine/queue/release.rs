@@ -61,12 +61,18 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     let mut state = queue.lock();
     // Under the lock: it may have been downgraded a moment ago.
     let (spec, since) = hold.spec_and_since();
+    let in_a_row = if spec.access == Access::Shared {
+        1
+    } else {
+        state.handoffs + 1
+    };
+    let known = core.queues.holds_to_tell(&queue.id, in_a_row, now);
     let may_pass = spec.handoff.is_on()
         && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
         && now.since(state.since) < spec.handoff.max_time()
         && enough_left(&hold, &spec, now)
-        && !(spec.access.is_exclusive() && state.turn_is_over());
+        && !(state.turn_is_over() && (spec.access.is_exclusive() || known.is_some()));
     if may_pass && state.hand_over(&hold, &spec, since, now) {
         state.handoffs += 1;
         queue.waiter_left(&mut state, true);
@@ -88,12 +94,6 @@ pub(crate) fn begin_release(hold: Arc<Hold>, counted: bool, reads: bool) -> Rele
     }
     hold.settled_by_release();
     core.watchdog.forget(&hold);
-    let in_a_row = if spec.access.is_exclusive() {
-        state.handoffs + 1
-    } else {
-        1
-    };
-    let known = core.queues.holds_to_tell(&queue.id, in_a_row, now);
     let next = if spec.access.is_exclusive() {
         state.phase = Phase::Releasing(hold.lease);
         state.since = now;

@@ -8,7 +8,7 @@
 -- ARGV[3] gone_ms    integer leave a tombstone for so long; 0: leave none
 -- ARGV[4] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[5] marker     bytes   where ours listen as well
--- ARGV[6] holds      integer 1, or 0: no turn is to be left to Redisson's waiters
+-- ARGV[6] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
 --
 -- Returns {1, others, turns} its permits are free; so many other clients listen, and so many turns are left to Redisson's waiters
 --         {0, 0}       it has none
