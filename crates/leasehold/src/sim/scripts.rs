@@ -347,15 +347,8 @@ impl Scripts {
         if here != there && self.comparable(kind, &here) != self.comparable(kind, &there) {
             let mut twin = self.twin.lock();
             twin.is_lost = true;
-            // Beside clients that listen and do not stand in the queue, the server's clock says whose turn it is. The dead of a fair
-            // mutex are told by other times.
-            let is_turn = |text: &str| {
-                ["Freed", "Granted", "Kept", "OthersWait", "Written"]
-                    .iter()
-                    .any(|answer| text.contains(answer))
-            };
-            let by_turns = kind != Kind::Acquire && is_turn(&here) && is_turn(&there);
-            if by_turns || self.knows_of(LockKind::FairMutex) {
+            // The dead of a fair mutex are told by other times.
+            if self.knows_of(LockKind::FairMutex) {
                 return;
             }
             twin.difference = Some(format!("{kind:?}: {here}, and in memory {there}"));

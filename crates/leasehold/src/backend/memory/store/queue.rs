@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Store, StoredHold, rules};
 use crate::{
-    backend::{Acquire, Acquired, Grant, Place, WakeUp, fenced::Tokens},
+    backend::{Acquire, Acquired, Grant, Place, WakeUp},
     kind::Access,
     name::LockId,
     owner::LeaseId,
@@ -44,27 +44,10 @@ impl Store {
         first.any(|queued| self.hears(id, &queued.client)) // one that hears nothing is gone
     }
 
-    /// A client that waits gives a free lock to the first in the queue. (One that comes may be faster.) Whether it has.
-    pub(super) fn gave_to_first(&mut self, client: &Arc<str>, step: &Acquire) -> bool {
-        let id = &step.id;
+    /// Whether another client that hears it is the first in the queue.
+    pub(super) fn is_behind_another(&self, client: &Arc<str>, id: &LockId) -> bool {
         let places = self.queues.get(id).and_then(|all| all.places.front());
-        let first = places.map(|queued| Arc::clone(&queued.client));
-        let (Some(place), Some(first)) = (step.place, first) else {
-            return false;
-        };
-        let is_free = self.held_by(id).is_empty() && !rules(id.kind).is_in_turn();
-        if !is_free || first == *client || !self.hears(id, &first) {
-            return false;
-        }
-        let grant = Grant {
-            access: step.access,
-            lease: step.lease,
-            lease_ms: step.lease_ms,
-            ask: place.ask,
-            tokens: Tokens::NONE,
-        };
-        self.queue(client, id, grant, place);
-        self.give_to_next(id).is_some()
+        places.is_some_and(|first| first.client != *client && self.hears(id, &first.client))
     }
 
     pub(super) fn held_by_others(&self, id: &LockId) -> Acquired {

@@ -32,5 +32,5 @@ if not may_join(ARGV[4], ARGV[3]) then
   return 2
 end
 -- One of Redisson's may want to write.
-local others, ours = count_others(ARGV[3], marker, ARGV[5], 0, 0)
+local others, ours = count_others(ARGV[3], marker(), ARGV[5], 0, 0)
 return others > ours and 2 or 1

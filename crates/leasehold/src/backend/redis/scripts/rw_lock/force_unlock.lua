@@ -26,7 +26,7 @@ if #fields == 0 then
 end
 leaving, dead = all.live, all.dead
 local waiting = call('LLEN', KEYS[3])
-local others, ours = count_others(ARGV[1], marker, 0, waiting, 0)
+local others, ours = count_others(ARGV[1], marker(), 0, waiting, 0)
 if waiting > 0 then
   local granted = give_to_next(ARGV[2])
   if granted then

@@ -8,7 +8,9 @@
 -- place of a lease id that holds is worth nothing (B4): these two keep none out. Who asks anew stands behind all.
 
 -- Where our clients are counted that wait beside Redisson's.
-local marker = string.sub(KEYS[3], 1, -#'rw:queue' - 1) .. 'waits'
+local function marker()
+  return string.sub(KEYS[3], 1, -#'rw:queue' - 1) .. 'waits'
+end
 
 -- The place of `field`: its index and its text.
 local function find_place(field, read)

@@ -100,7 +100,7 @@ end
 local goes_on = next_field ~= '' and not there and not is_given_up(next_field)
 local next_reads = not is_writer(next_field)
 local next_waits = goes_on and waiting > 0 and find_place(next_field) ~= nil
-local others, ours, turns = count_others(ARGV[2], marker, ARGV[5], waiting, tonumber(ARGV[11]) or 1)
+local others, ours, turns = count_others(ARGV[2], marker(), ARGV[5], waiting, tonumber(ARGV[11]) or 1)
 if goes_on and (next_reads or not stay) and ARGV[8] == '1' and waiting + ours + turns == 0 then
   take_out()
   if not take(next_field, ARGV[7], not stay) then
