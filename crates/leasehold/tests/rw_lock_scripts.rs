@@ -242,14 +242,14 @@ impl Episode<'_> {
         let (channel, grants) = self.played.channels();
         let mut args = vec![id.owner(), channel, grants, gone.to_owned(), listens];
         let Some(next) = next else {
-            args.extend(["", "0", "0", "0", "0"].map(str::to_owned));
+            args.extend(["", "0", "0", "0", "0", ""].map(str::to_owned));
             return self.call(RELEASE, args).map(drop);
         };
         let (ask, [number, keep]) = self.place(next);
-        let stays = self.random.u8(..3).to_string();
+        let [stays, holds] = [2, 3].map(|most| self.random.u8(..most).to_string());
         let id = &self.known.ids[next];
         let (field, lease) = (id.field(id.access), id.lease_ms.to_string());
-        args.extend([field, lease, stays, number, keep]);
+        args.extend([field, lease, stays, number, keep, holds]);
         if let [3, left] = self.call(RELEASE, args)?[..] {
             return self.believe(next, ask, left, "kept");
         }

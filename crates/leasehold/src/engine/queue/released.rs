@@ -27,7 +27,7 @@ impl Queue {
         let mut state = self.lock();
         let began = state.since;
         if let ReleaseReply::Freed { others, turns } = answer
-            && others > 0
+            && others + u64::from(turns) > 0
         {
             // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
             // none.
@@ -45,11 +45,16 @@ impl Queue {
                 ReleaseReply::Kept { .. } => {
                     remote.turns.shared = core.queues.holds_to_tell(&self.id, 1, now).is_some();
                 }
-                ReleaseReply::Freed { others: 0, .. } => remote.turns = Turns::new(),
-                ReleaseReply::Freed { turns: 0, .. } if is_permits => {
-                    remote.turns.races(now, began);
+                ReleaseReply::Freed {
+                    others: 0,
+                    turns: 0,
+                } => remote.turns = Turns::new(),
+                ReleaseReply::Freed { others, .. } => {
+                    remote.turns.shared = true;
+                    if is_permits && others > 0 {
+                        remote.turns.races(now, began);
+                    }
                 }
-                ReleaseReply::Freed { .. } => remote.turns.shared = true,
                 ReleaseReply::NotOurs => {}
             }
         }

@@ -11,7 +11,7 @@
 -- ARGV[6] marker     bytes   where ours listen as well
 -- ARGV[7] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
 --
--- Returns {1, others, turns} the permits that were still there are free; so many other clients listen, and so many turns are left to
+-- Returns {1, others, turns} the permits that were still there are free; so many other clients of ours listen, and so many turns are left to
 --                      Redisson's waiters
 --         {0, 0}       none was there
 -- Error   all is as it was, but for the tombstone.
@@ -31,4 +31,4 @@ if not refused then
   -- As Redisson: of one permit how many are free now, of several how many were given back.
   _, refused = give_back(first, ends, count, there, ARGV[3], count > 1 and there or nil, before_number(turns, others > ours))
 end
-return refused or { 1, others, turns }
+return refused or { 1, ours, turns }

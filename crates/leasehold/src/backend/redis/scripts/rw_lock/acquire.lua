@@ -81,6 +81,10 @@ if not is_new then
     if own or given then
       return own and { 1, own.left } or { 0, given }
     end
+    at, place = find_place(field)
+    if at then
+      call('LREM', KEYS[3], 0, place) -- who holds the name has none
+    end
   end
 end
 local refusal = take(field, ARGV[2], is_free)

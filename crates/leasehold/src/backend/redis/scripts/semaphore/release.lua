@@ -10,7 +10,7 @@
 -- ARGV[5] marker     bytes   where ours listen as well
 -- ARGV[6] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
 --
--- Returns {1, others, turns} its permits are free; so many other clients listen, and so many turns are left to Redisson's waiters
+-- Returns {1, others, turns} its permits are free; so many other clients of ours listen, and so many turns are left to Redisson's waiters
 --         {0, 0}       it has none
 -- Error   all is as it was, but for the tombstone.
 -- Retry   safe: a second copy finds the hold gone. It changes nothing but the tombstone.
@@ -34,4 +34,4 @@ if is_error(done) then
   end
   return done
 end
-return { 1, others, turns }
+return { 1, ours, turns }
