@@ -62,6 +62,7 @@ fn is_shared(path: &Path) -> bool {
         "holders.lua",
         "take.lua",
         "places.lua",
+        "queue.lua",
         "pool.lua",
         "number.lua",
         "tokens.lua",
