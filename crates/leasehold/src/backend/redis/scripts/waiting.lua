@@ -15,11 +15,13 @@ local function count_others(channel, marker, listening, waiting, holds)
   if math.min(all, ours) < 0 or math.max(all, ours) > 1000000 then
     return math.max(waiting, 1), math.max(waiting, 1), 0
   end
-  local owed, others = holds * (all - ours), math.max(ours - listening, 0)
+  local beside = math.max(all - ours, 0)
+  ours = math.max(ours - listening, 0) -- a subscription of its own may be under way
+  local owed = holds * beside
   if owed > 0 then
-    owed = math.floor((owed + call('TIME')[2] % (others + 1)) / (others + 1))
+    owed = math.floor((owed + call('TIME')[2] % (ours + 1)) / (ours + 1))
   end
-  return all - listening, others, math.max(math.min(owed, 64), 0)
+  return beside + ours, ours, math.min(owed, 64)
 end
 
 -- What a release says before its number on Redisson's channel: so many zeros as turns are left to Redisson's waiters, who read a number all
