@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{assert_nothing_left, redisson::Redisson, servers, wait_until_idle};
+use common::{redisson::Redisson, servers, wait_until_idle};
 use futures_util::future::join_all;
 use leasehold::Client;
 use leasehold_testkit::Server;
@@ -53,8 +53,6 @@ struct Case {
 }
 
 /// What each side had.
-#[derive(Debug)]
-#[expect(dead_code, reason = "shown")]
 struct Shares {
     case: Case,
     /// Holds and the longest wait.
@@ -94,7 +92,7 @@ async fn share(case: Case, clients: &[Client], java: &mut [Redisson]) -> Shares 
 }
 
 impl Shares {
-    /// Each side is within a fifth of its share, and none waited for long.
+    /// Each side is within so much of its share.
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn is_fair(&self, slack: f64) -> bool {
         let all = (self.ours.0 + self.theirs.0) as f64;
@@ -140,39 +138,97 @@ async fn start(server: &Server, ours: usize, theirs: usize) -> (Vec<Client>, Vec
     (clients, java)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn table() {
-    let server = servers().remove(0);
-    let (clients, mut java) = start(&server, 3, 3).await;
-    let kinds =
-        std::env::var("KINDS").unwrap_or("mutex,fenced,write,spin,permits,semaphore".into());
-    let mixes = std::env::var("MIXES").unwrap_or("1+1,2+2,3+1,1+3".into());
-    let helds = std::env::var("HELDS").unwrap_or("500".into());
-    let tasks = std::env::var("TASKS").unwrap_or("3".into());
-    for kind in ["mutex", "fenced", "write", "spin", "permits", "semaphore"] {
-        if !kinds.split(',').any(|k| k == kind) {
-            continue;
+/// A case is tried three times: a machine that stalls gives a side less.
+async fn shares(
+    (clients, java): (&[Client], &mut [Redisson]),
+    case: Case,
+    slack: f64,
+) -> Result<(), String> {
+    let mut unfair = Vec::new();
+    while unfair.len() < 3 {
+        let shares = share(case, clients, java).await;
+        println!("{}", shares.line());
+        if shares.is_fair(slack) {
+            return Ok(());
         }
-        for mix in mixes.split(',') {
-            let (ours, theirs) = mix.split_once('+').unwrap();
-            for held in helds.split(',') {
-                for tasks in tasks.split(',') {
+        unfair.push(shares.line());
+    }
+    Err(unfair.join("\n"))
+}
+
+/// A debug build beside other tests. With `LEASEHOLD_FULL` the whole table, each side within a fifth of its share: for a release build on
+/// a quiet machine.
+#[tokio::test]
+async fn each_side_has_its_share_by_the_number_of_processes() {
+    let is_full = std::env::var_os("LEASEHOLD_FULL").is_some();
+    let server = servers().remove(0);
+    let most = if is_full { 3 } else { 2 };
+    let (clients, mut java) = start(&server, most, most).await;
+    let case = Case {
+        kind: "mutex",
+        ours: 2,
+        theirs: 2,
+        tasks: 3,
+        held: Duration::from_micros(500),
+        time: Duration::from_secs(if is_full { 3 } else { 1 }),
+    };
+    let mut wrong = Vec::new();
+    if is_full {
+        for kind in ["mutex", "fenced", "write", "permits", "semaphore"] {
+            for (ours, theirs) in [(1, 1), (2, 2), (3, 1), (1, 3)] {
+                for (held, tasks) in [0, 500, 1000]
+                    .map(|held| [1, 3, 8].map(|tasks| (held, tasks)))
+                    .concat()
+                {
+                    let held = Duration::from_micros(held);
                     let case = Case {
                         kind,
-                        ours: ours.parse().unwrap(),
-                        theirs: theirs.parse().unwrap(),
-                        tasks: tasks.parse().unwrap(),
-                        held: Duration::from_micros(held.parse().unwrap()),
-                        time: Duration::from_secs(2),
+                        ours,
+                        theirs,
+                        tasks,
+                        held,
+                        ..case
                     };
-                    let shares = share(case, &clients, &mut java).await;
-                    println!(
-                        "{} {}",
-                        if shares.is_fair(0.2) { "  " } else { "! " },
-                        shares.line()
-                    );
+                    wrong.extend(shares((&clients, &mut java), case, 0.2).await.err());
                 }
             }
         }
+    } else {
+        for kind in ["mutex", "write", "permits"] {
+            let case = Case { kind, ..case };
+            wrong.extend(shares((&clients, &mut java), case, 0.6).await.err());
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    for client in &clients {
+        wait_until_idle(client).await;
+    }
+}
+
+/// Turns that none takes are left more and more seldom.
+#[tokio::test]
+async fn a_subscriber_that_never_takes_costs_at_most_a_fifth() {
+    let server = servers().remove(0);
+    let (clients, mut none) = start(&server, 2, 0).await;
+    let case = Case {
+        kind: "mutex",
+        ours: 2,
+        theirs: 0,
+        tasks: 2,
+        held: Duration::from_micros(500),
+        time: Duration::from_secs(1),
+    };
+    let mut measured = Vec::new();
+    while measured.len() < 3 {
+        let alone = share(case, &clients, &mut none).await.ours.0;
+        let mut foreign = server.connection();
+        let mut foreign = foreign.as_pubsub();
+        foreign.subscribe("redisson_lock__channel:{mutex}").unwrap();
+        let beside = share(case, &clients, &mut none).await.ours.0;
+        measured.push((alone, beside));
+        if beside * 5 >= alone * 4 {
+            return;
+        }
+    }
+    panic!("holds alone, and beside such a subscriber: {measured:?}");
 }
