@@ -252,8 +252,7 @@ fn enter(
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);
         }
-        let now = core.clock.now();
-        let steps_back = !once && core.queues.left_to_others(id, now).is_some();
+        let steps_back = !once && core.queues.left_to_others(id, &core.clock).is_some();
         match &state.phase {
             Phase::Idle if steps_back => {
                 let wait = state.line_up(

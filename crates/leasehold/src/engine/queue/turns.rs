@@ -9,7 +9,11 @@
 use std::time::Duration;
 
 use super::map::Queues;
-use crate::{backend::WakeUp, clock::Tick, name::LockId};
+use crate::{
+    backend::WakeUp,
+    clock::{Clock, Tick},
+    name::LockId,
+};
 
 /// All clients race for permits. A client that has given some back leaves them to the others for at least, and at most, so long.
 const SHORTEST_RACE: Duration = Duration::from_millis(2);
@@ -147,9 +151,9 @@ impl Queues {
     }
 
     /// For how long others are to try first.
-    pub(super) fn left_to_others(&self, id: &LockId, now: Tick) -> Option<Duration> {
+    pub(super) fn left_to_others(&self, id: &LockId, clock: &Clock) -> Option<Duration> {
         let beside = self.beside.lock();
-        let there = beside.get(id)?;
+        let (there, now) = (beside.get(id)?, clock.now());
         (there.turns > 0 && now < there.until).then(|| there.until.since(now))
     }
 
