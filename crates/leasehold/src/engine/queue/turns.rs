@@ -33,7 +33,7 @@ pub(super) struct Turns {
     /// Others are known to wait for the name, or to hold it.
     pub(super) shared: bool,
     /// The waiters with lower numbers were there when the server gave the name to this process.
-    round: i64,
+    pub(super) round: i64,
     /// Others were told of the last permits that this process gave back.
     races: bool,
     /// Until then permits are left to others.
@@ -72,11 +72,6 @@ impl Turns {
             .map(|end| end.since(now))
     }
 
-    /// The server gave the name to this process, in which waiters with numbers below `round` wait.
-    pub(super) fn begins(&mut self, round: i64) {
-        self.round = round;
-    }
-
     /// Whether the waiter with this number has to wait for the next turn.
     pub(super) fn is_over_for(&self, number: i64) -> bool {
         self.shared && number >= self.round
@@ -84,7 +79,7 @@ impl Turns {
 }
 
 /// The turns of those beside us for one name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Beside {
     /// So many messages come before this process asks,
     turns: u32,
@@ -114,14 +109,7 @@ impl Queues {
         if all.len() >= 32 && all.len().is_power_of_two() {
             all.retain(|_, it| now < it.until.after(KNOWN));
         }
-        let beside = all.entry(id.clone()).or_insert(Beside {
-            turns: 0,
-            until: now,
-            said: Tick::from_nanos(0),
-            unheard: false,
-            missed: 0,
-            none_until: now,
-        });
+        let beside = all.entry(id.clone()).or_default();
         if sent.is_some_and(|sent| beside.said >= sent) {
             return; // the message came before the answer
         }

@@ -143,7 +143,7 @@ impl Locked<'_> {
         hold.core.queues.took(&hold.queue.id, now);
         if let Some(remote) = &mut self.remote {
             remote.held = Some(now); // for all others
-            remote.turns.begins(round);
+            remote.turns.round = round;
         }
         if let Some(lineup) = hold.core.queues.lineup(&hold.queue.id) {
             lineup.changed();
