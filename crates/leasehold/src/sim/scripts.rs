@@ -347,9 +347,12 @@ impl Scripts {
         if here != there && self.comparable(kind, &here) != self.comparable(kind, &there) {
             let mut twin = self.twin.lock();
             twin.is_lost = true;
-            // Whether others listen depends on the own subscription, too. The dead of a fair mutex are told by other times.
-            let is_alone = |text: &str| text.contains("Freed") || text.contains("Kept");
-            if is_alone(&here) && is_alone(&there) || self.knows_of(LockKind::FairMutex) {
+            // Who hears depends on subscriptions that are under way. The dead of a fair mutex are told by other times.
+            let passes_on = |text: &str| {
+                let answers = ["Freed", "Granted", "Kept"];
+                kind == Kind::Release && answers.iter().any(|answer| text.contains(answer))
+            };
+            if passes_on(&here) && passes_on(&there) || self.knows_of(LockKind::FairMutex) {
                 return;
             }
             twin.difference = Some(format!("{kind:?}: {here}, and in memory {there}"));

@@ -22,7 +22,7 @@ const LONGEST_RACE: Duration = Duration::from_millis(5);
 /// A turn that is left to others is over after about so long without a message.
 const STEP_BACK: Duration = Duration::from_millis(3);
 
-/// After turns that none of them took, none is left for up to 2⁴ times as long.
+/// After turns that none of them took, none is left for up to eight times as long.
 const MISSED_MOST: u32 = 4;
 
 /// For so long a name is known to be wanted by others.
@@ -153,7 +153,7 @@ impl Queues {
             beside.turns = 0;
             if beside.unheard {
                 beside.missed = (beside.missed + 1).min(MISSED_MOST);
-                beside.none_until = now.after(STEP_BACK * (1 << beside.missed));
+                beside.none_until = now.after(STEP_BACK * (1 << beside.missed) / 2);
             }
         }
     }
