@@ -20,7 +20,7 @@ const SHORTEST_RACE: Duration = Duration::from_millis(2);
 const LONGEST_RACE: Duration = Duration::from_millis(5);
 
 /// A turn that is left to others is over after about so long without a message.
-const STEP_BACK: Duration = Duration::from_millis(3);
+const STEP_BACK: Duration = Duration::from_millis(5);
 
 /// After turns that none of them took, none is left for up to eight times as long.
 const MISSED_MOST: u32 = 4;
