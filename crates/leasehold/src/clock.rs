@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 /// A point on a client's [`Clock`], in nanoseconds. Points of different clocks do not compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tick(u64);
 
 impl Tick {

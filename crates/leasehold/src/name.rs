@@ -99,6 +99,11 @@ impl Name {
         self.key(OURS, Suffix::Fence)
     }
 
+    /// Where all our clients listen that wait beside Redisson's, and none of those: so that a server's counts tell them apart.
+    pub(crate) fn marker(&self) -> Key<'_> {
+        self.key(OURS, Suffix::Waits)
+    }
+
     /// A key of Redisson's that ends with `suffix`.
     pub(crate) fn suffixed<'a>(&'a self, suffix: &'a str) -> Key<'a> {
         self.key("", Suffix::Redissons(suffix))
@@ -237,6 +242,7 @@ enum Suffix<'a> {
     None,
     Redissons(&'a str),
     Fence,
+    Waits,
     Queue,
     Places,
     Gone(&'a str, LeaseId),
@@ -277,6 +283,7 @@ impl fmt::Display for Key<'_> {
             Suffix::None => Ok(()),
             Suffix::Redissons(suffix) => write!(f, ":{suffix}"),
             Suffix::Fence => f.write_str(":fence"),
+            Suffix::Waits => f.write_str(":waits"),
             Suffix::Queue => f.write_str(":queue"),
             Suffix::Places => f.write_str(":places"),
             Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),

@@ -137,7 +137,7 @@ async fn where_redisson_waits_too_both_sides_get_their_share() {
             guard.release().await.unwrap();
             match java.get_message() {
                 Ok(message) => {
-                    assert_eq!(message.get_payload_bytes(), b"0");
+                    assert_eq!(message.get_payload_bytes(), b"00", "one turn is left to it");
                     freed += 1;
                 }
                 Err(_) => given += 1,
@@ -151,46 +151,6 @@ async fn where_redisson_waits_too_both_sides_get_their_share() {
             }
         }
         assert!(given > 2 && freed > 2, "{given} given, {freed} freed");
-    }
-}
-
-/// Redisson's waiters race for a freed name, and had it for longer: those of ours that waited already are served one after the other
-/// before they race again, also where nothing is passed on in memory.
-#[tokio::test]
-async fn after_a_long_hold_of_redissons_all_that_waited_are_served_in_one_turn() {
-    for flavor in Flavor::available() {
-        let server = Server::start(flavor);
-        let client = Client::connect(&server.url()).await.unwrap();
-        let mut java = server.connection();
-        let mut java = java.as_pubsub();
-        java.subscribe(CHANNEL).unwrap();
-        java.set_read_timeout(Some(Duration::from_millis(500)))
-            .unwrap();
-        assert!(java_locks(&server));
-        let tasks: Vec<_> = (0..4)
-            .map(|_| {
-                let lock = client.mutex("name").handoff(Handoff::off());
-                tokio::spawn(async move {
-                    let guard = lock.lock().await.unwrap();
-                    assert_eq!(guard.release().await.unwrap(), Released::Freed);
-                })
-            })
-            .collect();
-        common::wire::until_queued(&server, 1).await;
-        tokio::time::sleep(Duration::from_millis(200)).await; // that Redisson has it for longer is the test
-        java_unlocks(&server);
-        for task in tasks {
-            task.await.unwrap();
-        }
-        let mut freed = 0;
-        while java.get_message().is_ok() {
-            freed += 1;
-        }
-        assert_eq!(
-            freed, 2,
-            "{flavor}: by Redisson's unlock, and by the last of ours"
-        );
-        wait_until_idle(&client).await;
     }
 }
 

@@ -181,6 +181,9 @@ pub(crate) struct Release {
     pub(crate) tombstone_ms: Option<u64>,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.
     pub(crate) listening: bool,
+    /// How many holds it has had in a row, for which turns are left to Redisson's waiters; zero: none are left. `None`: one, and it
+    /// knows of no such waiter.
+    pub(crate) holds: Option<u32>,
 }
 
 /// How a client goes on that gives back a name its own tasks wait for.
@@ -189,25 +192,16 @@ pub(crate) struct Next {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
-    pub(crate) stays: Stays,
+    /// The name stays with this client, if no other of ours waits and no turn is left to Redisson's waiters.
+    pub(crate) stays: bool,
     /// Take a place in the queue if other clients wait; only for a client that listens.
     pub(crate) place: Option<Place>,
 }
 
-/// When a name that a client gives back stays with it, for the next of its tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stays {
-    Never,
-    /// If no other client waits.
-    Alone,
-    /// If none stands in our queue. Those beside it would race for a free name, and have had it for longer than this client.
-    AmongRacers,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseReply {
-    /// The name is free; `others` clients besides us were told.
-    Freed { others: u64 },
+    /// The name is free; `others` clients besides us were told, and so many turns are left to Redisson's waiters.
+    Freed { others: u64, turns: u32 },
     /// The next client in the queue holds it now, for this long unless it renews it.
     Granted { lease: Duration },
     /// The next lease id holds it; `remaining` of its lease is left (B1).
@@ -338,6 +332,8 @@ pub(crate) enum Renewal {
 pub(crate) enum WakeUp {
     /// It was freed, or messages may have been missed.
     TryAgain,
+    /// A client of ours has freed it, and leaves so many turns to Redisson's waiters.
+    Turns(u32),
     /// This client is the first in the queue, and so watches the holder, whose lease ends in so long.
     Watch(Duration),
     /// The server gave it to one of our lease ids.

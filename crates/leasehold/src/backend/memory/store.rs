@@ -197,7 +197,10 @@ impl Store {
         let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
         let first = is_free || !self.gives_way(id, step.access);
-        if in_turn && self.fits(id, step.access) && first {
+        // A client that waits gives a free lock to the first in the queue. (One that comes may be faster.)
+        let gives = is_free && step.place.is_some() && !rules(id.kind).is_in_turn();
+        let gives = gives && self.is_behind_another(client, id);
+        if in_turn && self.fits(id, step.access) && first && !gives {
             if !is_free {
                 self.forget_gone(id, step.access);
             }
@@ -218,6 +221,10 @@ impl Store {
                 tokens: Tokens::NONE,
             };
             self.queue(client, id, grant, place);
+        }
+        if gives {
+            self.give_to_next(id);
+            return self.acquire(client, step); // it holds, or another does
         }
         if matches!(step.access, Access::Permits(_)) && is_free && !self.permits.contains_key(id) {
             return Acquired::Unset;

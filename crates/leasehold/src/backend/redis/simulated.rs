@@ -306,6 +306,7 @@ impl Looker for KeyLooker {
             access: held.access,
             lease: held.lease.into(),
             next: None,
+            holds: None,
             held: true,
             tombstone_ms: None,
             listening: false,

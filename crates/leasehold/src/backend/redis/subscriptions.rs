@@ -525,7 +525,7 @@ impl SubscriptionLane {
 /// What a message says to those that wait for this lock. `None`: nothing.
 pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
     if !channel.starts_with(OURS) || channel.ends_with(FREE) {
-        return Some(WakeUp::TryAgain);
+        return Some(freed(payload));
     }
     if let Some(grant) = wire(id.kind).grant(payload) {
         return Some(WakeUp::Granted(grant));
@@ -534,6 +534,15 @@ pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<Wake
     match std::str::from_utf8(payload).ok()?.parse().ok()? {
         0 => Some(WakeUp::TryAgain),
         ms => Some(WakeUp::Watch(Duration::from_millis(ms))),
+    }
+}
+
+/// What a release says on Redisson's channel: zeros before its number leave so many turns to Redisson's waiters, a plus none.
+fn freed(payload: &[u8]) -> WakeUp {
+    let zeros = payload.iter().take_while(|digit| **digit == b'0').count();
+    match zeros - usize::from(zeros > 0 && zeros == payload.len()) {
+        0 if payload.first() != Some(&b'+') => WakeUp::TryAgain,
+        turns => WakeUp::Turns(u32::try_from(turns).unwrap_or(0)),
     }
 }
 

@@ -318,15 +318,12 @@ impl Scripts {
         if here != there && self.comparable(kind, &here) != self.comparable(kind, &there) {
             let mut twin = self.twin.lock();
             twin.is_lost = true;
-            // Beside clients that listen and do not stand in the queue, the server's clock says whose turn it is. The dead of a fair
-            // mutex are told by other times.
-            let is_turn = |text: &str| {
-                ["Freed", "Granted", "Kept", "OthersWait", "Written"]
-                    .iter()
-                    .any(|answer| text.contains(answer))
+            // Who hears depends on subscriptions that are under way. The dead of a fair mutex are told by other times.
+            let passes_on = |text: &str| {
+                let answers = ["Freed", "Granted", "Kept"];
+                kind == Kind::Release && answers.iter().any(|answer| text.contains(answer))
             };
-            let by_turns = kind != Kind::Acquire && is_turn(&here) && is_turn(&there);
-            if by_turns || self.knows_of(LockKind::FairMutex) {
+            if passes_on(&here) && passes_on(&there) || self.knows_of(LockKind::FairMutex) {
                 return;
             }
             twin.difference = Some(format!("{kind:?}: {here}, and in memory {there}"));

@@ -57,6 +57,7 @@ impl Debt {
             held: self.held,
             tombstone_ms: self.copies.then(|| env.tombstone_ms()),
             listening,
+            holds: None,
         }
     }
 }

@@ -209,7 +209,7 @@ impl Lineup {
                 }
                 self.queues().iter().for_each(|queue| queue.is_deaf());
             }
-            WakeUp::Granted(_) => {}
+            WakeUp::Granted(_) | WakeUp::Turns(_) => {}
         }
     }
 

@@ -21,11 +21,6 @@ use crate::{
     kind::Access,
 };
 
-/// How long a process that has had its turn holds back at least, for others that it cannot give the name to directly.
-fn step_back() -> Duration {
-    Duration::from_micros(fastrand::u64(1_000..3_000))
-}
-
 /// A lease of more round trips than this does not end on the way.
 const LONG_ENOUGH: u64 = 8;
 
@@ -42,7 +37,7 @@ pub(crate) fn start(core: &Arc<Queues>, queue: &Arc<Queue>, start: Start) {
 pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
     let mut driver = Driver::new(&core, &queue, start);
     // For a release of this process, before the first waiter is asked for.
-    let mut waited = matches!(start, Start::AskNow | Start::GiveWay(_));
+    let mut waited = matches!(start, Start::AskNow);
     loop {
         if queue.lock().first_live_waiter().is_none() {
             return driver.leave().await;
@@ -61,7 +56,6 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
             Step::Look(pause) => driver.wait(Pause::For(pause)).await,
             Step::Turn(left, foreign) => driver.wait(Pause::UntilTold { left, foreign }).await,
             Step::ListenOwn => driver.listen_own().await,
-            Step::GiveWay(way) => driver.give_way(way.max(step_back())).await,
             Step::Recover => {
                 driver.pauses.pause(&core).await;
                 Step::Ask
@@ -98,7 +92,6 @@ enum Step {
     Turn(Option<Duration>, bool),
     /// Hear what clients of Redisson's say to the next waiter.
     ListenOwn,
-    GiveWay(Duration),
     /// The server gave no usable answer: ask again in a moment.
     Recover,
     /// A waiter has the guard.
@@ -121,7 +114,6 @@ impl<'a> Driver<'a> {
                 }
                 // Not queued, because not subscribed yet: do both.
                 Start::Listen | Start::Wait { .. } => Step::Listen,
-                Start::GiveWay(way) => Step::GiveWay(way),
             },
             pauses: Pauses::default(),
             looks: 0,
@@ -279,7 +271,7 @@ impl<'a> Driver<'a> {
         let remote = state.remote();
         remote.answered();
         remote.held = Some(now);
-        remote.turns.is_theirs(now);
+        remote.turns.shared = true;
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
         // It may have been given to us after that answer (B5); or the first waiter wants less, or came later.

@@ -221,7 +221,20 @@ fn enter(
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);
         }
+        let steps_back = !once && core.left_to_others(id, &core.clock).is_some();
         match &state.phase {
+            Phase::Idle if steps_back => {
+                let wait = state.line_up(
+                    &queue,
+                    spec,
+                    once,
+                    false,
+                    core.events.begin_wait(&core.clock),
+                );
+                // It is to be counted among ours.
+                queue.go_on(core, state, Start::Listen);
+                return Ok(Admission::Wait(wait));
+            }
             Phase::Idle => {
                 state.phase = Phase::InFlight(None);
                 drop(state);

@@ -20,7 +20,7 @@ use crate::{
         claim::debt::{Debt, Owes, abandon},
         env::Env,
         hold::{Hold, watchdog::Watchdog},
-        queue::{Life, Phase, Queue, Start},
+        queue::{Life, Phase, Queue, Start, beside::Beside},
     },
     kind::LockKind,
     name::LockId,
@@ -38,6 +38,8 @@ pub(crate) struct Queues {
     shards: Box<[Shard]>,
     hasher: Hashing,
     detached: Mutex<DetachedIds>,
+    /// Of the locks that Redisson's clients wait for, too.
+    pub(super) beside: Mutex<HashMap<LockId, Beside, Hashing>>,
     /// Of the locks whose waiting tasks have a queue each.
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// That one that waits cannot hear.
@@ -116,6 +118,7 @@ impl Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             detached: Mutex::default(),
+            beside: Mutex::default(),
             groups,
             warned_of_deafness: Seldom::default(),
         })
@@ -248,14 +251,17 @@ impl Queues {
     /// The backend heard something about a name, which concerns this queue, if there is one.
     pub(crate) fn heard(self: &Arc<Self>, id: &LockId, queue: Option<Arc<Queue>>, wake_up: WakeUp) {
         match (wake_up, queue) {
-            (WakeUp::TryAgain, Some(queue)) => {
-                queue.look(None);
+            (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
+                self.hear(id, wake_up, self.env.clock.now());
+                if let Some(queue) = queue {
+                    queue.look(None);
+                }
             }
             (WakeUp::Watch(left), Some(queue)) => {
                 queue.look(Some(self.env.clock.now().after(left)));
             }
             (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
-            (WakeUp::TryAgain | WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
+            (WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {

@@ -17,6 +17,7 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
+pub(crate) mod beside;
 pub(crate) mod count;
 pub(crate) mod downgrade;
 pub(crate) mod driver;
@@ -35,7 +36,6 @@ use std::{
     collections::VecDeque,
     ops::Range,
     sync::{Arc, OnceLock, Weak},
-    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -133,8 +133,6 @@ pub(crate) enum Start {
     Recover,
     /// A release has queued us, and given the name to another client until then.
     Wait { until: Tick },
-    /// Others were told that the name is free: let them try first, for so long at least.
-    GiveWay(Duration),
 }
 
 impl Queue {

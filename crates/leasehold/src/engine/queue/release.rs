@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, LostReason, Released,
-    backend::{Failure, Next, Release, ReleaseReply, Stays},
+    backend::{Failure, Next, Release, ReleaseReply},
     callout,
     clock::Tick,
     engine::{
@@ -69,12 +69,18 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let mut state = queue.lock();
     // Under the lock: it may have been downgraded a moment ago.
     let (spec, since) = hold.spec_and_since();
+    let in_a_row = if spec.access == Access::Shared {
+        1
+    } else {
+        state.handoffs + 1
+    };
+    let known = core.holds_to_tell(&queue.id, in_a_row, now);
     let may_pass = spec.handoff.is_on()
         && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
         && now.since(state.since) < spec.handoff.max_time()
         && enough_left(&hold, &spec, now)
-        && !(spec.access.is_exclusive() && state.turn_is_over());
+        && !(state.turn_is_over() && (spec.access.is_exclusive() || known.is_some()));
     if may_pass && state.hand_over(&hold, &spec, since, now) {
         state.handoffs += 1;
         queue.waiter_left(&mut state, true);
@@ -124,6 +130,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     drop(state);
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
+        holds: known.or(next.map(|_| in_a_row)),
         hold,
         next,
         until,
@@ -140,19 +147,13 @@ fn next(
     core: &Arc<Queues>,
     state: &mut Locked<'_, QueueState>,
     spec: &Spec,
-) -> Option<(LeaseId, Stays)> {
+) -> Option<(LeaseId, bool)> {
     if state.life != Life::Open {
         return None; // B6
     }
     let waiter = state.first_live_waiter()?;
     let held_until = state.since;
-    let number = state.first_number()?;
     let remote = state.remote();
-    let stays = if spec.serves(&waiter) {
-        remote.turns.stays(number, held_until, spec.handoff)
-    } else {
-        Stays::Never
-    };
     remote.held = Some(held_until);
     if !waiter.waits.listens() || waiter.waits.is_in_turn() {
         // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
@@ -161,7 +162,7 @@ fn next(
     }
     // A holder's queue has no ticket (B5), so there is none with other terms.
     let ticket = remote.ticket_for(core, waiter.terms())?;
-    Some((ticket.lease(), stays))
+    Some((ticket.lease(), spec.serves(&waiter) && spec.handoff.is_on()))
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -174,8 +175,10 @@ struct Forgotten;
 pub(crate) struct Releasing {
     queue: Arc<Queue>,
     hold: Arc<Hold>,
-    /// The ticket under which this process goes on, and when the name stays with it.
-    next: Option<(LeaseId, Stays)>,
+    /// The ticket under which this process goes on, and whether the name may stay with it.
+    next: Option<(LeaseId, bool)>,
+    /// As in [`Release`].
+    holds: Option<u32>,
     /// Until when the lease would have been believed.
     until: Tick,
     began: Tick,
@@ -338,6 +341,7 @@ impl Releasing {
             held: true,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
             listening,
+            holds: self.holds,
         }
     }
 
@@ -379,7 +383,7 @@ impl Releasing {
                 || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
             );
         }
-        queue.released(&self.hold, self.next, answered, self.silent);
+        queue.released(&self.hold, (self.next, self.holds), answered, self.silent);
         if is_lost {
             return Err(self.hold.lost_error(reason));
         }

@@ -1,12 +1,12 @@
 //! How a queue goes on after a release.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
-    backend::{ReleaseReply, Stays},
+    backend::ReleaseReply,
     engine::{
         hold::Hold,
-        local::locked::Locked,
+        local::{locked::Locked, turns::Turns},
         queue::{Phase, Queue, QueueState, Start, map::Queues, release::ReleaseAnswer},
     },
     kind::Access,
@@ -18,7 +18,7 @@ impl Queue {
     pub(crate) fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
-        next: Option<(LeaseId, Stays)>,
+        (next, holds): (Option<(LeaseId, bool)>, Option<u32>),
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
@@ -28,25 +28,40 @@ impl Queue {
             sent,
             queued,
         } = *answered;
-        let among_racers = next.is_some_and(|(_, stays)| stays == Stays::AmongRacers);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
+        let now = core.clock.now();
         let mut state = self.lock();
         let began = state.since;
+        if let ReleaseReply::Freed { others, turns } = answer
+            && others + u64::from(turns) > 0
+        {
+            // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
+            // none.
+            let asked = holds.is_some_and(|holds| holds > 0) && !is_permits;
+            let turns = turns.max(u32::from(asked));
+            core.leave_turns(&self.id, turns, now, Some(sent));
+        }
         if let Some(remote) = &mut state.remote {
             remote.answered();
             match answer {
                 ReleaseReply::Granted { .. } => {
-                    remote.held = Some(core.clock.now());
-                    remote.turns.is_theirs(core.clock.now());
+                    remote.held = Some(now);
+                    remote.turns.shared = true;
                 }
-                ReleaseReply::Kept { .. } if among_racers => {}
-                ReleaseReply::Kept { .. } | ReleaseReply::Freed { others: 0 } => {
-                    remote.turns.is_not_shared();
+                ReleaseReply::Kept { .. } => {
+                    remote.turns.shared = core.holds_to_tell(&self.id, 1, now).is_some();
                 }
-                ReleaseReply::Freed { .. } if is_permits => {
-                    remote.turns.races(core.clock.now(), began);
+                ReleaseReply::Freed {
+                    others: 0,
+                    turns: 0,
+                } => remote.turns = Turns::new(),
+                ReleaseReply::Freed { others, .. } => {
+                    remote.turns.shared = true;
+                    if is_permits && others > 0 {
+                        remote.turns.races(now, began);
+                    }
                 }
-                _ => {}
+                ReleaseReply::NotOurs => {}
             }
         }
         if let Some((lease, _)) = next
@@ -68,7 +83,7 @@ impl Queue {
                     }
                 }
                 // Not queued, and not kept: the server does not have it, unless by an earlier copy.
-                ReleaseReply::Freed { others: 0 } | ReleaseReply::NotOurs if !silent => {
+                ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
                     ticket.refused();
                 }
                 _ if !queued && !silent => ticket.refused(),
@@ -82,19 +97,12 @@ impl Queue {
             ReleaseReply::Granted { lease } => Start::Wait {
                 until: sent.after(lease),
             },
-            ReleaseReply::Freed { others } if others > 0 && hold.spec().access.is_exclusive() => {
-                let (now, next) = (core.clock.now(), state.first_number());
-                let ours = (state.handoffs + 1, now.since(sent));
-                let way = state.remote().turns.gives_way(now, next, ours);
-                way.map_or(Start::Ask, Start::GiveWay)
-            }
-            ReleaseReply::Freed { others } if others > 0 && is_permits => Start::Ask, // after a while: `Turns::left`
-            ReleaseReply::Freed { others } if others > 0 => Start::GiveWay(Duration::ZERO),
             // Others that do not listen either cannot be seen.
-            ReleaseReply::Freed { .. }
+            ReleaseReply::Freed { turns, .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
             {
-                Start::GiveWay(Duration::ZERO)
+                core.leave_turns(&self.id, turns.max(1), now, None);
+                Start::Ask
             }
             _ => Start::Ask,
         };

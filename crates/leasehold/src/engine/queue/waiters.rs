@@ -132,9 +132,10 @@ impl Locked<'_, QueueState> {
         self.since = core.clock.now();
         let now = self.since;
         let round = self.numbers.end;
+        core.took(hold.id(), now);
         if let Some(remote) = &mut self.remote {
             remote.held = Some(now); // for all others
-            remote.turns.begins(now, round);
+            remote.turns.round = round;
         }
         if let Some(lineup) = core.lineup(hold.id()) {
             lineup.is_held_by(hold);

@@ -154,6 +154,7 @@ impl Store {
             held: true,
             tombstone_ms: None,
             listening: false,
+            holds: None,
         };
         self.release(&held.client, &release);
     }

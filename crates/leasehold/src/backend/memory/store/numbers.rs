@@ -118,7 +118,7 @@ impl Store {
         }
         let others = self.subscribers(id).len();
         let others = others.saturating_sub(usize::from(step.listening)) as u64;
-        ReleaseReply::Freed { others }
+        ReleaseReply::Freed { others, turns: 0 }
     }
 
     /// An acquisition says how many there are from now on.

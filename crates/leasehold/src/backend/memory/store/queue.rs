@@ -44,6 +44,12 @@ impl Store {
         first.any(|queued| self.hears(id, &queued.client)) // one that hears nothing is gone
     }
 
+    /// Whether another client that hears it is the first in the queue.
+    pub(super) fn is_behind_another(&self, client: &Arc<str>, id: &LockId) -> bool {
+        let places = self.queues.get(id).and_then(|all| all.places.front());
+        places.is_some_and(|first| first.client != *client && self.hears(id, &first.client))
+    }
+
     pub(super) fn held_by_others(&self, id: &LockId) -> Acquired {
         let ends = rules(id.kind).ends(self.held_by(id));
         Acquired::Held {

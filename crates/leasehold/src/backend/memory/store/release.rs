@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Store, rules};
 use crate::{
-    backend::{Downgrade, Grant, Release, ReleaseReply, Stays, fenced::Tokens},
+    backend::{Downgrade, Grant, Release, ReleaseReply, fenced::Tokens},
     kind::Access,
 };
 
@@ -48,7 +48,8 @@ impl Store {
             .saturating_sub(usize::from(step.listening));
         if let Some(next) = next
             && self.waiting(id) == 0
-            && (next.stays == Stays::AmongRacers || next.stays == Stays::Alone && others == 0)
+            && next.stays
+            && others == 0
             && self.fits(id, next.access)
         {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));
@@ -99,11 +100,15 @@ impl Store {
             return ReleaseReply::Granted { lease };
         }
         if !is_free || in_turn {
-            return ReleaseReply::Freed { others: 0 };
+            return ReleaseReply::Freed {
+                others: 0,
+                turns: 0,
+            };
         }
         self.tell_all(id);
         ReleaseReply::Freed {
             others: others as u64,
+            turns: 0,
         }
     }
 

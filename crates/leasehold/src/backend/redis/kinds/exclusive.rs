@@ -29,7 +29,9 @@ macro_rules! exclusive {
         ExclusiveWire {
             kind: LockKind::$kind,
             acquire: script_with!(
-                $($holder),+; ("refuse", "exclusive/places", $others, "exclusive/contended");
+                $($holder),+; (
+                    "refuse", "waiting", "exclusive/places", $others, "exclusive/hand_over", "exclusive/contended"
+                );
                 "exclusive/acquire"
             ),
             release: script_with!(
@@ -203,21 +205,29 @@ impl Wire for ExclusiveWire {
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let mut call = self
-            .call(&self.release, &step.id, 10)
+            .call(&self.release, &step.id, 11)
             .text(OwnerField::of(caller, step.lease))
             .text(Channel(&step.id));
-        let next = step.next;
-        if next.is_some() || step.tombstone_ms.is_some() || step.listening || self.has_tokens() {
+        let (next, holds) = (step.next, step.holds);
+        if next.is_some()
+            || holds.is_some()
+            || step.tombstone_ms.is_some()
+            || step.listening
+            || self.has_tokens()
+        {
             call = call
                 .arg(step.tombstone_ms.unwrap_or(0))
                 .arg(u8::from(step.listening))
                 .arg(caller.token_ms);
         }
+        if next.is_some() || holds.is_some() {
+            call = call.arg(holds.unwrap_or(1));
+        }
         if let Some(next) = next {
             call = call
                 .text(OwnerField::of(caller, next.lease))
                 .arg(next.lease_ms)
-                .arg(next.stays as u8)
+                .arg(u8::from(next.stays))
                 .arg(next.place.map_or(0, |place| place.ask))
                 .arg(next.place.map_or(0, |place| place.keep_ms));
         }

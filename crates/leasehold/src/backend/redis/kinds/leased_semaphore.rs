@@ -164,13 +164,15 @@ impl Wire for LeasedSemaphoreWire {
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let id = &step.id;
-        let call = call(&RELEASE, &id.name, 3, 5)
+        let call = call(&RELEASE, &id.name, 3, 7)
             .text(id.gone_key(&caller.client, step.lease))
             .arg(&PermitId::first(&caller.client, step.lease).0)
             .arg(count(step.access))
             .text(channel(&id.name))
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
+            .text(id.name.marker())
+            .arg(step.holds.unwrap_or(1))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.

@@ -75,13 +75,17 @@ pub(super) trait Wire: Sync {
     /// The channel on which holders say that the lock may be free: Redisson's, if the kind is one of Redisson's.
     fn channel(&self, name: &Name) -> String;
 
-    /// The channels that a client listens to that waits: that one, and its inbox.
+    /// The channels that a client listens to that waits: that one, its inbox, and where Redisson's clients wait as well one that tells
+    /// ours from those.
     fn channels(&self, id: &LockId, client: &str) -> Vec<String> {
         let inbox = self
             .has_queue()
             .then(|| id.grant_channel(client).to_string());
+        let has_others = !matches!(id.kind, LockKind::PlainMutex | LockKind::Latch);
+        let marker = has_others.then(|| id.name.marker().to_string());
         std::iter::once(self.channel(&id.name))
             .chain(inbox)
+            .chain(marker)
             .collect()
     }
 
@@ -231,15 +235,22 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
 
 /// Reads a script's reply to a release; `next_ms`: the lease of the id under which the client goes on.
 fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
+    let freed = |others: i64, turns: i64| ReleaseReply::Freed {
+        others: u64::try_from(others).unwrap_or(0),
+        turns: u32::try_from(turns).unwrap_or(0),
+    };
+    if let Value::Array(values) = reply
+        && let [Value::Int(1), others, turns] = values.as_slice()
+    {
+        return Some(freed(int(others)?, int(turns)?));
+    }
     let reply = match reply {
         Value::Int(-1) => (0, 0),
         Value::Int(others) => (1, *others),
         _ => pair(reply)?,
     };
     match reply {
-        (1, others) => Some(ReleaseReply::Freed {
-            others: u64::try_from(others).unwrap_or(0),
-        }),
+        (1, others) => Some(freed(others, 0)),
         (2, ttl) => millis(ttl).map(|lease| ReleaseReply::Granted { lease }),
         (3, left) => next_ms.map(|next_ms| ReleaseReply::Kept {
             remaining: left_of(left, next_ms),

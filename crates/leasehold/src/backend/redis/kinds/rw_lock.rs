@@ -171,7 +171,7 @@ impl Wire for RwLockWire {
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let (id, next) = (&step.id, step.next);
         let place = next.and_then(|next| next.place);
-        let call = Call::new(&RELEASE, 4, 10, size_hint(&id.name, 6))
+        let call = Call::new(&RELEASE, 4, 11, size_hint(&id.name, 6))
             .arg(id.name.wire())
             .text(timeouts(&id.name))
             .text(id.queue_key())
@@ -185,14 +185,18 @@ impl Wire for RwLockWire {
                 next.map(|next| Field::of(caller, next.access, next.lease)),
             ))
             .arg(next.map_or(0, |next| next.lease_ms))
-            .arg(next.map_or(0, |next| next.stays as u8))
+            .arg(u8::from(next.is_some_and(|next| next.stays)))
             .arg(place.map_or(0, |place| place.ask))
             .arg(place.map_or(0, |place| place.keep_ms))
+            .text(OrEmpty(step.holds))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         caller.call(call, move |reply| match reply {
             Value::Int(0) => Some(ReleaseReply::NotOurs),
-            Value::Int(1) => Some(ReleaseReply::Freed { others: 0 }),
+            Value::Int(1) => Some(ReleaseReply::Freed {
+                others: 0,
+                turns: 0,
+            }),
             reply => released(reply, next.map(|next| next.lease_ms)),
         })
     }

@@ -74,12 +74,14 @@ impl Wire for SemaphoreWire {
     }
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
-        let call = call((&RELEASE, 5), caller, &step.id, step.lease)
+        let call = call((&RELEASE, 7), caller, &step.id, step.lease)
             .arg(count(step.access))
             .text(channel(&step.id.name))
             .arg(millis(ANSWERS_KEPT))
             .arg(u8::from(step.held))
             .arg(u8::from(step.listening))
+            .text(step.id.name.marker())
+            .arg(step.holds.unwrap_or(1))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.

@@ -1,34 +1,33 @@
 -- waiting.lua: which clients wait beside the calling one, and which hear; written in front of the scripts that pass a lock on.
 local call, pcall = redis.call, redis.pcall
 
--- How many clients besides the calling one wait for the name, of which `waiting` stand in the queue. Where PUBSUB is not
--- permitted, one might. Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32, 57 to 64 …): then those
--- in the queue.
-local function count_others(channel, listening, waiting)
-  local heard = pcall('PUBSUB', 'NUMSUB', channel)
+-- How many clients besides the calling one wait for the name; how many of these are ours; and how many turns are left to the others.
+-- All that wait hear `channel`, and ours hear `marker` as well: Redisson's waiters are the rest. This client has had `holds` in a row,
+-- and each of theirs is to have as many as each of ours. The fraction goes by lot. Where PUBSUB is not permitted, one of each might wait.
+-- Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32, 57 to 64 …): then those in the queue do, of
+-- which there are `waiting`.
+local function count_others(channel, marker, listening, waiting, holds)
+  local heard = pcall('PUBSUB', 'NUMSUB', channel, marker)
   if heard.err then
-    return 1
+    return 2, 1, 0
   end
-  local count = heard[2]
-  if count < 0 or count > 1000000 then
-    return math.max(waiting, 1)
+  local all, ours = heard[2], heard[4]
+  if math.min(all, ours) < 0 or math.max(all, ours) > 1000000 then
+    return math.max(waiting, 1), math.max(waiting, 1), 0
   end
-  return count - listening
+  local beside = math.max(all - ours, 0)
+  ours = math.max(ours - listening, 0) -- a subscription of its own may be under way
+  local owed = holds * beside
+  if owed > 0 then
+    owed = math.floor((owed + call('TIME')[2] % (ours + 1)) / (ours + 1))
+  end
+  return beside + ours, ours, math.min(owed, 64)
 end
 
--- Whether the name goes to one of our queue, in which `waiting` of the `others` that wait stand. Those beside it (Redisson's
--- waiters, or clients of another database) race for a name that is freed: each side gets its share of the turns.
-local function is_queues_turn(others, waiting)
-  if others <= waiting then
-    return true
-  end
-  return waiting > 0 and call('TIME')[2] % others < waiting
-end
-
--- Whether the name stays with the client that gives it back, for the next of its tasks (`wish`, 1: if no other client waits; 2: if none
--- stands in the queue, since those beside it have had the name for longer).
-local function stays(wish, others, waiting)
-  return waiting == 0 and (wish == '2' or wish == '1' and others <= 0)
+-- What a release says before its number on Redisson's channel: so many zeros as turns are left to Redisson's waiters, who read a number all
+-- the same; else, if some of them wait, a plus: this was no turn of theirs.
+local function before_number(turns, beside)
+  return turns > 0 and string.rep('0', turns) or beside and '+' or ''
 end
 
 -- Whether a client hears this channel; nil: the server does not tell (PUBSUB is not permitted). Then no name is given away by a message:

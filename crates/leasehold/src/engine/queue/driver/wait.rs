@@ -90,30 +90,31 @@ impl Driver<'_> {
         }
     }
 
-    /// For how long others are to try first for the permits that this process has given back.
+    /// For how long others are to try first.
     pub(crate) fn left_to_others(&self) -> Option<Duration> {
         let mut state = self.queue.lock();
         let first = state.first_live_waiter()?;
-        let races = matches!(first.access, Access::Permits(_)) && !state.first_asks_once();
-        let turns = state.remote.as_ref().filter(|_| races)?;
-        turns.turns.left(self.core.clock.now())
+        if state.first_asks_once() || state.remote().granted {
+            return None;
+        }
+        let now = self.core.clock.now();
+        let races = matches!(first.access, Access::Permits(_));
+        let race = state.remote().turns.left(now).filter(|_| races);
+        race.max(self.core.left_to_others(&self.queue.id, &self.core.clock))
     }
 
-    /// Lets others try first for so long, unless one of them gives the name to this process meanwhile.
+    /// Lets others try first for so long, unless it is woken.
     pub(crate) async fn give_way(&mut self, way: Duration) -> Step {
-        let mut over = pin!(self.core.sleep(way));
-        loop {
-            let mut wake = pin!(self.queue.driver_wake().notified());
-            wake.as_mut().enable();
-            if self.queue.lock().remote().granted {
-                return Step::Ask;
-            }
+        let mut wake = pin!(self.queue.driver_wake().notified());
+        wake.as_mut().enable();
+        if self.left_to_others().is_some() {
             tokio::select! {
                 biased;
-                () = &mut over => return Step::Ask,
-                () = wake => {} // freed once more, which is not for this process yet
+                () = wake => {}
+                () = self.core.sleep(way) => {}
             }
         }
+        Step::Ask
     }
 
     /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it looks.

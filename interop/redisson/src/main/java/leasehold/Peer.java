@@ -27,7 +27,7 @@ import org.redisson.config.Config;
  * locked NAME            whether any holder has it        true | false
  * count NAME FILE THREADS TIMES                           counted
  *     each thread adds one to the number in the file, so many times, under the lock
- * contend NAME THREADS HELD_MS MS                         HOLDS LONGEST_WAIT_US, see {@link Contend}
+ * contend KIND NAME THREADS HELD_US MS                    HOLDS LONGEST_WAIT_US, see {@link Contend}
  * permits NAME ...       see {@link Permits}
  * fenced NAME ...        see {@link Fenced}
  * semaphore NAME ...     see {@link Semaphores}
@@ -67,6 +67,9 @@ public final class Peer {
   }
 
   private static String obey(RedissonClient redisson, String[] words) throws Exception {
+    if (words[0].equals("contend")) {
+      return Contend.run(redisson, words);
+    }
     if (words[0].equals("permits")) {
       return Permits.obey(redisson, words);
     }
@@ -124,12 +127,6 @@ public final class Peer {
             Path.of(words[2]),
             Integer.parseInt(words[3]),
             Integer.parseInt(words[4]));
-      case "contend":
-        return Contend.run(
-            lock,
-            Integer.parseInt(words[2]),
-            Long.parseLong(words[3]),
-            Long.parseLong(words[4]));
       default:
         return "failed: there is no order " + words[0];
     }

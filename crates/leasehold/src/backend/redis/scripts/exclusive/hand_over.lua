@@ -5,6 +5,15 @@
 -- KEYS[2] queue  list   "<owner> <lease_ms> <ask>" of the waiting clients, next first
 local grants = ours .. 'grant:'
 
+-- Where our clients are counted that wait beside Redisson's: those of a mutex and of a fenced one hear the same. A plain mutex has none
+-- beside it.
+local function marker(channel)
+  if kind == 'plain_mutex' then
+    return channel
+  end
+  return (reserve and string.sub(ours, 1, -#'fenced:' - 1) or ours) .. 'waits'
+end
+
 -- Gives the free name to the first in the queue that hears it: publishes to its client the place with which it was queued, and so the
 -- ask that it answers (B3), with `tokens` behind it. Returns the length of its lease, and its owner; nil: there is none.
 local function give_to_next(tokens)
@@ -27,11 +36,12 @@ local function give_to_next(tokens)
   return nil
 end
 
--- Passes the free name on: to the first in the queue, in which `waiting` of `others` stand; or all that listen are told. Returns as
--- `give_to_next`. `before`: how long the lease of the one that leaves would have lasted.
-local function pass_on(channel, others, waiting, before, token_ms)
+-- Passes the free name on: to the first in the queue, in which `waiting` stand; or, where Redisson's waiters have `turns`, all that listen
+-- are told. Of `others` that wait so many are `ours`. Returns as `give_to_next`. `before`: how long the lease of the one that leaves would
+-- have lasted.
+local function pass_on(channel, others, ours, turns, waiting, before, token_ms)
   local left, owner
-  if waiting > 0 and is_queues_turn(others, waiting) then
+  if waiting > 0 and turns == 0 then
     local first, count
     if reserve then
       first, count = reserve(token_ms)
@@ -45,8 +55,8 @@ local function pass_on(channel, others, waiting, before, token_ms)
     tell_first(KEYS[2], grants, left)
   end
   -- Redisson's waiters sleep by the end of the lease before: if this one is over sooner, they look.
-  if not left or others > waiting and (before == -1 or left < before) then
-    pcall('PUBLISH', channel, '0')
+  if not left or others > ours and (before == -1 or left < before) then
+    pcall('PUBLISH', channel, before_number(turns, others > ours) .. '0')
   end
   return left, owner
 end

@@ -9,14 +9,15 @@
 -- ARGV[3] gone_ms    integer leave a tombstone for so long; 0: leave none
 -- ARGV[4] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[5] token_ms   integer how long the token outlives its last use; 0: for ever; of a fenced mutex only
--- ARGV[6] next       bytes   owner under which this client goes on; empty: it does not
--- ARGV[7] next_ms    integer the lease of `next`
--- ARGV[8] stays      integer the name goes to `next` at once, 1: if no other client waits; 2: if none stands in the queue
--- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
--- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
+-- ARGV[6] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
+-- ARGV[7] next       bytes   owner under which this client goes on
+-- ARGV[8] next_ms    integer the lease of `next`
+-- ARGV[9] stays      integer 1: the name goes to `next` at once if no client of ours waits, and no turn is left
+-- ARGV[10] ask       integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
+-- ARGV[11] keep_ms   integer how long the queue outlives its last visitor
 --
 -- Returns others       the name is free; so many other clients were told, at least 0
---         {1, others}  the same
+--         {1, others, turns} the same; so many turns are left to Redisson's waiters
 --         {2, ms}      given to the next client in the queue, for ms from now; one of a fenced mutex is told its tokens
 --         {3, left_ms} `next` holds it, for left_ms from now: it stays with this client, or an earlier copy found so; of a fenced mutex
 --                      {3, left_ms, first, count}, with its tokens

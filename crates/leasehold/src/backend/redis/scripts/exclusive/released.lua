@@ -1,6 +1,6 @@
 -- exclusive/released.lua: the long way of release.lua, where clients wait or this client goes on. Written behind hand_over.lua, as a function
 -- in front of release.lua.
-local owner, channel, next_owner = ARGV[1], ARGV[2], ARGV[6] or ''
+local owner, channel, next_owner = ARGV[1], ARGV[2], ARGV[7] or ''
 if (ARGV[3] or '0') ~= '0' then
   pcall('SET', ours .. 'gone:' .. owner, '1', 'PX', ARGV[3])
 end
@@ -29,16 +29,16 @@ end
 
 -- B4: a late copy of this release must not revive a `next` that was given up meanwhile.
 local goes_on = next_owner ~= '' and not is_given_up(next_owner)
-local others = count_others(channel, ARGV[4] or 0, waiting)
-if goes_on and stays(ARGV[8], others, waiting) then
-  local answer = kept(tonumber(ARGV[7]))
-  if not answer.err and not take(next_owner, ARGV[7]) then
+local others, of_ours, turns = count_others(channel, marker(channel), ARGV[4] or 0, waiting, ARGV[6] or 1)
+if goes_on and ARGV[9] == '1' and waiting + of_ours + turns == 0 then
+  local answer = kept(tonumber(ARGV[8]))
+  if not answer.err and not take(next_owner, ARGV[8]) then
     return answer
   end
 end
-local left, granted = pass_on(channel, others, waiting, before, ARGV[5])
+local left, granted = pass_on(channel, others, of_ours, turns, waiting, before, ARGV[5])
 -- A `next` that has asked by itself meanwhile stands in the queue already, with a later ask, or was just given the name.
-if goes_on and granted ~= next_owner and ARGV[9] ~= '0' and (left or others > 0) then
-  line_up(next_owner, ARGV[7], ARGV[9], ARGV[10])
+if goes_on and granted ~= next_owner and ARGV[10] ~= '0' and (left or others > 0) then
+  line_up(next_owner, ARGV[8], ARGV[10], ARGV[11])
 end
-return left and { 2, left } or { 1, others }
+return left and { 2, left } or { 1, others, turns }

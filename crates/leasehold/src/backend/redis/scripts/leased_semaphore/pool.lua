@@ -92,13 +92,13 @@ local function reclaim(channel)
   return free
 end
 
--- Gives back so many permits of a hold that are there, and says `message` (by default how many are free then). How many are
--- free; nil and an error if that is refused: then all is as it was.
-local function give_back(first, ends, count, there, channel, message)
+-- Gives back so many permits of a hold that are there, and says `message` (by default how many are free then), behind
+-- `before`. How many are free; nil and an error if that is refused: then all is as it was.
+local function give_back(first, ends, count, there, channel, message, before)
   begin_to_write(KEYS[2])
   local free = call('INCRBY', KEYS[1], there)
   -- Before what cannot be taken back. Redisson cannot read a negative number, and there is nothing to be had at 0.
-  local done = free > 0 and tell(channel, message or free)
+  local done = free > 0 and tell(channel, message or free, before)
   for i = 0, count - 1 do
     if ends[i] and not is_error(done) then
       done = pcall('ZREM', KEYS[2], permit(first, i))

@@ -8,8 +8,8 @@ local function is_error(reply)
   return type(reply) == 'table' and reply.err ~= nil
 end
 
-local function tell(channel, number)
-  return pcall('PUBLISH', channel, string.format('%d', number))
+local function tell(channel, number, before)
+  return pcall('PUBLISH', channel, (before or '') .. string.format('%d', number))
 end
 
 -- The number, 0 if there is none; nil and an error if the name is not of this kind.

@@ -49,7 +49,10 @@ if not is_new then
   end
   -- One that asks for no place is not kept from the name by a queue that cannot be read.
   local at, place = find_place(field, ARGV[3] == '0' and pcall or call)
-  if fits then
+  -- A client that waits gives a free name to the first in the queue. (One that comes may be faster.)
+  local first = is_free and ARGV[3] ~= '0' and client_in(call('LINDEX', KEYS[3], 0) or '')
+  local gives = first and first ~= client_in(field) and hears(ARGV[5] .. first)
+  if fits and not gives then
     -- The place first: the queue may be of another type, or a command refused. An ask without a place may come behind one with it, and
     -- who holds the name has none (B4): its place would keep others out.
     if at then
@@ -71,7 +74,17 @@ if not is_new then
         end
       end
     end
-    return { 0, left }
+    if not gives then
+      return { 0, left }
+    end
+    local given, own = give_to_next(ARGV[5]), hold_of(field)
+    if own or given then
+      return own and { 1, own.left } or { 0, given }
+    end
+    at, place = find_place(field)
+    if at then
+      call('LREM', KEYS[3], 0, place) -- who holds the name has none
+    end
   end
 end
 local refusal = take(field, ARGV[2], is_free)

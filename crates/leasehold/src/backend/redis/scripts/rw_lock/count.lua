@@ -31,9 +31,6 @@ end
 if not may_join(ARGV[4], ARGV[3]) then
   return 2
 end
--- A client that listens and has no place is Redisson's, and may want to write.
-local waiting = 0
-for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
-  waiting = waiting + (client_in(place) == client_in(ARGV[1]) and 0 or 1)
-end
-return count_others(ARGV[3], ARGV[5], waiting) > waiting and 2 or 1
+-- One of Redisson's may want to write.
+local others, ours = count_others(ARGV[3], marker(), ARGV[5], 0, 0)
+return others > ours and 2 or 1

@@ -26,12 +26,12 @@ if #fields == 0 then
 end
 leaving, dead = all.live, all.dead
 local waiting = call('LLEN', KEYS[3])
-local others = count_others(ARGV[1], 0, waiting)
-if waiting > 0 and is_queues_turn(others, waiting) then
-  local granted, served = give_to_next(ARGV[2])
+local others, ours = count_others(ARGV[1], marker(), 0, waiting, 0)
+if waiting > 0 then
+  local granted = give_to_next(ARGV[2])
   if granted then
-    tell_of_less(ARGV[1], granted, served, others, all.left)
+    tell_of_less(ARGV[1], granted, others > ours, all.left)
     return fields
   end
 end
-return free(ARGV[1], all.mode ~= 'read') or fields
+return free(ARGV[1], all.mode ~= 'read', 0, others > ours) or fields

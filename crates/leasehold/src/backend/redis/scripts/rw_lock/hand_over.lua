@@ -52,12 +52,12 @@ end
 
 -- Gives the name to the first in the queue that hears it, and if that is a reader, to the readers behind it that may join it: publishes
 -- to each client the place with which it was queued, and so the ask that it answers (B3). Returns the length of the first one's lease, or
--- nil if there is none; and how many were served. Where the server does not tell who hears, all in the queue are told to look.
+-- nil if there is none. Where the server does not tell who hears, all in the queue are told to look.
 --
 -- The commands that may be refused come before a client is told, for a message cannot be taken back. An error comes before
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants)
-  local given, reads, served, shortest = nil, stay, 0, math.huge
+  local given, reads, shortest = nil, stay, math.huge
   local place = call('LINDEX', KEYS[3], 0)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
@@ -89,7 +89,7 @@ local function give_to_next(grants)
         put_back(place, lease_ms) -- the caller may tell none: those that wait keep their places
         break
       elseif told > 0 then
-        served, given = served + 1, given or tonumber(lease_ms)
+        given = given or tonumber(lease_ms)
         shortest = math.min(shortest, tonumber(lease_ms))
         if is_writer(field) then
           break
@@ -102,28 +102,28 @@ local function give_to_next(grants)
   if given then
     tell_first(KEYS[3], grants, shortest)
   end
-  return given, served
+  return given
 end
 
 -- '1' wakes all of Redisson's threads that wait in a process. It passes one by that has just asked and is about to wait, which then
 -- sleeps until the end of a lease that is no more; '0' wakes one, also such a one.
-local function wake_late_comers(channel)
-  pcall('PUBLISH', channel, '0')
+local function wake_late_comers(channel, before)
+  pcall('PUBLISH', channel, (before or '') .. '0')
 end
 
 -- Redisson's waiters sleep by the end of a hold of which `before` was left. One of them is told if the name was given to others for less.
-local function tell_of_less(channel, given, served, others, before)
-  if (before == -1 or given < before) and others > served + call('LLEN', KEYS[3]) then
+local function tell_of_less(channel, given, beside, before)
+  if (before == -1 or given < before) and beside then
     wake_late_comers(channel)
   end
 end
 
 -- Frees the name for all who listen. Returns an error if that is refused and those who leave hold it still. (If they do
 -- not, no error may hide that it is free.)
-local function free(channel, writes)
-  local done = pcall('PUBLISH', channel, writes and '1' or '0')
+local function free(channel, writes, turns, beside)
+  local done = pcall('PUBLISH', channel, before_number(turns, beside) .. (writes and '1' or '0'))
   if writes then
-    wake_late_comers(channel)
+    wake_late_comers(channel, '+')
   end
   if not taken_out then
     if type(done) ~= 'number' then

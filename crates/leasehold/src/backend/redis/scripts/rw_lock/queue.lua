@@ -7,6 +7,11 @@
 -- The rule: a reader joins readers unless a writer stands in the queue before it. A writer whose client hears nothing is gone, and the
 -- place of a lease id that holds is worth nothing (B4): these two keep none out. Who asks anew stands behind all.
 
+-- Where our clients are counted that wait beside Redisson's.
+local function marker()
+  return string.sub(KEYS[3], 1, -#'rw:queue' - 1) .. 'waits'
+end
+
 -- The place of `field`: its index and its text.
 local function find_place(field, read)
   for i, place in ipairs((read or call)('LRANGE', KEYS[3], 0, -1)) do

@@ -11,12 +11,15 @@
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[6] next       bytes   field under which this client goes on; empty: it does not
 -- ARGV[7] next_ms    integer the lease of `next`
--- ARGV[8] stays      integer the name goes to `next` at once, 1: if no other client waits; 2: if none stands in the queue
+-- ARGV[8] stays      integer 1: the name goes to `next` at once if no client of ours waits, and no turn is left
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
+-- ARGV[11] holds     integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters; empty: one, and
+--                      it knows of none of them
 --
 -- Returns 1            the owner has left: others hold the name still, or it is free, and no other client was told
---         {1, others}  the owner has left. The name is free, and so many other clients were told
+--         {1, others, turns} the owner has left. The name is free, so many other clients were told, and so many turns are left to
+--                      Redisson's waiters
 --         {2, ms}      given to the next in the queue, to the first of them for ms from now
 --         {3, left_ms} `next` holds it, for left_ms from now: it stays with this client, or only readers waited and it reads with them,
 --                      or it did before, or an earlier copy found so
@@ -82,7 +85,7 @@ else
   end
 end
 
-if waiting == 0 and next_field == '' and not stay then
+if waiting == 0 and next_field == '' and not stay and ARGV[11] == '' then
   -- No client of ours waits anywhere: Redisson's unlock.
   local others = call('PUBLISH', ARGV[2], writes and '1' or '0') - ARGV[5]
   if writes and others > 0 then
@@ -97,21 +100,20 @@ end
 local goes_on = next_field ~= '' and not there and not is_given_up(next_field)
 local next_reads = not is_writer(next_field)
 local next_waits = goes_on and waiting > 0 and find_place(next_field) ~= nil
-local others = count_others(ARGV[2], ARGV[5], waiting)
-if goes_on and (next_reads or not stay) and stays(ARGV[8], others, waiting) then
+local others, ours, turns = count_others(ARGV[2], marker(), ARGV[5], waiting, tonumber(ARGV[11]) or 1)
+if goes_on and (next_reads or not stay) and ARGV[8] == '1' and waiting + ours + turns == 0 then
   take_out()
   if not take(next_field, ARGV[7], not stay) then
     return { 3, tonumber(ARGV[7]) }
   end
 end
 
-local granted, served
-if stay or is_queues_turn(others, waiting) then
-  -- All clients that wait are in our queue. (If not, Redisson waits too, and all race for the name, if it is free.)
-  granted, served = give_to_next(ARGV[3])
+local granted
+if stay or turns == 0 then
+  granted = give_to_next(ARGV[3])
 end
 if granted and not stay then
-  tell_of_less(ARGV[2], granted, served, others, held.left)
+  tell_of_less(ARGV[2], granted, others > ours, held.left)
 end
 if granted and goes_on and next_reads and not next_waits and may_join(ARGV[3], ARGV[2]) and not take(next_field, ARGV[7], false) then
   return { 3, tonumber(ARGV[7]) }
@@ -133,7 +135,7 @@ if granted then
   return kept and { 3, kept.left } or { 2, granted }
 end
 if not stay then
-  return free(ARGV[2], writes) or { 1, others }
+  return free(ARGV[2], writes, turns, others > ours) or { 1, others, turns }
 end
 if not taken_out then
   take_out()

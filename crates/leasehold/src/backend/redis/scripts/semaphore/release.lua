@@ -7,8 +7,10 @@
 -- ARGV[3] kept_ms    integer how long `done` is kept
 -- ARGV[4] held       integer 1: the client was told that it has them; 0: it gives back what it may have
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
+-- ARGV[6] marker     bytes   where ours listen as well
+-- ARGV[7] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
 --
--- Returns {1, others}  its permits are free; so many other clients listen
+-- Returns {1, others, turns} its permits are free; so many other clients of ours listen, and so many turns are left to Redisson's waiters
 --         {0, 0}       it has none
 -- Error   all is as it was.
 -- Retry   safe while `done` is kept: a second copy finds them given. A later one of a hold would give them back again, so no client
@@ -21,7 +23,8 @@ local has = told == 'taken' or not told and ARGV[4] == '1'
 local free = has and call('GET', KEYS[1]) and call('INCRBY', KEYS[1], ARGV[1]) or 0
 call('SET', KEYS[2], 'given', 'PX', ARGV[3])
 -- Redisson cannot read a negative number, and there is nothing to be had at 0.
+local others, ours, turns = count_others(ARGV[2], ARGV[6], ARGV[5], 0, ARGV[7])
 if free > 0 then
-  tell(ARGV[2], free)
+  tell(ARGV[2], free, before_number(turns, others > ours))
 end
-return has and { 1, count_others(ARGV[2], ARGV[5], 0) } or { 0, 0 }
+return has and { 1, ours, turns } or { 0, 0 }
