@@ -280,7 +280,11 @@ async fn the_keys_are_redissons_number_and_a_memory_of_who_holds_that_ends() {
         ears.set_read_timeout(Some(SOON)).unwrap();
         let mut heard = || ears.get_message().unwrap().get_payload::<String>().unwrap();
         release(two).await;
-        assert_eq!(heard(), "05", "how many are free, as Redisson reads it, and one turn");
+        assert_eq!(
+            heard(),
+            "05",
+            "how many are free, as Redisson reads it, and one turn"
+        );
         semaphore.add_permits(-7).await.unwrap();
         semaphore.add_permits(3).await.unwrap();
         assert_eq!(heard(), "1", "and nothing below one");
