@@ -1,5 +1,8 @@
 //! The store itself, and its fault injection.
 
+#[cfg(feature = "sim")]
+mod simulated;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -11,24 +14,13 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::store::{Store, Subscriber};
+#[cfg(feature = "sim")]
+use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
     backend::{Failure, WakeUp},
     clock::Clock,
     error::Cause,
     name::LockId,
-};
-#[cfg(feature = "sim")]
-use crate::{
-    backend::{
-        memory::store::look::{Held, Snapshot},
-        simulated::{
-            hint::Hint,
-            request::{Answer, Network, Request},
-            scripts::Scripts,
-        },
-    },
-    kind::LockKind,
-    name::Name,
 };
 
 /// A server in this process: leases in memory, on tokio time.
@@ -274,187 +266,6 @@ impl MemoryServer {
     }
 }
 
-#[cfg(feature = "sim")]
-impl Request {
-    /// The server carries it out now: the answer, and the wake-ups that it causes.
-    pub fn execute(&self, server: &MemoryServer) -> (Answer, Vec<Hint>) {
-        let scripts = server.scripts().map(Arc::as_ref);
-        server.carry_out_simulated(|store| self.step.execute(store, scripts))
-    }
-}
-
-/// In a simulation: see [`crate::sim`].
-#[cfg(feature = "sim")]
-impl MemoryServer {
-    pub(crate) fn with_network(
-        network: Arc<dyn Network>,
-        scripts: Option<Arc<Scripts>>,
-    ) -> MemoryServer {
-        MemoryServer(Arc::new(Shared {
-            network: Some(network),
-            scripts,
-            // Its clock begins at zero, so that a world can be replayed.
-            store: Mutex::default(),
-            ..Shared::default()
-        }))
-    }
-
-    pub(crate) fn network(&self) -> Option<&Arc<dyn Network>> {
-        self.0.network.as_ref()
-    }
-
-    pub(crate) fn scripts(&self) -> Option<&Arc<Scripts>> {
-        self.0.scripts.as_ref()
-    }
-
-    /// The first answer of the scripts that the memory store would not have given.
-    #[doc(hidden)]
-    pub fn difference(&self) -> Option<String> {
-        self.scripts().and_then(|scripts| scripts.difference())
-    }
-
-    /// What follows has no like in the memory store.
-    #[doc(hidden)]
-    pub fn lose_twin(&self) {
-        if let Some(scripts) = self.scripts() {
-            scripts.lose_twin();
-        }
-    }
-
-    pub(crate) fn carry_out_simulated<T>(
-        &self,
-        step: impl FnOnce(&mut Store) -> T,
-    ) -> (T, Vec<Hint>) {
-        let mut store = self.0.store.lock();
-        let done = step(&mut store);
-        let hints = store.take_hints();
-        let hints = self.scripts().map_or(hints, |scripts| scripts.take_hints());
-        (done, hints)
-    }
-
-    /// The server's clock shows `now` from here on.
-    #[doc(hidden)]
-    pub fn set_clock(&self, now: Duration) {
-        let mut store = self.0.store.lock();
-        match self.scripts() {
-            None => store.set_clock(now),
-            Some(scripts) => {
-                scripts.set_clock(now);
-                store.set_clock_of_twin(now);
-            }
-        }
-    }
-
-    /// Everything that the store keeps.
-    #[doc(hidden)]
-    pub fn snapshot(&self) -> Snapshot {
-        let scripts = self.scripts().map(|scripts| scripts.snapshot());
-        scripts.unwrap_or_else(|| self.0.store.lock().snapshot())
-    }
-
-    /// All holders of a name, of every kind.
-    #[doc(hidden)]
-    pub fn holders(&self, name: &str) -> Vec<Held> {
-        if let Some(scripts) = self.scripts() {
-            let mut held = scripts.snapshot().held;
-            held.retain(|held| &*held.name == name);
-            return held;
-        }
-        let store = self.0.store.lock();
-        let ids = store.held.keys().filter(|id| id.name.wire() == name);
-        ids.flat_map(|id| store.held(id)).collect()
-    }
-
-    /// Sets how many permits a semaphore has.
-    #[doc(hidden)]
-    pub fn set_permits(&self, kind: LockKind, name: &str, permits: i64) {
-        if let Ok(name) = Name::new(name) {
-            let id = LockId::new(kind, name);
-            if let Some(scripts) = self.scripts() {
-                scripts.set_number(&id, permits);
-            }
-            self.0.store.lock().permits.insert(id, permits);
-        }
-    }
-
-    /// A client of another library takes a plain mutex for so long, if it is free; `None`: it gives it back.
-    #[doc(hidden)]
-    pub fn visit(&self, name: &str, lease: Option<Duration>) -> bool {
-        let kind = LockKind::PlainMutex;
-        let id = Name::new(name).map(|name| LockId::new(kind, name));
-        id.is_ok_and(|id| {
-            let Some(scripts) = self.scripts() else {
-                return self.0.store.lock().visit(&id, lease);
-            };
-            let ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
-            let lease = ms.map(|ms| Duration::from_millis(ms.max(1)));
-            self.0.store.lock().visit(&id, lease);
-            scripts.visit(&id, lease)
-        })
-    }
-
-    /// The count of a latch.
-    #[doc(hidden)]
-    pub fn count(&self, name: &str) -> i64 {
-        let id = number_at(LockKind::Latch, name);
-        id.map_or(0, |id| match self.scripts() {
-            Some(scripts) => scripts.number(&id),
-            None => self.0.store.lock().count_of(&id),
-        })
-    }
-
-    /// An operator deletes a latch; the wake-ups of that.
-    #[doc(hidden)]
-    pub fn open(&self, name: &str) -> Vec<Hint> {
-        let id = number_at(LockKind::Latch, name);
-        let open = |id| {
-            if let Some(looker) = self.scripts().and_then(|scripts| scripts.looker()) {
-                looker.open(&id);
-            }
-            self.carry_out_simulated(|store| store.open(&id)).1
-        };
-        id.map_or_else(Vec::new, open)
-    }
-
-    /// An operator gives back the permits of a holder that never will; the wake-ups of that.
-    #[doc(hidden)]
-    pub fn give_back(&self, held: &Held) -> Vec<Hint> {
-        let id = number_at(LockKind::Semaphore, &held.name);
-        let give_back = |id| {
-            if let Some(looker) = self.scripts().and_then(|scripts| scripts.looker()) {
-                looker.give_back(&id, held);
-            }
-            self.carry_out_simulated(|store| store.give_back(&id, held))
-                .1
-        };
-        id.map_or_else(Vec::new, give_back)
-    }
-
-    /// The client's connection for wake-ups is gone.
-    #[doc(hidden)]
-    pub fn disconnect(&self, client: &str) {
-        if let Some(scripts) = self.scripts() {
-            scripts.disconnect(client);
-        }
-        self.0.store.lock().disconnect(client);
-    }
-
-    /// It restarts without its data.
-    #[doc(hidden)]
-    pub fn forget(&self) {
-        if let Some(scripts) = self.scripts() {
-            scripts.forget();
-        }
-        self.0.store.lock().forget();
-    }
-
-    /// The wake-ups of a client that listens again after a gap.
-    #[doc(hidden)]
-    pub fn after_gap(&self, client: &str) -> Vec<Hint> {
-        self.0.store.lock().after_gap(client)
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Fault(&'static str);
@@ -475,10 +286,4 @@ impl fmt::Debug for MemoryServer {
             .field("names", &self.names())
             .finish_non_exhaustive()
     }
-}
-
-#[cfg(feature = "sim")]
-fn number_at(kind: LockKind, name: &str) -> Option<LockId> {
-    let name = Name::new(name).ok()?;
-    Some(LockId::new(kind, name))
 }
