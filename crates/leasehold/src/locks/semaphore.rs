@@ -13,7 +13,8 @@ use crate::{
     Error, Handoff, SemaphoreGuard, Status,
     backend::Permits,
     config::REMEMBERED,
-    engine::{core::Core, hold::spec::Patience},
+    engine::core::Core,
+    engine::hold::spec::Patience,
     kind::{Access, LockKind},
 };
 

@@ -22,16 +22,12 @@ use tokio::sync::Notify;
 use crate::{
     backend::{Failure, KeptPlace, KeptPlaces, Reply, WakeUp},
     clock::Tick,
-    engine::{
-        claim::remote::Subscription,
-        env::Env,
-        fair::keeper::{every, keep},
-        queue::{
-            Phase, Queue,
-            driver::wait::AFTER_THE_END,
-            map::{Queues, WaiterGroup},
-        },
-    },
+    engine::claim::remote::Subscription,
+    engine::env::Env,
+    engine::fair::keeper::{every, keep},
+    engine::queue::driver::wait::AFTER_THE_END,
+    engine::queue::map::{Queues, WaiterGroup},
+    engine::queue::{Phase, Queue},
     name::LockId,
     owner::LeaseId,
 };

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{ReleaseReply, Stays},
-    engine::{
-        hold::Hold,
-        local::locked::Locked,
-        queue::{Phase, Queue, QueueState, Start, map::Queues, release::ReleaseAnswer},
-    },
+    engine::hold::Hold,
+    engine::local::locked::Locked,
+    engine::queue::map::Queues,
+    engine::queue::release::ReleaseAnswer,
+    engine::queue::{Phase, Queue, QueueState, Start},
     kind::Access,
     owner::LeaseId,
 };
