@@ -40,6 +40,7 @@ pub(crate) struct Scripts {
     ears: Mutex<BTreeMap<Arc<str>, Ear>>,
     network: Arc<dyn Network>,
     /// The request of a twin, which is not sent; the outer `None` unless one is awaited.
+    #[allow(clippy::option_option, reason = "awaited or not, and there or not")]
     caught: Mutex<Option<Option<Request>>>,
     pub(crate) known: Mutex<BTreeSet<LockId>>,
     clients: Mutex<BTreeSet<Arc<str>>>,
@@ -330,12 +331,11 @@ impl Scripts {
 impl Network for Scripts {
     fn send(&self, request: Request) {
         let mut caught = self.caught.lock();
-        match &mut *caught {
-            Some(caught) => *caught = Some(request),
-            None => {
-                drop(caught);
-                self.network.send(request);
-            }
+        if let Some(caught) = &mut *caught {
+            *caught = Some(request);
+        } else {
+            drop(caught);
+            self.network.send(request);
         }
     }
 }
