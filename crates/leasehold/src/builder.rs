@@ -3,17 +3,13 @@
 mod given;
 mod server;
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
     Client, Error,
-    backend::{
-        Backend,
-        memory::{self, MemoryServer},
-        redis,
-    },
+    backend::{Backend, memory, memory::MemoryServer, redis},
     clock::Clock,
     config::{Config, Handoff, millis},
     engine::{core::Core, wakeup::WakeUps},
@@ -393,15 +389,5 @@ impl Prepared {
         };
         let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);
         Client::new(&core)
-    }
-}
-
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the URL: it may carry a password.
-        f.debug_struct("ClientBuilder")
-            .field("config", &self.config)
-            .field("label", &self.label)
-            .finish_non_exhaustive()
     }
 }

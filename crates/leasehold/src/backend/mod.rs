@@ -32,7 +32,18 @@ use crate::{
 pub(crate) type Reply<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// The steps of every kind of lock on a server, for one client. Each kind defines its steps on the wire.
-pub(crate) trait Backend: fmt::Debug + Send + Sync {
+pub(crate) trait Backend:
+    LockSteps + WakeUpSteps + NumberSteps + FencedSteps + ServerLink + fmt::Debug + Send + Sync
+{
+}
+
+impl<B> Backend for B where
+    B: LockSteps + WakeUpSteps + NumberSteps + FencedSteps + ServerLink + fmt::Debug + Send + Sync
+{
+}
+
+/// What is asked about locks.
+pub(crate) trait LockSteps {
     /// Takes the lock if it is free, or finds that this lease id holds it already.
     fn acquire(&self, step: Acquire) -> Reply<Acquired>;
 
@@ -66,25 +77,48 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
     /// Takes the lock from its holders and passes it on. Returns the owner fields that held it; none if it was free.
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>>;
 
-    /// Writes the label of this client, which is there for so many milliseconds.
-    fn show(&self, lasts_ms: u64) -> Reply<()>;
-
     /// The owner field of a hold of this client on the server.
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String;
 
     /// Keeps the places of waiting tasks alive, of a kind that has one for each.
     fn keep(&self, step: Keep) -> Reply<KeptPlaces>;
+}
 
+/// What is heard of locks.
+pub(crate) trait WakeUpSteps {
+    /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
+    fn listen(&self, id: LockId) -> Reply<()>;
+
+    /// Stops hearing wake-ups for the lock. Asked for at once, whether or not the reply is waited for.
+    fn unlisten(&self, id: &LockId) -> Reply<()>;
+
+    /// For tests: answered when all wake-ups are heard that the server has sent until now.
+    fn heard(&self) -> Reply<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// What is asked about the numbers of semaphores and latches.
+pub(crate) trait NumberSteps {
     /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the
     /// count; for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many
     /// were taken.
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64>;
+}
 
+/// What is asked about data that fencing tokens guard.
+pub(crate) trait FencedSteps {
     /// Writes data, if no newer fencing token has been seen there.
     fn write(&self, step: FencedWrite) -> Reply<Written>;
 
     /// Reads data that is written so; `None` if there is none.
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>>;
+}
+
+/// The server, and the connections to it.
+pub(crate) trait ServerLink {
+    /// Writes the label of this client, which is there for so many milliseconds.
+    fn show(&self, lasts_ms: u64) -> Reply<()>;
 
     /// Whether this client has ever been connected to the server.
     fn has_reached(&self) -> bool;
@@ -106,17 +140,6 @@ pub(crate) trait Backend: fmt::Debug + Send + Sync {
 
     /// Asks the server which one it is. It has said so when this is `Ok`, and has a new identity after each restart.
     fn identify(&self) -> Reply<()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
-    fn listen(&self, id: LockId) -> Reply<()>;
-
-    /// Stops hearing wake-ups for the lock. Asked for at once, whether or not the reply is waited for.
-    fn unlisten(&self, id: &LockId) -> Reply<()>;
-
-    /// For tests: answered when all wake-ups are heard that the server has sent until now.
-    fn heard(&self) -> Reply<()> {
         Box::pin(std::future::ready(Ok(())))
     }
 

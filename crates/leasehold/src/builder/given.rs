@@ -65,3 +65,13 @@ fn default_label() -> String {
     label.retain(|c| c.is_ascii_graphic());
     label
 }
+
+impl std::fmt::Debug for super::ClientBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the URL: it may carry a password.
+        f.debug_struct("ClientBuilder")
+            .field("config", &self.config)
+            .field("label", &self.label)
+            .finish_non_exhaustive()
+    }
+}

@@ -22,11 +22,10 @@ use crate::{
     backend::{Failure, Permits, WakeUp},
     callout,
     clock::Tick,
-    engine::{
-        claim::pauses::Pauses,
-        env::Env,
-        local::answer::{self, AnswerFuture, Answerer},
-    },
+    engine::claim::pauses::Pauses,
+    engine::env::Env,
+    engine::local::answer,
+    engine::local::answer::{AnswerFuture, Answerer},
     name::LockId,
 };
 

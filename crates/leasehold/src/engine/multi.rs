@@ -20,18 +20,16 @@ use tokio::time::Instant;
 use crate::{
     Error, Released,
     durations::humane,
-    engine::{
-        claim::{ask::no_answer, pauses::Pauses},
-        core::ClientRef,
-        env::{Env, linger::CallerRef},
-        fair::lineups::try_in_turn,
-        hold::{
-            Hold,
-            held::Held,
-            spec::{Patience, Spec, Waits},
-        },
-        queue::enter,
-    },
+    engine::claim::ask::no_answer,
+    engine::claim::pauses::Pauses,
+    engine::core::ClientRef,
+    engine::env::Env,
+    engine::env::linger::CallerRef,
+    engine::fair::lineups::try_in_turn,
+    engine::hold::Hold,
+    engine::hold::held::Held,
+    engine::hold::spec::{Patience, Spec, Waits},
+    engine::queue::enter,
     error::{Cause, Invalid},
     name::LockId,
 };

@@ -12,10 +12,8 @@ use super::{
 };
 use crate::{
     Error, Guard,
-    engine::{
-        core::Core,
-        hold::spec::{Patience, Waits},
-    },
+    engine::core::Core,
+    engine::hold::spec::{Patience, Waits},
     kind::{Access, LockKind},
 };
 

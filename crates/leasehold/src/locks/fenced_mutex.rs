@@ -13,7 +13,8 @@ use super::{
 };
 use crate::{
     Error, FencedMutexGuard,
-    engine::{core::Core, hold::spec::Patience},
+    engine::core::Core,
+    engine::hold::spec::Patience,
     kind::{Access, LockKind},
 };
 

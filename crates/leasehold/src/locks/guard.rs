@@ -10,11 +10,8 @@ use std::{
 };
 
 use crate::{
-    Error, LostReason, Released,
-    config::check_extension,
-    engine::hold::{Hold, held::Held, lease::End},
-    error::NO_REENTRY,
-    story::Scope,
+    Error, LostReason, Released, config::check_extension, engine::hold::Hold,
+    engine::hold::held::Held, engine::hold::lease::End, error::NO_REENTRY, story::Scope,
 };
 
 /// A hold on a name, for as long as it lasts.

@@ -15,7 +15,8 @@ use super::{
 use crate::{
     Error, PermitGuard,
     backend::Permits,
-    engine::{core::Core, hold::spec::Patience},
+    engine::core::Core,
+    engine::hold::spec::Patience,
     kind::{Access, LockKind},
 };
 

@@ -10,10 +10,8 @@ use futures_util::future::{join_all, select_all};
 use super::guard::{Detached, Guard};
 use crate::{
     Error, LostReason, Released,
-    engine::{
-        hold::held::Held,
-        multi::{release_all, release_in_background},
-    },
+    engine::hold::held::Held,
+    engine::multi::{release_all, release_in_background},
     kind::LockKind,
     story::Scope,
 };

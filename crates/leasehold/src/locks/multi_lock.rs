@@ -15,11 +15,10 @@ use super::{
 };
 use crate::{
     Error, Handoff, Owner, Status,
-    engine::{
-        core::Core,
-        hold::spec::{Patience, Waits},
-        multi::{self, PartRequest},
-    },
+    engine::core::Core,
+    engine::hold::spec::{Patience, Waits},
+    engine::multi,
+    engine::multi::PartRequest,
     error::Invalid,
     kind::{Access, LockKind},
     owner,

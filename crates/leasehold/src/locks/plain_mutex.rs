@@ -14,10 +14,8 @@ use super::{
 use crate::{
     Error, PlainMutexGuard,
     config::Backoff,
-    engine::{
-        core::Core,
-        hold::spec::{Patience, Waits},
-    },
+    engine::core::Core,
+    engine::hold::spec::{Patience, Waits},
     kind::{Access, LockKind},
 };
 

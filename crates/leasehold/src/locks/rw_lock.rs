@@ -12,7 +12,8 @@ use super::{
 };
 use crate::{
     Error, ReadGuard, WriteGuard,
-    engine::{core::Core, hold::spec::Patience},
+    engine::core::Core,
+    engine::hold::spec::Patience,
     kind::{Access, LockKind},
 };
 

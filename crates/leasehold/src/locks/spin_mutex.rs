@@ -13,10 +13,8 @@ use super::{
 use crate::{
     Error, SpinMutexGuard,
     config::Backoff,
-    engine::{
-        core::Core,
-        hold::spec::{Patience, Waits},
-    },
+    engine::core::Core,
+    engine::hold::spec::{Patience, Waits},
     kind::{Access, LockKind},
 };
 

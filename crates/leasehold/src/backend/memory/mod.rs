@@ -16,8 +16,9 @@ use crate::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, Inspection, Keep,
-        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
+        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
+        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -148,7 +149,7 @@ macro_rules! what {
 }
 
 /// Requests are about locks as the server knows them.
-impl Backend for Memory {
+impl LockSteps for Memory {
     fn acquire(&self, mut step: Acquire) -> Reply<Acquired> {
         step.id = step.id.on_server();
         let what = what!(Acquire, step.id, step.lease.get(), step.clone());
@@ -269,54 +270,12 @@ impl Backend for Memory {
         })
     }
 
-    fn write(&self, step: FencedWrite) -> Reply<Written> {
-        let what = what!(Write, step, step.token, step.clone());
-        let retention = self.retention;
-        self.step(what, move |store, _| {
-            store.keep_tokens(retention).write(&step)
-        })
-    }
-
-    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        let what = what!(Read, step, 0, step.clone());
-        self.step(what, move |store, _| store.read(&step))
-    }
-
-    /// At once, past the network and its faults: no lock depends on it.
-    fn show(&self, lasts_ms: u64) -> Reply<()> {
-        let lasts = Duration::from_millis(lasts_ms);
-        self.server.show(&self.client, lasts);
-        Box::pin(std::future::ready(Ok(())))
-    }
-
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
         kinds::rules(kind).owner(&self.client, access, lease)
     }
+}
 
-    fn server(&self) -> String {
-        self.server.called()
-    }
-
-    fn has_reached(&self) -> bool {
-        true
-    }
-
-    fn outage(&self) -> &Outage {
-        &self.outage
-    }
-
-    fn trouble(&self) -> Option<crate::error::Cause> {
-        None
-    }
-
-    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
-        let what = what!(Permits, id, once.number.get(), step);
-        self.step(what, move |store, client| {
-            store.check_kind(&id)?;
-            Ok(store.permits(client, &id, step, once))
-        })
-    }
-
+impl WakeUpSteps for Memory {
     fn listen(&self, id: LockId) -> Reply<()> {
         let subscriber = Arc::clone(&self.subscriber);
         let what = what!(Listen, id, 0, "");
@@ -341,6 +300,56 @@ impl Backend for Memory {
         }
         self.server.unlisten(&self.client, id);
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+impl NumberSteps for Memory {
+    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+        let what = what!(Permits, id, once.number.get(), step);
+        self.step(what, move |store, client| {
+            store.check_kind(&id)?;
+            Ok(store.permits(client, &id, step, once))
+        })
+    }
+}
+
+impl FencedSteps for Memory {
+    fn write(&self, step: FencedWrite) -> Reply<Written> {
+        let what = what!(Write, step, step.token, step.clone());
+        let retention = self.retention;
+        self.step(what, move |store, _| {
+            store.keep_tokens(retention).write(&step)
+        })
+    }
+
+    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
+        let what = what!(Read, step, 0, step.clone());
+        self.step(what, move |store, _| store.read(&step))
+    }
+}
+
+impl ServerLink for Memory {
+    /// At once, past the network and its faults: no lock depends on it.
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
+        let lasts = Duration::from_millis(lasts_ms);
+        self.server.show(&self.client, lasts);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn server(&self) -> String {
+        self.server.called()
+    }
+
+    fn has_reached(&self) -> bool {
+        true
+    }
+
+    fn outage(&self) -> &Outage {
+        &self.outage
+    }
+
+    fn trouble(&self) -> Option<crate::error::Cause> {
+        None
     }
 }
 

@@ -1,5 +1,8 @@
 //! The store itself, and its fault injection.
 
+#[cfg(feature = "sim")]
+mod simulated;
+
 use std::{
     collections::HashMap,
     fmt,
@@ -11,14 +14,14 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::store::{Store, Subscriber};
+#[cfg(feature = "sim")]
+use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
     backend::{Failure, WakeUp},
     clock::Clock,
     error::Cause,
     name::LockId,
 };
-#[cfg(feature = "sim")]
-mod simulated;
 
 /// A server in this process: leases in memory, on tokio time.
 ///
@@ -77,10 +80,10 @@ struct Shared {
     origin: Instant,
     /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
-    network: Option<Arc<dyn crate::backend::simulated::request::Network>>,
+    network: Option<Arc<dyn Network>>,
     /// The real scripts, of which this store is the twin.
     #[cfg(feature = "sim")]
-    scripts: Option<Arc<crate::backend::simulated::scripts::Scripts>>,
+    scripts: Option<Arc<Scripts>>,
 }
 
 #[derive(Debug, Default)]

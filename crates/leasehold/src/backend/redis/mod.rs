@@ -39,8 +39,9 @@ pub(crate) use target::{Login, Target};
 
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Inspection, Keep,
-        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
+        KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
+        Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -103,7 +104,7 @@ impl Redis {
     }
 }
 
-impl Backend for Redis {
+impl LockSteps for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
         wire(step.id.kind).acquire(&self.caller, step)
     }
@@ -116,22 +117,6 @@ impl Backend for Redis {
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
         wire(step.id.kind).release(&self.caller, step)
-    }
-
-    fn outage(&self) -> &Outage {
-        &self.outage
-    }
-
-    fn server(&self) -> String {
-        self.shown.clone()
-    }
-
-    fn identity(&self) -> Option<String> {
-        self.caller.identity()
-    }
-
-    fn identify(&self) -> Reply<()> {
-        self.caller.identify()
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
@@ -203,10 +188,6 @@ impl Backend for Redis {
         wire(id.kind).force_unlock(&self.caller, id)
     }
 
-    fn show(&self, lasts_ms: u64) -> Reply<()> {
-        self.caller.show(lasts_ms)
-    }
-
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
         wire(kind).owner(&self.caller, access, lease)
     }
@@ -214,19 +195,9 @@ impl Backend for Redis {
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
         wire(step.id.kind).keep(&self.caller, step)
     }
+}
 
-    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
-        wire(id.kind).permits(&self.caller, id, step, once)
-    }
-
-    fn write(&self, step: FencedWrite) -> Reply<Written> {
-        fenced_store::write(&self.caller, &step)
-    }
-
-    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        fenced_store::read(&self.caller, &step)
-    }
-
+impl WakeUpSteps for Redis {
     fn listen(&self, id: LockId) -> Reply<()> {
         self.subscriptions.listen(id)
     }
@@ -237,6 +208,44 @@ impl Backend for Redis {
 
     fn heard(&self) -> Reply<()> {
         self.subscriptions.heard()
+    }
+}
+
+impl NumberSteps for Redis {
+    fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
+        wire(id.kind).permits(&self.caller, id, step, once)
+    }
+}
+
+impl FencedSteps for Redis {
+    fn write(&self, step: FencedWrite) -> Reply<Written> {
+        fenced_store::write(&self.caller, &step)
+    }
+
+    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
+        fenced_store::read(&self.caller, &step)
+    }
+}
+
+impl ServerLink for Redis {
+    fn outage(&self) -> &Outage {
+        &self.outage
+    }
+
+    fn server(&self) -> String {
+        self.shown.clone()
+    }
+
+    fn identity(&self) -> Option<String> {
+        self.caller.identity()
+    }
+
+    fn identify(&self) -> Reply<()> {
+        self.caller.identify()
+    }
+
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
+        self.caller.show(lasts_ms)
     }
 
     fn has_reached(&self) -> bool {

@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Inspection, Keep,
-        KeptPlaces, Once, Permits, Release, ReleaseReply, Renew, Renewal, Reply, Sink, WakeUp,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
+        KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
+        Reply, ServerLink, Sink, WakeUp, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
         memory::{
@@ -160,7 +161,7 @@ macro_rules! both {
     };
 }
 
-impl Backend for Simulated {
+impl LockSteps for Simulated {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
         self.knows(&step.id);
         both!(self, acquire, step)
@@ -198,10 +199,6 @@ impl Backend for Simulated {
         both!(self, force_unlock, id)
     }
 
-    fn show(&self, lasts_ms: u64) -> Reply<()> {
-        self.memory.show(lasts_ms)
-    }
-
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
         self.redis.owner(kind, access, lease)
     }
@@ -209,18 +206,42 @@ impl Backend for Simulated {
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
         both!(self, keep, step)
     }
+}
 
+impl WakeUpSteps for Simulated {
+    fn listen(&self, id: LockId) -> Reply<()> {
+        self.knows(&id);
+        both!(self, listen, id)
+    }
+
+    fn unlisten(&self, id: &LockId) -> Reply<()> {
+        let mut twin = self.scripts.catch(|| self.memory.unlisten(id));
+        let answer = self.redis.unlisten(id);
+        self.send(&mut twin);
+        answer
+    }
+}
+
+impl NumberSteps for Simulated {
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
         self.knows(&id);
         both!(self, permits, id, step, once)
     }
+}
 
+impl FencedSteps for Simulated {
     fn write(&self, step: FencedWrite) -> Reply<Written> {
         both!(self, write, step)
     }
 
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
         both!(self, read, step)
+    }
+}
+
+impl ServerLink for Simulated {
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
+        self.memory.show(lasts_ms)
     }
 
     fn has_reached(&self) -> bool {
@@ -237,18 +258,6 @@ impl Backend for Simulated {
 
     fn server(&self) -> String {
         self.memory.server()
-    }
-
-    fn listen(&self, id: LockId) -> Reply<()> {
-        self.knows(&id);
-        both!(self, listen, id)
-    }
-
-    fn unlisten(&self, id: &LockId) -> Reply<()> {
-        let mut twin = self.scripts.catch(|| self.memory.unlisten(id));
-        let answer = self.redis.unlisten(id);
-        self.send(&mut twin);
-        answer
     }
 }
 

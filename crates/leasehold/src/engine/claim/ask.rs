@@ -6,10 +6,9 @@ use crate::{
     Error,
     backend::{Acquire, Acquired, Failure},
     durations::{about, humane},
-    engine::{
-        env::Env,
-        hold::{lease, spec::Spec},
-    },
+    engine::env::Env,
+    engine::hold::lease,
+    engine::hold::spec::Spec,
     name::Name,
     story,
 };

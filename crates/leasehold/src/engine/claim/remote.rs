@@ -3,15 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    backend::Failure,
-    clock::Tick,
-    engine::{
-        claim::{debt::Debt, ticket::Ticket},
-        env::Env,
-        hold::spec::Terms,
-        local::turns::Turns,
-    },
-    owner::LeaseId,
+    backend::Failure, clock::Tick, engine::claim::debt::Debt, engine::claim::ticket::Ticket,
+    engine::env::Env, engine::hold::spec::Terms, engine::local::turns::Turns, owner::LeaseId,
 };
 
 /// The ticket and the subscription of this process at the server while it waits for the name.

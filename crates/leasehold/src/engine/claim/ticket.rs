@@ -11,11 +11,10 @@ use crate::{
     backend::{Failure, Grant, Permits, Place, fenced::Tokens},
     clock::Tick,
     config::millis,
-    engine::{
-        claim::debt::Debt,
-        env::Env,
-        hold::{Granted, lease, spec::Terms},
-    },
+    engine::claim::debt::Debt,
+    engine::env::Env,
+    engine::hold::spec::Terms,
+    engine::hold::{Granted, lease},
     owner::LeaseId,
 };
 

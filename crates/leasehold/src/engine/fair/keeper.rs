@@ -8,12 +8,12 @@ use std::{
 use crate::{
     backend::Keep,
     clock::Tick,
-    engine::{
-        claim::{pauses::Pauses, remote::Subscription, ticket::keep_ms},
-        env::Env,
-        fair::{Lineup, LookMessage},
-        queue::map::{Queues, WaiterGroup},
-    },
+    engine::claim::pauses::Pauses,
+    engine::claim::remote::Subscription,
+    engine::claim::ticket::keep_ms,
+    engine::env::Env,
+    engine::fair::{Lineup, LookMessage},
+    engine::queue::map::{Queues, WaiterGroup},
 };
 
 /// The subscription outlives the last waiter by this long: where a lock is wanted all the time, it is not given up and

@@ -7,15 +7,11 @@ use tokio::time::Instant;
 
 use crate::{
     backend::WakeUp,
-    engine::{
-        fair::Lineup,
-        hold::spec::{Patience, Spec},
-        local::answer::WaitResult,
-        queue::{
-            Queue, enter,
-            map::{Hashing, Queues, WaiterGroup, WaiterGroups},
-        },
-    },
+    engine::fair::Lineup,
+    engine::hold::spec::{Patience, Spec},
+    engine::local::answer::WaitResult,
+    engine::queue::map::{Hashing, Queues, WaiterGroup, WaiterGroups},
+    engine::queue::{Queue, enter},
     name::LockId,
     owner::LeaseId,
 };

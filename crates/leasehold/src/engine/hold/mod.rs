@@ -29,17 +29,12 @@ use crate::{
     backend::{self, Renewal, fenced::Tokens},
     callout,
     clock::{Span, Tick},
-    engine::{
-        env::{Env, finish::Finish},
-        hold::{
-            lease::{End, Standing, Term},
-            spec::Spec,
-            watchdog::{
-                Watchdog,
-                list::{WatchedAt, slot},
-            },
-        },
-    },
+    engine::env::Env,
+    engine::env::finish::Finish,
+    engine::hold::lease::{End, Standing, Term},
+    engine::hold::spec::Spec,
+    engine::hold::watchdog::Watchdog,
+    engine::hold::watchdog::list::{WatchedAt, slot},
     events::EventKind,
     kind::{Access, LockKind},
     name::LockId,

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     clock::Tick,
-    engine::hold::{Hold, lease::Standing, spec::Spec},
+    engine::hold::Hold,
+    engine::hold::lease::Standing,
+    engine::hold::spec::Spec,
     owner::{LeaseId, OwnerId},
 };
 

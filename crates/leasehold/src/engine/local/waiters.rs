@@ -1,9 +1,6 @@
 //! The waiters of one name in this process, in their order.
 
-use crate::{
-    clock::Tick,
-    engine::{hold::spec::Spec, local::answer::Answerer},
-};
+use crate::{clock::Tick, engine::hold::spec::Spec, engine::local::answer::Answerer};
 
 #[derive(Debug)]
 pub(crate) struct Waiter {

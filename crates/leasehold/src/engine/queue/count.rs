@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     backend::{Count, Counted, Failure},
-    engine::{hold::Hold, queue::map::Queues},
+    engine::hold::Hold,
+    engine::queue::map::Queues,
 };
 
 /// Only for readers of the server's keys: the count there decides nothing.

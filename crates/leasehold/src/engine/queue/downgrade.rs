@@ -10,13 +10,12 @@ use crate::{
     backend::Downgrade,
     callout,
     clock::Tick,
-    engine::{
-        claim::pauses::Pauses,
-        env::finish::Finish,
-        hold::Hold,
-        local::sharers::is_fresh,
-        queue::{Phase, Queue, Start, map::Queues},
-    },
+    engine::claim::pauses::Pauses,
+    engine::env::finish::Finish,
+    engine::hold::Hold,
+    engine::local::sharers::is_fresh,
+    engine::queue::map::Queues,
+    engine::queue::{Phase, Queue, Start},
 };
 
 /// A downgrade on its way to the server.

@@ -7,17 +7,15 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     backend::{Acquired, Failure},
     config::millis,
-    engine::{
-        claim::{
-            ask::{TooLate, ask_server},
-            debt::{Debt, abandon, may_owe},
-            pauses::Pauses,
-            ticket::Ticket,
-        },
-        hold::spec::Spec,
-        local::locked::Locked,
-        queue::{Queue, QueueState, Start, driver::wait::Pause, map::Queues},
-    },
+    engine::claim::ask::{TooLate, ask_server},
+    engine::claim::debt::{Debt, abandon, may_owe},
+    engine::claim::pauses::Pauses,
+    engine::claim::ticket::Ticket,
+    engine::hold::spec::Spec,
+    engine::local::locked::Locked,
+    engine::queue::driver::wait::Pause,
+    engine::queue::map::Queues,
+    engine::queue::{Queue, QueueState, Start},
     kind::Access,
 };
 

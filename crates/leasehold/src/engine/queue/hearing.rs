@@ -6,10 +6,9 @@ use crate::{
     backend::{Failure, Reply},
     callout,
     clock::Tick,
-    engine::{
-        claim::remote::Subscription,
-        queue::{Phase, Queue, QueueState, map::Queues},
-    },
+    engine::claim::remote::Subscription,
+    engine::queue::map::Queues,
+    engine::queue::{Phase, Queue, QueueState},
 };
 
 impl Queue {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::{
     clock::Tick,
-    engine::{
-        hold::spec::Spec,
-        local::{answer, waiters::Waiter},
-        queue::{Phase, Queue, QueueState, enter::WaitTicket},
-    },
+    engine::hold::spec::Spec,
+    engine::local::answer,
+    engine::local::waiters::Waiter,
+    engine::queue::enter::WaitTicket,
+    engine::queue::{Phase, Queue, QueueState},
 };
 
 impl QueueState {

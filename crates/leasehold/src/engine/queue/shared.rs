@@ -10,11 +10,14 @@ use crate::{
     LostReason,
     backend::Counted,
     clock::Tick,
-    engine::{
-        hold::{Hold, held::Held, spec::Spec},
-        local::{locked::Locked, sharers::is_fresh},
-        queue::{Life, Phase, Queue, QueueState, Start, count::write_count, map::Queues},
-    },
+    engine::hold::Hold,
+    engine::hold::held::Held,
+    engine::hold::spec::Spec,
+    engine::local::locked::Locked,
+    engine::local::sharers::is_fresh,
+    engine::queue::count::write_count,
+    engine::queue::map::Queues,
+    engine::queue::{Life, Phase, Queue, QueueState, Start},
     kind::Access,
 };
 

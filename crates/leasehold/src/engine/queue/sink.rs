@@ -3,17 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    engine::{
-        claim::debt::{self, Debt},
-        env::Env,
-        hold::{GivenBack, Gone, Hold, HoldSink, Left, watchdog::Watchdog},
-        queue::{
-            Queue,
-            count::write_count_in_background,
-            downgrade::begin_downgrade,
-            release::{ReleaseStep, begin_release},
-        },
-    },
+    engine::claim::debt,
+    engine::claim::debt::Debt,
+    engine::env::Env,
+    engine::hold::watchdog::Watchdog,
+    engine::hold::{GivenBack, Gone, Hold, HoldSink, Left},
+    engine::queue::Queue,
+    engine::queue::count::write_count_in_background,
+    engine::queue::downgrade::begin_downgrade,
+    engine::queue::release::{ReleaseStep, begin_release},
     name::LockId,
     owner::LeaseId,
 };

@@ -7,11 +7,10 @@ use crate::{
     Error,
     backend::{Acquired, Failure, Permits},
     callout,
-    engine::{
-        hold::spec::Spec,
-        local::answer::WaitResult,
-        queue::{Queue, QueueState, map::Queues},
-    },
+    engine::hold::spec::Spec,
+    engine::local::answer::WaitResult,
+    engine::queue::map::Queues,
+    engine::queue::{Queue, QueueState},
 };
 
 #[derive(Debug, thiserror::Error)]

@@ -5,19 +5,16 @@ use std::{collections::VecDeque, sync::Arc};
 use crate::{
     Error,
     clock::Tick,
-    engine::{
-        claim::{
-            remote::{Remote, Subscription},
-            ticket::Ticket,
-        },
-        hold::{
-            Hold,
-            held::Held,
-            spec::{Spec, Terms},
-        },
-        local::{answer::WaitResult, locked::Locked, waiters::Waiter},
-        queue::{Phase, Queue, QueueState, map::Queues},
-    },
+    engine::claim::remote::{Remote, Subscription},
+    engine::claim::ticket::Ticket,
+    engine::hold::Hold,
+    engine::hold::held::Held,
+    engine::hold::spec::{Spec, Terms},
+    engine::local::answer::WaitResult,
+    engine::local::locked::Locked,
+    engine::local::waiters::Waiter,
+    engine::queue::map::Queues,
+    engine::queue::{Phase, Queue, QueueState},
     kind::Access,
     owner::{LeaseId, OwnerId},
 };

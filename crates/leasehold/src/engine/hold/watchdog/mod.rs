@@ -40,17 +40,11 @@ use crate::{
     callout,
     clock::Tick,
     durations::{about, humane},
-    engine::{
-        env::Env,
-        hold::{
-            Due, Hold, Look,
-            watchdog::{
-                label::Label,
-                list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
-                wake_at::AtomicTick,
-            },
-        },
-    },
+    engine::env::Env,
+    engine::hold::watchdog::label::Label,
+    engine::hold::watchdog::list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
+    engine::hold::watchdog::wake_at::AtomicTick,
+    engine::hold::{Due, Hold, Look},
     outage::Seldom,
     owner::LeaseId,
 };

@@ -4,14 +4,10 @@ use std::{pin::pin, time::Duration};
 
 use crate::{
     clock::Tick,
-    engine::{
-        claim::remote::Subscription,
-        local::locked::Locked,
-        queue::{
-            Phase, QueueState,
-            driver::{Driver, Step},
-        },
-    },
+    engine::claim::remote::Subscription,
+    engine::local::locked::Locked,
+    engine::queue::driver::{Driver, Step},
+    engine::queue::{Phase, QueueState},
     kind::Access,
 };
 
