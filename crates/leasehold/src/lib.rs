@@ -141,7 +141,7 @@ compile_error!(
      reads on Unix only, and nothing is tested elsewhere; build for Linux, for instance in WSL or a container"
 );
 
-/// The README's example compiles. (That of the repository is the same: tests/links.rs.)
+/// The README's example compiles. (That of the repository is the same: tests/house/links.rs.)
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -4,7 +4,7 @@
 //! has gates, a fair mutex has a queue for each task, the writer of a read-write lock may read on and its counts are bounded, and permits
 //! without a lease never end. It gives out a [`Held`](hold::held::Held), whose drop gives the hold back.
 //!
-//! Its rooms stand on each other, and doors lead down only (`tests/tidy.rs`):
+//! Its rooms stand on each other, and doors lead down only (`tests/house/tidy.rs`):
 //!
 //! ```text
 //! core  multi  wakeup   what the handles of a client share · several locks · the backend's wake-ups, by kind

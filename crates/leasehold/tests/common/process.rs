@@ -1,10 +1,13 @@
 //! A process of its own, which a test can stop and kill: this test binary once more, running only its
 //! `child` test.
 //!
-//! A file that uses it has a `#[test] #[ignore] fn child()` that calls [`job`].
+//! A file that starts one has a `#[test] #[ignore] fn child()` that calls [`job`].
 
 use std::{
+    ffi::OsStr,
     io::{BufRead, BufReader, Write},
+    panic::Location,
+    path::Path,
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::mpsc::{Receiver, channel},
     time::Duration,
@@ -54,13 +57,24 @@ pub struct Process {
 }
 
 impl Process {
+    #[track_caller]
     pub fn start(job: &Job) -> Process {
         let exe = std::env::current_exe().expect("a test binary has a path");
-        let mut child = Command::new(exe)
+        let caller = Path::new(Location::caller().file());
+        let module = caller.file_stem().and_then(OsStr::to_str).expect("a name");
+        let is_program = caller
+            .parent()
+            .is_some_and(|folder| folder.ends_with("tests"));
+        let child = if is_program {
+            "child".to_owned()
+        } else {
+            format!("{module}::child")
+        };
+        let mut child_process = Command::new(exe)
             .args([
                 "--ignored",
                 "--exact",
-                "child",
+                &child,
                 "--nocapture",
                 "--test-threads=1",
             ])
@@ -72,8 +86,8 @@ impl Process {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the test binary runs");
-        let stdin = child.stdin.take().expect("piped");
-        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let stdin = child_process.stdin.take().expect("piped");
+        let stdout = BufReader::new(child_process.stdout.take().expect("piped"));
         let (told, said) = channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
@@ -84,7 +98,11 @@ impl Process {
                 }
             }
         });
-        Process { child, stdin, said }
+        Process {
+            child: child_process,
+            stdin,
+            said,
+        }
     }
 
     /// Blocks until the child says something.

@@ -300,7 +300,7 @@ impl Scripts {
 
     /// What must be the same in both. The words of an error differ; so do the owner fields of permits. How many others listen depends on
     /// whether the own subscription, which is under way, is counted. A lease in its last millisecond has nothing left to extend.
-    fn comparable(&self, kind: Kind, answer: &str) -> String {
+    fn comparable(kind: Kind, answer: &str) -> String {
         match kind {
             _ if answer.starts_with("Err(") => "Err".to_owned(),
             Kind::ForceUnlock => format!("{} owners", answer.matches('"').count() / 2),
@@ -315,7 +315,7 @@ impl Scripts {
 
     fn compare(&self, kind: Kind, answer: &Answer, twin: &Answer) {
         let (here, there) = (format!("{:?}", answer.text), format!("{:?}", twin.text));
-        if here != there && self.comparable(kind, &here) != self.comparable(kind, &there) {
+        if here != there && Self::comparable(kind, &here) != Self::comparable(kind, &there) {
             let mut twin = self.twin.lock();
             twin.is_lost = true;
             // Who hears depends on subscriptions that are under way. The dead of a fair mutex are told by other times.

@@ -1,0 +1,15 @@
+//! Beside the real Redisson, redis-py and node-redlock.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod plain_peers;
+mod redisson;
+mod redisson_fair;
+mod redisson_fenced;
+mod redisson_latch;
+mod redisson_multi;
+mod redisson_permits;
+mod redisson_rw;
+mod redisson_semaphore;
+mod redisson_spin;

@@ -1,0 +1,7 @@
+//! The house rules. No server is started here.
+
+mod coverage;
+mod links;
+mod public_api;
+mod scripts;
+mod tidy;

@@ -1,0 +1,511 @@
+//! The house rules that a machine can check (ARCHITECTURE.md, The floors): doors lead down only, outside the engine no two
+//! files import each other, and no file grows beyond what one reads in one go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// From the lowest to the highest. A file is on the floor that names it, or else the nearest directory above it.
+const FLOORS: [(&str, &[&str]); 10] = [
+    (
+        "the words",
+        &[
+            "callout",
+            "clock",
+            "config",
+            "durations",
+            "error",
+            "events",
+            "home",
+            "kind",
+            "loudly",
+            "name",
+            "outage",
+            "owner",
+            "story",
+            "tls",
+            "world",
+        ],
+    ),
+    ("the backends", &["backend"]),
+    ("the engine's env", &["engine::env"]),
+    ("the engine's hold", &["engine::hold"]),
+    ("the engine's local", &["engine::local"]),
+    ("the engine's claim", &["engine::claim"]),
+    ("the engine's queue", &["engine::queue"]),
+    (
+        "the engine's fair and gates",
+        &["engine::fair", "engine::gates"],
+    ),
+    ("the engine's core and multi", &["engine"]),
+    (
+        "what users see",
+        &[
+            "builder", "client", "docs", "find", "lib", "locks", "settings", "sim", "status",
+        ],
+    ),
+];
+
+/// Where the names live that the crate's root hands on.
+const ROOT: &[(&str, &str)] = &[
+    ("Cause", "error"),
+    ("Client", "client"),
+    ("ClientBuilder", "builder"),
+    ("Error", "error"),
+    ("ErrorKind", "error"),
+    ("Event", "events"),
+    ("FencedMutex", "locks::fenced_mutex"),
+    ("FencedMutexGuard", "locks::guard"),
+    ("FencedStore", "locks::fenced_store"),
+    ("EventKind", "events"),
+    ("Find", "find"),
+    ("FairMutex", "locks::fair_mutex"),
+    ("FairMutexGuard", "locks::guard"),
+    ("Guard", "locks::guard"),
+    ("Handoff", "config"),
+    ("Latch", "locks::latch"),
+    ("LeasedSemaphore", "locks::leased_semaphore"),
+    ("LostReason", "error"),
+    ("MemoryServer", "backend::memory::server"),
+    ("MultiGuard", "locks::multi_guard"),
+    ("MultiLock", "locks::multi_lock"),
+    ("Mutex", "locks::mutex"),
+    ("MutexGuard", "locks::guard"),
+    ("Owner", "owner"),
+    ("Part", "locks::part"),
+    ("PermitGuard", "locks::guard"),
+    ("PlainMutex", "locks::plain_mutex"),
+    ("PlainMutexGuard", "locks::guard"),
+    ("ReadGuard", "locks::guard"),
+    ("RwLock", "locks::rw_lock"),
+    ("Semaphore", "locks::semaphore"),
+    ("SemaphoreGuard", "locks::guard"),
+    ("SpinMutex", "locks::spin_mutex"),
+    ("SpinMutexGuard", "locks::guard"),
+    ("WriteGuard", "locks::guard"),
+    ("Released", "error"),
+    ("Status", "status"),
+    ("Tls", "tls"),
+];
+
+/// The simulation's part of each floor, behind a feature of its own.
+const SIMULATED: &[&str] = &["sim", "world", "backend::simulated"];
+
+const LINES_MOST: usize = 400;
+
+/// Longer than that, and why.
+const LONG: &[(&str, &str)] = &[
+    (
+        "backend::redis::lanes",
+        "the state machine of one connection, and its dialler",
+    ),
+    (
+        "backend::redis::subscriptions",
+        "one task: its orders, its connection, its answers",
+    ),
+    (
+        "engine::hold",
+        "one state machine, from the grant to the end",
+    ),
+    (
+        "engine::queue::enter",
+        "the way of one lock(), top to bottom",
+    ),
+];
+
+/// A source file by the path of its module, without tests and comments.
+struct Sources(BTreeMap<String, String>);
+
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn module_of(file: &Path) -> String {
+    let path = file.strip_prefix(src()).unwrap().with_extension("");
+    let parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap()).collect();
+    let parts = match parts.split_last() {
+        Some((&"mod", parents)) => parents,
+        _ => &parts,
+    };
+    parts.join("::")
+}
+
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs") && !path.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+}
+
+impl Sources {
+    fn read() -> Sources {
+        let mut found = Vec::new();
+        files(&src(), &mut found);
+        let read = |file: &PathBuf| {
+            let text = fs::read_to_string(file).unwrap();
+            (module_of(file), without_tests(&text))
+        };
+        Sources(found.iter().map(read).collect())
+    }
+
+    /// The modules that a file names in its `use` lines and paths: the longest prefix of each path that is a file.
+    fn imports(&self, module: &str) -> BTreeSet<String> {
+        let text = &self.0[module];
+        let mut paths = Vec::new();
+        for (at, _) in text.match_indices("crate::") {
+            expand("", &text[at + "crate::".len()..], &mut paths);
+        }
+        for (at, _) in text.match_indices("super::") {
+            // A file's `super` is the module that declares it; `super::super` does not occur.
+            let parent = module.rsplit_once("::").map_or("", |(parent, _)| parent);
+            expand(parent, &text[at + "super::".len()..], &mut paths);
+        }
+        let files = paths.iter().filter_map(|path| self.file_of(path));
+        files.filter(|file| file != module).collect()
+    }
+
+    fn file_of(&self, path: &str) -> Option<String> {
+        let first = path.split("::").next()?;
+        if let Some((_, home)) = ROOT.iter().find(|(name, _)| *name == first) {
+            return Some((*home).to_owned());
+        }
+        let mut path = path;
+        loop {
+            if self.0.contains_key(path) {
+                return Some(path.to_owned());
+            }
+            path = path.rsplit_once("::")?.0;
+        }
+    }
+}
+
+fn without_tests(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    code.collect::<Vec<_>>().join("\n")
+}
+
+/// What `rest` of a path means behind `prefix`, braces included.
+fn expand(prefix: &str, rest: &str, paths: &mut Vec<String>) {
+    let join = |part: &str| match prefix {
+        "" => part.to_owned(),
+        _ => format!("{prefix}::{part}"),
+    };
+    if let Some(inside) = rest.strip_prefix('{') {
+        let (mut depth, mut begin) = (0_usize, 0);
+        for (at, c) in inside.char_indices() {
+            match c {
+                '{' => depth += 1,
+                ',' if depth == 0 => {
+                    expand(prefix, inside[begin..at].trim(), paths);
+                    begin = at + 1;
+                }
+                '}' if depth == 0 => {
+                    expand(prefix, inside[begin..at].trim(), paths);
+                    return;
+                }
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+        return;
+    }
+    let word = rest
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(rest.len());
+    if word == 0 {
+        return;
+    }
+    match rest[word..].strip_prefix("::") {
+        Some(more) => expand(&join(&rest[..word]), more, paths),
+        None => paths.push(join(&rest[..word])),
+    }
+}
+
+fn floor(module: &str) -> usize {
+    let mut path = module;
+    loop {
+        if let Some(floor) = FLOORS.iter().position(|(_, names)| names.contains(&path)) {
+            return floor;
+        }
+        path = path
+            .rsplit_once("::")
+            .unwrap_or_else(|| {
+                panic!("{module} is on no floor: tests/house/tidy.rs and ARCHITECTURE.md")
+            })
+            .0;
+    }
+}
+
+#[test]
+fn doors_lead_down_only() {
+    let sources = Sources::read();
+    let mut wrong = Vec::new();
+    for module in sources.0.keys() {
+        // The root names everything, and is imported through `ROOT` only.
+        for import in sources.imports(module) {
+            if module != "lib" && floor(&import) > floor(module) {
+                let (from, to) = (FLOORS[floor(module)].0, FLOORS[floor(&import)].0);
+                wrong.push(format!("{module} ({from}) imports {import} ({to})"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What a module reaches by its imports, and theirs.
+fn reached(arrows: &BTreeMap<&str, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
+    let (mut found, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
+    while let Some(module) = open.pop() {
+        for import in arrows.get(&*module).into_iter().flatten() {
+            if found.insert(import.clone()) {
+                open.push(import.clone());
+            }
+        }
+    }
+    found
+}
+
+/// A module opens its own folder, by paths without a prefix; that is no import.
+#[test]
+fn no_loop_of_imports_is_larger_than_a_pair() {
+    let sources = Sources::read();
+    // The root only hands names on.
+    let modules = sources.0.keys().filter(|module| *module != "lib");
+    let arrows: BTreeMap<&str, _> = modules
+        .map(|module| (&**module, sources.imports(module)))
+        .collect();
+    let reach: BTreeMap<&str, _> = arrows
+        .keys()
+        .map(|module| (*module, reached(&arrows, module)))
+        .collect();
+    let mut loops = BTreeSet::new();
+    for (module, others) in &reach {
+        let back = |other: &&String| reach.get(&***other).is_some_and(|of| of.contains(*module));
+        let around: BTreeSet<&String> = others.iter().filter(back).collect();
+        if around.len() > 2 {
+            loops.insert(around.into_iter().cloned().collect::<Vec<_>>());
+        }
+    }
+    assert!(loops.is_empty(), "{loops:#?}");
+}
+
+#[test]
+fn no_file_is_too_long_to_be_read_in_one_go() {
+    let mut found = Vec::new();
+    files(&src(), &mut found);
+    for file in found {
+        let module = module_of(&file);
+        let lines = fs::read_to_string(&file).unwrap().lines().count();
+        let long = LONG.iter().any(|(name, _)| *name == module);
+        assert!(
+            long || lines <= LINES_MOST,
+            "{module} has {lines} lines: open it, or say why not in tests/house/tidy.rs"
+        );
+        assert!(
+            !long || lines > LINES_MOST,
+            "{module} has {lines} lines, and is not long any more: tests/house/tidy.rs"
+        );
+    }
+}
+
+/// What a line declares, if it declares a type.
+fn declared(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("pub").map_or(line, |rest| {
+        rest.trim_start_matches("(crate)")
+            .trim_start_matches("(super)")
+            .trim_start()
+    });
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+    rest.split(|c: char| !c.is_alphanumeric()).next()
+}
+
+#[test]
+fn no_two_types_share_a_name() {
+    let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // The same name twice in one file is one type, differently for the simulation.
+    let of_hooks = |module: &str| {
+        SIMULATED.iter().any(|of| module.starts_with(of)) || module.ends_with("::look")
+    };
+    for (module, text) in Sources::read().0 {
+        if !of_hooks(&module) {
+            for name in text.lines().filter_map(declared) {
+                places
+                    .entry(name.to_owned())
+                    .or_default()
+                    .insert(module.clone());
+            }
+        }
+    }
+    places.retain(|_, modules| modules.len() > 1);
+    assert!(places.is_empty(), "{places:#?}");
+}
+
+/// Words that hide who acts: say waiter, client, holder, caller, process instead.
+const HIDING: &[&str] = &[
+    "somebody",
+    "nobody",
+    "anybody",
+    "everybody",
+    "someone",
+    "anyone",
+    "everyone",
+    "whoever",
+    "whomever",
+    "whom",
+    "whatever",
+    "he",
+    "his",
+    "him",
+    "himself",
+    "she",
+    "hers",
+];
+
+fn comments(dir: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            comments(&path, found);
+            continue;
+        }
+        let opens = match path.extension().and_then(|ext| ext.to_str()) {
+            Some("rs") => "//",
+            Some("lua") => "--",
+            Some("md") => "",
+            _ => continue,
+        };
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in text.lines().enumerate() {
+            let Some(said) = line.trim_start().strip_prefix(opens) else {
+                continue;
+            };
+            let mut words = said.split(|c: char| !c.is_alphanumeric());
+            if let Some(word) = words.find(|word| HIDING.contains(&word.to_lowercase().as_str())) {
+                found.push(format!("{}:{}: {word}", path.display(), number + 1));
+            }
+        }
+    }
+}
+
+#[test]
+fn comments_say_who_acts() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = Vec::new();
+    for dir in [
+        "crates/leasehold/src",
+        "crates/leasehold-cli/src",
+        "crates/leasehold-testkit/src",
+        "docs",
+    ] {
+        comments(&root.join(dir), &mut found);
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The lines of the examples in a file's docs, without the fences.
+fn examples(text: &str) -> String {
+    let mut shown = String::new();
+    let (mut inside, mut runs) = (false, false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("/// ```") {
+            inside = !inside;
+            runs = inside && !line.starts_with("/// ```text"); // a picture is none
+        } else if runs && (line.starts_with("///") || line.starts_with("#[doc")) {
+            shown += line;
+            shown += "\n";
+        }
+    }
+    shown
+}
+
+/// The methods and types of a file that users see: name, and whether it has an example of its own.
+fn public(text: &str) -> Vec<(String, bool)> {
+    let (mut found, mut own, mut hidden) = (Vec::new(), false, false);
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("///") || line.starts_with('#') {
+            own |= line.starts_with("/// ```");
+            hidden |= line.contains("doc(hidden)");
+            continue;
+        }
+        let item = line.strip_prefix("pub ").map(|rest| {
+            rest.trim_start_matches("const ")
+                .trim_start_matches("async ")
+        });
+        let item = item.and_then(|item| item.strip_prefix("fn ").or(item.strip_prefix("struct ")));
+        let name = item.and_then(|item| {
+            item.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+        });
+        if let Some(name) = name.filter(|_| !hidden) {
+            found.push((name.to_owned(), own));
+        }
+        if !line.starts_with(')') {
+            (own, hidden) = (false, false);
+        }
+    }
+    found
+}
+
+/// Each is called in an example of its own, or in another of its file; doc tests run them. (The enums that stand for kinds, and the names
+/// of their guards, are said by the compiler, and not by users.)
+#[test]
+fn every_public_item_of_a_lock_is_shown_in_an_example() {
+    let mut found = Vec::new();
+    files(&src().join("locks"), &mut found);
+    for file in [
+        "builder",
+        "client",
+        "error",
+        "events",
+        "find",
+        "kind",
+        "owner",
+        "status",
+        "tls",
+        "backend/memory/server",
+    ] {
+        found.push(src().join(file).with_extension("rs"));
+    }
+    let elsewhere = [
+        "Detached",
+        "Invalid",
+        "Holder",
+        "QueuedClient",
+        "recv",
+        "EventListener",
+    ];
+    let (mut missing, mut seen) = (Vec::new(), 0);
+    for file in found {
+        let text = fs::read_to_string(&file).unwrap();
+        let text = text
+            .split("#[cfg(feature = \"sim\")]\nimpl ")
+            .next()
+            .unwrap();
+        let shown = examples(text);
+        for (name, own) in public(text) {
+            seen += 1;
+            let called = [
+                format!(".{name}("),
+                format!("::{name}("),
+                format!("{name} {{"),
+                format!("{name}::"),
+            ];
+            let is_shown = called.iter().any(|call| shown.contains(call));
+            if !own && !is_shown && !elsewhere.contains(&&*name) {
+                missing.push(format!("{}: {name}", module_of(&file)));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+    assert!(missing.is_empty(), "{missing:#?}");
+}

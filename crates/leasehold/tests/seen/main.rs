@@ -1,0 +1,10 @@
+//! What users see of locks: status, find, events, labels, names, memory servers.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod events;
+mod find;
+mod labels;
+mod memory;
+mod name_prefix;
