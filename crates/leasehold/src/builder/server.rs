@@ -65,7 +65,7 @@ impl ClientBuilder {
     /// Each release then leaves a tombstone on the server for half a minute ([keys](crate::docs::keys)), so that a second copy of a
     /// request of before cannot take the name again. Without it such a copy costs others a lease of waiting; of a
     /// [`Semaphore`](crate::Semaphore), which has no lease, it takes permits that no guard holds, until
-    /// [`force_unlock`](crate::Semaphore::force_unlock) or [`add_permits`](crate::Semaphore::add_permits) gives them back.
+    /// [`add_permits`](crate::Semaphore::add_permits) gives them back.
     pub fn may_duplicate(mut self, may: bool) -> Self {
         self.config.may_duplicate = may;
         self
