@@ -83,8 +83,11 @@ impl Caller {
             CHANNEL,
             gone_ms.as_bytes(),
             b"0",
+            b"leasehold:{name}:waits",
+            b"1",
         ];
-        self.eval(script!("release.lua"), &["name", OUT, GONE], &args)
+        let answer: Vec<i64> = self.eval(script!("release.lua"), &["name", OUT, GONE], &args)?;
+        Ok((answer[0], answer[1]))
     }
 
     /// The exceptions.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Listener, Store, StoredHold};
 use crate::{
-    backend::{Release, WakeUp, simulated::hint::Hint},
+    backend::{Release, ReleaseReply, WakeUp, simulated::hint::Hint},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -146,17 +146,20 @@ impl Store {
     }
 
     pub(crate) fn give_back(&mut self, id: &LockId, held: &Held) {
-        let release = Release {
+        let release = |lease| Release {
             id: id.clone(),
             access: held.access,
-            lease: LeaseId::from(held.lease),
+            lease: LeaseId::from(lease),
             next: None,
             held: true,
             tombstone_ms: None,
             listening: false,
             holds: None,
         };
-        self.release(&held.client, &release);
+        // What the server takes for given back already is given under an id of its own.
+        if let ReleaseReply::NotOurs = self.release(&held.client, &release(held.lease)) {
+            self.release(&held.client, &release(held.lease | 1 << 40));
+        }
     }
 
     /// The client's connection for wake-ups is gone.

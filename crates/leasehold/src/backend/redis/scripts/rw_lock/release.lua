@@ -66,7 +66,7 @@ else
   -- Whether others read, and how long the hash must last for them: not exactly, but Redisson's waiters sleep for no more than a second
   -- longer. So the first that is found to last about as long as the hash is enough, and that came late rather than early.
   local ttl, fields = call('PTTL', KEYS[1]), call('HGETALL', KEYS[1])
-  local enough = ttl == -1 and math.huge or held.left < ttl and 0 or ttl - 1000
+  local enough = ttl == -1 and math.huge or held.left < ttl - 1000 and 0 or ttl - 1000
   for i = #fields - 1, 1, -2 do
     local field = fields[i]
     if field ~= 'mode' and field ~= held.field then
