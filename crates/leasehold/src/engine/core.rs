@@ -76,9 +76,15 @@ impl Core {
             watchdog: Arc::clone(&watchdog),
             env,
         });
-        wake_ups.connect(Arc::downgrade(&core));
-        let resident: Weak<dyn Resident> = Arc::downgrade(&core) as _;
-        core.tell_at_end(resident);
+        // Weak, and of the parts: a guard may outlive all handles, and keeps the queues and what these need, but not `Core`.
+        wake_ups.connect(&core);
+        let residents: [Weak<dyn Resident>; 2] = [
+            Arc::downgrade(&core.queues) as _,
+            Arc::downgrade(&core.gates) as _,
+        ];
+        for resident in residents {
+            core.tell_at_end(resident);
+        }
         let queues = Arc::downgrade(&queues);
         let is_busy = move || queues.upgrade().is_some_and(|queues| queues.len() > 0);
         core.spawn_apart(watchdog::run(watchdog, Arc::downgrade(&core.env), is_busy));
@@ -238,13 +244,6 @@ impl Core {
     }
 }
 
-impl Resident for Core {
-    fn thread_gone(&self) {
-        self.queues.thread_gone();
-        self.gates.close(&Error::ThreadGone);
-    }
-}
-
 /// The end of a shutdown, also of one whose future is dropped: what is held then is left to expire.
 struct Ending<'a>(&'a Arc<Core>);
 
@@ -261,11 +260,5 @@ impl Drop for Ending<'_> {
         drop(core.all_done());
         core.watchdog.close();
         core.backend.shut();
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.watchdog.close();
     }
 }

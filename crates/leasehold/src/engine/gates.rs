@@ -26,6 +26,7 @@ use crate::{
     engine::env::Env,
     engine::local::answer,
     engine::local::answer::{AnswerFuture, Answerer},
+    home::Resident,
     name::LockId,
 };
 
@@ -65,6 +66,12 @@ struct GateWait {
     gate: Arc<Gate>,
     number: u64,
     answered: AnswerFuture,
+}
+
+impl Resident for Gates {
+    fn thread_gone(&self) {
+        self.close(&Error::ThreadGone);
+    }
 }
 
 impl Drop for GateWait {

@@ -3,33 +3,49 @@
 //! A wake-up is a hint: it may be lost, late, or for a lease that is no more. It grants nothing that the server did not
 //! grant, and no waiter depends on it for longer than the poll interval.
 
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use crate::{
     backend::{Sink, WakeUp},
-    engine::core::Core,
+    engine::{core::Core, fair::lineups::Lineups, gates::Gates, queue::map::Queues},
     kind::LockKind,
     name::LockId,
 };
 
 /// The sink of a client's backend. Exists before the client does, hence the cell.
 #[derive(Debug, Default)]
-pub(crate) struct WakeUps(OnceLock<Weak<Core>>);
+pub(crate) struct WakeUps(OnceLock<Woken>);
+
+/// The parts of a client that hear of locks.
+#[derive(Debug)]
+struct Woken {
+    queues: Weak<Queues>,
+    fair: Weak<Lineups>,
+    gates: Weak<Gates>,
+}
 
 impl WakeUps {
-    pub(super) fn connect(&self, core: Weak<Core>) {
+    pub(super) fn connect(&self, core: &Core) {
         // A second client for the same backend would be a bug of this library; the first one stays.
-        let _ = self.0.set(core);
+        let _ = self.0.set(Woken {
+            queues: Arc::downgrade(&core.queues),
+            fair: Arc::downgrade(&core.fair),
+            gates: Arc::downgrade(&core.gates),
+        });
     }
 }
 
 impl Sink for WakeUps {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
-        if let Some(core) = self.0.get().and_then(Weak::upgrade) {
-            match id.kind {
-                LockKind::Latch => core.gates.wake(id, wake_up),
-                LockKind::FairMutex => core.fair.wake(&core.queues, id, wake_up),
-                _ => core.queues.wake(id, wake_up),
+        let Some(woken) = self.0.get() else { return };
+        if id.kind == LockKind::Latch {
+            if let Some(gates) = woken.gates.upgrade() {
+                gates.wake(id, wake_up);
+            }
+        } else if let Some(queues) = woken.queues.upgrade() {
+            match woken.fair.upgrade() {
+                Some(fair) if id.kind == LockKind::FairMutex => fair.wake(&queues, id, wake_up),
+                _ => queues.wake(id, wake_up),
             }
         }
     }

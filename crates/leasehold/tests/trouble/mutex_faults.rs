@@ -282,7 +282,7 @@ async fn many_names_are_heard_again_over_a_slow_line() {
             .map(|name| waiter.mutex(&*name).lock())
             .map(tokio::spawn)
             .collect();
-        let are_heard = || common::channels(&server).len() == 2 * NAMES;
+        let are_heard = || common::channels(&server).len() == 3 * NAMES;
         wait_until_async(SOON, "all are heard", are_heard).await;
 
         // Answers to all at once would take more than 600 ms.

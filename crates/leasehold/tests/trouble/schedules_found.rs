@@ -73,7 +73,7 @@ async fn a_waiter_that_leaves_does_not_make_the_same_name_in_braces_deaf() {
         let stays = tokio::spawn(client.mutex("{name}").lock());
         let leaves = tokio::spawn(client.mutex("name").lock());
         until_queued(&server, 1).await;
-        wait_until_async(SOON, "it listens for both", || channels(&server).len() == 3).await;
+        wait_until_async(SOON, "it listens for both", || channels(&server).len() == 5).await;
         leaves.abort();
         wait_until_async(SOON, "it does not listen for one", || {
             let of_one = |channel: &String| channel.starts_with("leasehold:{name}:");

@@ -49,12 +49,11 @@ struct Sent {
 }
 
 impl Sent {
-    /// The same with this wish for the name to stay with the client: 0 never, 1 if no other waits, 2 if none stands in the queue. Which one
-    /// was sent depends on how long others had had the name.
+    /// The same with this wish for the name to stay with the client: 0 never, 1 if no other waits.
     fn wishing(&self, wish: &str) -> Vec<String> {
-        const STAYS: usize = 12; // EVALSHA, the hash, 2, two keys, and the eighth argument
+        const STAYS: usize = 13; // EVALSHA, the hash, 2, two keys, and the ninth argument
         let mut words = self.words.clone();
-        assert!(["0", "1", "2"].contains(&&*words[STAYS]), "{words:?}");
+        assert!(["0", "1"].contains(&&*words[STAYS]), "{words:?}");
         wish.clone_into(&mut words[STAYS]);
         words
     }

@@ -130,7 +130,7 @@ async fn a_waiter_that_leaves_while_its_subscription_is_pending_leaves_no_channe
             let listening = tokio::spawn(client.mutex("other").lock());
             if known {
                 // Its connection for wake-ups is there.
-                until_channels(&server, 2).await;
+                until_channels(&server, 3).await;
             } else {
                 listening.abort();
                 wait_until_idle(&client).await;

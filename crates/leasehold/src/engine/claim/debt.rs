@@ -88,10 +88,19 @@ pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
     });
 }
 
-/// Whether the server may have forgotten by now a release that was first sent after `began`: of a kind of which it keeps no holders, a copy
-/// would give back more than there is.
-pub(crate) fn is_forgotten(env: &Env, id: &LockId, began: Tick) -> bool {
-    id.kind.never_ends() && env.clock.now().since(began) > ANSWERS_KEPT / 2
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server may have forgotten a release that had no answer, and a copy would give back more than there is"
+)]
+struct Forgotten;
+
+/// Whether the server still knows a release that was first sent at `began`: of a kind of which it keeps no holders, a later copy would give
+/// back more than there is.
+pub(crate) fn is_known(env: &Env, id: &LockId, began: Tick) -> Result<(), Failure> {
+    if id.kind.never_ends() && env.clock.now().since(began) > ANSWERS_KEPT / 2 {
+        return Err(Failure::Rejected(Arc::new(Forgotten)));
+    }
+    Ok(())
 }
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
@@ -106,7 +115,7 @@ pub(crate) async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt) {
     let mut debt = debt;
     let mut pauses = Pauses::default();
     loop {
-        if debt.held && debt.copies && is_forgotten(env, &id, began) {
+        if debt.held && debt.copies && is_known(env, &id, began).is_err() {
             return;
         }
         let release = debt.release(env, &id, client.is_listening(&id));

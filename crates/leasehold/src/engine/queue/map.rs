@@ -20,8 +20,10 @@ use crate::{
         claim::debt::{Debt, Owes, abandon},
         env::Env,
         hold::{Hold, watchdog::Watchdog},
-        queue::{Life, Phase, Queue, Start, beside::Beside},
+        local::beside::Beside,
+        queue::{Life, Phase, Queue, Start},
     },
+    home::Resident,
     kind::LockKind,
     name::LockId,
     outage::Seldom,
@@ -39,7 +41,7 @@ pub(crate) struct Queues {
     hasher: Hashing,
     detached: Mutex<DetachedIds>,
     /// Of the locks that Redisson's clients wait for, too.
-    pub(super) beside: Mutex<HashMap<LockId, Beside, Hashing>>,
+    pub(crate) beside: Beside,
     /// Of the locks whose waiting tasks have a queue each.
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// That one that waits cannot hear.
@@ -118,7 +120,7 @@ impl Queues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             detached: Mutex::default(),
-            beside: Mutex::default(),
+            beside: Beside::default(),
             groups,
             warned_of_deafness: Seldom::default(),
         })
@@ -252,7 +254,7 @@ impl Queues {
     pub(crate) fn heard(self: &Arc<Self>, id: &LockId, queue: Option<Arc<Queue>>, wake_up: WakeUp) {
         match (wake_up, queue) {
             (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
-                self.hear(id, wake_up, self.env.clock.now());
+                self.beside.hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
                     queue.look(None);
                 }
@@ -277,13 +279,6 @@ impl Queues {
                     abandon(self, id, debt);
                 }
             }
-        }
-    }
-
-    /// The home's thread has ended: no actor is left to answer the waiters.
-    pub(crate) fn thread_gone(&self) {
-        for queue in self.all() {
-            queue.lock().answer_all(&Error::ThreadGone);
         }
     }
 
@@ -318,6 +313,22 @@ impl AsRef<Env> for Queues {
 impl Owes for Queues {
     fn is_listening(&self, id: &LockId) -> bool {
         Queues::is_listening(self, id)
+    }
+}
+
+impl Resident for Queues {
+    /// No actor is left to answer the waiters.
+    fn thread_gone(&self) {
+        for queue in self.all() {
+            queue.lock().answer_all(&Error::ThreadGone);
+        }
+    }
+}
+
+impl Drop for Queues {
+    /// No handle and no guard is left.
+    fn drop(&mut self) {
+        self.watchdog.close();
     }
 }
 

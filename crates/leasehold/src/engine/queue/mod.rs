@@ -17,7 +17,6 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
-pub(crate) mod beside;
 pub(crate) mod count;
 pub(crate) mod downgrade;
 pub(crate) mod driver;

@@ -9,7 +9,7 @@ use crate::{
     clock::Tick,
     engine::{
         claim::{
-            debt::{self, Debt, is_forgotten, left_to_expire},
+            debt::{self, Debt, is_known, left_to_expire},
             pauses::Pauses,
         },
         env::finish::Finish,
@@ -74,7 +74,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     } else {
         state.handoffs + 1
     };
-    let known = core.holds_to_tell(&queue.id, in_a_row, now);
+    let known = core.beside.holds_to_tell(&queue.id, in_a_row, now);
     let may_pass = spec.handoff.is_on()
         && spec.access != Access::Shared
         && state.handoffs < spec.handoff.max_in_row
@@ -164,12 +164,6 @@ fn next(
     let ticket = remote.ticket_for(core, waiter.terms())?;
     Some((ticket.lease(), spec.serves(&waiter) && spec.handoff.is_on()))
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the server may have forgotten a release that had no answer, and a copy would give back more than there is"
-)]
-struct Forgotten;
 
 /// A release on its way to the server.
 pub(crate) struct Releasing {
@@ -272,9 +266,8 @@ impl Releasing {
     }
 
     fn unconfirmed(&self) -> Released {
-        Released::Unconfirmed {
-            free_within: lease::free_within(self.hold.longest()),
-        }
+        let free_within = lease::free_within(self.hold.longest());
+        Released::Unconfirmed { free_within }
     }
 
     /// Tells how the hold has ended, once.
@@ -289,24 +282,19 @@ impl Releasing {
 
     /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
-        let core = &self.queue.core;
-        let sent = core.clock.now();
-        if self.silent && is_forgotten(core, &self.queue.id, self.began) {
-            return Err(Failure::Rejected(Arc::new(Forgotten)));
+        let sent = self.queue.core.clock.now();
+        if self.silent {
+            is_known(&self.queue.core, &self.queue.id, self.began)?;
         }
         let step = self.step(sent);
         let queued = step.next.is_some_and(|next| next.place.is_some());
-        match self.queue.core.backend.release(step).await {
-            Ok(answer) => Ok(ReleaseAnswer {
-                answer,
-                sent,
-                queued,
-            }),
-            Err(failure) => {
-                self.failed(&failure);
-                Err(failure)
-            }
-        }
+        let answer = self.queue.core.backend.release(step).await;
+        let answer = answer.inspect_err(|failure| self.failed(failure))?;
+        Ok(ReleaseAnswer {
+            answer,
+            sent,
+            queued,
+        })
     }
 
     /// The request that is sent at `sent`. Each send is an ask of its own for the next ticket (B3).
@@ -362,13 +350,13 @@ impl Releasing {
 
     /// The server has answered: the lease id is over (B5), and the queue goes on.
     fn answered(mut self, answered: &ReleaseAnswer) -> Result<Released, Error> {
-        let not_ours = answered.answer == ReleaseReply::NotOurs;
         // "Not ours" can mean that an earlier copy of the release was carried out, or that the lease expired on the way: either
         // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
         // nothing away.)
-        let core = Arc::clone(&self.queue.core);
+        let core = &self.queue.core;
         let alone = self.silent || core.config.may_duplicate;
-        let is_lost = not_ours && !alone && core.clock.now() < self.until;
+        let is_lost =
+            answered.answer == ReleaseReply::NotOurs && !alone && core.clock.now() < self.until;
         let reason = LostReason::Replaced;
         self.tell_end(|held| {
             if is_lost {

@@ -39,7 +39,7 @@ impl Queue {
             // none.
             let asked = holds.is_some_and(|holds| holds > 0) && !is_permits;
             let turns = turns.max(u32::from(asked));
-            core.leave_turns(&self.id, turns, now, Some(sent));
+            core.beside.leave_turns(&self.id, turns, now, Some(sent));
         }
         if let Some(remote) = &mut state.remote {
             remote.answered();
@@ -49,7 +49,7 @@ impl Queue {
                     remote.turns.shared = true;
                 }
                 ReleaseReply::Kept { .. } => {
-                    remote.turns.shared = core.holds_to_tell(&self.id, 1, now).is_some();
+                    remote.turns.shared = core.beside.holds_to_tell(&self.id, 1, now).is_some();
                 }
                 ReleaseReply::Freed {
                     others: 0,
@@ -101,7 +101,7 @@ impl Queue {
             ReleaseReply::Freed { turns, .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
             {
-                core.leave_turns(&self.id, turns.max(1), now, None);
+                core.beside.leave_turns(&self.id, turns.max(1), now, None);
                 Start::Ask
             }
             _ => Start::Ask,

@@ -129,7 +129,7 @@ impl Locked<'_, QueueState> {
         self.since = core.clock.now();
         let now = self.since;
         let round = self.numbers.end;
-        core.took(hold.id(), now);
+        core.beside.took(hold.id(), now);
         if let Some(remote) = &mut self.remote {
             remote.held = Some(now); // for all others
             remote.turns.round = round;

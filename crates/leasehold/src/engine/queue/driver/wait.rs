@@ -96,7 +96,11 @@ impl Driver<'_> {
         let now = self.core.clock.now();
         let races = matches!(first.access, Access::Permits(_));
         let race = state.remote().turns.left(now).filter(|_| races);
-        race.max(self.core.left_to_others(&self.queue.id, &self.core.clock))
+        race.max(
+            self.core
+                .beside
+                .left_to_others(&self.queue.id, &self.core.clock),
+        )
     }
 
     /// Lets others try first for so long, unless it is woken.

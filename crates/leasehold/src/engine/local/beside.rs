@@ -2,12 +2,13 @@
 //!
 //! Nothing of safety depends on this: a process that steps back for too long takes the lock some milliseconds later.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     backend::WakeUp,
     clock::{Clock, Tick},
-    engine::queue::map::Queues,
     name::LockId,
 };
 
@@ -20,9 +21,13 @@ const MISSED_MOST: u32 = 4;
 /// For so long a name is known to be wanted by others.
 const KNOWN: Duration = Duration::from_secs(1);
 
+/// The turns of those beside us, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Beside(Mutex<HashMap<LockId, TheirTurns>>);
+
 /// The turns of those beside us for one name.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+struct TheirTurns {
     /// So many messages come before this process asks,
     turns: u32,
     /// if it does not do so then.
@@ -36,17 +41,17 @@ pub(crate) struct Beside {
     none_until: Tick,
 }
 
-impl Queues {
+impl Beside {
     /// How many holds a release tells of that ends so many in a row. `None`: this process knows of no others.
     pub(crate) fn holds_to_tell(&self, id: &LockId, holds: u32, now: Tick) -> Option<u32> {
-        let beside = self.beside.lock();
+        let beside = self.0.lock();
         let known = beside.get(id).filter(|it| now < it.until.after(KNOWN))?;
         Some(if now < known.none_until { 0 } else { holds })
     }
 
     /// So many turns are left to others, says a message, or the answer to a release that was `sent` then.
     pub(crate) fn leave_turns(&self, id: &LockId, turns: u32, now: Tick, sent: Option<Tick>) {
-        let mut all = self.beside.lock();
+        let mut all = self.0.lock();
         // Only when they have doubled, so that each costs the same however many there are.
         if all.len() >= 32 && all.len().is_power_of_two() {
             all.retain(|_, it| now < it.until.after(KNOWN));
@@ -67,7 +72,7 @@ impl Queues {
         match wake_up {
             WakeUp::Turns(turns) if turns > 0 => self.leave_turns(id, turns, now, None),
             WakeUp::TryAgain => {
-                if let Some(beside) = self.beside.lock().get_mut(id)
+                if let Some(beside) = self.0.lock().get_mut(id)
                     && beside.turns > 0
                 {
                     beside.turns -= 1;
@@ -82,14 +87,14 @@ impl Queues {
 
     /// For how long others are to try first.
     pub(crate) fn left_to_others(&self, id: &LockId, clock: &Clock) -> Option<Duration> {
-        let beside = self.beside.lock();
+        let beside = self.0.lock();
         let (there, now) = (beside.get(id)?, clock.now());
         (there.turns > 0 && now < there.until).then(|| there.until.since(now))
     }
 
     /// The server gave the lock to this process. If no other has had its turn, turns are left more seldom.
     pub(crate) fn took(&self, id: &LockId, now: Tick) {
-        if let Some(beside) = self.beside.lock().get_mut(id)
+        if let Some(beside) = self.0.lock().get_mut(id)
             && beside.turns > 0
         {
             beside.turns = 0;
