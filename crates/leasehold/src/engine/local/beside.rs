@@ -2,7 +2,11 @@
 //!
 //! Nothing of safety depends on this: a process that steps back for too long takes the lock some milliseconds later.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
@@ -13,7 +17,7 @@ use crate::{
 };
 
 /// A turn that is left to others is over after about so long without a message.
-const STEP_BACK: Duration = Duration::from_millis(5);
+const STEP_BACK: Duration = Duration::from_millis(3);
 
 /// After turns that none of them took, none is left for up to eight times as long.
 const MISSED_MOST: u32 = 4;
@@ -23,7 +27,11 @@ const KNOWN: Duration = Duration::from_secs(1);
 
 /// The turns of those beside us, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Beside(Mutex<HashMap<LockId, TheirTurns>>);
+pub(crate) struct Beside {
+    /// There has ever been one: else no way of a lock comes by the mutex, which all locks of a client share.
+    any: AtomicBool,
+    all: Mutex<HashMap<LockId, TheirTurns>>,
+}
 
 /// The turns of those beside us for one name.
 #[derive(Debug, Default)]
@@ -42,16 +50,24 @@ struct TheirTurns {
 }
 
 impl Beside {
+    fn of<T>(&self, id: &LockId, look: impl FnOnce(&mut TheirTurns) -> T) -> Option<T> {
+        let any = self.any.load(Ordering::Relaxed);
+        any.then(|| self.all.lock().get_mut(id).map(look)).flatten()
+    }
+
     /// How many holds a release tells of that ends so many in a row. `None`: this process knows of no others.
     pub(crate) fn holds_to_tell(&self, id: &LockId, holds: u32, now: Tick) -> Option<u32> {
-        let beside = self.0.lock();
-        let known = beside.get(id).filter(|it| now < it.until.after(KNOWN))?;
-        Some(if now < known.none_until { 0 } else { holds })
+        let told = self.of(id, |beside| {
+            let is_known = now < beside.until.after(KNOWN);
+            is_known.then(|| if now < beside.none_until { 0 } else { holds })
+        });
+        told.flatten()
     }
 
     /// So many turns are left to others, says a message, or the answer to a release that was `sent` then.
     pub(crate) fn leave_turns(&self, id: &LockId, turns: u32, now: Tick, sent: Option<Tick>) {
-        let mut all = self.0.lock();
+        self.any.store(true, Ordering::Relaxed);
+        let mut all = self.all.lock();
         // Only when they have doubled, so that each costs the same however many there are.
         if all.len() >= 32 && all.len().is_power_of_two() {
             all.retain(|_, it| now < it.until.after(KNOWN));
@@ -72,14 +88,14 @@ impl Beside {
         match wake_up {
             WakeUp::Turns(turns) if turns > 0 => self.leave_turns(id, turns, now, None),
             WakeUp::TryAgain => {
-                if let Some(beside) = self.0.lock().get_mut(id)
-                    && beside.turns > 0
-                {
-                    beside.turns -= 1;
-                    beside.until = now.after(STEP_BACK);
-                    (beside.unheard, beside.missed) = (false, 0);
-                    beside.none_until = now;
-                }
+                self.of(id, |beside| {
+                    if beside.turns > 0 {
+                        beside.turns -= 1;
+                        beside.until = now.after(STEP_BACK);
+                        (beside.unheard, beside.missed) = (false, 0);
+                        beside.none_until = now;
+                    }
+                });
             }
             _ => {}
         }
@@ -87,21 +103,21 @@ impl Beside {
 
     /// For how long others are to try first.
     pub(crate) fn left_to_others(&self, id: &LockId, clock: &Clock) -> Option<Duration> {
-        let beside = self.0.lock();
-        let (there, now) = (beside.get(id)?, clock.now());
-        (there.turns > 0 && now < there.until).then(|| there.until.since(now))
+        let (turns, until) = self.of(id, |beside| (beside.turns, beside.until))?;
+        let now = clock.now();
+        (turns > 0 && now < until).then(|| until.since(now))
     }
 
     /// The server gave the lock to this process. If no other has had its turn, turns are left more seldom.
     pub(crate) fn took(&self, id: &LockId, now: Tick) {
-        if let Some(beside) = self.0.lock().get_mut(id)
-            && beside.turns > 0
-        {
-            beside.turns = 0;
-            if beside.unheard {
-                beside.missed = (beside.missed + 1).min(MISSED_MOST);
-                beside.none_until = now.after(STEP_BACK * (1 << beside.missed) / 2);
+        self.of(id, |beside| {
+            if beside.turns > 0 {
+                beside.turns = 0;
+                if beside.unheard {
+                    beside.missed = (beside.missed + 1).min(MISSED_MOST);
+                    beside.none_until = now.after(STEP_BACK * (1 << beside.missed) / 2);
+                }
             }
-        }
+        });
     }
 }

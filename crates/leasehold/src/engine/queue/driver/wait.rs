@@ -94,7 +94,9 @@ impl Driver<'_> {
             return None;
         }
         let now = self.core.clock.now();
-        let races = matches!(first.access, Access::Permits(_));
+        // Beside Redisson's waiters the turns that a release tells of are enough.
+        let told = self.core.beside.holds_to_tell(&self.queue.id, 1, now);
+        let races = matches!(first.access, Access::Permits(_)) && told.is_none();
         let race = state.remote().turns.left(now).filter(|_| races);
         race.max(
             self.core
