@@ -331,9 +331,9 @@ impl Scripts {
                 let answers = ["Freed", "Granted", "Kept"];
                 kind == Kind::Release && answers.iter().any(|answer| text.contains(answer))
             };
-            // One that waits gives a free read-write lock to the first that hears; a reader's lease may end in the millisecond of its renewal.
+            // One that waits gives a free read-write lock to the first that hears.
             let is_open = self.knows_of(LockKind::FairMutex)
-                || self.knows_of(LockKind::RwLock) && matches!(kind, Kind::Acquire | Kind::Renew);
+                || self.knows_of(LockKind::RwLock) && kind == Kind::Acquire;
             if passes_on(&here) && passes_on(&there) || is_open {
                 return;
             }

@@ -13,31 +13,22 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local call, pcall = redis.call, redis.pcall
 
--- The form in which the lease id of `field` holds the name, if it does in another: it was downgraded, and this request
--- is late, or early.
-local function other_form(name, field)
-  local owner = string.match(field, '^[^:]*:%d+') or field
-  for _, form in ipairs({ '', ':write' }) do
-    if call('HEXISTS', name, owner .. form) == 1 then
-      return owner .. form
-    end
-  end
-end
-
--- Whether `field` holds `name` still. If so it lasts for `lease_ms`, till `till`.
+-- Whether the lease id of `field` holds `name` still, in either of its forms: it was downgraded, and this request is late, or early. If so
+-- it lasts for `lease_ms`, till `till`. The writer first: one that reads as well has a reader's field, and no lease of a reader.
 local function renew(name, timeouts, field, lease_ms, till)
-  local ours = pcall('HEXISTS', name, field)
-  if ours ~= 1 then
-    field = ours == 0 and other_form(name, field)
-    if not field then
-      return ours == 0 and 0 or -1
-    end
+  field = string.match(field, '^[^:]*:%d+') or field
+  local writes = pcall('HEXISTS', name, field .. ':write')
+  if type(writes) ~= 'number' then
+    return -1
   end
-  if string.sub(field, -6) == ':write' then
+  if writes == 1 then
     if lease_ms > 0 then
       call('PEXPIREAT', name, till)
     end
     return 1
+  end
+  if call('HEXISTS', name, field) == 0 then
+    return 0
   end
   local lease = timeouts .. field .. ':rwlock_timeout:1'
   if lease_ms == 0 then
