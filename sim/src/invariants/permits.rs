@@ -55,7 +55,20 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
             holds: 1,
             ends: Duration::from_secs(u64::from(u32::MAX)),
         };
-        world.watch.out.insert(id, (held, world.now)).is_none()
+        let before = world.watch.out.insert(id, (held, world.now));
+        // A client that stood still for longer than the server knows of its request takes once more, and the operator adds what is lost
+        // (docs/guarantees.md).
+        let is_forgotten = before
+            .as_ref()
+            .is_some_and(|(_, known)| world.now - known > KEPT);
+        if is_forgotten {
+            let free = u32::try_from(free(world, name) + taken).unwrap_or(0);
+            let called = NAMES[usize::from(name)];
+            world
+                .server
+                .set_permits(world.config.kind, called, free.into());
+        }
+        before.is_none() || is_forgotten
     } else {
         let held = world.watch.out.remove(&id);
         held.is_some_and(|(held, _)| {
