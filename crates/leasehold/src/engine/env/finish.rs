@@ -62,6 +62,8 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
+            // First, since the home may be quicker than the rest of this drop.
+            drop(std::mem::take(&mut self.caller));
             // Its output cleans up on its drop: a guard, a place in the queue.
             self.env.spawn(async move { drop(work.await) });
         }
