@@ -172,9 +172,21 @@ impl Lineup {
         self.keeper_wake.notify_one();
     }
 
-    /// The queue that this lease id concerns, if there is one.
+    /// The queues, the one that came first at the front, without a copy of all: a queue's lock is taken before this one's. One that
+    /// comes meanwhile is among them.
+    fn in_order(&self) -> impl Iterator<Item = Arc<Queue>> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let state = self.state.lock();
+            let (task, queue) = state.queues.range(next..).next()?;
+            next = task + 1;
+            Some(Arc::clone(queue))
+        })
+    }
+
+    /// The queue that this lease id concerns, if there is one: most often the first, since the order is the server's.
     pub(crate) fn queue_of(&self, lease: LeaseId) -> Option<Arc<Queue>> {
-        self.queues().into_iter().find(|queue| {
+        self.in_order().find(|queue| {
             let state = queue.lock();
             state.asks_under(lease)
                 || match &state.phase {
@@ -193,7 +205,7 @@ impl Lineup {
             // A client of Redisson's says that it is this one's turn.
             WakeUp::TryAgain => {
                 let asks = |queue: &Arc<Queue>| queue.lock().asks_under(LeaseId::from(task));
-                if let Some(queue) = self.queues().into_iter().find(asks) {
+                if let Some(queue) = self.in_order().find(asks) {
                     queue.driver_wake().notify_one();
                 }
             }
@@ -219,7 +231,7 @@ impl Lineup {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             let mut leaving = false;
-            for queue in self.queues() {
+            for queue in self.in_order() {
                 let mut state = queue.lock();
                 if state.phase.is_held() {
                     return;
@@ -239,7 +251,7 @@ impl Lineup {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
             let held = |queue: &Arc<Queue>| queue.id.task() != task && queue.lock().phase.is_held();
-            if self.queues().iter().any(held) {
+            if self.in_order().any(|queue| held(&queue)) {
                 return;
             }
             changed.await;

@@ -39,7 +39,9 @@ impl Queue {
             // none.
             let asked = holds.is_some_and(|holds| holds > 0) && !is_permits;
             let turns = turns.max(u32::from(asked));
-            core.beside.leave_turns(&self.id, turns, now, Some(sent));
+            if turns > 0 {
+                core.beside.leave_turns(&self.id, turns, now, Some(sent));
+            }
         }
         if let Some(remote) = &mut state.remote {
             remote.answered();
