@@ -219,7 +219,8 @@ async fn a_release_in_a_crowd_whose_reply_is_cut_anywhere_passes_the_name_on_onc
             }
             let first = crowded(&other).lock().await.unwrap();
             let here = [0, 1].map(|_| tokio::spawn(crowded(&client).lock()));
-            wait_until_listening(&other, "name", 1).await;
+            let in_line = || int(&server, &["LLEN", "leasehold:{name}:queue"]) == 1;
+            wait_until_async(SOON, "ours are in line", in_line).await;
             let there = tokio::spawn(crowded(&other).lock());
             while other.status("name").await.unwrap().waiting_here == 0 {
                 tokio::task::yield_now().await;
@@ -228,7 +229,6 @@ async fn a_release_in_a_crowd_whose_reply_is_cut_anywhere_passes_the_name_on_onc
             let [second, last] = here;
             let second = second.await.unwrap().unwrap();
             // The other client hears that it is its turn, and only then; so it is in line behind us.
-            let in_line = || int(&server, &["LLEN", "leasehold:{name}:queue"]) == 1;
             wait_until_async(SOON, "the other is in line", in_line).await;
 
             let struck = proxy.struck();
