@@ -355,7 +355,7 @@ async fn an_outage_of_a_server_is_one_line_when_it_begins_and_one_when_it_ends()
             let _ = there.lock().await.unwrap().detach();
             waits.push(tokio::spawn(lock(name)));
         }
-        drop(other);
+        other.shutdown(leasehold::Shutdown::LetExpire).await; // whose connections are to tell nothing
         for name in ["x", "y", "z"] {
             let waits = async || client.status(name).await.unwrap().waiting_clients == 1;
             soon(&case, async { while !waits().await {} }).await;
