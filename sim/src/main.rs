@@ -79,6 +79,25 @@ fn texts(json: &str) -> Result<Texts, String> {
     pairs.map(Texts).ok_or_else(|| "pairs of texts".to_owned())
 }
 
+impl Args {
+    /// What must be said again, so that a seed plays the same.
+    fn again(&self) -> String {
+        let mut again = String::new();
+        match self.backend {
+            Backend::Both => {}
+            Backend::Memory => again += " --backend memory",
+            Backend::Scripts => again += " --backend scripts",
+        }
+        if self.trouble {
+            again += " --trouble";
+        }
+        if self.replace.is_some() {
+            again += " --replace (as before)";
+        }
+        again
+    }
+}
+
 fn backend(text: &str) -> Result<Backend, String> {
     match text {
         "both" => Ok(Backend::Both),
@@ -116,7 +135,7 @@ fn main() -> ExitCode {
         keys::replace(texts.clone());
     }
     if let Some(seed) = args.seed {
-        return one(seed, args.trace, &asked);
+        return one(seed, args.trace, &asked, &args.again());
     }
     let seeds = match (&args.seeds, args.count, args.time) {
         (Some(seeds), _, _) => seeds.clone(),
@@ -145,7 +164,7 @@ fn main() -> ExitCode {
         if !args.all
             && let Some((seed, _)) = total.breaches.first()
         {
-            return one(*seed, false, &asked);
+            return one(*seed, false, &asked, &args.again());
         }
     }
     if total.breaches.is_empty() {
@@ -155,7 +174,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn one(seed: u64, whole: bool, asked: &Asked) -> ExitCode {
+fn one(seed: u64, whole: bool, asked: &Asked, again: &str) -> ExitCode {
     panics::keep();
     l4::ask(asked);
     let outcome = run(seed, &BTreeSet::new(), whole, asked);
@@ -184,6 +203,6 @@ fn one(seed: u64, whole: bool, asked: &Asked) -> ExitCode {
     }
     println!("seed {seed}: {} is broken: {}", breach.promise, breach.what);
     println!("kind: {}", breach.kind);
-    println!("again: sim --seed {seed} (all of it: --trace)");
+    println!("again: sim --seed {seed}{again} (all of it: --trace)");
     ExitCode::FAILURE
 }

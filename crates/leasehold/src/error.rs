@@ -258,6 +258,9 @@ impl fmt::Display for Error {
                 if free_within.is_zero() {
                     return f.write_str("; look whether it has before you try again");
                 }
+                if *free_within == Duration::MAX {
+                    return f.write_str(", and then this client gives it back as soon as it can; try again");
+                }
                 let within = at_most(*free_within);
                 write!(f, ", and then its lease ends within {within}, or as soon as this client can give it back; try again")
             }
@@ -388,7 +391,8 @@ pub enum Released {
     Unconfirmed {
         /// When the name is free at the latest, counted from now. A renewal that is still on its way then, because the
         /// server or something before it stands still, may let it last for another lease; so may a second copy of a
-        /// request, where something between sends copies.
+        /// request, where something between sends copies. [`Duration::MAX`] of a [`Semaphore`](crate::Semaphore): its permits
+        /// have no lease, so only the request that is repeated, or `add_permits`, gives them back.
         free_within: Duration,
     },
 }

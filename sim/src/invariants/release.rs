@@ -1,6 +1,8 @@
 //! The answer of `release()` is true. **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
 //! from the time that it states. **Lost**: the server took the name from this hold while its guard was valid, or the
-//! guard was not valid when the release was begun.
+//! guard was not valid when the release was begun. **Still held**: the guard was valid then.
+
+use std::time::Duration;
 
 use leasehold::{
     Released,
@@ -27,12 +29,25 @@ pub fn check(world: &mut World) {
             // Passed on in memory, under the same lease id.
             Ok(Released::Freed) if back.is_valid => continue,
             Ok(Released::Freed) => (world.now, true),
+            // Permits without a lease.
+            Ok(Released::Unconfirmed { free_within }) if free_within == Duration::MAX => continue,
             Ok(Released::Unconfirmed { free_within }) => {
                 let process = &world.processes[usize::from(back.client)];
                 let free_within = process.in_server_time(free_within);
                 (world.now + free_within + MS, false)
             }
-            Ok(_) => continue,
+            Ok(still) => {
+                if !back.was_valid {
+                    let letter = LETTERS[usize::from(back.client)];
+                    let what = format!(
+                        "client {letter} was told {still:?} of #{}, which was lost",
+                        id.1
+                    );
+                    let mut shared = world.shared.lock();
+                    shared.breach("release", "still held", what);
+                }
+                continue;
+            }
             Err(error) => {
                 if back.was_valid && !world.watch.taken.contains(&id) {
                     let letter = LETTERS[usize::from(back.client)];

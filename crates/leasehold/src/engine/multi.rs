@@ -245,7 +245,7 @@ impl Taking<'_> {
                     Some(until) if patience == Patience::Once => {
                         let PartRequest { core, id, spec } = part;
                         let answer = core.by(Instant::now() + left(until), asked).await;
-                        answer.unwrap_or_else(|| Err(no_answer(core, &id.name, *spec)))
+                        answer.unwrap_or_else(|| Err(no_answer(core, id, *spec)))
                     }
                     _ => asked.await,
                 }

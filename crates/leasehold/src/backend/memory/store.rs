@@ -264,7 +264,9 @@ impl Store {
         if rules(step.id.kind).counts() {
             held.holds = step.holds;
         }
-        if self.gives_way(&step.id, step.access) {
+        // It overtook the downgrade of its lease.
+        let writes_yet = !step.access.is_exclusive() && held.access.is_exclusive();
+        if writes_yet || self.gives_way(&step.id, step.access) {
             Counted::OthersWait
         } else {
             Counted::Written

@@ -9,7 +9,7 @@ use crate::{
     engine::env::Env,
     engine::hold::lease,
     engine::hold::spec::Spec,
-    name::Name,
+    name::LockId,
     story,
 };
 
@@ -27,10 +27,10 @@ pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Fai
 }
 
 /// The error of a caller whose time is up before the server has answered its request.
-pub(crate) fn no_answer(env: &Env, name: &Name, spec: Spec) -> Error {
+pub(crate) fn no_answer(env: &Env, id: &LockId, spec: Spec) -> Error {
     let failure = env.time_is_up();
-    let free = lease::free_within(spec.lease());
-    failure.into_error(format!("lock {name:?}"), free)
+    let free = lease::free_for_users(id, spec.lease());
+    failure.into_error(format!("lock {:?}", id.name), free)
 }
 
 /// Counts the grants that were over before their answers came.

@@ -94,10 +94,10 @@ pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
 )]
 struct Forgotten;
 
-/// Whether the server still knows a release that was first sent at `began`: of a kind of which it keeps no holders, a later copy would give
+/// Whether the server still knows a release that first had no answer when it was sent at `first`: of a kind of which it keeps no holders, a later copy would give
 /// back more than there is.
-pub(crate) fn is_known(env: &Env, id: &LockId, began: Tick) -> Result<(), Failure> {
-    if id.kind.never_ends() && env.clock.now().since(began) > ANSWERS_KEPT / 2 {
+pub(crate) fn is_known(env: &Env, id: &LockId, first: Tick) -> Result<(), Failure> {
+    if id.kind.never_ends() && env.clock.now().since(first) > ANSWERS_KEPT / 2 {
         return Err(Failure::Rejected(Arc::new(Forgotten)));
     }
     Ok(())
@@ -114,16 +114,25 @@ pub(crate) async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt) {
     let began = env.clock.now();
     let mut debt = debt;
     let mut pauses = Pauses::default();
+    let mut silent = None;
     loop {
-        if debt.held && debt.copies && is_known(env, &id, began).is_err() {
-            return;
+        if debt.held
+            && let Some(first) = silent
+            && let Err(failure) = is_known(env, &id, first)
+        {
+            let said = "permits were not given back, unless the server did so: they are lost until some are added";
+            return left_to_expire(&id.name, &failure, said);
         }
+        let sent = env.clock.now();
         let release = debt.release(env, &id, client.is_listening(&id));
         let Err(failure) = env.backend.release(release).await else {
             return;
         };
         // Earlier requests may be late as well.
-        debt.copies |= matches!(failure, Failure::Ambiguous(_));
+        if matches!(failure, Failure::Ambiguous(_)) {
+            debt.copies = true;
+            silent.get_or_insert(sent);
+        }
         // A lease id whose release the server refuses for good expires.
         if failure.is_final() || env.clock.now().since(began) > over {
             let said = "a lease could not be given up, and was left to expire";

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{LostReason, clock::Tick};
+use crate::{LostReason, clock::Tick, name::LockId};
 
 /// How long before the server's end the client stops believing in a lease: 1 % of it and 2 ms, as in Redlock.
 ///
@@ -32,6 +32,15 @@ pub(crate) fn valid_until(sent: Tick, remaining: Duration) -> Tick {
 /// For how long at most the server may still hold a lease of this length, if it was asked for by now.
 pub(crate) fn free_within(lease: Duration) -> Duration {
     lease + margin(lease)
+}
+
+/// The same, as users are told: of a kind without leases nothing ends by itself.
+pub(crate) fn free_for_users(id: &LockId, lease: Duration) -> Duration {
+    if id.kind.never_ends() {
+        Duration::MAX
+    } else {
+        free_within(lease)
+    }
 }
 
 /// Until when a hold lasts, or how it ended: one atomic number, so that looking costs one load.

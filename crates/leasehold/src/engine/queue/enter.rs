@@ -103,7 +103,7 @@ pub(crate) async fn acquire(
                 None => attempt.await?,
                 Some(until) => match core.by(until, attempt).await {
                     Some(first) => first?,
-                    None => return Err(no_answer(core, &id.name, spec)),
+                    None => return Err(no_answer(core, id, spec)),
                 },
             };
             match first {
@@ -260,7 +260,7 @@ async fn count_entry(
         None => counted.await,
         Some(until) => match core.by(until, counted).await {
             Some(counted) => counted,
-            None => Err(no_answer(core, &hold.id().name, spec)),
+            None => Err(no_answer(core, hold.id(), spec)),
         },
     };
     counted.map(|()| Some(entry))
@@ -465,7 +465,7 @@ impl Queue {
     }
 
     pub(crate) fn error(&self, failure: Failure, spec: Spec) -> Error {
-        let free = lease::free_within(spec.lease());
+        let free = lease::free_for_users(&self.id, spec.lease());
         failure.into_error(format!("lock {:?}", self.id.name), free)
     }
 }

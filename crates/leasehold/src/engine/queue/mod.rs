@@ -349,7 +349,7 @@ impl Queue {
             return self.busy(&state, spec);
         }
         let Some(trouble) = remote.and_then(|remote| remote.trouble.clone()) else {
-            return Err(no_answer(core, &self.id.name, spec));
+            return Err(no_answer(core, &self.id, spec));
         };
         let ticket = remote.and_then(|remote| remote.ticket.as_ref());
         let verdict = match (ticket, trouble.failure) {

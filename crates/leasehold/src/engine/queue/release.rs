@@ -44,7 +44,13 @@ pub(crate) enum ReleaseStep {
 /// A guard goes: the last one passes the lease on in memory, or to the server.
 pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
     let core = &queue.core;
-    match hold.leave(guard) {
+    let left = hold.leave(guard);
+    if !matches!(left, Left::Nothing)
+        && let Err(lost) = hold.check()
+    {
+        return ReleaseStep::Done(Err(lost)); // the last guard settles it
+    }
+    match left {
         Left::Nothing => {}
         Left::Holds { holds, count } => {
             write_count_in_background(core, &hold, count);
@@ -137,7 +143,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         began: now,
         held: now.since(since),
         is_told: false,
-        silent: false,
+        silent: None,
     })
 }
 
@@ -180,8 +186,8 @@ pub(crate) struct Releasing {
     held: Duration,
     /// The end of the hold has been told.
     is_told: bool,
-    /// A send had no answer, so it may have been carried out.
-    silent: bool,
+    /// When a send first had no answer, so that it may have been carried out.
+    silent: Option<Tick>,
 }
 
 /// The server's answer to a release, with the state that the queue needs to go on.
@@ -266,7 +272,7 @@ impl Releasing {
     }
 
     fn unconfirmed(&self) -> Released {
-        let free_within = lease::free_within(self.hold.longest());
+        let free_within = lease::free_for_users(&self.queue.id, self.hold.longest());
         Released::Unconfirmed { free_within }
     }
 
@@ -283,13 +289,13 @@ impl Releasing {
     /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
         let sent = self.queue.core.clock.now();
-        if self.silent {
-            is_known(&self.queue.core, &self.queue.id, self.began)?;
+        if let Some(first) = self.silent {
+            is_known(&self.queue.core, &self.queue.id, first)?;
         }
         let step = self.step(sent);
         let queued = step.next.is_some_and(|next| next.place.is_some());
         let answer = self.queue.core.backend.release(step).await;
-        let answer = answer.inspect_err(|failure| self.failed(failure))?;
+        let answer = answer.inspect_err(|failure| self.failed(failure, sent))?;
         Ok(ReleaseAnswer {
             answer,
             sent,
@@ -320,7 +326,7 @@ impl Releasing {
             (next, listening)
         };
         let debt = Debt::of(&self.hold);
-        let copies = debt.copies || self.silent;
+        let copies = debt.copies || self.silent.is_some();
         Release {
             id: queue.id.clone(),
             access: debt.access,
@@ -334,8 +340,10 @@ impl Releasing {
     }
 
     /// A send had no usable answer.
-    fn failed(&mut self, failure: &Failure) {
-        self.silent |= matches!(failure, Failure::Ambiguous(_));
+    fn failed(&mut self, failure: &Failure, sent: Tick) {
+        if matches!(failure, Failure::Ambiguous(_)) {
+            self.silent.get_or_insert(sent);
+        }
         let (core, queue) = (&self.queue.core, &self.queue);
         let mut state = queue.lock();
         let remote = state.remote();
@@ -354,9 +362,10 @@ impl Releasing {
         // way the holder had it until it let go. If neither can be, the name was taken from it. (A copy of an acquisition takes
         // nothing away.)
         let core = &self.queue.core;
-        let alone = self.silent || core.config.may_duplicate;
-        let is_lost =
-            answered.answer == ReleaseReply::NotOurs && !alone && core.clock.now() < self.until;
+        let may_be_repeated = self.silent.is_some() || core.config.may_duplicate;
+        let is_lost = answered.answer == ReleaseReply::NotOurs
+            && !may_be_repeated
+            && core.clock.now() < self.until;
         let reason = LostReason::Replaced;
         self.tell_end(|held| {
             if is_lost {
@@ -371,7 +380,12 @@ impl Releasing {
                 || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
             );
         }
-        queue.released(&self.hold, (self.next, self.holds), answered, self.silent);
+        queue.released(
+            &self.hold,
+            (self.next, self.holds),
+            answered,
+            self.silent.is_some(),
+        );
         if is_lost {
             return Err(self.hold.lost_error(reason));
         }
@@ -382,7 +396,12 @@ impl Releasing {
     fn give_up(&mut self, failure: &Failure) {
         self.tell_end(|held| EventKind::Unconfirmed { held });
         let (core, queue) = (&self.queue.core, &self.queue);
-        left_to_expire(&queue.id.name, failure, "not released, left to expire");
+        let said = if queue.id.kind.never_ends() {
+            "not released: unless the server did so, its permits are lost until some are added"
+        } else {
+            "not released, left to expire"
+        };
+        left_to_expire(&queue.id.name, failure, said);
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
             debt::abandon(core, &queue.id, Debt::of(&self.hold));
