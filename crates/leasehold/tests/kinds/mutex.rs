@@ -458,3 +458,29 @@ async fn a_guard_dropped_on_a_plain_thread_is_released() {
         assert!(client.mutex("name").try_lock().await.unwrap().is_some());
     }
 }
+
+/// Each guard of a lease that is over says so, not only the last one: another may have the name.
+#[tokio::test]
+async fn no_guard_of_a_lost_lease_says_that_others_still_hold_it() {
+    const SHORT: Duration = Duration::from_millis(100);
+    for world in World::all() {
+        let client = world.client().await;
+        let mutex = client.mutex("inner").fixed_lease(SHORT);
+        let outer = mutex.lock().await.unwrap();
+        let inner = outer.reenter().unwrap();
+        outer.lost().await;
+        let error = inner.release().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Lost, "inner: {error}");
+        let error = outer.release().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Lost, "outer: {error}");
+
+        let lock = client.rw_lock("readers").fixed_lease(SHORT);
+        let first = lock.read().await.unwrap();
+        let second = lock.read().await.unwrap();
+        (first.lost().await, second.lost().await);
+        let error = first.release().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Lost, "first reader: {error}");
+        let error = second.release().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Lost, "last reader: {error}");
+    }
+}
