@@ -219,7 +219,7 @@ impl Lineup {
                         Subscription::Opening | Subscription::Doubtful => Subscription::Doubtful,
                     };
                 }
-                self.queues().iter().for_each(|queue| queue.is_deaf());
+                self.queues().iter().for_each(|queue| queue.became_deaf());
             }
             WakeUp::Granted(_) | WakeUp::Turns(_) => {}
         }
@@ -304,7 +304,7 @@ impl WaiterGroup for Lineup {
         self.keeper_wake.notify_one();
     }
 
-    fn is_held_by(&self, hold: &Arc<Hold>) {
+    fn now_held_by(&self, hold: &Arc<Hold>) {
         self.state.lock().held = Arc::downgrade(hold);
         self.changed();
     }

@@ -145,7 +145,7 @@ impl<'a> Driver<'a> {
                 self.late = Some(TooLate::new(spec));
             }
             let (listening, given) = (state.is_listening(), state.given());
-            let permits = state.number();
+            let permits = state.permits_to_say();
             let remote = state.remote();
             let Some(ticket) = remote.ticket_for(self.core, spec.terms()) else {
                 return Step::Ask; // another waiter is the first meanwhile
@@ -169,7 +169,7 @@ impl<'a> Driver<'a> {
         let answer = ask_server(self.core, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
-        self.queue.is_unset(self.core, &mut state, &answer);
+        self.queue.note_unset(self.core, &mut state, &answer);
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };

@@ -381,7 +381,7 @@ async fn first_attempt(
                 }
                 Ok(Acquired::Held { .. } | Acquired::Unset) => {
                     ticket.refused();
-                    queue.is_unset(&core, &mut state, &answer);
+                    queue.note_unset(&core, &mut state, &answer);
                     let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
                     return Ok(first.said(&answer));
                 }

@@ -40,7 +40,7 @@ impl Queue {
     }
 
     /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
-    pub(crate) fn is_deaf(&self) {
+    pub(crate) fn became_deaf(&self) {
         let mut state = self.lock();
         let Some(remote) = &mut state.remote else {
             return;

@@ -262,7 +262,7 @@ impl Queues {
             (WakeUp::Watch(left), Some(queue)) => {
                 queue.look(Some(self.env.clock.now().after(left)));
             }
-            (WakeUp::Deaf, Some(queue)) => queue.is_deaf(),
+            (WakeUp::Deaf, Some(queue)) => queue.became_deaf(),
             (WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(grant.lease) => {}
@@ -340,7 +340,7 @@ pub(crate) trait WaiterGroup: fmt::Debug + Send + Sync {
     fn changed(&self);
 
     /// A task has the lock.
-    fn is_held_by(&self, hold: &Arc<Hold>);
+    fn now_held_by(&self, hold: &Arc<Hold>);
 
     /// The hold of a task of this process.
     fn held(&self) -> Option<Arc<Hold>>;

@@ -98,7 +98,7 @@ pub(crate) struct QueueState {
 #[derive(Debug)]
 pub(crate) enum Phase {
     Idle,
-    /// An attempt or a driver talks to the server and will be done soon. Of an attempt: there as long as its caller is.
+    /// An attempt or a driver talks to the server and will be done soon. Of an attempt: alive while its caller waits for it.
     InFlight(Option<Weak<()>>),
     /// The last holder's lease id is being given up.
     Releasing(LeaseId),

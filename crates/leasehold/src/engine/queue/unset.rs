@@ -22,7 +22,7 @@ struct NoPermits;
 impl QueueState {
     /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
     /// the latest.
-    pub(crate) fn number(&self) -> Option<Permits> {
+    pub(crate) fn permits_to_say(&self) -> Option<Permits> {
         if !self.differ {
             return self.waiters.back()?.spec.permits;
         }
@@ -47,7 +47,7 @@ impl QueueState {
 
 impl Queue {
     /// Notes whether the server says so, and warns of it once.
-    pub(crate) fn is_unset(
+    pub(crate) fn note_unset(
         &self,
         core: &Queues,
         state: &mut QueueState,

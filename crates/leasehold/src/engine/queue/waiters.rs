@@ -105,7 +105,7 @@ impl Locked<'_, QueueState> {
         if self.try_once == 0 {
             return;
         }
-        let unsaid = self.is_unsaid(self.number());
+        let unsaid = self.is_unsaid(self.permits_to_say());
         let (mut rest, mut overtakes) = (VecDeque::new(), false);
         for waiter in std::mem::take(&mut self.waiters) {
             overtakes |= !waiter.once && !waiter.answer.is_closed();
@@ -135,7 +135,7 @@ impl Locked<'_, QueueState> {
             remote.turns.round = round;
         }
         if let Some(lineup) = core.lineup(hold.id()) {
-            lineup.is_held_by(hold);
+            lineup.now_held_by(hold);
         }
         if hold.spec().access.is_exclusive() {
             self.held_by(hold);

@@ -159,7 +159,7 @@ impl Driver<'_> {
                 state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
                 // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
                 let first = state.first_live_waiter().map(|first| first.terms());
-                let unsaid = state.is_unsaid(state.number());
+                let unsaid = state.is_unsaid(state.permits_to_say());
                 if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
                     return Step::Ask;
                 }
