@@ -16,14 +16,13 @@ use crate::{
         hold::{
             Gone, Hold, Left,
             lease::{self, End},
-            spec::Spec,
         },
-        local::{locked::Locked, sharers::enough_left},
+        local::sharers::enough_left,
         queue::{
-            Life, Phase, Queue, QueueState, Start,
+            Phase, Queue, Start,
             count::write_count_in_background,
             downgrade::{Downgrading, begin_downgrade},
-            map::Queues,
+            released::next,
         },
     },
     events::EventKind,
@@ -145,30 +144,6 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         is_told: false,
         silent: None,
     })
-}
-
-/// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
-/// is (B3).
-fn next(
-    core: &Arc<Queues>,
-    state: &mut Locked<'_, QueueState>,
-    spec: &Spec,
-) -> Option<(LeaseId, bool)> {
-    if state.life != Life::Open {
-        return None; // B6
-    }
-    let waiter = state.first_live_waiter()?;
-    let held_until = state.since;
-    let remote = state.remote();
-    remote.held = Some(held_until);
-    if !waiter.waits.listens() || waiter.waits.is_in_turn() {
-        // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
-        // order is the server's, the next ask is one of many.
-        return None;
-    }
-    // A holder's queue has no ticket (B5), so there is none with other terms.
-    let ticket = remote.ticket_for(core, waiter.terms())?;
-    Some((ticket.lease(), spec.serves(&waiter) && spec.handoff.is_on()))
 }
 
 /// A release on its way to the server.

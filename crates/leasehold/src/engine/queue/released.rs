@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::{
     backend::ReleaseReply,
     engine::{
-        hold::Hold,
+        hold::{Hold, spec::Spec},
         local::{locked::Locked, turns::Turns},
-        queue::{Phase, Queue, QueueState, Start, map::Queues, release::ReleaseAnswer},
+        queue::{Life, Phase, Queue, QueueState, Start, map::Queues, release::ReleaseAnswer},
     },
     kind::Access,
     owner::LeaseId,
@@ -127,4 +127,28 @@ impl Queue {
             self.go_on(core, state, start);
         }
     }
+}
+
+/// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
+/// is (B3).
+pub(crate) fn next(
+    core: &Arc<Queues>,
+    state: &mut Locked<'_, QueueState>,
+    spec: &Spec,
+) -> Option<(LeaseId, bool)> {
+    if state.life != Life::Open {
+        return None; // B6
+    }
+    let waiter = state.first_live_waiter()?;
+    let held_until = state.since;
+    let remote = state.remote();
+    remote.held = Some(held_until);
+    if !waiter.waits.listens() || waiter.waits.is_in_turn() {
+        // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
+        // order is the server's, the next ask is one of many.
+        return None;
+    }
+    // A holder's queue has no ticket (B5), so there is none with other terms.
+    let ticket = remote.ticket_for(core, waiter.terms())?;
+    Some((ticket.lease(), spec.serves(&waiter) && spec.handoff.is_on()))
 }
