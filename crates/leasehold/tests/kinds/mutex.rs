@@ -477,7 +477,8 @@ async fn no_guard_of_a_lost_lease_says_that_others_still_hold_it() {
         let lock = client.rw_lock("readers").fixed_lease(SHORT);
         let first = lock.read().await.unwrap();
         let second = lock.read().await.unwrap();
-        (first.lost().await, second.lost().await);
+        first.lost().await;
+        second.lost().await;
         let error = first.release().await.unwrap_err();
         assert!(error.kind() == ErrorKind::Lost, "first reader: {error}");
         let error = second.release().await.unwrap_err();
