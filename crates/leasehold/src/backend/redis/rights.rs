@@ -27,12 +27,12 @@ const COMMANDS: &str = "DEL EXISTS GET GETRANGE HDEL HEXISTS HGET HGETALL HKEYS 
 /// What a server has refused on the latest connection.
 #[derive(Default)]
 pub(super) struct Rights {
-    refused: RwLock<Refused>,
+    refused: RwLock<Forbidden>,
 }
 
 /// Commands that may not be called, as far as was asked.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Refused {
+pub(super) struct Forbidden {
     by_rules: Vec<String>,
     /// Of these the server has none, under these names.
     unknown: Vec<String>,
@@ -57,8 +57,8 @@ impl Rights {
     }
 
     /// What the server has answered, for this connection. Where it does not tell, each script is sent.
-    pub(super) fn learn(&self, answer: Result<Value, RedisError>) -> Refused {
-        let refused = answer.ok().as_ref().and_then(Refused::of);
+    pub(super) fn learn(&self, answer: Result<Value, RedisError>) -> Forbidden {
+        let refused = answer.ok().as_ref().and_then(Forbidden::of);
         let refused = refused.unwrap_or_default();
         self.refused.write().clone_from(&refused);
         refused
@@ -70,15 +70,15 @@ impl Rights {
     }
 }
 
-impl Refused {
-    fn of(answer: &Value) -> Option<Refused> {
+impl Forbidden {
+    fn of(answer: &Value) -> Option<Forbidden> {
         let Value::Array(lists) = answer else {
             return None;
         };
         let [by_rules, unknown] = lists.as_slice() else {
             return None;
         };
-        Some(Refused {
+        Some(Forbidden {
             by_rules: texts(by_rules)?,
             unknown: texts(unknown)?,
         })
@@ -90,7 +90,7 @@ impl Refused {
             let refused = refused.iter().filter(|command| call.needs(command));
             refused.cloned().collect()
         };
-        let lacks = Refused {
+        let lacks = Forbidden {
             by_rules: needed(&self.by_rules),
             unknown: needed(&self.unknown),
         };
@@ -103,9 +103,9 @@ impl Refused {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}", words(.0))]
-struct Lacking(Refused);
+struct Lacking(Forbidden);
 
-fn words(Refused { by_rules, unknown }: &Refused) -> String {
+fn words(Forbidden { by_rules, unknown }: &Forbidden) -> String {
     let mut words = Vec::new();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
