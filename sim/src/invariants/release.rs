@@ -38,25 +38,18 @@ pub fn check(world: &mut World) {
             }
             Ok(still) => {
                 if !back.was_valid {
-                    let letter = LETTERS[usize::from(back.client)];
-                    let what = format!(
-                        "client {letter} was told {still:?} of #{}, which was lost",
-                        id.1
+                    tell(
+                        world,
+                        "still held",
+                        id,
+                        format!("{still:?} of a lost lease"),
                     );
-                    let mut shared = world.shared.lock();
-                    shared.breach("release", "still held", what);
                 }
                 continue;
             }
             Err(error) => {
                 if back.was_valid && !world.watch.taken.contains(&id) {
-                    let letter = LETTERS[usize::from(back.client)];
-                    let what = format!(
-                        "client {letter} was told by its release of #{}: {error}",
-                        id.1
-                    );
-                    let mut shared = world.shared.lock();
-                    shared.breach("release", "lost in error", what);
+                    tell(world, "lost in error", id, error.to_string());
                 }
                 continue;
             }
@@ -67,6 +60,13 @@ pub fn check(world: &mut World) {
         world.watch.free.insert(id, (free_from, sure));
         world.at(free_from, Event::Free(id.0, name, id.1));
     }
+}
+
+/// A client was told what is not true.
+fn tell(world: &World, kind: &'static str, (client, lease): (u8, u64), told: String) {
+    let letter = LETTERS[usize::from(client)];
+    let what = format!("client {letter} was told by its release of #{lease}: {told}");
+    world.shared.lock().breach("release", kind, what);
 }
 
 /// A copy of a request was carried out after its lease id had got the name, and has left a place: no client can tell when

@@ -255,7 +255,8 @@ async fn only_the_first_is_told() {
         let lock = |at: usize| clients[at].fair_mutex("name");
         let in_line = || int(&server, &["LLEN", "redisson_lock_queue:{name}"]);
         let first = lock(0).fixed_lease(LONG).lock().await.unwrap();
-        let next = tokio::spawn(lock(1).fixed_lease(SHORT).lock());
+        // Short enough that the first is told, and long enough that its look at the end does not count here.
+        let next = tokio::spawn(lock(1).fixed_lease(LONG / 5).lock());
         wait_until_async(SOON, "the next is in line", || in_line() == 1).await;
         let waits = (0..MANY).map(|at| tokio::spawn(lock(at + 2).lock()));
         let waits: Vec<_> = waits.collect();
@@ -265,14 +266,11 @@ async fn only_the_first_is_told() {
             client.heard().await;
         }
         // One that stands in line may have another request under way.
-        let mut before = 0;
-        loop {
-            let now = common::wire::script_calls(&server);
-            if now == std::mem::replace(&mut before, now) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(30)).await;
-        }
+        let is_quiet = || clients.iter().all(|client| client.footprint().asking == 0);
+        wait_until_async(SOON, "no request is under way", is_quiet).await;
+        let before = common::wire::script_calls(&server);
+        let publishes = || server.calls().get("publish").copied().unwrap_or(0);
+        let told_before = publishes();
         first.release().await.unwrap();
         let next = soon("its turn", next).await.unwrap().unwrap();
         assert_eq!(in_line(), all - 1, "none was served before it");
@@ -281,6 +279,11 @@ async fn only_the_first_is_told() {
         }
         let asked = common::wire::script_calls(&server) - before;
         assert!(asked <= 2, "{asked} scripts for one hand-over");
+        let told = publishes() - told_before;
+        assert_eq!(
+            told, 2,
+            "the next that it is its turn, and the first of the others how long that lasts"
+        );
         // With the server gone, each client would wait for it at its end.
         for wait in waits {
             wait.abort();

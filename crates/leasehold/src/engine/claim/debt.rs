@@ -94,9 +94,9 @@ pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
 )]
 struct Forgotten;
 
-/// Whether the server still knows a release that first had no answer when it was sent at `first`: of a kind of which it keeps no holders, a later copy would give
-/// back more than there is.
-pub(crate) fn is_known(env: &Env, id: &LockId, first: Tick) -> Result<(), Failure> {
+/// Fails when the server may have forgotten a release whose first send without an answer was at `first`. It keeps no holders of such a kind,
+/// so a later copy would give back more than there is.
+pub(crate) fn check_known(env: &Env, id: &LockId, first: Tick) -> Result<(), Failure> {
     if id.kind.never_ends() && env.clock.now().since(first) > ANSWERS_KEPT / 2 {
         return Err(Failure::Rejected(Arc::new(Forgotten)));
     }
@@ -118,9 +118,9 @@ pub(crate) async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt) {
     loop {
         if debt.held
             && let Some(first) = silent
-            && let Err(failure) = is_known(env, &id, first)
+            && let Err(failure) = check_known(env, &id, first)
         {
-            let said = "permits were not given back, unless the server did so: they are lost until some are added";
+            let said = "the server may not have given the permits back; if so, they are lost until a user adds as many";
             return left_to_expire(&id.name, &failure, said);
         }
         let sent = env.clock.now();

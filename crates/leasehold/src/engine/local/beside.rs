@@ -28,7 +28,7 @@ const KNOWN: Duration = Duration::from_secs(1);
 /// The turns of those beside us, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    /// There has ever been one: else no way of a lock comes by the mutex, which all locks of a client share.
+    /// False until the first turn was left. Till then no lock touches `all`, which all locks of a client share.
     any: AtomicBool,
     all: Mutex<HashMap<LockId, TheirTurns>>,
 }
@@ -36,9 +36,9 @@ pub(crate) struct Beside {
 /// The turns of those beside us for one name.
 #[derive(Debug, Default)]
 struct TheirTurns {
-    /// So many messages come before this process asks,
+    /// So many messages are to come before this process asks.
     turns: u32,
-    /// if it does not do so then.
+    /// Then it asks in any case.
     until: Tick,
     /// When a release of ours was heard last that left some.
     said: Tick,

@@ -9,7 +9,7 @@ use crate::{
     clock::Tick,
     engine::{
         claim::{
-            debt::{self, Debt, is_known, left_to_expire},
+            debt::{self, Debt, check_known, left_to_expire},
             pauses::Pauses,
         },
         env::finish::Finish,
@@ -265,7 +265,7 @@ impl Releasing {
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
         let sent = self.queue.core.clock.now();
         if let Some(first) = self.silent {
-            is_known(&self.queue.core, &self.queue.id, first)?;
+            check_known(&self.queue.core, &self.queue.id, first)?;
         }
         let step = self.step(sent);
         let queued = step.next.is_some_and(|next| next.place.is_some());
@@ -372,7 +372,7 @@ impl Releasing {
         self.tell_end(|held| EventKind::Unconfirmed { held });
         let (core, queue) = (&self.queue.core, &self.queue);
         let said = if queue.id.kind.never_ends() {
-            "not released: unless the server did so, its permits are lost until some are added"
+            "the server may not have given the permits back; if so, they are lost until a user adds as many"
         } else {
             "not released, left to expire"
         };
