@@ -101,12 +101,14 @@ impl Held {
             let probe = guard.probe();
             let lease = probe.lease();
             let was_valid = is_valid(&probe);
+            let was_over = !matches!(probe.look(), Look::Valid(_));
             let answer = guard.release().await;
             world.lock().given_back.push(GivenBack {
                 client,
                 name,
                 lease,
                 was_valid,
+                was_over,
                 is_valid: is_valid(&probe),
                 answer: answer.clone().map_err(|error| error.to_string()),
             });

@@ -206,6 +206,7 @@ impl HeldAll {
                     name: seen.name,
                     lease,
                     was_valid,
+                    was_over: false, // asked only of "still held"
                     is_valid: is_valid(&seen.probe),
                     answer: of_part,
                 });

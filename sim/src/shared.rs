@@ -63,6 +63,8 @@ pub struct GivenBack {
     pub lease: u64,
     /// Whether the guard was valid when the release was begun.
     pub was_valid: bool,
+    /// Whether it was over then. At the last microseconds of a lease neither is sure.
+    pub was_over: bool,
     /// Whether the hold is valid now: it has passed to another task of the same client.
     pub is_valid: bool,
     pub answer: Result<Released, String>,

@@ -1,6 +1,6 @@
 //! The answer of `release()` is true. **Freed**: this lease id never has the name again. **Unconfirmed**: the same,
 //! from the time that it states. **Lost**: the server took the name from this hold while its guard was valid, or the
-//! guard was not valid when the release was begun. **Still held**: the guard was valid then.
+//! guard was not valid when the release was begun. **Still held**: the guard was not over then.
 
 use std::time::Duration;
 
@@ -37,19 +37,15 @@ pub fn check(world: &mut World) {
                 (world.now + free_within + MS, false)
             }
             Ok(still) => {
-                if !back.was_valid {
-                    tell(
-                        world,
-                        "still held",
-                        id,
-                        format!("{still:?} of a lost lease"),
-                    );
+                if back.was_over {
+                    let told = format!("{still:?} of a lost lease");
+                    tell(world, "still held", id, &told);
                 }
                 continue;
             }
             Err(error) => {
                 if back.was_valid && !world.watch.taken.contains(&id) {
-                    tell(world, "lost in error", id, error.to_string());
+                    tell(world, "lost in error", id, &error);
                 }
                 continue;
             }
@@ -63,7 +59,7 @@ pub fn check(world: &mut World) {
 }
 
 /// A client was told what is not true.
-fn tell(world: &World, kind: &'static str, (client, lease): (u8, u64), told: String) {
+fn tell(world: &World, kind: &'static str, (client, lease): (u8, u64), told: &str) {
     let letter = LETTERS[usize::from(client)];
     let what = format!("client {letter} was told by its release of #{lease}: {told}");
     world.shared.lock().breach("release", kind, what);
