@@ -314,11 +314,15 @@ impl World {
             let name = number_of(&NAMES, &held.name);
             let shared = self.shared.lock();
             let is_its = |guard: &Visible| (guard.client, guard.probe.lease()) == id;
-            let is_unheard =
-                self.is_forgotten((name, id.0, id.1)) && !shared.guards.iter().any(is_its);
+            let has_guard = shared.guards.iter().any(is_its);
+            let is_unheard = !has_guard && self.is_forgotten((name, id.0, id.1));
+            // A copy has taken them; not the request whose answer is on its way.
+            let is_copy = !has_guard
+                && self.watch.outlived.contains(&id)
+                && self.taken_for((name, id.0, id.1)) > settle(&self.config);
             let is_detached = shared.detached.contains_key(&id);
             drop(shared);
-            if is_dead || is_unheard || is_detached || self.watch.outlived.contains(&id) {
+            if is_dead || is_unheard || is_detached || is_copy {
                 self.watch.taken(&held);
                 // A dead process believes in nothing.
                 let mut shared = self.shared.lock();

@@ -91,8 +91,13 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
 impl World {
     /// Whether the server has forgotten that this lease id took permits: who has not heard of it by then never does.
     pub fn is_forgotten(&self, id: (u8, u8, u64)) -> bool {
+        self.taken_for(id) > KEPT
+    }
+
+    /// For how long this lease id has had permits without a request about them.
+    pub fn taken_for(&self, id: (u8, u8, u64)) -> u64 {
         let out = self.watch.out.get(&id);
-        out.is_some_and(|(_, known)| self.now - known > KEPT)
+        out.map_or(0, |(_, known)| self.now - known)
     }
 
     /// All holds: those that the server knows, and the permits that it does not.

@@ -16,12 +16,14 @@ end
 
 local waiting, before = call('LLEN', KEYS[2]), call('PTTL', KEYS[1])
 if not leave(owner) then
-  if next_owner ~= '' and holds(KEYS[1], next_owner) then
-    return kept(before)
-  end
   local place = waiting > 0 and place_of(owner)
   if place then
     call('LREM', KEYS[2], 0, place)
+  end
+  if next_owner ~= '' and holds(KEYS[1], next_owner) then
+    return kept(before)
+  end
+  if place then
     tell_first(KEYS[2], grants, before)
   end
   return -1
