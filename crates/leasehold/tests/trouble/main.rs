@@ -14,6 +14,7 @@ mod mutex_faults;
 mod mutex_lost_replies;
 mod own_place;
 mod refused;
+mod rights;
 mod schedules;
 mod schedules_found;
 mod schedules_last;

@@ -33,7 +33,7 @@ impl Carrier {
         read: impl Fn(&Value) -> Option<T> + Send + 'static,
     ) -> Reply<T> {
         let (script, mut keys) = call.parts();
-        let args = keys.split_off(call.keys());
+        let args = keys.split_off(call.keys().count());
         let carrier = self.clone();
         Box::pin(async move {
             let answer = carrier.carry(move |scripts| {

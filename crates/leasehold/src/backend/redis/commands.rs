@@ -11,7 +11,6 @@ use super::{
     failure::{classify, in_words, refuses_all},
     greeting::ServerId,
     lanes::{Dialler, Lanes, NoWay},
-    rights::Rights,
     script::{self, Call},
     target::Target,
 };
@@ -106,9 +105,11 @@ impl Commands {
 
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
     pub(super) async fn call(&self, call: Call) -> Result<Value, Failure> {
-        if self.check(&call).is_err() {
-            self.learn_rights().await?;
-            self.check(&call)?;
+        let rights = self.lanes.rights();
+        if rights.check(&call).is_err() {
+            // It may be permitted with the keys of this call, or have been given since.
+            let answer = self.command(&rights.question_about(&call)).await?;
+            rights.learn(Ok(answer)).check(&call)?;
         }
         let sent = match call.behind_another() {
             None => self.send(Request::Command(call.by_hash())).await,
@@ -121,18 +122,6 @@ impl Commands {
                 .map_err(SendFailure::failure),
             other => other.map_err(SendFailure::failure),
         }
-    }
-
-    fn check(&self, call: &Call) -> Result<(), Failure> {
-        let rights = self.lanes.rights();
-        call.changes().try_for_each(|script| rights.check(script))
-    }
-
-    /// A right that was lacking may have been given since.
-    async fn learn_rights(&self) -> Result<(), Failure> {
-        let answer = self.command(&Rights::question()).await?;
-        self.lanes.rights().learn(Ok(answer));
-        Ok(())
     }
 
     /// Sends a plain command.

@@ -1,15 +1,19 @@
 //! Which commands of our scripts the server refuses to the user of a connection.
 //!
 //! A script is not rolled back: one that is refused a command halfway could leave a name without a holder until its lease ends. So a
-//! server is asked when a connection is made, and a script that calls such a command is not sent. A user that loses a right later
-//! is refused by the server, in the middle of a step.
+//! server is asked when a connection is made, and a script that calls such a command is not sent. Rights may differ from key to key:
+//! before a script is refused, the server is asked again, about the keys of that script. What is permitted there is not suspected again.
+//! So a user that may do less with other keys, or loses a right later, is refused by the server, in the middle of a step.
 
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 use redis::{Cmd, RedisError, Value};
 
-use super::{failure::RIGHTS, script::text};
+use super::{
+    failure::RIGHTS,
+    script::{Call, texts},
+};
 use crate::{backend::Failure, name::label_key};
 
 const ASK: &str = include_str!("scripts/rights.lua");
@@ -23,32 +27,74 @@ const COMMANDS: &str = "DEL EXISTS GET GETRANGE HDEL HEXISTS HGET HGETALL HKEYS 
 /// What a server has refused on the latest connection.
 #[derive(Default)]
 pub(super) struct Rights {
-    refused: RwLock<Vec<String>>,
+    refused: RwLock<Forbidden>,
+}
+
+/// Commands that may not be called, as far as was asked.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Forbidden {
+    by_rules: Vec<String>,
+    /// Of these the server has none, under these names.
+    unknown: Vec<String>,
 }
 
 impl Rights {
-    /// The question to the server.
+    /// The question to the server, with a key that most users may touch.
     pub(super) fn question() -> Cmd {
         let mut ask = redis::cmd("EVAL");
-        ask.arg(ASK).arg(0).arg(label_key("rights")).arg(COMMANDS);
+        ask.arg(ASK).arg(0).arg(COMMANDS).arg(label_key("rights"));
         ask
     }
 
-    /// The server's answer. Where it does not tell, each script is sent.
-    pub(super) fn learn(&self, answer: Result<Value, RedisError>) {
-        let refused = match answer {
-            Ok(Value::Array(refused)) => refused.iter().filter_map(text).collect(),
-            _ => Vec::new(),
-        };
-        *self.refused.write() = refused;
+    /// The question about what is refused so far, with the keys of this call.
+    pub(super) fn question_about(&self, call: &Call) -> Cmd {
+        let keys: Vec<_> = call.keys().collect();
+        let refused = self.refused.read();
+        let commands = [&refused.by_rules[..], &refused.unknown].concat().join(" ");
+        let mut ask = redis::cmd("EVAL");
+        ask.arg(ASK).arg(keys.len()).arg(keys).arg(commands);
+        ask
     }
 
-    /// Refuses a script with this text that calls a command which the user may not.
-    pub(super) fn check(&self, script: &str) -> Result<(), Failure> {
-        let refused = self.refused.read();
-        let calls = |command: &&String| script.contains(&format!("'{command}'"));
-        let lacks: Vec<_> = refused.iter().filter(calls).cloned().collect();
-        if lacks.is_empty() {
+    /// What the server has answered, for this connection. Where it does not tell, each script is sent.
+    pub(super) fn learn(&self, answer: Result<Value, RedisError>) -> Forbidden {
+        let refused = answer.ok().as_ref().and_then(Forbidden::of);
+        let refused = refused.unwrap_or_default();
+        self.refused.write().clone_from(&refused);
+        refused
+    }
+
+    /// Whether this call would be refused a command, as far as is known.
+    pub(super) fn check(&self, call: &Call) -> Result<(), Failure> {
+        self.refused.read().check(call)
+    }
+}
+
+impl Forbidden {
+    fn of(answer: &Value) -> Option<Forbidden> {
+        let Value::Array(lists) = answer else {
+            return None;
+        };
+        let [by_rules, unknown] = lists.as_slice() else {
+            return None;
+        };
+        Some(Forbidden {
+            by_rules: texts(by_rules)?,
+            unknown: texts(unknown)?,
+        })
+    }
+
+    /// Refuses a call that needs a command which may not be called.
+    pub(super) fn check(&self, call: &Call) -> Result<(), Failure> {
+        let needed = |refused: &[String]| -> Vec<String> {
+            let refused = refused.iter().filter(|command| call.needs(command));
+            refused.cloned().collect()
+        };
+        let lacks = Forbidden {
+            by_rules: needed(&self.by_rules),
+            unknown: needed(&self.unknown),
+        };
+        if lacks.by_rules.is_empty() && lacks.unknown.is_empty() {
             return Ok(());
         }
         Err(Failure::Rejected(Arc::new(Lacking(lacks))))
@@ -56,13 +102,27 @@ impl Rights {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the server's user lacks a right: it may not call {}; add {} to its rules; {RIGHTS}", .0.join(", "), rules(.0))]
-struct Lacking(Vec<String>);
+#[error("{}", words(.0))]
+struct Lacking(Forbidden);
 
-fn rules(lacks: &[String]) -> String {
-    let rules: Vec<_> = lacks
-        .iter()
-        .map(|command| format!("+{}", command.to_lowercase()))
-        .collect();
-    rules.join(" ")
+fn words(Forbidden { by_rules, unknown }: &Forbidden) -> String {
+    let mut words = Vec::new();
+    if !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        words.push(format!(
+            "the server does not know {unknown}; give that name back (rename-command in its configuration)"
+        ));
+    }
+    if !by_rules.is_empty() {
+        let rules: Vec<_> = by_rules
+            .iter()
+            .map(|command| format!("+{}", command.to_lowercase()))
+            .collect();
+        words.push(format!(
+            "the server's user lacks a right: it may not call {}; add {} to its rules; {RIGHTS}",
+            by_rules.join(", "),
+            rules.join(" ")
+        ));
+    }
+    words.join("; ")
 }

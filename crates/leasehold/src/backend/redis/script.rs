@@ -29,7 +29,8 @@ pub(super) struct Call {
     keys: usize,
     answer_last: bool,
     only_reads: bool,
-    undone_by: Option<&'static Script>,
+    /// It takes what only these keep and give back.
+    kept_by: Option<[&'static Script; 2]>,
 }
 
 impl Call {
@@ -43,7 +44,7 @@ impl Call {
             keys,
             answer_last: false,
             only_reads: false,
-            undone_by: None,
+            kept_by: None,
         }
     }
 
@@ -76,18 +77,30 @@ impl Call {
         self
     }
 
-    /// It takes what only this other script gives back: a user that may not call that one is to take nothing.
-    pub(super) fn undone_by(mut self, script: &'static Script) -> Call {
-        self.undone_by = Some(script);
+    /// It takes what only these two scripts renew and give back: a user that may not call them is to take nothing.
+    pub(super) fn kept_by(mut self, renew: &'static Script, release: &'static Script) -> Call {
+        self.kept_by = Some([renew, release]);
         self
     }
 
-    /// The texts that must not be refused halfway.
-    pub(super) fn changes(&self) -> impl Iterator<Item = &'static str> {
+    /// Whether the user must have the right to this command, since it could be refused halfway.
+    pub(super) fn needs(&self, command: &str) -> bool {
         let own = (!self.only_reads).then_some(self.script);
-        own.into_iter()
-            .chain(self.undone_by)
-            .map(|script| script.text)
+        let mut scripts = own.into_iter().chain(self.kept_by.into_iter().flatten());
+        scripts.any(|script| script.text.contains(&format!("'{command}'")))
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.args().take(self.keys)
+    }
+
+    /// The keys, and the arguments behind them.
+    fn args(&self) -> impl Iterator<Item = &[u8]> {
+        let all = self.by_hash.args_iter().skip(3);
+        all.filter_map(|arg| match arg {
+            redis::Arg::Simple(arg) => Some(arg),
+            _ => None,
+        })
     }
 
     pub(super) fn by_hash(&self) -> &Cmd {
@@ -107,10 +120,8 @@ impl Call {
     pub(super) fn by_text(&self) -> Cmd {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(self.script.text).arg(self.keys);
-        for arg in self.by_hash.args_iter().skip(3) {
-            if let redis::Arg::Simple(arg) = arg {
-                command.arg(arg);
-            }
+        for arg in self.args() {
+            command.arg(arg);
         }
         command
     }
@@ -119,18 +130,9 @@ impl Call {
 /// In a simulation: what is called.
 #[cfg(feature = "sim")]
 impl Call {
-    pub(super) fn keys(&self) -> usize {
-        self.keys
-    }
-
     /// The text of the script, and its keys and arguments.
     pub(super) fn parts(&self) -> (&'static str, Vec<Vec<u8>>) {
-        let args = self.by_hash.args_iter().skip(3);
-        let args = args.filter_map(|arg| match arg {
-            redis::Arg::Simple(arg) => Some(arg.to_vec()),
-            _ => None,
-        });
-        (self.script.text, args.collect())
+        (self.script.text, self.args().map(<[u8]>::to_vec).collect())
     }
 }
 
@@ -144,6 +146,13 @@ pub(super) fn text(reply: &Value) -> Option<String> {
     match reply {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}
+
+pub(super) fn texts(reply: &Value) -> Option<Vec<String>> {
+    match reply {
+        Value::Array(texts) => texts.iter().map(text).collect(),
         _ => None,
     }
 }

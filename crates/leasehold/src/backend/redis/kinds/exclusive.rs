@@ -99,6 +99,11 @@ impl ExclusiveWire {
         self.kind == LockKind::FencedMutex
     }
 
+    /// The script that renews holds of this kind.
+    pub(super) fn renewed_by(&self) -> &Script {
+        &self.renew
+    }
+
     /// The call of a script that knows the queue, and the last token if there is one.
     fn call(&self, script: &'static Script, id: &LockId, args: usize) -> Call {
         let keys = if self.has_tokens() { 3 } else { 2 };
@@ -193,7 +198,8 @@ impl Wire for ExclusiveWire {
         let mut call = self
             .call(&self.acquire, &step.id, 5)
             .text(OwnerField::of(caller, step.lease))
-            .arg(step.lease_ms);
+            .arg(step.lease_ms)
+            .kept_by(&self.renew, &self.release);
         if step.place.is_some() || self.has_tokens() {
             call = call
                 .arg(step.place.map_or(0, |place| place.ask))

@@ -89,7 +89,8 @@ impl Wire for FairMutexWire {
             .arg(step.lease_ms)
             .arg(ask)
             .arg(keep_ms.max(KEEP_MS))
-            .arg(alive_ms(keep_ms));
+            .arg(alive_ms(keep_ms))
+            .kept_by(MUTEX.renewed_by(), &RELEASE);
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 

@@ -158,7 +158,8 @@ impl Wire for LeasedSemaphoreWire {
             .arg(step.lease_ms)
             .text(channel(&id.name))
             .arg(permits)
-            .arg(u8::from(exactly));
+            .arg(u8::from(exactly))
+            .kept_by(&RENEW, &RELEASE);
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 

@@ -44,7 +44,7 @@ use std::{fmt, time::Duration};
 
 use redis::Value;
 
-use super::{caller::Caller, script::text};
+use super::{caller::Caller, script::texts};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,
@@ -182,13 +182,6 @@ pub(super) fn pair(reply: &Value) -> Option<(i64, i64)> {
             [first, second] => Some((int(first)?, int(second)?)),
             _ => None,
         },
-        _ => None,
-    }
-}
-
-fn texts(reply: &Value) -> Option<Vec<String>> {
-    match reply {
-        Value::Array(texts) => texts.iter().map(text).collect(),
         _ => None,
     }
 }

@@ -158,7 +158,8 @@ impl Wire for RwLockWire {
             .arg(step.place.map_or(0, |place| place.ask))
             .arg(step.place.map_or(0, |place| place.keep_ms))
             .text(id.grant_channel(""))
-            .text(channel(&id.name));
+            .text(channel(&id.name))
+            .kept_by(&RENEW, &RELEASE);
         caller.call(call, move |reply| match reply {
             Value::Int(1) => Some(Acquired::Granted {
                 remaining: Duration::from_millis(step.lease_ms),

@@ -69,7 +69,8 @@ impl Wire for SemaphoreWire {
             .arg(millis(ANSWERS_KEPT))
             .text(channel(&step.id.name))
             .arg(to_set(&step).0)
-            .undone_by(&RELEASE);
+            // It has no lease to renew.
+            .kept_by(&RELEASE, &RELEASE);
         caller.call(call, move |reply| acquired(reply, step.lease_ms))
     }
 
