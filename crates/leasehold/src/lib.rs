@@ -82,6 +82,8 @@
 // docs.rs says of each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[doc(hidden)]
+pub mod at_least;
 mod backend;
 mod builder;
 mod callout;

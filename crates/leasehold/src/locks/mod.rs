@@ -10,6 +10,7 @@ mod leased_semaphore;
 mod multi_guard;
 mod multi_lock;
 mod mutex;
+mod once_per;
 mod part;
 mod plain_mutex;
 mod run;

@@ -12,6 +12,7 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "the words",
         &[
+            "at_least",
             "callout",
             "clock",
             "config",
