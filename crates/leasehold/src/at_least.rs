@@ -1,4 +1,4 @@
-//! How a name stays taken for a while from its start, whatever becomes of the work. Pure arithmetic, for
+//! How a name stays taken for a while from its start, however the work ends. Pure arithmetic, for
 //! [`Mutex::run_once_per`](crate::Mutex::run_once_per) and for `leasehold run --at-least`.
 //!
 //! The name must free itself that long after the start, although the work, and its process with it, has ended long before. No

@@ -1,4 +1,4 @@
-//! Work at most once per interval: the name stays taken for that long from its start, whatever becomes of the work.
+//! Work at most once per interval: the name stays taken for that long from its start, however the work ends.
 //!
 //! The arithmetic is that of `leasehold run --at-least`: see [`AtLeast`].
 
@@ -191,9 +191,7 @@ async fn keep(hold: Arc<Hold>, kept: AtLeast, patience: Duration, asked: Arc<Ato
             continue;
         }
         asked.store(true, Ordering::Release);
-        let extended = env
-            .within(patience, hold.extend(kept.extension()))
-            .await;
+        let extended = env.within(patience, hold.extend(kept.extension())).await;
         // From then on as any other lease; without an answer, soon again.
         env.sleep(match extended {
             Some(Ok(())) => kept.extension() / 3,

@@ -72,6 +72,13 @@ async fn every_future_can_be_spawned() {
     drop(send(latch.wait()));
     drop(send(latch.wait_for(Duration::ZERO)));
     drop(send(latch.count_down()));
+    let hour = Duration::from_secs(3600);
+    drop(send_static(mutex.run_once_per(hour, pending::<()>())));
+    drop(send_static(
+        client
+            .plain_mutex("plain")
+            .run_once_per(hour, pending::<()>()),
+    ));
     drop(send(mutex.status()));
     drop(send(client.find("*").next()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
@@ -86,6 +93,7 @@ async fn every_future_can_be_spawned() {
     drop(send_static(fenced.lock()));
     drop(send_static(fenced.try_lock()));
     drop(send_static(fenced.try_lock_for(Duration::ZERO)));
+    drop(send_static(fenced.run_once_per(hour, pending::<()>())));
     let multi = client.multi_lock(["one", "other"]);
     drop(send_static(multi.try_lock()));
     drop(send_static(multi.try_lock_for(Duration::ZERO)));

@@ -15,6 +15,7 @@ mod multi_lock;
 mod mutex;
 mod mutex_cancel;
 mod mutex_wire;
+mod once_per;
 mod plain_mutex;
 mod run;
 mod rw_lock;
