@@ -138,6 +138,8 @@ pub(crate) struct Config {
     pub(crate) fair_wait_timeout: Duration,
     /// How long the drop of the last handle waits for what is under way; zero: not at all.
     pub(crate) linger: Duration,
+    /// How this client calls itself.
+    pub(crate) label: String,
     /// What stands before each name on the server.
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
@@ -157,6 +159,7 @@ impl Default for Config {
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
             fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
             linger: LINGER_DEFAULT,
+            label: String::new(),
             name_prefix: String::new(),
             check_server: true,
         }
