@@ -37,7 +37,7 @@ const VALUE_MAX: usize = 1024;
 /// # What is promised
 ///
 /// **Never are two terms valid at once.** A leader whose lease is not renewed in time learns it before the server can give the name to the
-/// next: its work is dropped first. A leader that dies, or is cut off, is releadd when its lease ends; one that resigns, drops its
+/// next: its work is dropped first. A leader that dies, or is cut off, is replaced when its lease ends; one that resigns, drops its
 /// term, or shuts its client down, at once. What a leader had begun may still take effect elsewhere afterwards; send its
 /// [`token`](Term::token) with each write, so that the resource refuses an old leader.
 ///

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod election;
 mod fair_mutex;
 mod fair_mutex_waits;
 mod fenced_mutex;
