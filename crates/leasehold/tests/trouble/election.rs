@@ -16,7 +16,7 @@ use crate::common::{
     servers,
 };
 use leasehold::{Client, Election, Released, Shutdown, Term};
-use leasehold_testkit::{Proxy, Server, Way};
+use leasehold_testkit::{Proxy, Server};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Notify, mpsc};
 
@@ -254,7 +254,7 @@ impl Candidates {
                 self.listen();
             }
             Trouble::Stopped => self.processes[one].freeze(),
-            Trouble::CutOff => self.proxies[one].black_hole(Some(Way::Both)),
+            Trouble::CutOff => self.proxies[one].black_hole(None),
         }
         let next = self.leader_after(leader.token);
         let after = Duration::from_nanos(next.began.saturating_sub(since));
