@@ -323,6 +323,21 @@ impl fmt::Debug for Election {
 }
 
 /// Who leads.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Leader};
+///
+/// let client = Client::connect("memory:").await?;
+/// let election = client.election("scheduler").value("10.0.0.7:8080");
+/// let term = election.campaign().await?;
+/// if let Some(Leader { value, since, .. }) = election.leader().await? {
+///     println!("ask {value}, which leads since {since:?}");
+/// }
+/// # drop(term);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -339,6 +354,20 @@ pub struct Leader {
 }
 
 /// Looks who leads. Made by [`Election::observe`].
+///
+/// # Examples
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
+/// let mut seen = client.election("scheduler").observe();
+/// loop {
+///     match seen.next().await? {
+///         Some(leader) => println!("{} leads", leader.value),
+///         None => println!("there is no leader"),
+///     }
+/// }
+/// # }
+/// ```
 #[must_use = "it asks the server when `next` is called"]
 #[derive(Debug)]
 pub struct LeaderWatch {

@@ -23,6 +23,14 @@ use crate::{Error, FencedMutexGuard, LostReason, Released};
 ///
 /// let client = Client::connect("memory:").await?;
 /// client.election("scheduler").run(schedule).await?;
+///
+/// let term = client.election("scheduler").campaign().await?; // by hand
+/// assert!(term.is_valid());
+/// tokio::select! {
+///     reason = term.lost() => println!("lost: {reason}"),
+///     () = async {} => println!("the work has ended"),
+/// }
+/// term.resign().await?;
 /// # Ok(()) }
 /// ```
 #[must_use = "the lead is given up as soon as the term is dropped: bind it, as in `let term =`"]
