@@ -328,6 +328,7 @@ impl ClientBuilder {
         let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
         given::check_characters(url)?;
         let label = given::label(self.label)?;
+        config.label.clone_from(&label);
         let memory = match self.memory {
             Some(server) => Some(server),
             None => MemoryServer::from_url(&given::in_small_letters(url))

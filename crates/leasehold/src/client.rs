@@ -3,9 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch, LeasedSemaphore,
-    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
+    Election, Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch,
+    LeasedSemaphore, MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
     engine::core::{ClientRef, Core},
+    locks::Seat,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -53,10 +54,11 @@ use crate::{
 /// let counter = client.spin_mutex("counter");
 /// let legacy = client.plain_mutex("legacy"); // beside redis-py, redsync, ShedLock, …
 /// let accounts = client.multi_lock(["account:3", "account:7"]);
+/// let scheduler = client.election("scheduler"); // one leader, and others that wait to take over
 /// let shards = client.latch("shards");
 ///
 /// assert!(!client.id().is_empty()); // the first half of each owner on the server
-/// # let _ = (orders, ledger, balance, prices, encoders, tickets, turnstile, counter, legacy, accounts, shards);
+/// # let _ = (orders, ledger, balance, prices, encoders, tickets, turnstile, counter, legacy, accounts, scheduler, shards);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -103,6 +105,12 @@ impl Client {
     /// Data on the server that is written under the fencing tokens of `name`. No I/O; the first use refuses a bad name.
     pub fn fenced_store(&self, name: impl AsRef<str>) -> FencedStore {
         FencedStore::new(&self.core, name.as_ref())
+    }
+
+    /// One leader among all that campaign for `name`, with a value that others can read. No I/O; the first use refuses a bad name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        let name = name.as_ref();
+        Election::new(self.fenced_mutex(name), Seat::new(&self.core, name))
     }
 
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.

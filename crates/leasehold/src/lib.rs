@@ -82,6 +82,8 @@
 // docs.rs says of each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[doc(hidden)]
+pub mod at_least;
 mod backend;
 mod builder;
 mod callout;
@@ -125,10 +127,11 @@ pub use events::{Event, EventKind, EventListener};
 pub use find::Find;
 pub use kind::{Access, LockKind};
 pub use locks::{
-    Detached, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex, FencedMutexGuard,
-    FencedStore, Guard, Latch, LeasedSemaphore, MultiGuard, MultiLock, Mutex, MutexGuard, Part,
-    Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard, PlainPermit, Read, ReadGuard, RwLock,
-    Semaphore, SemaphoreGuard, Spin, SpinMutex, SpinMutexGuard, Write, WriteGuard,
+    Detached, Election, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex,
+    FencedMutexGuard, FencedStore, Guard, Latch, Leader, LeaderWatch, LeasedSemaphore, MultiGuard,
+    MultiLock, Mutex, MutexGuard, Part, Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard,
+    PlainPermit, Read, ReadGuard, RwLock, Semaphore, SemaphoreGuard, Spin, SpinMutex,
+    SpinMutexGuard, Term, Write, WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, QueuedClient, Status};

@@ -3,10 +3,11 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Error, Event, FairMutex, FairMutexGuard, FencedMutex,
-    FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, MemoryServer, MultiGuard,
-    MultiLock, Mutex, Owner, Part, PlainMutex, PlainMutexGuard, Released, Semaphore,
-    SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard, Status,
+    Client, ClientBuilder, Detached, Election, Error, Event, FairMutex, FairMutexGuard,
+    FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, Leader,
+    LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part, PlainMutex,
+    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard,
+    Status, Term,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -22,7 +23,11 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Client>();
     send_sync_static::<ClientBuilder>();
     send_sync_static::<Detached>();
+    send_sync_static::<Election>();
     send_sync_static::<Error>();
+    send_sync_static::<Leader>();
+    send_sync_static::<LeaderWatch>();
+    send_sync_static::<Term>();
     send_sync_static::<Event>();
     send_sync_static::<leasehold::EventListener>();
     send_sync_static::<FencedMutex>();
@@ -72,6 +77,13 @@ async fn every_future_can_be_spawned() {
     drop(send(latch.wait()));
     drop(send(latch.wait_for(Duration::ZERO)));
     drop(send(latch.count_down()));
+    let hour = Duration::from_secs(3600);
+    drop(send_static(mutex.run_once_per(hour, pending::<()>())));
+    drop(send_static(
+        client
+            .plain_mutex("plain")
+            .run_once_per(hour, pending::<()>()),
+    ));
     drop(send(mutex.status()));
     drop(send(client.find("*").next()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
@@ -86,6 +98,7 @@ async fn every_future_can_be_spawned() {
     drop(send_static(fenced.lock()));
     drop(send_static(fenced.try_lock()));
     drop(send_static(fenced.try_lock_for(Duration::ZERO)));
+    drop(send_static(fenced.run_once_per(hour, pending::<()>())));
     let multi = client.multi_lock(["one", "other"]);
     drop(send_static(multi.try_lock()));
     drop(send_static(multi.try_lock_for(Duration::ZERO)));
@@ -98,8 +111,17 @@ async fn every_future_can_be_spawned() {
     assert_eq!(send_static(all.release()).await.unwrap(), Released::Freed);
     let store = client.fenced_store("fenced");
     drop(send(store.set("key", "value", 1)));
+    drop(send(store.set_for("key", "value", hour, 1)));
     drop(send(store.delete_field("key", "field", 1)));
     drop(send(store.get("key")));
+    let election = client.election("election");
+    drop(send_static(election.run(async |term: Term| drop(term))));
+    drop(send(election.leader()));
+    drop(send(election.observe().next()));
+    let term = send_static(election.campaign()).await.unwrap();
+    drop(send(term.lost()));
+    drop(send(term.run(pending::<()>())));
+    assert_eq!(send_static(term.resign()).await.unwrap(), Released::Freed);
 }
 
 #[test]

@@ -12,6 +12,7 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "the words",
         &[
+            "at_least",
             "callout",
             "clock",
             "config",
@@ -59,6 +60,7 @@ const ROOT: &[(&str, &str)] = &[
     ("FencedMutex", "locks::fenced_mutex"),
     ("FencedMutexGuard", "locks::guard"),
     ("FencedStore", "locks::fenced_store"),
+    ("Election", "locks::election"),
     ("EventKind", "events"),
     ("Find", "find"),
     ("FairMutex", "locks::fair_mutex"),
@@ -84,6 +86,7 @@ const ROOT: &[(&str, &str)] = &[
     ("SemaphoreGuard", "locks::guard"),
     ("SpinMutex", "locks::spin_mutex"),
     ("SpinMutexGuard", "locks::guard"),
+    ("Term", "locks::term"),
     ("WriteGuard", "locks::guard"),
     ("Released", "error"),
     ("Status", "status"),
@@ -256,6 +259,28 @@ fn doors_lead_down_only() {
                 let (from, to) = (FLOORS[floor(module)].0, FLOORS[floor(&import)].0);
                 wrong.push(format!("{module} ({from}) imports {import} ({to})"));
             }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What stands on what users can call: it would work in a crate of its own, but for a few words.
+const ABOVE: &[&str] = &["attribute", "blocking", "locks::election", "metrics"];
+
+#[test]
+fn what_stands_on_the_public_api_imports_no_engine_and_no_backend() {
+    let sources = Sources::read();
+    let is_in = |module: &str, of: &str| module == of || module.starts_with(&format!("{of}::"));
+    let mut wrong = Vec::new();
+    for module in sources.0.keys() {
+        if ABOVE.iter().any(|above| is_in(module, above)) {
+            let mut imports = sources.imports(module);
+            imports.retain(|import| is_in(import, "engine") || is_in(import, "backend"));
+            wrong.extend(
+                imports
+                    .into_iter()
+                    .map(|import| format!("{module}: {import}")),
+            );
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod election;
 mod fair_mutex;
 mod fair_mutex_waits;
 mod fenced_mutex;
@@ -15,6 +16,7 @@ mod multi_lock;
 mod mutex;
 mod mutex_cancel;
 mod mutex_wire;
+mod once_per;
 mod plain_mutex;
 mod run;
 mod rw_lock;

@@ -31,7 +31,7 @@ use crate::{
     clock::{Span, Tick},
     engine::env::Env,
     engine::env::finish::Finish,
-    engine::hold::lease::{End, Standing, Term},
+    engine::hold::lease::{End, LeaseTerm, Standing},
     engine::hold::spec::Spec,
     engine::hold::watchdog::Watchdog,
     engine::hold::watchdog::list::{WatchedAt, slot},
@@ -45,7 +45,7 @@ use crate::{
 pub(crate) struct Hold {
     sink: Arc<dyn HoldSink>,
     pub(crate) lease: LeaseId,
-    pub(crate) term: Term,
+    pub(crate) term: LeaseTerm,
     /// Wakes the tasks that wait for the loss.
     pub(crate) over: Notify,
     pub(crate) watched_at: WatchedAt,
@@ -171,7 +171,7 @@ impl Hold {
         Arc::new(Hold {
             sink,
             lease: granted.lease,
-            term: Term::until(state.capped(granted.until)),
+            term: LeaseTerm::until(state.capped(granted.until)),
             over: Notify::new(),
             watched_at: WatchedAt::default(),
             copies: granted.copies,
