@@ -1,8 +1,15 @@
 //! The blocking API: where it waits, where it refuses to, and what each kind promises through it.
 
 mod common;
+/// What the kinds promise, with each verb on a thread of its own.
+#[path = "conformance.rs"]
+mod conformance;
+#[allow(unreachable_pub, reason = "as in common")]
+#[path = "common/kinds_blocking.rs"]
+mod kinds;
 
 use std::{
+    cell::RefCell,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -356,11 +363,12 @@ fn a_wait_takes_no_token_of_the_users_own_park() {
     });
 }
 
+type Call = Box<dyn FnMut()>;
+
 #[test]
 fn a_thread_that_ends_is_told_so() {
     thread_local! {
-        static LAST: std::cell::RefCell<Option<AtDrop<Box<dyn FnMut()>>>> =
-            const { std::cell::RefCell::new(None) };
+        static LAST: RefCell<Option<AtDrop<Call>>> = const { RefCell::new(None) };
     }
     for world in World::all() {
         let client = connect(&world);
