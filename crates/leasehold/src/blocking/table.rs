@@ -47,12 +47,12 @@ macro_rules! same_here {
 same_here!(() bool i64 u32 u64 Vec<u8> Duration Status Vec<Status> Released LostReason);
 
 /// What the futures of the async API end with: most may fail.
-pub(super) trait Ended {
+pub(super) trait VerbEnd {
     type Answer: Answer;
     fn ended(self) -> Result<Self::Answer, crate::Error>;
 }
 
-impl<T: Answer> Ended for Result<T, crate::Error> {
+impl<T: Answer> VerbEnd for Result<T, crate::Error> {
     type Answer = T;
     fn ended(self) -> Result<T, crate::Error> {
         self
@@ -61,7 +61,7 @@ impl<T: Answer> Ended for Result<T, crate::Error> {
 
 macro_rules! never_fails {
     ($($answer:ty)*) => {
-        $(impl Ended for $answer {
+        $(impl VerbEnd for $answer {
             type Answer = $answer;
             fn ended(self) -> Result<$answer, crate::Error> {
                 Ok(self)
@@ -157,7 +157,7 @@ macro_rules! blocking {
 }
 
 /// Polls what a verb has asked for, and makes the answer one of this API.
-pub(super) fn ask<E: Ended>(
+pub(super) fn ask<E: VerbEnd>(
     home: &Home,
     asked: impl Future<Output = E>,
 ) -> Result<<E::Answer as Answer>::Here, crate::Error> {

@@ -43,7 +43,8 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "what users see",
         &[
-            "builder", "client", "docs", "find", "lib", "locks", "settings", "sim", "status",
+            "blocking", "builder", "client", "docs", "find", "lib", "locks", "settings", "sim",
+            "status",
         ],
     ),
 ];
@@ -60,6 +61,7 @@ const ROOT: &[(&str, &str)] = &[
     ("FencedMutexGuard", "locks::guard"),
     ("FencedStore", "locks::fenced_store"),
     ("EventKind", "events"),
+    ("EventListener", "events"),
     ("Find", "find"),
     ("FairMutex", "locks::fair_mutex"),
     ("FairMutexGuard", "locks::guard"),
@@ -261,6 +263,31 @@ fn doors_lead_down_only() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// What stands on the public API and on events only.
+const ABOVE: &[&str] = &["blocking"];
+
+#[test]
+fn what_stands_on_the_public_api_reaches_no_engine_and_no_backend() {
+    let sources = Sources::read();
+    let is_above = |module: &&String| {
+        let mut names = ABOVE.iter();
+        names.any(|name| module.split("::").next() == Some(name))
+    };
+    let mut seen = 0;
+    for module in sources.0.keys().filter(is_above) {
+        seen += 1;
+        for import in sources.imports(module) {
+            let is_handed_on = ROOT.iter().any(|(_, home)| *home == import);
+            let floor = import.split("::").next().unwrap();
+            assert!(
+                is_handed_on || !["engine", "backend"].contains(&floor),
+                "{module} imports {import}"
+            );
+        }
+    }
+    assert!(seen > 0);
+}
+
 /// What a module reaches by its imports, and theirs.
 fn reached(arrows: &BTreeMap<&str, BTreeSet<String>>, from: &str) -> BTreeSet<String> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
@@ -338,7 +365,15 @@ fn no_two_types_share_a_name() {
     };
     for (module, text) in Sources::read().0 {
         if !of_hooks(&module) {
-            for name in text.lines().filter_map(declared) {
+            // The types that block are named as the async ones.
+            let is_namesake = |name: &&str| {
+                module.starts_with("blocking::") && ROOT.iter().any(|(of, _)| of == name)
+            };
+            for name in text
+                .lines()
+                .filter_map(declared)
+                .filter(|name| !is_namesake(name))
+            {
                 places
                     .entry(name.to_owned())
                     .or_default()
