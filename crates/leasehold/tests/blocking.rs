@@ -1,6 +1,5 @@
 //! The blocking API: where it waits, where it refuses to, and what each kind promises through it.
 
-mod common;
 /// What the kinds promise, with each verb on a thread of its own.
 #[path = "conformance.rs"]
 mod conformance;
@@ -20,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{SOON, World};
+use conformance::common::{self, SOON, World};
 use leasehold::{
     Error, ErrorKind, Invalid, LostReason, MemoryServer, Owner, Released, Shutdown,
     blocking::{Client, scope},

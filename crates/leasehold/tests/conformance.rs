@@ -1,7 +1,7 @@
 //! What every kind of lock promises, written once: each test runs for every row of `common/kinds.rs`, on memory and on
 //! every real server. What is special about a kind stands in a file of its own.
 
-mod common;
+pub(crate) mod common;
 
 use std::{
     sync::{
