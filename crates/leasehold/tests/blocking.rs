@@ -388,6 +388,110 @@ fn a_thread_that_ends_is_told_so() {
     }
 }
 
+/// Those that the suite does not ask.
+#[test]
+fn the_other_verbs_answer_too() {
+    for world in World::all() {
+        let client = connect(&world);
+
+        let lock = client.rw_lock("rw");
+        let writes = lock.write().unwrap();
+        let beside = writes.read().unwrap();
+        let reads = writes.downgrade().unwrap();
+        drop((beside, lock.try_read().unwrap().expect("they share it")));
+        assert_eq!(reads.release().unwrap(), Released::Freed);
+
+        let permits = client.leased_semaphore("permits");
+        assert!(permits.try_set_permits(3).unwrap());
+        permits.set_permits(4).unwrap();
+        assert_eq!(permits.add_permits(1).unwrap(), 5);
+        let many = permits.acquire_many(4).unwrap();
+        assert_eq!(many.permits(), 4);
+        assert!(permits.try_acquire_many(2).unwrap().is_none());
+        assert!(permits.try_acquire_many_for(2, 10 * MS).unwrap().is_none());
+        assert_eq!(permits.drain_permits().unwrap(), 1);
+        assert_eq!(permits.available_permits().unwrap(), 0);
+        drop(many);
+
+        let count = client.semaphore("count").permits(2);
+        assert!(count.try_set_permits(2).unwrap());
+        let two = count.acquire_many(2).unwrap();
+        assert!(count.try_acquire_for(10 * MS).unwrap().is_none());
+        assert_eq!((two.permits(), count.add_permits(1).unwrap()), (2, 1));
+        assert_eq!(count.drain_permits().unwrap(), 1);
+        two.release().unwrap();
+
+        let latch = client.latch("latch");
+        assert!(latch.try_set_count(3).unwrap());
+        assert_eq!(latch.count_down().unwrap(), 2);
+        assert!(!latch.wait_for(10 * MS).unwrap());
+        let opens = thread::spawn({
+            let latch = latch.clone();
+            move || latch.count_down_by(2)
+        });
+        latch.wait().unwrap();
+        assert_eq!(opens.join().unwrap().unwrap(), 0);
+        assert_eq!(latch.count().unwrap(), 0);
+        assert!(!latch.delete().unwrap());
+
+        let store = client.fenced_store("fenced");
+        let tokens = client.fenced_mutex("fenced").run(|guard| {
+            store.set("key", "value", guard.token())?;
+            store.set_field("hash", "field", "value", guard.token())?;
+            Ok::<u64, Error>(guard.token())
+        });
+        let token = tokens.unwrap().unwrap();
+        assert_eq!(store.get("key").unwrap().unwrap(), b"value");
+        assert_eq!(store.get_field("hash", "field").unwrap().unwrap(), b"value");
+        assert!(store.set("key", "late", token - 1).is_err());
+        store.delete_field("hash", "field", token).unwrap();
+        store.delete("key", token).unwrap();
+        assert_eq!(store.get("key").unwrap(), None);
+
+        // Parts of several kinds, blocking or not.
+        let asynchronous: leasehold::Client = client.clone().into();
+        let fenced = client.fenced_mutex("part");
+        let parts = [
+            fenced.into(),
+            lock.read_part(),
+            asynchronous.mutex("other").into(),
+        ];
+        let moved = client.multi_lock(parts).run_for(SOON, |guard| {
+            assert!(client.mutex("other").try_lock().unwrap().is_none());
+            guard.token("part").is_some()
+        });
+        assert_eq!(moved.unwrap(), Some(true));
+
+        let mut events = client.events();
+        let guard = client.mutex("found").fixed_lease(SOON).lock().unwrap();
+        assert_eq!(&*events.recv().unwrap().unwrap().name, "found");
+        guard.extend(2 * SOON).unwrap();
+        guard.at_risk(2 * SOON).unwrap();
+        assert!(guard.verify().unwrap() > SOON);
+        let (mut find, mut found) = (client.find("foun*"), 0);
+        while let Some(page) = find.next().unwrap() {
+            found += page.len();
+        }
+        assert_eq!((found, find.progress().to_bits()), (1, 1.0_f64.to_bits()));
+        assert!(client.force_unlock("found").unwrap());
+        assert_eq!(guard.lost().unwrap(), LostReason::Replaced);
+    }
+}
+
+#[test]
+fn a_client_may_connect_when_it_is_first_used() {
+    let settings = leasehold::Client::builder()
+        .url("redis://127.0.0.1:1/")
+        .operation_timeout(50 * MS);
+    let client = Client::connect_lazily(settings).unwrap();
+    let error = client.mutex("name").try_lock().unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+    let memory = leasehold::Client::builder().memory(&MemoryServer::new());
+    locks_and_waits(&Client::connect_lazily(memory).unwrap(), "name");
+    let invalid = Client::connect("http://127.0.0.1/").unwrap_err();
+    assert_eq!(invalid.kind(), ErrorKind::Invalid);
+}
+
 #[tokio::test]
 async fn a_client_of_an_async_program_blocks_in_spawn_blocking() {
     for world in World::all() {
