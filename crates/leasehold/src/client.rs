@@ -86,6 +86,12 @@ impl Client {
         }
     }
 
+    /// Where its background work runs.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn home(&self) -> &crate::home::Home {
+        self.core.home()
+    }
+
     /// The uuid of this client: the first half of each of its owner fields on the server.
     pub fn id(&self) -> &str {
         &self.core.uuid

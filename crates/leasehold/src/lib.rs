@@ -60,6 +60,7 @@
 //!
 //! | feature | |
 //! |---|---|
+//! | `blocking` | `leasehold::blocking`: every lock and verb for threads without async code |
 //! | `tls` | `rediss://` and `valkeys://`, with rustls and ring; `Tls` and `ClientBuilder::tls` for certificates |
 //! | `serde` | [`ClientBuilder`] can be read from a configuration file |
 //!
@@ -85,6 +86,8 @@
 #[doc(hidden)]
 pub mod at_least;
 mod backend;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 mod callout;
 mod client;

@@ -59,6 +59,12 @@ impl<K> Guard<K> {
         }
     }
 
+    /// Runs work of a thread inside the span of this hold.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn in_its_span<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.held().scope.enter(work)
+    }
+
     /// Runs `work`, and gives the name back.
     pub(super) async fn run_to_end<F: Future>(self, work: F) -> Result<F::Output, Error> {
         let output = self.run(work).await?;
@@ -162,6 +168,12 @@ impl MultiGuard {
                 Ok(output)
             }
         }
+    }
+
+    /// As above.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn in_its_span<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.scope.enter(work)
     }
 
     /// Runs `work`, and gives the names back.

@@ -57,6 +57,29 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Status>();
 }
 
+#[cfg(feature = "blocking")]
+#[test]
+fn every_type_that_blocks_goes_to_any_thread_too() {
+    use leasehold::blocking;
+
+    send_sync_static::<blocking::Client>();
+    send_sync_static::<blocking::EventListener>();
+    send_sync_static::<blocking::FairMutex>();
+    send_sync_static::<blocking::FencedMutex>();
+    send_sync_static::<blocking::FencedStore>();
+    send_sync_static::<blocking::Find>();
+    send_sync_static::<blocking::Guard>();
+    send_sync_static::<blocking::Latch>();
+    send_sync_static::<blocking::LeasedSemaphore>();
+    send_sync_static::<blocking::MultiGuard>();
+    send_sync_static::<blocking::MultiLock>();
+    send_sync_static::<blocking::Mutex>();
+    send_sync_static::<blocking::PlainMutex>();
+    send_sync_static::<blocking::RwLock>();
+    send_sync_static::<blocking::Semaphore>();
+    send_sync_static::<blocking::SpinMutex>();
+}
+
 #[tokio::test]
 async fn every_future_can_be_spawned() {
     let client = send(Client::connect("memory:")).await.unwrap();

@@ -82,6 +82,12 @@ impl Env {
         })
     }
 
+    /// Where the background work runs.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
+    }
+
     /// Tells the resident when the home ends.
     pub(crate) fn tell_at_end(&self, resident: Weak<dyn Resident>) {
         self.home.tell_at_end(resident);
