@@ -82,6 +82,9 @@
 // docs.rs says of each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod attribute;
 mod backend;
 mod builder;
 mod callout;
@@ -113,6 +116,8 @@ mod tls;
 #[cfg(feature = "sim")]
 mod world;
 
+#[cfg(feature = "macros")]
+pub use attribute::set_global;
 pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
@@ -124,6 +129,8 @@ pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener};
 pub use find::Find;
 pub use kind::{Access, LockKind};
+#[cfg(feature = "macros")]
+pub use leasehold_macros::locked;
 pub use locks::{
     Detached, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex, FencedMutexGuard,
     FencedStore, Guard, Latch, LeasedSemaphore, MultiGuard, MultiLock, Mutex, MutexGuard, Part,
