@@ -182,7 +182,7 @@ impl<'a> Writer<'a> {
 
     fn write(&self, moves: &TokenStream, body: &[Stmt], braces: Span) -> TokenStream {
         let (entered, guard, output, error) = (ours("entered"), ours("guard"), ours("output"), ours("error"));
-        let enter = self.enter();
+        let (demand, enter) = self.enter(&ours("demand"));
         let refused = self.refused(&error);
         let failed = self.failed(&error);
         let (lends, takes) = match &self.options.guard {
@@ -199,6 +199,7 @@ impl<'a> Writer<'a> {
         body.set_span(braces);
         let body = TokenTree::Group(body);
         quote! {
+            #demand
             let #entered = match #enter.await {
                 ::core::result::Result::Ok(#entered) => #entered,
                 ::core::result::Result::Err(#error) => return #refused,
@@ -212,8 +213,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The call that waits for the lock.
-    fn enter(&self) -> TokenStream {
+    /// What is asked for, and the call that waits for it. Two statements: a value that the name is made of may not be `Send`, and is gone by the first `.await`.
+    fn enter(&self, demand: &Ident) -> (TokenStream, TokenStream) {
         let Options { name, kind, reentrant, .. } = self.options;
         let client = self.options.client.as_ref().map(|client| {
             let span = client.span();
@@ -226,7 +227,7 @@ impl<'a> Writer<'a> {
         let max_hold = optional(self.options.max_hold.as_ref());
         let place = self.place;
         let terms = quote! {
-            ::leasehold::attribute::Demand {
+            let #demand = ::leasehold::attribute::Demand {
                 client: #client,
                 name: ::std::fmt::format(::core::format_args!(#name)),
                 wait: #wait,
@@ -234,9 +235,10 @@ impl<'a> Writer<'a> {
                 fixed_lease: #fixed_lease,
                 max_hold: #max_hold,
                 reentrant: #reentrant,
-            }
+            };
         };
-        quote_spanned!(place=> ::leasehold::attribute::enter::<::leasehold::#kind>(#terms))
+        let enter = quote_spanned!(place=> ::leasehold::attribute::enter::<::leasehold::#kind>(#demand));
+        (terms, enter)
     }
 
     /// What the function returns when it was not entered.
