@@ -33,7 +33,11 @@ fn try_locked(options: TokenStream, function: TokenStream) -> Result<TokenStream
         // `async_trait` was here: its block is the body, and it has moved the arguments there already.
         let writer = Writer::new(&options, &function.sig.ident, inner.output.clone());
         let body = &inner.block.block.stmts;
-        let written = writer.write(&TokenStream::new(), body, inner.block.block.brace_token.span.join());
+        let written = writer.write(
+            &TokenStream::new(),
+            body,
+            inner.block.block.brace_token.span.join(),
+        );
         let mut block = inner.block.clone();
         block.block.stmts = vec![Stmt::Expr(Expr::Verbatim(written), None)];
         inner.put(&mut function, block);
@@ -60,22 +64,34 @@ fn function_of(tokens: TokenStream) -> Result<ItemFn> {
             return Err(Error::new(declared.sig.ident.span(), why));
         }
     }
-    parse2(tokens).map_err(|_| Error::new(at, "`#[locked]` goes onto an `async fn`, or with `blocking` onto a `fn`"))
+    parse2(tokens).map_err(|_| {
+        Error::new(
+            at,
+            "`#[locked]` goes onto an `async fn`, or with `blocking` onto a `fn`",
+        )
+    })
 }
 
 /// Refuses functions whose lock would end before their work begins.
 fn refuse_shape(function: &ItemFn, options: &Options) -> Result<()> {
     let sig = &function.sig;
     if let Some(word) = &sig.constness {
-        return Err(Error::new(word.span(), "a `const fn` cannot lock: it may run while the program is compiled"));
+        return Err(Error::new(
+            word.span(),
+            "a `const fn` cannot lock: it may run while the program is compiled",
+        ));
     }
     if let Some(abi) = &sig.abi {
-        return Err(Error::new(abi.span(), "an `extern` function cannot be `#[locked]`: lock in a Rust function, and call that"));
+        return Err(Error::new(
+            abi.span(),
+            "an `extern` function cannot be `#[locked]`: lock in a Rust function, and call that",
+        ));
     }
     match (&sig.asyncness, options.blocking) {
-        (Some(_), Some(at)) => {
-            Err(Error::new(at, "`blocking` is for a plain `fn`; this function is `async`, so leave it out"))
-        }
+        (Some(_), Some(at)) => Err(Error::new(
+            at,
+            "`blocking` is for a plain `fn`; this function is `async`, so leave it out",
+        )),
         (None, None) if promised(function).is_none() => Err(Error::new(
             sig.fn_token.span(),
             "`#[locked]` goes onto an `async fn`: where a plain `fn` returns a future, the lock would end before that runs; write `async fn`, or say `blocking` if the work blocks the thread",
@@ -108,8 +124,15 @@ fn promised(function: &ItemFn) -> Option<Promised> {
     let Expr::Path(path) = &*call.func else {
         return None;
     };
-    let called: Vec<String> = path.path.segments.iter().map(|part| part.ident.to_string()).collect();
-    if !matches!(&called[..], [.., kind, verb] if kind == "Box" && verb == "pin") || call.args.len() != 1 {
+    let called: Vec<String> = path
+        .path
+        .segments
+        .iter()
+        .map(|part| part.ident.to_string())
+        .collect();
+    if !matches!(&called[..], [.., kind, verb] if kind == "Box" && verb == "pin")
+        || call.args.len() != 1
+    {
         return None;
     }
     let Some(Expr::Async(block)) = call.args.first() else {
@@ -141,7 +164,9 @@ fn output_of(promise: &Type) -> Option<TokenStream> {
         return None;
     };
     object.bounds.iter().find_map(|bound| {
-        let TypeParamBound::Trait(bound) = bound else { return None };
+        let TypeParamBound::Trait(bound) = bound else {
+            return None;
+        };
         let PathArguments::AngleBracketed(inner) = &bound.path.segments.last()?.arguments else {
             return None;
         };
@@ -181,7 +206,12 @@ impl<'a> Writer<'a> {
     }
 
     fn write(&self, moves: &TokenStream, body: &[Stmt], braces: Span) -> TokenStream {
-        let (entered, guard, output, error) = (ours("entered"), ours("guard"), ours("output"), ours("error"));
+        let (entered, guard, output, error) = (
+            ours("entered"),
+            ours("guard"),
+            ours("output"),
+            ours("error"),
+        );
         let (demand, enter) = self.enter(&ours("demand"));
         let refused = self.refused(&error);
         let failed = self.failed(&error);
@@ -215,7 +245,12 @@ impl<'a> Writer<'a> {
 
     /// What is asked for, and the call that waits for it. Two statements: a value that the name is made of may not be `Send`, and is gone by the first `.await`.
     fn enter(&self, demand: &Ident) -> (TokenStream, TokenStream) {
-        let Options { name, kind, reentrant, .. } = self.options;
+        let Options {
+            name,
+            kind,
+            reentrant,
+            ..
+        } = self.options;
         let client = self.options.client.as_ref().map(|client| {
             let span = client.span();
             quote_spanned!(span=> ::leasehold::attribute::client(&#client))
@@ -237,7 +272,8 @@ impl<'a> Writer<'a> {
                 reentrant: #reentrant,
             };
         };
-        let enter = quote_spanned!(place=> ::leasehold::attribute::enter::<::leasehold::#kind>(#demand));
+        let enter =
+            quote_spanned!(place=> ::leasehold::attribute::enter::<::leasehold::#kind>(#demand));
         (terms, enter)
     }
 

@@ -4,8 +4,8 @@
 //! can be done without tokens is in `leasehold::attribute`, which the written function calls.
 
 mod expand;
-mod parse;
 mod params;
+mod parse;
 
 use proc_macro::TokenStream;
 

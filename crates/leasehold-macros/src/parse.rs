@@ -61,14 +61,20 @@ struct Said(Vec<(&'static str, Span)>);
 impl Said {
     fn add(&mut self, option: &'static str, at: Span) -> Result<()> {
         if self.at(option).is_some() {
-            return Err(Error::new(at, format!("`{option}` is said twice; leave one of them out")));
+            return Err(Error::new(
+                at,
+                format!("`{option}` is said twice; leave one of them out"),
+            ));
         }
         self.0.push((option, at));
         Ok(())
     }
 
     fn at(&self, option: &str) -> Option<Span> {
-        self.0.iter().find(|(said, _)| *said == option).map(|(_, at)| *at)
+        self.0
+            .iter()
+            .find(|(said, _)| *said == option)
+            .map(|(_, at)| *at)
     }
 
     /// Refuses the later of two options that contradict each other.
@@ -77,9 +83,16 @@ impl Said {
         let (Some(first), Some(second)) = (place(one), place(other)) else {
             return Ok(());
         };
-        let (later, earlier) = if first > second { (one, other) } else { (other, one) };
+        let (later, earlier) = if first > second {
+            (one, other)
+        } else {
+            (other, one)
+        };
         let at = self.0[first.max(second)].1;
-        Err(Error::new(at, format!("`{later}` does not go with `{earlier}`: {why}")))
+        Err(Error::new(
+            at,
+            format!("`{later}` does not go with `{earlier}`: {why}"),
+        ))
     }
 }
 
@@ -167,7 +180,10 @@ impl Options {
     ) -> Result<()> {
         if input.is_empty() || input.peek(Token![,]) {
             let example = example(option);
-            return Err(Error::new(equals.span(), format!("`{option}` has no value; as in `{example}`")));
+            return Err(Error::new(
+                equals.span(),
+                format!("`{option}` has no value; as in `{example}`"),
+            ));
         }
         match option {
             "wait" => self.wait = Some(duration(option, input)?),
@@ -181,7 +197,8 @@ impl Options {
             "busy" => self.busy = Some(input.parse()?),
             "failed" => self.failed = Some(input.parse()?),
             _ => {
-                let why = format!("`{option}` has no value; write `{option}` alone, or leave it out");
+                let why =
+                    format!("`{option}` has no value; write `{option}` alone, or leave it out");
                 return Err(Error::new(word.span(), why));
             }
         }
@@ -189,16 +206,34 @@ impl Options {
     }
 
     fn check(&self, said: &Said) -> Result<()> {
-        said.not_both("lease", "fixed_lease", "the one is renewed, the other is not; choose one")?;
+        said.not_both(
+            "lease",
+            "fixed_lease",
+            "the one is renewed, the other is not; choose one",
+        )?;
         for length in ["lease", "fixed_lease", "max_hold"] {
-            said.not_both(length, "once_per", "the name is taken for the interval, or for as long as the work takes")?;
+            said.not_both(
+                length,
+                "once_per",
+                "the name is taken for the interval, or for as long as the work takes",
+            )?;
         }
         said.not_both("wait", "once_per", "it asks once, and does not wait")?;
-        said.not_both("guard", "once_per", "no guard is handed to the work; use `run_once_per` around a lock of its own")?;
-        said.not_both("reentrant", "once_per", "a call inside has run in this interval already")?;
+        said.not_both(
+            "guard",
+            "once_per",
+            "no guard is handed to the work; use `run_once_per` around a lock of its own",
+        )?;
+        said.not_both(
+            "reentrant",
+            "once_per",
+            "a call inside has run in this interval already",
+        )?;
         if let (Some(at), false) = (
             said.at("kind").filter(|_| said.at("once_per").is_some()),
-            ["Exclusive", "Fenced", "Plain"].iter().any(|kind| self.kind == kind),
+            ["Exclusive", "Fenced", "Plain"]
+                .iter()
+                .any(|kind| self.kind == kind),
         ) {
             let why = "`once_per` is for the kinds mutex, fenced and plain";
             return Err(Error::new(at, why));
@@ -218,20 +253,32 @@ fn name(input: ParseStream) -> Result<LitStr> {
     }
     let text: LitStr = input.parse()?;
     if text.value().is_empty() {
-        return Err(Error::new(text.span(), "a lock needs a name, as in `#[locked(\"order:{id}\")]`"));
+        return Err(Error::new(
+            text.span(),
+            "a lock needs a name, as in `#[locked(\"order:{id}\")]`",
+        ));
     }
     if !input.is_empty() && !input.peek(Token![,]) {
-        return Err(Error::new(input.span(), "a comma goes between the name and what follows"));
+        return Err(Error::new(
+            input.span(),
+            "a comma goes between the name and what follows",
+        ));
     }
     Ok(text)
 }
 
 fn known(word: &Ident) -> Option<&'static str> {
-    OPTIONS.iter().map(|(option, _)| *option).find(|option| word == option)
+    OPTIONS
+        .iter()
+        .map(|(option, _)| *option)
+        .find(|option| word == option)
 }
 
 fn example(option: &str) -> &'static str {
-    OPTIONS.iter().find(|(known, _)| *known == option).map_or("", |(_, example)| example)
+    OPTIONS
+        .iter()
+        .find(|(known, _)| *known == option)
+        .map_or("", |(_, example)| example)
 }
 
 fn unknown(word: &Ident) -> Error {
@@ -241,13 +288,17 @@ fn unknown(word: &Ident) -> Error {
         Some(option) => format!("did you mean `{}`?", example(option)),
         None => format!("there are {}", listed(&names)),
     };
-    Error::new(word.span(), format!("`{said}` is no option of `#[locked]`; {advice}"))
+    Error::new(
+        word.span(),
+        format!("`{said}` is no option of `#[locked]`; {advice}"),
+    )
 }
 
 /// Whether the text of a name has braces with this word in them.
 fn mentions(text: &str, word: &str) -> bool {
     text.split('{').skip(1).any(|rest| {
-        rest.strip_prefix(word).is_some_and(|rest| rest.starts_with(['}', ':']))
+        rest.strip_prefix(word)
+            .is_some_and(|rest| rest.starts_with(['}', ':']))
     })
 }
 
@@ -261,7 +312,9 @@ fn duration(option: &str, input: ParseStream) -> Result<TokenStream> {
         return Ok(quote_spanned!(span=> { let #name: ::core::time::Duration = #value; #name }));
     };
     let wrong = |why: &str| {
-        let sentence = format!("`{option}` is a time with its unit, as \"5s\", \"200ms\" or \"1h 30m\", or a `Duration`; {why}");
+        let sentence = format!(
+            "`{option}` is a time with its unit, as \"5s\", \"200ms\" or \"1h 30m\", or a `Duration`; {why}"
+        );
         Error::new(lit.span(), sentence)
     };
     let Lit::Str(text) = lit else {
@@ -291,12 +344,20 @@ fn kind(input: ParseStream) -> Result<Ident> {
         Some(kind) => format!("did you mean `kind = {kind}`?"),
         None => format!("there are {}", listed(&names)),
     };
-    Err(Error::new(at, format!("`{said}` is no kind of lock; {advice}")))
+    Err(Error::new(
+        at,
+        format!("`{said}` is no kind of lock; {advice}"),
+    ))
 }
 
 fn guard(input: ParseStream) -> Result<Ident> {
     let at = input.span();
-    let wrong = || Error::new(at, "`guard` is followed by the name that the body has for its guard, as in `guard = g`");
+    let wrong = || {
+        Error::new(
+            at,
+            "`guard` is followed by the name that the body has for its guard, as in `guard = g`",
+        )
+    };
     let name: Ident = input.parse().map_err(|_| wrong())?;
     if !input.is_empty() && !input.peek(Token![,]) {
         return Err(wrong());
@@ -311,7 +372,10 @@ fn listed(names: &[&str]) -> String {
 
 /// The name that is meant, if one is a slip of the hand away.
 fn nearest<'a>(said: &str, names: &[&'a str]) -> Option<&'a str> {
-    let near = names.iter().map(|name| (distance(said, name), *name)).min()?;
+    let near = names
+        .iter()
+        .map(|name| (distance(said, name), *name))
+        .min()?;
     (near.0 <= 2 && near.0 < said.chars().count()).then_some(near.1)
 }
 

@@ -294,7 +294,9 @@ async fn right_uses_compile_and_run() {
     };
     // A future of these goes to another thread.
     let scoped = client.clone();
-    tokio::spawn(async move { scoped.scope(all).await }).await.unwrap();
+    tokio::spawn(async move { scoped.scope(all).await })
+        .await
+        .unwrap();
     let none = own_error("5").await.unwrap_err();
     assert!(matches!(none, Mine::Lock(Error::Invalid(_))), "{none:?}");
 }
