@@ -85,6 +85,9 @@
 
 #[doc(hidden)]
 pub mod at_least;
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod attribute;
 mod backend;
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -118,6 +121,8 @@ mod tls;
 #[cfg(feature = "sim")]
 mod world;
 
+#[cfg(feature = "macros")]
+pub use attribute::set_global;
 pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
@@ -129,6 +134,8 @@ pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener};
 pub use find::Find;
 pub use kind::{Access, LockKind};
+#[cfg(feature = "macros")]
+pub use leasehold_macros::locked;
 pub use locks::{
     Detached, Election, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex,
     FencedMutexGuard, FencedStore, Guard, Latch, Leader, LeaderWatch, LeasedSemaphore, MultiGuard,

@@ -12,6 +12,8 @@ mod fenced_store;
 mod latch;
 mod leased_semaphore_scripts;
 mod leased_semaphore_wire;
+mod locked;
+mod locked_right;
 mod multi_lock;
 mod mutex;
 mod mutex_cancel;

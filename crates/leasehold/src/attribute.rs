@@ -1,0 +1,324 @@
+//! What the functions call that `#[locked]` writes, and where they find their client.
+//!
+//! **Calls inside calls.** Each entered call is a frame; a frame knows the one around it, and the innermost is task-local while a body
+//! is polled. So a call sees the frames that it runs inside of: not those of the other branches of a `join!`, which exclude it.
+
+use std::{
+    any::Any,
+    future::Future,
+    panic::Location,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use futures_util::future::Either;
+use tokio::time::Instant;
+
+use crate::{
+    Client, Error, Exclusive, Fair, Fenced, Guard, Plain, Read, Spin, Write, error::Invalid,
+};
+
+static GLOBAL: OnceLock<Client> = OnceLock::new();
+
+tokio::task_local! {
+    static SCOPED: Client;
+    static INNERMOST: Arc<Frame>;
+}
+
+/// Sets the client of all `#[locked]` functions of this process, once. No I/O.
+///
+/// [`Client::scope`] is for tests, where each has a client of its own; so is the option `client`. Both go before this one. A client that
+/// is set here is never dropped: before the program ends, [`shutdown`](Client::shutdown) gives back what guards hold by then. (A
+/// `#[locked]` function gives its lock back before it returns.)
+///
+/// # Errors
+/// [`Error::Invalid`]: it was set before, and stays.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Error, locked};
+///
+/// #[locked("report:{day}", wait = "5s")]
+/// async fn report(day: u32) -> Result<u32, Error> {
+///     Ok(day * 2)
+/// }
+///
+/// let client = Client::connect("memory:").await?;
+/// leasehold::set_global(client.clone())?;
+/// assert_eq!(report(7).await?, 14);
+/// assert!(leasehold::set_global(client).is_err()); // once
+/// # Ok(()) }
+/// ```
+pub fn set_global(client: Client) -> Result<(), Error> {
+    GLOBAL.set(client).map_err(|_| {
+        let invalid = Invalid::new("the global client", "set already", "set once per process");
+        invalid
+            .remedy("a part of the program that needs another one runs in client.scope(future), or says client = expression")
+            .into()
+    })
+}
+
+impl Client {
+    /// Runs `future` with this client as that of the `#[locked]` functions that it calls.
+    ///
+    /// Tasks spawned inside are not included. The innermost scope counts; an option `client` goes before it. No I/O.
+    ///
+    /// # Cancel safety
+    /// As cancel safe as `future`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Error, locked};
+    ///
+    /// #[locked("order:{id}")]
+    /// async fn ship(id: u64) -> Result<u64, Error> {
+    ///     Ok(id)
+    /// }
+    ///
+    /// // A test has a client of its own.
+    /// let client = Client::connect("memory:").await?;
+    /// assert_eq!(client.scope(ship(42)).await?, 42);
+    /// # Ok(()) }
+    /// ```
+    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
+        SCOPED.scope(self.clone(), future).await
+    }
+}
+
+/// A call that holds its lock, while its body runs.
+struct Frame {
+    outer: Option<Arc<Frame>>,
+    client: Client,
+    name: String,
+    /// Its guard, which lives as long as its body.
+    guard: Weak<dyn Any + Send + Sync>,
+    place: &'static Location<'static>,
+}
+
+impl Frame {
+    /// The frame around this call that holds the name.
+    fn around(client: &Client, name: &str) -> Option<Arc<Frame>> {
+        let mut next = INNERMOST.try_with(Arc::clone).ok();
+        while let Some(frame) = next {
+            // Whatever the kinds: they share the name's key, or are refused by the server.
+            if frame.name == name && frame.client.id() == client.id() {
+                return Some(frame);
+            }
+            next = frame.outer.clone();
+        }
+        None
+    }
+
+    fn reentered(&self, remedy: &'static str) -> Error {
+        Error::Reentered {
+            name: self.name.as_str().into(),
+            held_at: self.place,
+            remedy,
+        }
+    }
+}
+
+const SAY_REENTRANT: &str =
+    "say `reentrant` in the inner #[locked] to enter, or call a function inside that does not lock";
+const OTHER_KIND: &str = "the outer call holds it in another way, as another kind or to read only; take it there as it is needed here, or under another name";
+
+/// What a call asks for.
+#[doc(hidden)]
+pub struct Demand {
+    pub client: Option<Client>,
+    pub name: String,
+    pub wait: Option<Duration>,
+    pub lease: Option<Duration>,
+    pub fixed_lease: Option<Duration>,
+    pub max_hold: Option<Duration>,
+    pub reentrant: bool,
+}
+
+/// The markers of the kinds that `#[locked]` knows.
+#[doc(hidden)]
+pub trait Lockable: Sized + 'static {
+    #[track_caller]
+    fn ask(
+        client: &Client,
+        demand: &Demand,
+    ) -> impl Future<Output = Result<Option<Guard<Self>>, Error>> + Send + 'static + use<Self>;
+
+    /// A second guard beside one that a frame has; `None` if that is of another kind.
+    fn beside(held: &(dyn Any + Send + Sync)) -> Option<Result<Guard<Self>, Error>> {
+        held.downcast_ref::<Guard<Self>>().map(Guard::reenter)
+    }
+}
+
+macro_rules! lockable {
+    ($marker:ident, $make:ident, $lock:ident, $try_for:ident $(, $beside:item)?) => {
+        impl Lockable for $marker {
+            #[track_caller]
+            fn ask(
+                client: &Client,
+                demand: &Demand,
+            ) -> impl Future<Output = Result<Option<Guard<$marker>>, Error>> + Send + 'static + use<>
+            {
+                let mut lock = client.$make(&demand.name);
+                if let Some(lease) = demand.lease {
+                    lock = lock.lease(lease);
+                }
+                if let Some(lease) = demand.fixed_lease {
+                    lock = lock.fixed_lease(lease);
+                }
+                if let Some(most) = demand.max_hold {
+                    lock = lock.max_hold(most);
+                }
+                match demand.wait {
+                    Some(wait) => Either::Left(lock.$try_for(wait)),
+                    None => {
+                        Either::Right(futures_util::TryFutureExt::map_ok(lock.$lock(), Some))
+                    }
+                }
+            }
+            $($beside)?
+        }
+    };
+}
+
+lockable!(Exclusive, mutex, lock, try_lock_for);
+lockable!(Fenced, fenced_mutex, lock, try_lock_for);
+lockable!(Fair, fair_mutex, lock, try_lock_for);
+lockable!(Plain, plain_mutex, lock, try_lock_for);
+lockable!(Spin, spin_mutex, lock, try_lock_for);
+lockable!(Write, rw_lock, write, try_write_for);
+lockable!(
+    Read,
+    rw_lock,
+    read,
+    try_read_for,
+    // A call that writes may read, too.
+    fn beside(held: &(dyn Any + Send + Sync)) -> Option<Result<Guard<Read>, Error>> {
+        let reads = held.downcast_ref::<Guard<Read>>().map(Guard::reenter);
+        reads.or_else(|| held.downcast_ref::<Guard<Write>>().map(Guard::read))
+    }
+);
+
+/// The client that an option names, or something that derefs to it.
+#[doc(hidden)]
+pub fn client(client: &Client) -> Client {
+    client.clone()
+}
+
+/// That of the option, of the scope, or of the process.
+fn client_of(option: Option<Client>) -> Result<Client, Error> {
+    let scoped = || SCOPED.try_with(Client::clone).ok();
+    let found = option.or_else(scoped).or_else(|| GLOBAL.get().cloned());
+    found.ok_or_else(|| {
+        let invalid = Invalid::new("the client of a #[locked] function", "not set", "set before the call");
+        let remedy = "call leasehold::set_global(client) once when the program begins, or run the call in client.scope(future), as a test does";
+        invalid.remedy(remedy).into()
+    })
+}
+
+/// A call that holds its lock.
+#[doc(hidden)]
+pub struct Entered<K> {
+    guard: Arc<Guard<K>>,
+    frame: Arc<Frame>,
+}
+
+/// Waits for the lock. Not an `async fn`, so that the place in the user's code is known.
+#[doc(hidden)]
+#[track_caller]
+pub fn enter<K: Lockable>(
+    mut demand: Demand,
+) -> impl Future<Output = Result<Entered<K>, Error>> + Send + 'static + use<K> {
+    let place = Location::caller();
+    let outer = INNERMOST.try_with(Arc::clone).ok();
+    let client = client_of(demand.client.take());
+    let asked = match &client {
+        Err(error) => Either::Left(Err(error.clone())),
+        Ok(client) => match Frame::around(client, &demand.name) {
+            Some(frame) => Either::Left(again::<K>(&frame, demand.reentrant).map(Some)),
+            None => Either::Right(K::ask(client, &demand)),
+        },
+    };
+    async move {
+        let begun = Instant::now();
+        let guard = match asked {
+            Either::Left(known) => known?,
+            Either::Right(asked) => asked.await?,
+        };
+        let name = demand.name;
+        let Some(guard) = guard else {
+            let (name, waited) = (name.as_str().into(), begun.elapsed());
+            return Err(Error::Busy { name, waited });
+        };
+        let guard = Arc::new(guard);
+        let weak: Weak<Guard<K>> = Arc::downgrade(&guard);
+        let frame = Frame {
+            outer,
+            client: client?,
+            name,
+            guard: weak,
+            place,
+        };
+        let frame = Arc::new(frame);
+        Ok(Entered { guard, frame })
+    }
+}
+
+/// A second guard beside that of the frame around, if the call says that it may.
+fn again<K: Lockable>(frame: &Frame, reentrant: bool) -> Result<Guard<K>, Error> {
+    if !reentrant {
+        return Err(frame.reentered(SAY_REENTRANT));
+    }
+    let held = frame.guard.upgrade();
+    let beside = held.and_then(|held| K::beside(&*held));
+    beside.unwrap_or_else(|| Err(frame.reentered(OTHER_KIND)))
+}
+
+impl<K: Lockable> Entered<K> {
+    pub fn guard(&self) -> &Guard<K> {
+        &self.guard
+    }
+
+    /// Runs the body, and drops it the moment the lock is lost.
+    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, Error> {
+        // Boxed: the future of each caller would hold it several times.
+        let body = Box::pin(body);
+        let frame = Arc::clone(&self.frame);
+        INNERMOST.scope(frame, self.guard.run(body)).await
+    }
+
+    /// Gives the lock back after its body, as `Mutex::run` does.
+    pub async fn leave<T>(self, output: Result<T, Error>) -> Result<T, Error> {
+        let output = output?;
+        // No other has it: calls inside have ended, and each took it for an instant only.
+        if let Ok(guard) = Arc::try_unwrap(self.guard) {
+            // The work is done, and no failure of the release undoes it. A loss that only the release finds is told by an event.
+            let _ = guard.release().await;
+        }
+        Ok(output)
+    }
+}
+
+/// What `failed = |error| …` makes of an error.
+#[doc(hidden)]
+pub fn failed<T>(error: Error, failed: impl FnOnce(Error) -> T) -> T {
+    failed(error)
+}
+
+/// A return type that can say that the lock failed.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "a `#[locked]` function must be able to say that the lock failed, and `{Self}` cannot",
+    label = "cannot say that the lock failed",
+    note = "return `Result<_, E>` with `E: From<leasehold::Error>`, or say `failed = |error| …` with what to return instead"
+)]
+pub trait Report {
+    fn report(error: Error) -> Self;
+}
+
+impl<T, E: From<Error>> Report for Result<T, E> {
+    fn report(error: Error) -> Self {
+        Err(error.into())
+    }
+}
