@@ -83,19 +83,31 @@ impl Lines {
         let mut leases: Vec<&str> = Vec::new();
         let mut told = String::new();
         for line in text.lines() {
-            let mut parts = line.trim_start().split("lease=");
-            told += parts.next().unwrap_or_default();
+            let mut parts = line.trim_start().split_inclusive("lease=");
+            let parts = parts
+                .by_ref()
+                .flat_map(|part| part.split_inclusive("lock.owner=\""));
+            let mut is_lease = false;
             for part in parts {
-                let digits = part.find(|c: char| !c.is_ascii_digit());
-                let (lease, rest) = part.split_at(digits.unwrap_or(part.len()));
-                let known = leases.iter().position(|known| *known == lease);
-                let number = known.unwrap_or_else(|| {
-                    leases.push(lease);
-                    leases.len() - 1
-                });
-                told += "lease=";
-                told += &(number + 1).to_string();
-                told += rest;
+                let mut part = part;
+                if is_lease {
+                    // Of an owner the second half is the lease.
+                    let digits = |c: char| !c.is_ascii_digit();
+                    if let Some((_, lease)) = part.split_once(':').filter(|_| told.ends_with('"')) {
+                        told += "…:";
+                        part = lease;
+                    }
+                    let (lease, rest) = part.split_at(part.find(digits).unwrap_or(part.len()));
+                    let known = leases.iter().position(|known| *known == lease);
+                    let number = known.unwrap_or_else(|| {
+                        leases.push(lease);
+                        leases.len() - 1
+                    });
+                    told += &(number + 1).to_string();
+                    part = rest;
+                }
+                told += part;
+                is_lease = part.ends_with("lease=") || part.ends_with("lock.owner=\"");
             }
             told += "\n";
         }
@@ -181,13 +193,13 @@ async fn a_lock_that_another_process_holds_is_waited_for_in_the_story() {
     assert!(guard.verify().await.is_err());
     drop(guard);
     common::wait_until_idle(&here).await;
-    let lock = "lock{name=order:42 kind=mutex access=Exclusive}: leasehold:";
+    let lock = "lock{lock.name=order:42 lock.kind=mutex lock.access=Exclusive}: leasehold:";
     let expected = format!(
         r#"DEBUG {lock} asks for the lock name=order:42
 DEBUG {lock} queued name=order:42 waits_for="the server"
 DEBUG leasehold: granted name=order:42 kind=mutex lease=1 wait=50ms by="the server"
 DEBUG leasehold: released name=order:42 kind=mutex lease=2 held=50ms
-WARN leasehold: lease lost name=order:42 reason=the server says that it is not ours any more
+WARN hold{{lock.name=order:42 lock.kind=mutex lock.owner="…:1" otel.status_code="ERROR"}}: leasehold: lease lost name=order:42 reason=the server says that it is not ours any more
 "#
     );
     assert_eq!(lines.text(), expected);
@@ -199,7 +211,7 @@ async fn without_the_level_nothing_is_told() {
     let client = Client::connect("memory:").await.unwrap();
     let (lines, _heard) = Lines::hear("leasehold=info,shop=info");
     story(&client).await;
-    let inside = "INFO hold{name=order:42 kind=mutex lease=1}: shop: charging the card\n";
+    let inside = "INFO hold{lock.name=order:42 lock.kind=mutex lock.owner=\"…:1\"}: shop: charging the card\n";
     assert_eq!(lines.text(), inside, "the span of a hold is there");
 }
 
@@ -328,7 +340,7 @@ async fn an_answer_that_is_late_for_a_short_lease_is_no_outage() {
     server.delay(45 * MS);
     while events.recv().await.unwrap().kind != EventKind::RenewalFailed {}
     server.delay(Duration::ZERO);
-    while events.recv().await.unwrap().kind != EventKind::Renewed {}
+    while !matches!(events.recv().await.unwrap().kind, EventKind::Renewed { .. }) {}
     assert!(guard.is_valid());
     assert_eq!(lines.text(), "");
 }

@@ -43,7 +43,8 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "what users see",
         &[
-            "builder", "client", "docs", "find", "lib", "locks", "settings", "sim", "status",
+            "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim",
+            "status",
         ],
     ),
 ];
@@ -73,6 +74,7 @@ const ROOT: &[(&str, &str)] = &[
     ("MultiLock", "locks::multi_lock"),
     ("Mutex", "locks::mutex"),
     ("MutexGuard", "locks::guard"),
+    ("Outcome", "events"),
     ("Owner", "owner"),
     ("Part", "locks::part"),
     ("PermitGuard", "locks::guard"),
@@ -255,6 +257,28 @@ fn doors_lead_down_only() {
             if module != "lib" && floor(&import) > floor(module) {
                 let (from, to) = (FLOORS[floor(module)].0, FLOORS[floor(&import)].0);
                 wrong.push(format!("{module} ({from}) imports {import} ({to})"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What stands on the public API and on events alone.
+const ABOVE_ALL: &[&str] = &["attribute", "blocking", "locks::election", "metrics"];
+
+#[test]
+fn conveniences_know_no_engine_and_no_backend() {
+    let sources = Sources::read();
+    let is_above = |module: &&String| {
+        let begins =
+            |above: &&str| **module == **above || module.starts_with(&format!("{above}::"));
+        ABOVE_ALL.iter().any(begins)
+    };
+    let mut wrong = Vec::new();
+    for module in sources.0.keys().filter(is_above) {
+        for import in sources.imports(module) {
+            if ["engine", "backend"].contains(&import.split("::").next().unwrap()) {
+                wrong.push(format!("{module} imports {import}"));
             }
         }
     }
@@ -469,6 +493,7 @@ fn every_public_item_of_a_lock_is_shown_in_an_example() {
         "events",
         "find",
         "kind",
+        "metrics",
         "owner",
         "status",
         "tls",

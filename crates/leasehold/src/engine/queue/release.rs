@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, LostReason, Released,
     backend::{Failure, Next, Release, ReleaseReply},
-    callout,
     clock::Tick,
     engine::{
         claim::{
@@ -29,6 +28,7 @@ use crate::{
     events::EventKind,
     kind::Access,
     owner::LeaseId,
+    story,
 };
 
 /// The end of a guard.
@@ -367,9 +367,7 @@ impl Releasing {
         });
         let queue = &self.queue;
         if is_lost {
-            callout::quietly(
-                || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
-            );
+            story::lost(&queue.id, self.hold.lease, reason);
         }
         queue.released(&self.hold, (self.next, self.holds), answered, self.silent);
         if is_lost {
