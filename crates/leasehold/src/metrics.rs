@@ -3,19 +3,14 @@
 //! [`ClientBuilder::metrics`](crate::ClientBuilder::metrics) turns them on. [`docs::metrics`](crate::docs::metrics) lists them, says
 //! what to do when one moves, and has the recipe for Prometheus.
 
-use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+mod series;
 
-use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
+use std::sync::{Arc, OnceLock};
 
-use crate::{
-    Error, Event, EventKind, LockKind, LostReason, Outcome, error::Invalid, events::Observe,
-};
+use metrics::{Counter, Key, Label, Level, Metadata, Recorder, Unit};
+
+use crate::{Error, Event, EventKind, LockKind, error::Invalid, events::Observe};
+use series::Series;
 
 const ACQUIRES: &str = "leasehold_acquires_total";
 const WAIT: &str = "leasehold_wait_seconds";
@@ -101,7 +96,7 @@ impl Metrics {
         check_classes(&self.classes)?;
         let series = || LockKind::ALL.iter().map(|_| Series::default()).collect();
         let others = self.classes.len() + 1;
-        Ok(Arc::new(Counted {
+        Ok(Arc::new(Counting {
             classes: self.classes,
             series: (0..others).map(|_| series()).collect(),
             releases: OnceLock::new(),
@@ -142,36 +137,11 @@ fn check_classes(classes: &[String]) -> Result<(), Error> {
 const OTHER: &str = "other";
 
 /// Counts the events of one client. They come one at a time.
-struct Counted {
+struct Counting {
     classes: Vec<String>,
     /// By class, with `other` at the end, and by kind.
     series: Vec<Vec<Series>>,
     releases: OnceLock<Releases>,
-}
-
-/// Of one class and kind.
-#[derive(Default)]
-struct Series {
-    /// Known also while there is no recorder, so that gauges begin where they are.
-    waiting: AtomicI64,
-    held: AtomicI64,
-    handles: OnceLock<Handles>,
-}
-
-struct Handles {
-    granted: Counter,
-    busy: Counter,
-    given_up: Counter,
-    failed: Counter,
-    wait: Histogram,
-    hold: Histogram,
-    waiting: Gauge,
-    held: Gauge,
-    handovers: Counter,
-    renewed: Counter,
-    unanswered: Counter,
-    left: Histogram,
-    lost: [Counter; LOST_REASONS.len()],
 }
 
 struct Releases {
@@ -180,15 +150,7 @@ struct Releases {
     detached: Counter,
 }
 
-const LOST_REASONS: [(LostReason, &str); 5] = [
-    (LostReason::Expired, "expired"),
-    (LostReason::Replaced, "replaced"),
-    (LostReason::MaxHold, "max_hold"),
-    (LostReason::ClientShutdown, "client_shutdown"),
-    (LostReason::Unconfirmed, "unconfirmed"),
-];
-
-impl Observe for Counted {
+impl Observe for Counting {
     fn event(&self, event: &Event) {
         let begins = |class: &String| event.name.starts_with(class.as_str());
         let class = self.classes.iter().position(begins);
@@ -225,7 +187,7 @@ impl Observe for Counted {
     }
 }
 
-impl Counted {
+impl Counting {
     fn releases(&self) -> Option<&Releases> {
         if let Some(releases) = self.releases.get() {
             return Some(releases);
@@ -242,108 +204,6 @@ impl Counted {
                 detached: of("detached"),
             })
         })
-    }
-}
-
-impl Series {
-    fn handles(&self, labels: impl FnOnce() -> [Label; 2]) -> Option<&Handles> {
-        if let Some(handles) = self.handles.get() {
-            return Some(handles);
-        }
-        with_recorder(|recorder| {
-            let handles = || {
-                let handles = Handles::new(recorder, &labels());
-                handles.waiting.increment(number(&self.waiting));
-                handles.held.increment(number(&self.held));
-                handles
-            };
-            self.handles.get_or_init(handles)
-        })
-    }
-
-    fn count(&self, kind: EventKind, handles: Option<&Handles>) {
-        let step = |count: &AtomicI64, gauge: fn(&Handles) -> &Gauge, by: i32| {
-            count.fetch_add(by.into(), Ordering::Relaxed);
-            if let Some(handles) = handles {
-                gauge(handles).increment(f64::from(by));
-            }
-        };
-        match kind {
-            EventKind::Asked => step(&self.waiting, |handles| &handles.waiting, 1),
-            EventKind::Answered { .. } => step(&self.waiting, |handles| &handles.waiting, -1),
-            // Passed on in memory, it is held all the time.
-            EventKind::TakenOver { .. } | EventKind::HandedOver { .. } => {}
-            kind if kind.wait().is_some() => step(&self.held, |handles| &handles.held, 1),
-            kind if kind.held().is_some() => step(&self.held, |handles| &handles.held, -1),
-            _ => {}
-        }
-        if let Some(handles) = handles {
-            handles.count(kind);
-        }
-    }
-}
-
-impl Handles {
-    fn new(recorder: &dyn Recorder, labels: &[Label; 2]) -> Handles {
-        let key = |name: &'static str, more: Option<Label>| {
-            let labels = labels.iter().cloned().chain(more);
-            Key::from_parts(name, labels.collect::<Vec<_>>())
-        };
-        let counter = |name, more| recorder.register_counter(&key(name, more), &METADATA);
-        let outcome = |name, outcome: &'static str| {
-            let label = Label::new("outcome", outcome);
-            recorder.register_counter(&key(name, Some(label)), &METADATA)
-        };
-        let histogram = |name| recorder.register_histogram(&key(name, None), &METADATA);
-        let gauge = |name| recorder.register_gauge(&key(name, None), &METADATA);
-        Handles {
-            granted: outcome(ACQUIRES, Outcome::Granted.as_str()),
-            busy: outcome(ACQUIRES, Outcome::Busy.as_str()),
-            given_up: outcome(ACQUIRES, Outcome::GivenUp.as_str()),
-            failed: outcome(ACQUIRES, Outcome::Failed.as_str()),
-            wait: histogram(WAIT),
-            hold: histogram(HOLD),
-            waiting: gauge(WAITING),
-            held: gauge(HELD),
-            handovers: counter(HANDOVERS, None),
-            renewed: outcome(RENEWALS, "renewed"),
-            unanswered: outcome(RENEWALS, "unanswered"),
-            left: histogram(LEFT),
-            lost: LOST_REASONS.map(|(_, reason)| counter(LOST, Some(Label::new("reason", reason)))),
-        }
-    }
-
-    fn count(&self, kind: EventKind) {
-        if let Some(held) = kind.held() {
-            self.hold.record(held);
-        }
-        match kind {
-            EventKind::Answered { outcome, wait } => {
-                match outcome {
-                    Outcome::Granted => {
-                        self.wait.record(wait);
-                        &self.granted
-                    }
-                    Outcome::Busy => &self.busy,
-                    Outcome::GivenUp => &self.given_up,
-                    Outcome::Failed => &self.failed,
-                }
-                .increment(1);
-            }
-            EventKind::HandedOver { .. } => self.handovers.increment(1),
-            EventKind::Renewed { left, lease } => {
-                self.renewed.increment(1);
-                self.left.record(ratio(left, lease));
-            }
-            EventKind::RenewalFailed => self.unanswered.increment(1),
-            EventKind::Lost { reason, .. } => {
-                let at = LOST_REASONS.iter().position(|(known, _)| *known == reason);
-                if let Some(lost) = at.and_then(|at| self.lost.get(at)) {
-                    lost.increment(1);
-                }
-            }
-            _ => {}
-        }
     }
 }
 
@@ -396,19 +256,4 @@ fn describe(recorder: &dyn Recorder) {
     for (name, unit, text) in histograms {
         recorder.describe_histogram(name.into(), unit, text.into());
     }
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "a process has fewer tasks than 2^53"
-)]
-fn number(count: &AtomicI64) -> f64 {
-    count.load(Ordering::Relaxed) as f64
-}
-
-fn ratio(left: Duration, lease: Duration) -> f64 {
-    if lease.is_zero() {
-        return 0.0;
-    }
-    left.as_secs_f64() / lease.as_secs_f64()
 }
