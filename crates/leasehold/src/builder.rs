@@ -1,6 +1,7 @@
 //! The settings of a client, and how it connects.
 
 mod given;
+mod observers;
 mod server;
 
 use std::{io, sync::Arc, time::Duration};

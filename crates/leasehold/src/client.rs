@@ -244,7 +244,8 @@ impl Client {
         self.mutex(name).force_unlock().await
     }
 
-    /// The events of this client's leases from now on. [`Event`](crate::Event) says which of them start a hold, and which end it.
+    /// The events of this client's locks from now on. [`Event`](crate::Event) says which of them start a hold, and which end it.
+    /// [`ClientBuilder::observe`](crate::ClientBuilder::observe) hears them at less cost, and misses none.
     ///
     /// A listener that lags more than 4096 events behind misses some (and is told how many).
     ///
@@ -256,6 +257,7 @@ impl Client {
     /// let client = leasehold::Client::connect("memory:").await?;
     /// let mut events = client.events();
     /// let guard = client.mutex("order:42").lock().await?;
+    /// assert_eq!(events.recv().await.unwrap().kind, EventKind::Asked);
     /// let event = events.recv().await.unwrap();
     /// assert!(matches!(event.kind, EventKind::Acquired { .. }));
     /// assert_eq!(&*event.name, "order:42");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     durations::humane,
     error::{Error, Invalid},
+    events::Observers,
     name::check_prefix,
 };
 pub(crate) use backoff::{Backoff, check_backoff};
@@ -144,6 +145,7 @@ pub(crate) struct Config {
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
     pub(crate) check_server: bool,
+    pub(crate) observers: Observers,
 }
 
 impl Default for Config {
@@ -162,12 +164,14 @@ impl Default for Config {
             label: String::new(),
             name_prefix: String::new(),
             check_server: true,
+            observers: Observers::default(),
         }
     }
 }
 
 impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.observers.check()?;
         check_prefix(&self.name_prefix)?;
         check_lease("lease", self.lease)?;
         check_renewed(self.lease)?;

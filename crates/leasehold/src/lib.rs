@@ -63,6 +63,7 @@
 //! | `blocking` | `leasehold::blocking`: every lock and verb for threads without async code |
 //! | `tls` | `rediss://` and `valkeys://`, with rustls and ring; `Tls` and `ClientBuilder::tls` for certificates |
 //! | `serde` | [`ClientBuilder`] can be read from a configuration file |
+//! | `metrics` | `ClientBuilder::metrics`: counters, gauges and histograms by the crate `metrics` ([`docs::metrics`]) |
 //!
 //! # Runtime
 //!
@@ -106,6 +107,8 @@ mod home;
 mod kind;
 mod locks;
 mod loudly;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod name;
 mod outage;
 mod owner;
@@ -131,7 +134,7 @@ pub use config::{
     OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
-pub use events::{Event, EventKind, EventListener};
+pub use events::{Event, EventKind, EventListener, Outcome};
 pub use find::Find;
 pub use kind::{Access, LockKind};
 #[cfg(feature = "macros")]

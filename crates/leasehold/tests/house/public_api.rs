@@ -29,6 +29,9 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<LeaderWatch>();
     send_sync_static::<Term>();
     send_sync_static::<Event>();
+    send_sync_static::<leasehold::Outcome>();
+    #[cfg(feature = "metrics")]
+    send_sync_static::<leasehold::metrics::Metrics>();
     send_sync_static::<leasehold::EventListener>();
     send_sync_static::<FencedMutex>();
     send_sync_static::<FencedMutexGuard>();

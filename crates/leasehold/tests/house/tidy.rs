@@ -44,8 +44,8 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "what users see",
         &[
-            "blocking", "builder", "client", "docs", "find", "lib", "locks", "settings", "sim",
-            "status",
+            "blocking", "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings",
+            "sim", "status",
         ],
     ),
 ];
@@ -77,6 +77,7 @@ const ROOT: &[(&str, &str)] = &[
     ("MultiLock", "locks::multi_lock"),
     ("Mutex", "locks::mutex"),
     ("MutexGuard", "locks::guard"),
+    ("Outcome", "events"),
     ("Owner", "owner"),
     ("Part", "locks::part"),
     ("PermitGuard", "locks::guard"),
@@ -507,6 +508,7 @@ fn every_public_item_of_a_lock_is_shown_in_an_example() {
         "events",
         "find",
         "kind",
+        "metrics",
         "owner",
         "status",
         "tls",

@@ -67,12 +67,13 @@ impl Env {
         backend: Box<dyn Backend>,
         home: Home,
     ) -> Arc<Env> {
+        let events = Events::new(config.observers.clone(), &clock);
         Arc::new(Env {
             uuid,
             clock,
             config,
             backend,
-            events: Events::new(),
+            events,
             home,
             tasks: TaskTracker::new(),
             handles: AtomicUsize::new(0),
