@@ -1,16 +1,16 @@
 //! What a user of the server may call, which may differ from key to key: nobody is refused who may, and nothing is taken that could not be
 //! renewed or given back.
 
-use std::iter::once;
+use std::{iter::once, time::Duration};
 
 use crate::common::{
-    keys,
+    SOON, keys,
     kinds::{ROWS, Row},
     refused, servers, wait_until_idle,
     wire::{documented_rules, more_rules},
 };
 use leasehold::{Client, ErrorKind, Released};
-use leasehold_testkit::{Flavor, Server};
+use leasehold_testkit::{Flavor, Server, wait_until_async};
 
 const LABELS: &str = "~leasehold:client:*";
 
@@ -89,6 +89,25 @@ async fn a_user_whose_rights_differ_from_key_to_key_locks_and_releases_each_kind
                 server.cli(&["FLUSHALL"]);
             }
         }
+    }
+}
+
+/// A connection that is made later is asked about the one key again.
+#[tokio::test]
+async fn a_user_without_labels_keeps_its_lock_on_the_next_connection() {
+    for server in servers() {
+        set_user(&server, &rules(""));
+        let client = client_of_the_user(&server).await;
+        let mutex = client.mutex("order:x").lease(Duration::from_secs(2));
+        let guard = mutex.lock().await.unwrap();
+        server.cli(&["CLIENT", "KILL", "USER", "worker"]);
+        let mut left = guard.remaining();
+        wait_until_async(SOON, "it is renewed", || {
+            let before = std::mem::replace(&mut left, guard.remaining());
+            left > before
+        })
+        .await;
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
     }
 }
 
