@@ -116,7 +116,7 @@ impl Client {
     /// One leader among all that campaign for `name`, with a value that others can read. No I/O; the first use refuses a bad name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         let name = name.as_ref();
-        Election::new(self.fenced_mutex(name), Seat::new(&self.core, name))
+        Election::new(&self.fenced_mutex(name), Seat::new(&self.core, name))
     }
 
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.

@@ -3,18 +3,15 @@
 //! Promise: that of the fenced mutex. At any moment at most one term per name is valid, and the tokens of terms grow in their order.
 //! Keys: `docs/keys.md`. Source: etcd `concurrency.Election`, Kubernetes client-go `leaderelection`.
 
-use std::{
-    fmt,
-    future::Future,
-    sync::Arc,
-    time::{Duration, SystemTime},
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use super::{
+    fenced_mutex::FencedMutex,
+    leader::{Leader, LeaderWatch},
+    seat::Seat,
+    term::Term,
 };
-
-use super::{fenced_mutex::FencedMutex, seat::Seat, term::Term};
-use crate::{Error, FencedMutexGuard, Handoff, Owner, clock::Tick, error::Invalid};
-
-/// How often an observer looks: client-go's retry period.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+use crate::{Error, FencedMutexGuard, Handoff, Owner, error::Invalid};
 
 /// A leader whose value could not be written tries again after this long.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -75,7 +72,7 @@ pub struct Election {
 }
 
 impl Election {
-    pub(crate) fn new(mutex: FencedMutex, seat: Seat) -> Election {
+    pub(crate) fn new(mutex: &FencedMutex, seat: Seat) -> Election {
         // A handed over lease would go on without the next leader's value.
         let mutex = mutex.handoff(Handoff::off());
         Election {
@@ -149,14 +146,21 @@ impl Election {
     ///
     /// # Source
     /// etcd `Election.Campaign`.
+    #[track_caller]
     #[doc(alias("Campaign", "elect"))]
     pub fn campaign(&self) -> impl Future<Output = Result<Term, Error>> + Send + 'static + use<> {
         let election = self.clone();
-        async move {
+        let mutex = self.mutex.owned_by(&Owner::new());
+        // Made here, so that the place in the user's code is known.
+        let mut asked = Some(mutex.lock());
+        // Boxed: a task that stands by is mostly this future.
+        Box::pin(async move {
             let value = election.checked_value()?;
-            let mutex = election.mutex.owned_by(&Owner::new());
             loop {
-                let guard = mutex.lock().await?;
+                let guard = match asked.take() {
+                    Some(asked) => asked.await?,
+                    None => mutex.lock().await?,
+                };
                 let taken = guard.run(election.take(&guard, &value)).await;
                 match taken {
                     Ok(Ok(())) => return Ok(Term::new(guard, &election.seat)),
@@ -171,7 +175,7 @@ impl Election {
                     }
                 }
             }
-        }
+        })
     }
 
     /// Campaigns, and runs `work` for as long as this process leads; campaigns again if it loses the lead, and drops `work` before the
@@ -199,17 +203,22 @@ impl Election {
     ///
     /// # Source
     /// client-go `LeaderElector.Run`. Where we differ: `OnStartedLeading` runs on after a loss there.
+    #[track_caller]
     pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output, Error>> + use<F, W>
     where
         F: Fn(Term) -> W,
         W: Future,
     {
         let election = self.clone();
-        async move {
+        let mut first = Some(self.campaign());
+        Box::pin(async move {
             loop {
-                let term = election.campaign().await?;
+                let term = match first.take() {
+                    Some(campaign) => campaign.await?,
+                    None => election.campaign().await?,
+                };
                 let (lead, watch) = (term.lead(), term.watch().clone());
-                let work = Box::pin(work(term));
+                let work = work(term);
                 // The only error is a loss. The guard is dropped with the lead, and the next lap stands in line.
                 if let Ok(output) = watch.run(work).await {
                     // The work is done, and no failure of the release undoes it.
@@ -217,7 +226,7 @@ impl Election {
                     return Ok(output);
                 }
             }
-        }
+        })
     }
 
     /// Who leads now, as the server says; `None`: no candidate does, or the one that has just got the name has not said its value yet.
@@ -245,17 +254,7 @@ impl Election {
     /// # Source
     /// etcd `Election.Leader`.
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
-        let seated = self.seat.look().await?;
-        Ok(seated.map(|seated| Leader {
-            since: seated.since(),
-            client: match seated.owner.split_once(':') {
-                Some((client, _)) => client.to_owned(),
-                None => seated.owner,
-            },
-            value: seated.value,
-            token: seated.token,
-            remaining: seated.left,
-        }))
+        Leader::seen(&self.seat).await
     }
 
     /// Looks who leads, every two seconds, by one request each. No I/O until [`next`](LeaderWatch::next) is awaited.
@@ -274,11 +273,7 @@ impl Election {
     /// ```
     #[doc(alias("Observe", "watch"))]
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch {
-            election: self.clone(),
-            seen: None,
-            looks_at: None,
-        }
+        LeaderWatch::new(&self.seat)
     }
 
     fn checked_value(&self) -> Result<Arc<str>, Error> {
@@ -319,91 +314,5 @@ impl fmt::Debug for Election {
             .field("name", &self.name())
             .field("value", &self.value)
             .finish_non_exhaustive()
-    }
-}
-
-/// Who leads.
-///
-/// # Examples
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-/// use leasehold::{Client, Leader};
-///
-/// let client = Client::connect("memory:").await?;
-/// let election = client.election("scheduler").value("10.0.0.7:8080");
-/// let term = election.campaign().await?;
-/// if let Some(Leader { value, since, .. }) = election.leader().await? {
-///     println!("ask {value}, which leads since {since:?}");
-/// }
-/// # drop(term);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Leader {
-    /// Its value.
-    pub value: String,
-    /// The token of its term.
-    pub token: u64,
-    /// The uuid of its client.
-    pub client: String,
-    /// Since when, by the server's clock; `None` if tokens are counted on from those of Redisson's clients.
-    pub since: Option<SystemTime>,
-    /// What is left of its lease, which it renews; `None` if the lease has no end.
-    pub remaining: Option<Duration>,
-}
-
-/// Looks who leads. Made by [`Election::observe`].
-///
-/// # Examples
-/// ```no_run
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-/// let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
-/// let mut seen = client.election("scheduler").observe();
-/// loop {
-///     match seen.next().await? {
-///         Some(leader) => println!("{} leads", leader.value),
-///         None => println!("there is no leader"),
-///     }
-/// }
-/// # }
-/// ```
-#[must_use = "it asks the server when `next` is called"]
-#[derive(Debug)]
-pub struct LeaderWatch {
-    election: Election,
-    /// The token of the leader that was seen last, if one was.
-    seen: Option<Option<u64>>,
-    looks_at: Option<Tick>,
-}
-
-impl LeaderWatch {
-    /// The present leader first; then waits for the next change that a look sees. `None`: there is no leader.
-    ///
-    /// It looks every two seconds, so a leader that lasts for less may be missed, and of two changes between two looks the last is seen. One
-    /// leader after the other is a change, also if both have the same value.
-    ///
-    /// # Errors
-    /// As [`Election::leader`]. The next call looks again, not sooner than two seconds later.
-    ///
-    /// # Cancel safety
-    /// Cancel safe. No change is lost, and the looks keep their distance.
-    ///
-    /// # Source
-    /// etcd `Election.Observe`. Where we differ: it is told that there is no leader.
-    pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
-        loop {
-            let now = self.election.seat.now();
-            if let Some(at) = self.looks_at {
-                self.election.seat.sleep(at.since(now)).await;
-            }
-            self.looks_at = Some(self.election.seat.now().after(LOOK_EVERY));
-            let leader = self.election.leader().await?;
-            let seen = Some(leader.as_ref().map(|leader| leader.token));
-            if self.seen != seen {
-                self.seen = seen;
-                return Ok(leader);
-            }
-        }
     }
 }

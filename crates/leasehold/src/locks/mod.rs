@@ -8,6 +8,7 @@ mod fenced_store;
 mod guard;
 mod handle;
 mod latch;
+mod leader;
 mod leased_semaphore;
 mod multi_guard;
 mod multi_lock;
@@ -23,7 +24,7 @@ mod semaphore;
 mod spin_mutex;
 mod term;
 
-pub use election::{Election, Leader, LeaderWatch};
+pub use election::Election;
 pub use fair_mutex::{Fair, FairMutex, FairMutexGuard};
 pub use fenced_mutex::FencedMutex;
 pub use fenced_store::FencedStore;
@@ -33,6 +34,7 @@ pub use guard::{
     WriteGuard,
 };
 pub use latch::Latch;
+pub use leader::{Leader, LeaderWatch};
 pub use leased_semaphore::LeasedSemaphore;
 pub use multi_guard::MultiGuard;
 pub use multi_lock::MultiLock;

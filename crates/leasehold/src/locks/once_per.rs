@@ -214,8 +214,8 @@ macro_rules! once_per_verb {
             /// otherwise), a third of it before its end; then the name is free when the work ends, or after a crash one such
             /// lease later. `shutdown` with `ReleaseAll` gives back what is held while the work runs.
             ///
-            /// As a rule it returns when `work` ends. Work that ends later than a third of a lease before the end of the interval waits for
-            /// that end. 1 s to 366 days, in whole milliseconds. Callers on several hosts may ask at times that differ: each within the interval
+            /// As a rule it returns when `work` ends. Work that ends in the last third of the interval, and less than a third of the lease
+            /// before its end, waits for that end. 1 s to 366 days, in whole milliseconds. Callers on several hosts may ask at times that differ: each within the interval
             /// after the first is told `None`. Let a job that starts every minute say 50 s.
             ///
             /// The name has an owner of its own: one that this task holds by another verb is taken.

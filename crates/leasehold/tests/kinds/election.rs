@@ -12,7 +12,8 @@ use std::{
 use crate::common::{World, int, keys, servers, soon};
 use futures_util::future::join_all;
 use leasehold::{
-    Client, Election, ErrorKind, LostReason, MemoryServer, Owner, Released, Shutdown, Term,
+    Client, Election, ErrorKind, LeaderWatch, LostReason, MemoryServer, Owner, Released, Shutdown,
+    Term,
 };
 use leasehold_testkit::wait_until_async;
 use tokio::{sync::mpsc, time::Instant};
@@ -365,7 +366,7 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
         let mut observers: Vec<_> = (0..4)
             .map(|_| client.election("scheduler").observe())
             .collect();
-        let first = join_all(observers.iter_mut().map(|seen| seen.next())).await;
+        let first = join_all(observers.iter_mut().map(LeaderWatch::next)).await;
         assert!(
             first
                 .iter()
@@ -375,7 +376,7 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
         let began = Instant::now();
         // Each is asked again and again, and dropped.
         while began.elapsed() < 3 * SECOND {
-            let next = join_all(observers.iter_mut().map(|seen| seen.next()));
+            let next = join_all(observers.iter_mut().map(LeaderWatch::next));
             assert!(tokio::time::timeout(100 * MS, next).await.is_err());
         }
         let asked = looks() - before;

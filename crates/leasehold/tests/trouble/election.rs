@@ -303,7 +303,7 @@ fn rounds(server: &Server, rounds: usize) {
         for trouble in TROUBLES.into_iter().cycle().take(rounds) {
             // All have a connection, and stand in line.
             let until = Instant::now() + SOON;
-            let waiting = CANDIDATES as i64 - 1;
+            let waiting = i64::try_from(CANDIDATES).unwrap() - 1;
             while crate::common::int(server, &["LLEN", "leasehold:{scheduler}:fenced:queue"])
                 < waiting
             {
