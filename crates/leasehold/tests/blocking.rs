@@ -308,15 +308,19 @@ fn work_that_panics_gives_the_lock_back() {
 
 #[test]
 fn a_lease_is_renewed_while_its_thread_is_at_work() {
-    for world in World::all() {
-        let client = connect(&world);
-        let mutex = client.mutex("name").lease(150 * MS);
-        let valid = mutex.run(|guard| {
-            thread::sleep(500 * MS); // time is the subject
-            guard.is_valid()
-        });
-        assert!(valid.unwrap());
-    }
+    thread::scope(|side_by_side| {
+        for world in World::all() {
+            side_by_side.spawn(move || {
+                let lease = 1000 * MS; // a loaded machine renews in that time
+                let mutex = connect(&world).mutex("name").lease(lease);
+                let valid = mutex.run(|guard| {
+                    thread::sleep(2 * lease); // time is the subject
+                    guard.is_valid()
+                });
+                assert!(valid.unwrap());
+            });
+        }
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 /// A type and its verb.
 type Verbs = BTreeSet<(String, String)>;
 
-/// Not in the blocking API, and why.
+/// Not in the blocking API, and where instead, or why. `*` is each verb of a type.
 const ELSEWHERE: [(&str, &str, &str); 3] = [
     ("ClientBuilder", "connect", "Client::connect_with"),
     ("Owner", "scope", "blocking::scope"),
@@ -161,7 +161,7 @@ fn each_async_verb_has_its_row_in_the_blocking_api() {
     assert!(verbs.len() > 80, "{}: {verbs:#?}", verbs.len());
     let is_elsewhere = |verb: &(String, String)| {
         let mut there = ELSEWHERE.iter();
-        there.any(|(kind, name, _)| (*kind, *name) == (&*verb.0, &*verb.1))
+        there.any(|(kind, name, _)| *kind == verb.0 && (*name == "*" || *name == verb.1))
     };
     let missing: Vec<_> = verbs
         .difference(&rows)

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// From the lowest to the highest. A file is on the floor that names it, or else the nearest directory above it.
-const FLOORS: [(&str, &[&str]); 10] = [
+const FLOORS: [(&str, &[&str]); 11] = [
     (
         "the words",
         &[
@@ -44,10 +44,10 @@ const FLOORS: [(&str, &[&str]); 10] = [
     (
         "what users see",
         &[
-            "blocking", "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings",
-            "sim", "status",
+            "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim", "status",
         ],
     ),
+    ("for threads", &["blocking"]),
 ];
 
 /// Where the names live that the crate's root hands on.
