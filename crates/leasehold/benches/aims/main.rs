@@ -7,6 +7,7 @@
 //! ```sh
 //! cargo bench -p leasehold                    # everything, about ten minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
+//! cargo bench -p leasehold --features metrics -- P19
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
 //! ```
 //!
@@ -21,6 +22,8 @@ mod p15_multi;
 mod p16_latch;
 mod p17_queue;
 mod p18_by_hand;
+#[cfg(feature = "metrics")]
+mod p19_observed;
 mod p1_pair;
 mod p2_many_names;
 mod p3_one_process;
@@ -41,7 +44,7 @@ use table::Table;
 /// An aim and the function that measures it.
 type Bench = (&'static str, fn(&Stage, &mut Table));
 
-const BENCHES: [Bench; 17] = [
+const BENCHES: &[Bench] = &[
     ("P1", p1_pair::run),
     ("P2", p2_many_names::run),
     ("P3", p3_one_process::run),
@@ -59,6 +62,8 @@ const BENCHES: [Bench; 17] = [
     ("P16", p16_latch::run),
     ("P17", p17_queue::run),
     ("P18", p18_by_hand::run),
+    #[cfg(feature = "metrics")]
+    ("P19", p19_observed::run),
 ];
 
 /// The options of the command line.
