@@ -14,7 +14,9 @@ use tokio::sync::broadcast::{
 };
 
 use crate::{LostReason, kind::LockKind};
-pub(crate) use sender::{Events, Observe, Observers};
+#[cfg(feature = "metrics")]
+pub(crate) use sender::Observe;
+pub(crate) use sender::{Events, Observers};
 
 /// Something that happened to a lease of this client, or to a call that asks for one.
 ///

@@ -136,6 +136,15 @@ fn check_classes(classes: &[String]) -> Result<(), Error> {
 
 const OTHER: &str = "other";
 
+/// A kind's place in [`LockKind::ALL`] is its number.
+const _: () = {
+    let mut at = 0;
+    while at < LockKind::ALL.len() {
+        assert!(LockKind::ALL[at] as usize == at);
+        at += 1;
+    }
+};
+
 /// Counts the events of one client. They come one at a time.
 struct Counting {
     classes: Vec<String>,
@@ -155,8 +164,7 @@ impl Observe for Counting {
         let begins = |class: &String| event.name.starts_with(class.as_str());
         let class = self.classes.iter().position(begins);
         let class = class.unwrap_or(self.classes.len());
-        let kind = LockKind::ALL.iter().position(|kind| *kind == event.lock);
-        let Some(series) = kind.and_then(|kind| self.series[class].get(kind)) else {
+        let Some(series) = self.series[class].get(event.lock as usize) else {
             return;
         };
         let handles = series.handles(|| {

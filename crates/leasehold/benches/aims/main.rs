@@ -8,6 +8,7 @@
 //! cargo bench -p leasehold                    # everything, about ten minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
 //! cargo bench -p leasehold --features blocking -- P19
+//! cargo bench -p leasehold --features metrics -- P20
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
 //! ```
 //!
@@ -24,6 +25,8 @@ mod p17_queue;
 mod p18_by_hand;
 #[cfg(feature = "blocking")]
 mod p19_blocking;
+#[cfg(feature = "metrics")]
+mod p20_observed;
 mod p1_pair;
 mod p2_many_names;
 mod p3_one_process;
@@ -64,6 +67,8 @@ const BENCHES: &[Bench] = &[
     ("P18", p18_by_hand::run),
     #[cfg(feature = "blocking")]
     ("P19", p19_blocking::run),
+    #[cfg(feature = "metrics")]
+    ("P20", p20_observed::run),
 ];
 
 /// The options of the command line.

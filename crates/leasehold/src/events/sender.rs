@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 use super::{Event, EventKind, EventListener};
@@ -192,12 +192,28 @@ impl Events {
         self.noted.lock().events.extend(events);
     }
 
+    /// Notes an event that stands for itself, and sends it. Without a lock.
+    pub(crate) fn note_and_tell(&self, id: &LockId, lease: LeaseId, at: Instant, kind: EventKind) {
+        let event = Event {
+            at,
+            name: id.name.shared(),
+            lock: id.kind,
+            lease: lease.get(),
+            kind,
+        };
+        let mut noted = self.noted.lock();
+        noted.events.push_back(event);
+        self.send_noted(noted);
+    }
+
     /// Sends what is noted. If another thread is at it, that one goes on with it.
     pub(crate) fn tell(&self) {
-        if !self.is_watched() {
-            return;
+        if self.is_watched() {
+            self.send_noted(self.noted.lock());
         }
-        let mut noted = self.noted.lock();
+    }
+
+    fn send_noted<'a>(&'a self, mut noted: MutexGuard<'a, Noted>) {
         if noted.is_sending {
             return;
         }
