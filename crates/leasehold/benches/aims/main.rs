@@ -25,9 +25,9 @@ mod p17_queue;
 mod p18_by_hand;
 #[cfg(feature = "blocking")]
 mod p19_blocking;
+mod p1_pair;
 #[cfg(feature = "metrics")]
 mod p20_observed;
-mod p1_pair;
 mod p2_many_names;
 mod p3_one_process;
 mod p4_processes;

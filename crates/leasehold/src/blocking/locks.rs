@@ -98,6 +98,27 @@ run_rows!(
     MultiLock MultiGuard;
 );
 
+/// The rows of locks whose work may run once per interval.
+macro_rules! once_rows {
+    ($($kind:ident)*) => {
+        $(impl $kind {
+            /// Runs `work` on this thread at most once per `interval`, counted from its start; `None` if the name is taken. It stays taken
+            /// for the interval, after success, `Err`, panic and crash.
+            ///
+            #[doc = concat!("See [`leasehold::", stringify!($kind), "::run_once_per`](crate::", stringify!($kind), "::run_once_per).")]
+            /// `work` runs inside of the library's runtime: what it spawns by `tokio::spawn` is a task there.
+            ///
+            /// # Errors
+            /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls.
+            #[track_caller]
+            pub fn run_once_per<T>(&self, interval: Duration, work: impl FnOnce() -> T) -> Result<Option<T>, crate::Error> {
+                super::wait::wait(&self.home, self.inner.run_once_per(interval, async { work() }))?
+            }
+        })*
+    };
+}
+once_rows!(Mutex FencedMutex PlainMutex);
+
 /// Each may be a part of a multi-lock.
 macro_rules! part_rows {
     ($($kind:ident)*) => {
@@ -311,6 +332,7 @@ blocking! {
     FencedStore {
         plain name() -> &str, "The name whose tokens count.";
         verb set(key: impl AsRef<str>, value: impl AsRef<[u8]>, token: u64) -> (), "Sets a key.";
+        verb set_for(key: impl AsRef<str>, value: impl AsRef<[u8]>, time: Duration, token: u64) -> (), "Sets a key that ends after `time`.";
         verb delete(key: impl AsRef<str>, token: u64) -> (), "Deletes a key.";
         verb set_field(key: impl AsRef<str>, field: impl AsRef<str>, value: impl AsRef<[u8]>, token: u64) -> (), "Sets a field of a hash.";
         verb delete_field(key: impl AsRef<str>, field: impl AsRef<str>, token: u64) -> (), "Deletes a field of a hash.";

@@ -10,10 +10,18 @@ use std::{
 type Verbs = BTreeSet<(String, String)>;
 
 /// Not in the blocking API, and where instead, or why. `*` is each verb of a type.
-const ELSEWHERE: [(&str, &str, &str); 3] = [
+const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("ClientBuilder", "connect", "Client::connect_with"),
     ("Owner", "scope", "blocking::scope"),
     ("Client", "heard", "hidden, for tests of this library"),
+    (
+        "Client",
+        "scope",
+        "of #[locked]; a thread sets the global client",
+    ),
+    ("Election", "*", "elections are async"),
+    ("Term", "*", "elections are async"),
+    ("LeaderWatch", "*", "elections are async"),
 ];
 
 fn sources(dir: &Path, found: &mut Vec<String>) {

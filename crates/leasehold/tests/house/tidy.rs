@@ -44,7 +44,8 @@ const FLOORS: [(&str, &[&str]); 11] = [
     (
         "what users see",
         &[
-            "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim", "status",
+            "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim",
+            "status",
         ],
     ),
     ("for threads", &["blocking"]),
