@@ -254,7 +254,9 @@ impl<'a> Writer<'a> {
         } = self.options;
         let client = self.options.client.as_ref().map(|client| {
             let span = client.span();
-            quote_spanned!(span=> ::leasehold::attribute::client(&#client))
+            // `client = &self.locks` needs no second `&`, and a lint would say so.
+            let and = (!matches!(client, Expr::Reference(_))).then(|| quote_spanned!(span=> &));
+            quote_spanned!(span=> ::leasehold::attribute::client(#and #client))
         });
         let client = optional(client.as_ref());
         let wait = optional(self.options.wait.as_ref());
