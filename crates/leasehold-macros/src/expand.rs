@@ -15,7 +15,7 @@ use crate::{
     parse::Options,
 };
 
-pub(crate) fn locked(options: TokenStream, function: TokenStream) -> TokenStream {
+pub(crate) fn locked(options: TokenStream, function: &TokenStream) -> TokenStream {
     let written = try_locked(options, function.clone());
     written.unwrap_or_else(|error| {
         // The function stays, so that its callers make no errors of their own.
@@ -29,6 +29,9 @@ fn try_locked(options: TokenStream, function: TokenStream) -> Result<TokenStream
     let options: Options = parse2(options)?;
     let mut function = function_of(function)?;
     refuse_shape(&function, &options)?;
+    if let Some((_, at)) = &options.once_per {
+        return Err(Error::new(*at, "`once_per` is not there yet"));
+    }
     if let Some(inner) = promised(&function) {
         // `async_trait` was here: its block is the body, and it has moved the arguments there already.
         let writer = Writer::new(&options, &function.sig.ident, inner.output.clone());
@@ -58,11 +61,11 @@ fn try_locked(options: TokenStream, function: TokenStream) -> Result<TokenStream
 fn function_of(tokens: TokenStream) -> Result<ItemFn> {
     let at = tokens.clone().into_iter().next();
     let at = at.map_or_else(Span::call_site, |token| token.span());
-    if let Ok(declared) = parse2::<TraitItemFn>(tokens.clone()) {
-        if declared.default.is_none() {
-            let why = "`#[locked]` goes onto the function that does the work: here is no body; say it where the trait is implemented";
-            return Err(Error::new(declared.sig.ident.span(), why));
-        }
+    if let Ok(declared) = parse2::<TraitItemFn>(tokens.clone())
+        && declared.default.is_none()
+    {
+        let why = "`#[locked]` goes onto the function that does the work: here is no body; say it where the trait is implemented";
+        return Err(Error::new(declared.sig.ident.span(), why));
     }
     parse2(tokens).map_err(|_| {
         Error::new(
@@ -190,10 +193,8 @@ fn ours(name: &str) -> Ident {
 }
 
 fn optional(value: Option<&TokenStream>) -> TokenStream {
-    match value {
-        Some(value) => quote!(::core::option::Option::Some(#value)),
-        None => quote!(::core::option::Option::None),
-    }
+    let none = || quote!(::core::option::Option::None);
+    value.map_or_else(none, |value| quote!(::core::option::Option::Some(#value)))
 }
 
 impl<'a> Writer<'a> {
@@ -253,7 +254,9 @@ impl<'a> Writer<'a> {
         } = self.options;
         let client = self.options.client.as_ref().map(|client| {
             let span = client.span();
-            quote_spanned!(span=> ::leasehold::attribute::client(&#client))
+            // `client = &self.locks` needs no second `&`, and a lint would say so.
+            let and = (!matches!(client, Expr::Reference(_))).then(|| quote_spanned!(span=> &));
+            quote_spanned!(span=> ::leasehold::attribute::client(#and #client))
         });
         let client = optional(client.as_ref());
         let wait = optional(self.options.wait.as_ref());

@@ -81,5 +81,5 @@ use proc_macro::TokenStream;
 /// [`Guard::run`]: https://docs.rs/leasehold/latest/leasehold/struct.Guard.html#method.run
 #[proc_macro_attribute]
 pub fn locked(options: TokenStream, function: TokenStream) -> TokenStream {
-    expand::locked(options.into(), function.into()).into()
+    expand::locked(options.into(), &function.into()).into()
 }

@@ -44,7 +44,8 @@ pub(crate) struct Options {
     pub(crate) lease: Option<TokenStream>,
     pub(crate) fixed_lease: Option<TokenStream>,
     pub(crate) max_hold: Option<TokenStream>,
-    pub(crate) once_per: Option<TokenStream>,
+    /// With the place of the word.
+    pub(crate) once_per: Option<(TokenStream, Span)>,
     /// The marker of the kind's guard.
     pub(crate) kind: Ident,
     pub(crate) client: Option<Expr>,
@@ -117,7 +118,7 @@ impl Parse for Options {
                 if let Some(option) = known(&word) {
                     said.add(option, word.span())?;
                     let equals: Token![=] = input.parse()?;
-                    options.value(option, &word, &equals, input)?;
+                    options.value(option, &word, equals, input)?;
                 } else if mentions(&shown, &word.to_string()) {
                     // A value of `format!`'s that has a name.
                     let (equals, value): (Token![=], Expr) = (input.parse()?, input.parse()?);
@@ -175,7 +176,7 @@ impl Options {
         &mut self,
         option: &'static str,
         word: &Ident,
-        equals: &Token![=],
+        equals: Token![=],
         input: ParseStream,
     ) -> Result<()> {
         if input.is_empty() || input.peek(Token![,]) {
@@ -190,7 +191,7 @@ impl Options {
             "lease" => self.lease = Some(duration(option, input)?),
             "fixed_lease" => self.fixed_lease = Some(duration(option, input)?),
             "max_hold" => self.max_hold = Some(duration(option, input)?),
-            "once_per" => self.once_per = Some(duration(option, input)?),
+            "once_per" => self.once_per = Some((duration(option, input)?, word.span())),
             "kind" => self.kind = kind(input)?,
             "client" => self.client = Some(input.parse()?),
             "guard" => self.guard = Some(guard(input)?),

@@ -5,7 +5,7 @@
 //! cargo run --example locked -- redis://127.0.0.1/      # on a server
 //! ```
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use leasehold::{Client, Error, locked};
 
@@ -15,10 +15,18 @@ struct Request {
 }
 
 /// What a shop says. A failure of the lock is one of them, by `From`, as `?` would need it.
-#[derive(Debug)]
 enum Refused {
     TryLater,
     Lock(Error),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::TryLater => f.write_str("try later"),
+            Refused::Lock(error) => error.fmt(f),
+        }
+    }
 }
 
 impl From<Error> for Refused {
@@ -41,16 +49,15 @@ struct Stock {
 impl Stock {
     /// A method, with a client of its own; its writes carry the fencing token of its guard.
     #[locked("stock:{sku}", client = self.locks, kind = fenced, guard = g)]
-    async fn deduct(&self, sku: &str, count: u64) -> Result<u64, Error> {
+    async fn sell(&self, sku: &str, count: u64) -> Result<u64, Error> {
         let store = self.locks.fenced_store(format!("stock:{sku}"));
-        let key = format!("left:{sku}");
-        let left = match store.get(&key).await? {
-            Some(left) => String::from_utf8_lossy(&left).parse().unwrap_or(0),
-            None => 10_u64,
-        };
-        let left = left.saturating_sub(count);
-        store.set(&key, left.to_string(), g.token()).await?;
-        Ok(left)
+        let key = format!("sold:{sku}");
+        let sold = store.get(&key).await?.unwrap_or_default();
+        let sold: u64 = String::from_utf8_lossy(&sold).parse().unwrap_or(0);
+        store
+            .set(&key, (sold + count).to_string(), g.token())
+            .await?;
+        Ok(sold + count)
     }
 }
 
@@ -62,12 +69,17 @@ async fn main() -> Result<(), Error> {
 
     let request = Request { user: 7, order: 42 };
     let (first, second) = tokio::join!(pay(&request, 4200), pay(&request, 4200));
-    println!("{first:?}, and at the same time {second:?}");
-    assert!(first.is_ok() && matches!(second, Err(Refused::TryLater)));
+    for paid in [&first, &second] {
+        match paid {
+            Ok(receipt) => println!("{receipt}"),
+            Err(refused) => println!("at the same time: {refused}"),
+        }
+    }
+    assert!(first.is_ok() != second.is_ok());
 
     let stock = Stock { locks: client };
-    let left = tokio::join!(stock.deduct("lamp", 1), stock.deduct("lamp", 2));
-    println!("lamps left: {:?} and {:?}", left.0, left.1);
-    assert_eq!(left.0?.min(left.1?), 7);
+    let sold = tokio::join!(stock.sell("lamp", 1), stock.sell("lamp", 2));
+    println!("lamps sold in all: {:?}, then {:?}", sold.0, sold.1);
+    assert!(sold.0? != sold.1?);
     Ok(())
 }

@@ -82,8 +82,8 @@ impl Client {
     /// assert_eq!(client.scope(ship(42)).await?, 42);
     /// # Ok(()) }
     /// ```
-    pub async fn scope<F: Future>(&self, future: F) -> F::Output {
-        SCOPED.scope(self.clone(), future).await
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        SCOPED.scope(self.clone(), future)
     }
 }
 
@@ -100,15 +100,15 @@ struct Frame {
 impl Frame {
     /// The frame around this call that holds the name.
     fn around(client: &Client, name: &str) -> Option<Arc<Frame>> {
-        let mut next = INNERMOST.try_with(Arc::clone).ok();
-        while let Some(frame) = next {
-            // Whatever the kinds: they share the name's key, or are refused by the server.
+        let innermost = INNERMOST.try_with(Arc::clone).ok()?;
+        let mut frame = &innermost;
+        loop {
+            // Of any kind: they share the name's key, or are refused by the server.
             if frame.name == name && frame.client.id() == client.id() {
-                return Some(frame);
+                return Some(Arc::clone(frame));
             }
-            next = frame.outer.clone();
+            frame = frame.outer.as_ref()?;
         }
-        None
     }
 
     fn reentered(&self, remedy: &'static str) -> Error {
@@ -237,7 +237,8 @@ pub fn enter<K: Lockable>(
         Err(error) => Either::Left(Err(error.clone())),
         Ok(client) => match Frame::around(client, &demand.name) {
             Some(frame) => Either::Left(again::<K>(&frame, demand.reentrant).map(Some)),
-            None => Either::Right(K::ask(client, &demand)),
+            // Boxed, as the body is: the future of each caller would hold it several times.
+            None => Either::Right(Box::pin(K::ask(client, &demand))),
         },
     };
     async move {
@@ -281,11 +282,12 @@ impl<K: Lockable> Entered<K> {
     }
 
     /// Runs the body, and drops it the moment the lock is lost.
-    pub async fn run<F: Future>(&self, body: F) -> Result<F::Output, Error> {
-        // Boxed: the future of each caller would hold it several times.
+    pub fn run<F: Future>(
+        &self,
+        body: F,
+    ) -> impl Future<Output = Result<F::Output, Error>> + use<'_, F, K> {
         let body = Box::pin(body);
-        let frame = Arc::clone(&self.frame);
-        INNERMOST.scope(frame, self.guard.run(body)).await
+        INNERMOST.scope(Arc::clone(&self.frame), self.guard.run(body))
     }
 
     /// Gives the lock back after its body, as `Mutex::run` does.

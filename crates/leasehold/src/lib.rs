@@ -56,10 +56,11 @@
 //!
 //! # Features
 //!
-//! None is on by default: a program that speaks no TLS compiles no TLS library.
+//! One is on by default, `macros`: a program that speaks no TLS compiles no TLS library.
 //!
 //! | feature | |
 //! |---|---|
+//! | `macros` | [`#[locked]`](macro@locked): a line above a function; [`set_global`], `Client::scope` |
 //! | `blocking` | `leasehold::blocking`: every lock and verb for threads without async code |
 //! | `tls` | `rediss://` and `valkeys://`, with rustls and ring; `Tls` and `ClientBuilder::tls` for certificates |
 //! | `serde` | [`ClientBuilder`] can be read from a configuration file |
@@ -138,6 +139,7 @@ pub use events::{Event, EventKind, EventListener, Outcome};
 pub use find::Find;
 pub use kind::{Access, LockKind};
 #[cfg(feature = "macros")]
+#[doc(inline)]
 pub use leasehold_macros::locked;
 pub use locks::{
     Detached, Election, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex,

@@ -83,6 +83,12 @@ fn every_type_that_blocks_goes_to_any_thread_too() {
     send_sync_static::<blocking::SpinMutex>();
 }
 
+#[leasehold::locked("name")]
+async fn locked() -> Result<(), Error> {
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
 #[tokio::test]
 async fn every_future_can_be_spawned() {
     let client = send(Client::connect("memory:")).await.unwrap();
@@ -119,6 +125,8 @@ async fn every_future_can_be_spawned() {
     drop(send(guard.verify()));
     drop(send(guard.extend(Duration::ZERO)));
     drop(send(Owner::new().scope(pending::<()>())));
+    drop(send(client.scope(pending::<()>())));
+    drop(send_static(locked()));
     assert_eq!(send_static(guard.release()).await.unwrap(), Released::Freed);
     let fenced = client.fenced_mutex("fenced");
     drop(send_static(fenced.lock()));

@@ -44,7 +44,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
     (
         "what users see",
         &[
-            "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim",
+            "attribute", "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim",
             "status",
         ],
     ),
@@ -59,6 +59,13 @@ const ROOT: &[(&str, &str)] = &[
     ("Error", "error"),
     ("ErrorKind", "error"),
     ("Event", "events"),
+    ("Exclusive", "locks::guard"),
+    ("Fair", "locks::fair_mutex"),
+    ("Fenced", "locks::guard"),
+    ("Plain", "locks::guard"),
+    ("Read", "locks::guard"),
+    ("Spin", "locks::guard"),
+    ("Write", "locks::guard"),
     ("FencedMutex", "locks::fenced_mutex"),
     ("FencedMutexGuard", "locks::guard"),
     ("FencedStore", "locks::fenced_store"),
@@ -451,6 +458,7 @@ fn comments_say_who_acts() {
     for dir in [
         "crates/leasehold/src",
         "crates/leasehold-cli/src",
+        "crates/leasehold-macros/src",
         "crates/leasehold-testkit/src",
         "docs",
     ] {

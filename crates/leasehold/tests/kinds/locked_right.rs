@@ -58,13 +58,13 @@ async fn patterns(
 
 // 4: generics, lifetimes, `impl Trait` in and out, a `where`.
 #[locked("right:{}", key.as_ref())]
-async fn generic<'a, T: AsRef<str>, const N: usize>(
+async fn generic<'a, T, const N: usize>(
     key: T,
     all: &'a [u64; N],
     also: impl IntoIterator<Item = u64>,
 ) -> Result<impl fmt::Display, Error>
 where
-    T: Clone,
+    T: AsRef<str> + Clone,
 {
     let first: &'a u64 = &all[0];
     let sum: u64 = all.iter().copied().chain(also).sum();
@@ -122,7 +122,7 @@ async fn spin() -> Result<(), Error> {
 }
 
 // 7: no `Result`, but an answer to failures.
-#[locked("right", failed = |error| drop(error))]
+#[locked("right", failed = drop)]
 async fn unit() {}
 
 #[locked("right", wait = "0s", busy = None, failed = |_| None)]
