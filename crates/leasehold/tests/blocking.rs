@@ -31,6 +31,9 @@ use tokio::{
 
 const MS: Duration = Duration::from_millis(1);
 
+/// A wait that is too short for a holder, and long enough for an answer of the server on a busy machine.
+const SHORT: Duration = Duration::from_millis(200);
+
 fn one_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
@@ -60,7 +63,7 @@ fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'sta
 fn locks_and_waits(client: &Client, name: &str) {
     let mutex = client.mutex(name);
     let guard = mutex.lock().unwrap();
-    assert!(mutex.try_lock_for(30 * MS).unwrap().is_none());
+    assert!(mutex.try_lock_for(SHORT).unwrap().is_none());
     let holder = thread::spawn(move || {
         thread::sleep(20 * MS);
         guard.release().unwrap()
@@ -275,7 +278,7 @@ fn a_thread_and_a_task_exclude_each_other() {
 fn work_that_loses_its_lease_is_told_when_it_returns() {
     for world in World::all() {
         let client = connect(&world);
-        let short = client.mutex("name").fixed_lease(50 * MS);
+        let short = client.mutex("name").fixed_lease(2 * SHORT);
         let mut told = None;
         let ran = short.run(|guard| {
             told = Some(guard.lost());
@@ -287,7 +290,7 @@ fn work_that_loses_its_lease_is_told_when_it_returns() {
         let next = client.mutex("name").run_for(SOON, |_| 42).unwrap();
         assert_eq!(next, Some(42));
         let guard = client.mutex("name").lock().unwrap();
-        assert_eq!(client.mutex("name").run_for(10 * MS, |_| 42).unwrap(), None);
+        assert_eq!(client.mutex("name").run_for(SHORT, |_| 42).unwrap(), None);
         drop(guard);
     }
 }
@@ -412,7 +415,7 @@ fn the_other_verbs_answer_too() {
         let many = permits.acquire_many(4).unwrap();
         assert_eq!(many.permits(), 4);
         assert!(permits.try_acquire_many(2).unwrap().is_none());
-        assert!(permits.try_acquire_many_for(2, 10 * MS).unwrap().is_none());
+        assert!(permits.try_acquire_many_for(2, SHORT).unwrap().is_none());
         assert_eq!(permits.drain_permits().unwrap(), 1);
         assert_eq!(permits.available_permits().unwrap(), 0);
         drop(many);
@@ -420,7 +423,7 @@ fn the_other_verbs_answer_too() {
         let count = client.semaphore("count").permits(2);
         assert!(count.try_set_permits(2).unwrap());
         let two = count.acquire_many(2).unwrap();
-        assert!(count.try_acquire_for(10 * MS).unwrap().is_none());
+        assert!(count.try_acquire_for(SHORT).unwrap().is_none());
         assert_eq!((two.permits(), count.add_permits(1).unwrap()), (2, 1));
         assert_eq!(count.drain_permits().unwrap(), 1);
         two.release().unwrap();
@@ -428,7 +431,7 @@ fn the_other_verbs_answer_too() {
         let latch = client.latch("latch");
         assert!(latch.try_set_count(3).unwrap());
         assert_eq!(latch.count_down().unwrap(), 2);
-        assert!(!latch.wait_for(10 * MS).unwrap());
+        assert!(!latch.wait_for(SHORT).unwrap());
         let opens = thread::spawn({
             let latch = latch.clone();
             move || latch.count_down_by(2)
