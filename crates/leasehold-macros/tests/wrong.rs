@@ -27,8 +27,7 @@ fn rustc() -> Command {
 fn library(deps: &Path) -> PathBuf {
     let of_library = |path: &PathBuf| {
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or("");
-        let hash = name.strip_prefix("libleasehold-");
-        hash.is_some_and(|hash| hash.ends_with(".rlib"))
+        name.starts_with("libleasehold-") && path.extension() == Some(OsStr::new("rlib"))
     };
     let all = fs::read_dir(deps)
         .unwrap()
