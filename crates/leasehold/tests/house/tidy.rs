@@ -44,7 +44,16 @@ const FLOORS: [(&str, &[&str]); 11] = [
     (
         "what users see",
         &[
-            "attribute", "builder", "client", "docs", "find", "lib", "locks", "metrics", "settings", "sim",
+            "attribute",
+            "builder",
+            "client",
+            "docs",
+            "find",
+            "lib",
+            "locks",
+            "metrics",
+            "settings",
+            "sim",
             "status",
         ],
     ),
