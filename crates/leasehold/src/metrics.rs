@@ -5,9 +5,13 @@
 
 mod series;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+};
 
 use metrics::{Counter, Key, Label, Level, Metadata, Recorder, Unit};
+use parking_lot::Mutex;
 
 use crate::{Error, Event, EventKind, LockKind, error::Invalid, events::Observe};
 use series::Series;
@@ -100,6 +104,7 @@ impl Metrics {
             classes: self.classes,
             series: (0..others).map(|_| series()).collect(),
             releases: OnceLock::new(),
+            led: Mutex::default(),
         }))
     }
 }
@@ -151,6 +156,8 @@ struct Counting {
     /// By class, with `other` at the end, and by kind.
     series: Vec<Vec<Series>>,
     releases: OnceLock<Releases>,
+    /// The elections that this client leads.
+    led: Mutex<HashSet<String>>,
 }
 
 struct Releases {
@@ -178,6 +185,9 @@ impl Observe for Counting {
         let Some(releases) = self.releases() else {
             return;
         };
+        if event.lock == LockKind::FencedMutex && event.kind.held().is_some() && self.led.lock().remove(&*event.name) {
+            set_leader(&event.name, 0.0);
+        }
         match event.kind {
             EventKind::Released { .. } => releases.freed.increment(1),
             EventKind::Unconfirmed { .. } => releases.unconfirmed.increment(1),
@@ -186,13 +196,17 @@ impl Observe for Counting {
         }
     }
 
-    fn leads(&self, election: &str, leads: bool) {
-        with_recorder(|recorder| {
-            let key = Key::from_parts(LEADER, vec![Label::new("election", election.to_owned())]);
-            let gauge = recorder.register_gauge(&key, &METADATA);
-            gauge.set(if leads { 1.0 } else { 0.0 });
-        });
+    fn leads(&self, election: &str) {
+        self.led.lock().insert(election.to_owned());
+        set_leader(election, 1.0);
     }
+}
+
+fn set_leader(election: &str, leads: f64) {
+    with_recorder(|recorder| {
+        let key = Key::from_parts(LEADER, vec![Label::new("election", election.to_owned())]);
+        recorder.register_gauge(&key, &METADATA).set(leads);
+    });
 }
 
 impl Counting {

@@ -424,11 +424,11 @@ fn compare(heard: &Heard, begun: &BTreeMap<String, f64>, scraped: &BTreeMap<Stri
     }
 }
 
-/// The page names what is there, and all of it; the election's gauge comes with an election.
+/// The page names what is there, and all of it.
 fn check_page(scraped: &BTreeMap<String, f64>) {
     let shown = documented();
     assert_eq!(shown.len(), 11, "{shown:?}");
-    for metric in shown.iter().filter(|metric| *metric != "leasehold_leader") {
+    for metric in &shown {
         let is_histogram = BUCKETS.iter().any(|(name, _)| name == metric);
         let series = if is_histogram {
             format!("{metric}_bucket{{")
@@ -488,6 +488,11 @@ async fn the_metrics_agree_with_the_events_and_with_their_page() {
     assert!(held.eq(&2.0), "the one from before, too: {held}");
     before.release().await.unwrap();
     first.release().await.unwrap();
+    let leads = || sum(&scrape(&handle), "leasehold_leader", &["\"Mutex:lead\""]);
+    let term = client.election("Mutex:lead").campaign().await.unwrap();
+    assert!(leads().eq(&1.0));
+    term.resign().await.unwrap();
+    assert!(leads().eq(&0.0));
     let begun = scrape(&handle);
     assert!(sum(&begun, "leasehold_held", &[]).eq(&0.0));
 

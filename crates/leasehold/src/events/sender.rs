@@ -56,8 +56,8 @@ const BACKLOG: usize = 4096;
 pub(crate) trait Observe: Send + Sync {
     fn event(&self, event: &Event);
 
-    /// An election has this client for its leader, or not any more.
-    fn leads(&self, _election: &str, _leads: bool) {}
+    /// This client leads an election, until the hold of that name ends.
+    fn leads(&self, _election: &str) {}
 }
 
 impl<F: Fn(&Event) + Send + Sync> Observe for F {
@@ -239,11 +239,10 @@ impl Events {
         }
     }
 
-    /// Tells the observers, not the listeners, whether this client leads an election.
-    #[allow(dead_code, reason = "for the election")]
-    pub(crate) fn leads(&self, election: &str, leads: bool) {
+    /// Tells the observers, not the listeners, that this client leads an election.
+    pub(crate) fn leads(&self, election: &str) {
         for observer in &self.observers.all {
-            self.call(|| observer.leads(election, leads));
+            self.call(|| observer.leads(election));
         }
     }
 

@@ -163,7 +163,10 @@ impl Election {
                 };
                 let taken = guard.run(election.take(&guard, &value)).await;
                 match taken {
-                    Ok(Ok(())) => return Ok(Term::new(guard, &election.seat)),
+                    Ok(Ok(())) => {
+                        election.seat.leads(election.name());
+                        return Ok(Term::new(guard, &election.seat));
+                    }
                     // Lost again before the value was there, which `run` may or may not have seen first.
                     Err(_) => {}
                     Ok(Err(error)) => {

@@ -42,6 +42,11 @@ impl Seat {
         }
     }
 
+    /// Tells the metrics that this client leads.
+    pub(super) fn leads(&self, election: &str) {
+        self.core.events.leads(election);
+    }
+
     /// How this client calls itself.
     pub(super) fn label(&self) -> &str {
         &self.core.config.label
