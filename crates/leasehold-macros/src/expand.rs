@@ -29,9 +29,6 @@ fn try_locked(options: TokenStream, function: TokenStream) -> Result<TokenStream
     let options: Options = parse2(options)?;
     let mut function = function_of(function)?;
     refuse_shape(&function, &options)?;
-    if let Some((_, at)) = &options.once_per {
-        return Err(Error::new(*at, "`once_per` is not there yet"));
-    }
     if let Some(inner) = promised(&function) {
         // `async_trait` was here: its block is the body, and it has moved the arguments there already.
         let writer = Writer::new(&options, &function.sig.ident, inner.output.clone());
@@ -99,7 +96,6 @@ fn refuse_shape(function: &ItemFn, options: &Options) -> Result<()> {
             sig.fn_token.span(),
             "`#[locked]` goes onto an `async fn`: where a plain `fn` returns a future, the lock would end before that runs; write `async fn`, or say `blocking` if the work blocks the thread",
         )),
-        (None, Some(at)) => Err(Error::new(at, "`blocking` is not there yet")),
         _ => Ok(()),
     }
 }
@@ -213,7 +209,8 @@ impl<'a> Writer<'a> {
             ours("output"),
             ours("error"),
         );
-        let (demand, enter) = self.enter(&ours("demand"));
+        let demand = ours("demand");
+        let (terms, enter) = self.enter(&demand);
         let refused = self.refused(&error);
         let failed = self.failed(&error);
         let (lends, takes) = match &self.options.guard {
@@ -229,14 +226,50 @@ impl<'a> Writer<'a> {
         // A body that ends without its value is told of at its braces.
         body.set_span(braces);
         let body = TokenTree::Group(body);
+        // How it is waited for: by the thread, or at an `.await`.
+        let is_blocking = self.options.blocking.is_some();
+        let place = self.place;
+        let (attribute, work, wait) = if is_blocking {
+            (quote!(::leasehold::blocking::attribute), quote!(move || #body), quote!())
+        } else {
+            (quote!(::leasehold::attribute), quote!(async move #body), quote!(.await))
+        };
+        if let Some((interval, _)) = &self.options.once_per {
+            let kind = &self.options.kind;
+            let once = quote_spanned!(place=> #attribute::once::<::leasehold::#kind, _>);
+            return quote! {
+                #terms
+                match #once(#demand, #interval, #work) #wait {
+                    ::core::result::Result::Ok(#output) => #output,
+                    ::core::result::Result::Err(#error) => #refused,
+                }
+            };
+        }
+        if is_blocking {
+            let kind = &self.options.kind;
+            let enter = quote_spanned!(place=> #attribute::enter::<::leasehold::#kind>);
+            return quote! {
+                #terms
+                let #entered = match #enter(#demand) {
+                    ::core::result::Result::Ok(#entered) => #entered,
+                    ::core::result::Result::Err(#error) => return #refused,
+                };
+                #lends
+                let #output = #attribute::run(&#entered, #work);
+                match #attribute::leave(#entered, #output) {
+                    ::core::result::Result::Ok(#output) => #output,
+                    ::core::result::Result::Err(#error) => #failed,
+                }
+            };
+        }
         quote! {
-            #demand
+            #terms
             let #entered = match #enter.await {
                 ::core::result::Result::Ok(#entered) => #entered,
                 ::core::result::Result::Err(#error) => return #refused,
             };
             #lends
-            let #output = #entered.run(async move #body).await;
+            let #output = #entered.run(#work).await;
             match #entered.leave(#output).await {
                 ::core::result::Result::Ok(#output) => #output,
                 ::core::result::Result::Err(#error) => #failed,

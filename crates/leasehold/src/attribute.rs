@@ -182,6 +182,35 @@ macro_rules! lockable {
     };
 }
 
+/// The kinds whose work may run once per interval.
+#[doc(hidden)]
+pub trait OncePer: Lockable {
+    #[track_caller]
+    fn once<F: Future>(
+        client: &Client,
+        name: &str,
+        interval: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<Option<F::Output>, Error>> + use<Self, F>;
+}
+
+macro_rules! once_per {
+    ($($marker:ident $make:ident;)*) => {
+        $(impl OncePer for $marker {
+            #[track_caller]
+            fn once<F: Future>(
+                client: &Client,
+                name: &str,
+                interval: Duration,
+                work: F,
+            ) -> impl Future<Output = Result<Option<F::Output>, Error>> + use<F> {
+                client.$make(name).run_once_per(interval, work)
+            }
+        })*
+    };
+}
+once_per!(Exclusive mutex; Fenced fenced_mutex; Plain plain_mutex;);
+
 lockable!(Exclusive, mutex, lock, try_lock_for);
 lockable!(Fenced, fenced_mutex, lock, try_lock_for);
 lockable!(Fair, fair_mutex, lock, try_lock_for);
@@ -207,7 +236,7 @@ pub fn client(client: &Client) -> Client {
 }
 
 /// That of the option, of the scope, or of the process.
-fn client_of(option: Option<Client>) -> Result<Client, Error> {
+pub(crate) fn client_of(option: Option<Client>) -> Result<Client, Error> {
     let scoped = || SCOPED.try_with(Client::clone).ok();
     let found = option.or_else(scoped).or_else(|| GLOBAL.get().cloned());
     found.ok_or_else(|| {
@@ -266,6 +295,43 @@ pub fn enter<K: Lockable>(
     }
 }
 
+/// Runs `work` at most once per interval.
+#[doc(hidden)]
+#[track_caller]
+pub fn once<K: OncePer, F: Future>(
+    mut demand: Demand,
+    interval: Duration,
+    work: F,
+) -> impl Future<Output = Result<F::Output, Error>> + use<K, F> {
+    let place = Location::caller();
+    let outer = INNERMOST.try_with(Arc::clone).ok();
+    let name = demand.name;
+    let asked = client_of(demand.client.take()).and_then(|client| {
+        if let Some(frame) = Frame::around(&client, &name) {
+            return Err(frame.reentered(OTHER_KIND));
+        }
+        // Without a guard that a call inside could share.
+        let guard: Weak<Guard<K>> = Weak::new();
+        let frame = Arc::new(Frame {
+            outer,
+            client: client.clone(),
+            name: name.clone(),
+            guard,
+            place,
+        });
+        let work = INNERMOST.scope(frame, Box::pin(work));
+        Ok(K::once(&client, &name, interval, work))
+    });
+    async move {
+        let begun = Instant::now();
+        let (name, waited) = match asked?.await? {
+            Some(output) => return Ok(output),
+            None => (name.as_str().into(), begun.elapsed()),
+        };
+        Err(Error::Busy { name, waited })
+    }
+}
+
 /// A second guard beside that of the frame around, if the call says that it may.
 fn again<K: Lockable>(frame: &Frame, reentrant: bool) -> Result<Guard<K>, Error> {
     if !reentrant {
@@ -277,6 +343,11 @@ fn again<K: Lockable>(frame: &Frame, reentrant: bool) -> Result<Guard<K>, Error>
 }
 
 impl<K: Lockable> Entered<K> {
+    #[cfg(feature = "blocking")]
+    pub(crate) fn client(&self) -> &Client {
+        &self.frame.client
+    }
+
     pub fn guard(&self) -> &Guard<K> {
         &self.guard
     }
@@ -288,6 +359,12 @@ impl<K: Lockable> Entered<K> {
     ) -> impl Future<Output = Result<F::Output, Error>> + use<'_, F, K> {
         let body = Box::pin(body);
         INNERMOST.scope(Arc::clone(&self.frame), self.guard.run(body))
+    }
+
+    /// Runs the body of a function that blocks.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn run_blocking<T>(&self, body: impl FnOnce() -> T) -> T {
+        INNERMOST.sync_scope(Arc::clone(&self.frame), body)
     }
 
     /// Gives the lock back after its body, as `Mutex::run` does.

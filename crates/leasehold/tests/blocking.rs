@@ -507,3 +507,45 @@ async fn a_client_of_an_async_program_blocks_in_spawn_blocking() {
         common::soon("it waits", done).await.unwrap();
     }
 }
+
+#[leasehold::locked("counter", blocking, wait = "10s", client = client, guard = guard)]
+fn count(client: &leasehold::Client, inside: &AtomicUsize) -> Result<u64, Error> {
+    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+    guard.ensure(MS)?;
+    thread::sleep(5 * MS);
+    inside.fetch_sub(1, Ordering::SeqCst);
+    if inside.load(Ordering::SeqCst) > 0 {
+        return Ok(0);
+    }
+    Ok(1)
+}
+
+#[leasehold::locked("counter", blocking, client = client)]
+fn count_inside(client: &leasehold::Client, inside: &AtomicUsize) -> Result<u64, Error> {
+    count(client, inside)
+}
+
+#[leasehold::locked("hourly", blocking, once_per = "1h", failed = |_| 0, client = client)]
+fn hourly(client: &leasehold::Client) -> u32 {
+    7
+}
+
+/// `#[locked(…, blocking)]` on plain functions.
+#[test]
+fn a_locked_function_that_blocks_runs_alone_and_not_where_a_scheduler_polls() {
+    for world in World::all() {
+        let client: leasehold::Client = connect(&world).into();
+        let inside = Arc::new(AtomicUsize::new(0));
+        let threads = [0, 1, 2, 3].map(|_| {
+            let (client, inside) = (client.clone(), Arc::clone(&inside));
+            thread::spawn(move || count(&client, &inside).unwrap())
+        });
+        let counted: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
+        assert_eq!(counted, 4, "{}", world.name());
+        let error = count_inside(&client, &inside).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Reentered, "{error}");
+        let error = one_thread().block_on(async { count(&client, &inside).unwrap_err() });
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert_eq!((hourly(&client), hourly(&client)), (7, 0));
+    }
+}

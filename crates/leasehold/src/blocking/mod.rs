@@ -38,6 +38,9 @@
 //! (`Handle::enter`), whether or not that is driven. What runs under tokio's `unconstrained` cannot be told from these, and other
 //! executors than tokio's are not known: there a call blocks the executor's thread.
 
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod attribute;
 mod client;
 mod guards;
 mod locks;

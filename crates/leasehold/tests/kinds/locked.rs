@@ -595,3 +595,30 @@ async fn a_spawned_task_inherits_no_frame_and_waits() {
         until_free(&world, &client, "a spawned task").await;
     }
 }
+
+#[locked("once", once_per = "1h", busy = Ok(None), client = client)]
+async fn once_an_hour(client: &Client, runs: &AtomicUsize) -> Result<Option<usize>, Error> {
+    yield_now().await;
+    Ok(Some(runs.fetch_add(1, Ordering::SeqCst)))
+}
+
+#[locked("once", once_per = Duration::from_secs(3600), kind = fenced, client = client)]
+async fn once_or_an_error(client: &Client) -> Result<(), Error> {
+    Err(Error::Closed)
+}
+
+#[tokio::test]
+async fn once_per_interval_runs_once_also_after_an_error() {
+    for world in World::all() {
+        let (client, other) = (world.client().await, world.client().await);
+        let runs = AtomicUsize::new(0);
+        assert_eq!(once_an_hour(&client, &runs).await.unwrap(), Some(0));
+        assert_eq!(once_an_hour(&other, &runs).await.unwrap(), None);
+        assert_eq!(runs.load(Ordering::SeqCst), 1, "{}", world.name());
+        assert!(client.force_unlock("once").await.unwrap());
+        let error = once_or_an_error(&client).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "that of the work");
+        let error = once_or_an_error(&other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    }
+}
