@@ -230,9 +230,17 @@ impl<'a> Writer<'a> {
         let is_blocking = self.options.blocking.is_some();
         let place = self.place;
         let (attribute, work, wait) = if is_blocking {
-            (quote!(::leasehold::blocking::attribute), quote!(move || #body), quote!())
+            (
+                quote!(::leasehold::blocking::attribute),
+                quote!(move || #body),
+                quote!(),
+            )
         } else {
-            (quote!(::leasehold::attribute), quote!(async move #body), quote!(.await))
+            (
+                quote!(::leasehold::attribute),
+                quote!(async move #body),
+                quote!(.await),
+            )
         };
         if let Some((interval, _)) = &self.options.once_per {
             let kind = &self.options.kind;

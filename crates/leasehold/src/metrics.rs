@@ -185,7 +185,10 @@ impl Observe for Counting {
         let Some(releases) = self.releases() else {
             return;
         };
-        if event.lock == LockKind::FencedMutex && event.kind.held().is_some() && self.led.lock().remove(&*event.name) {
+        if event.lock == LockKind::FencedMutex
+            && event.kind.held().is_some()
+            && self.led.lock().remove(&*event.name)
+        {
             set_leader(&event.name, 0.0);
         }
         match event.kind {

@@ -95,7 +95,7 @@ async fn schedule(term: Term) {
 
 async fn lead(client: Client) -> Result<(), Error> {
     let election = client.election("scheduler").value("10.0.0.7:8080");
-    election.run(schedule).await?; // schedule(term): its token, validity, loss
+    election.run(schedule).await?;
     Ok(())
 }
 

@@ -46,5 +46,8 @@ pub fn once<K: OncePer, T>(
     work: impl FnOnce() -> T,
 ) -> Result<T, Error> {
     let client = client(&mut demand)?;
-    wait(&client.home, attribute::once::<K, _>(demand, interval, async { work() }))?
+    wait(
+        &client.home,
+        attribute::once::<K, _>(demand, interval, async { work() }),
+    )?
 }

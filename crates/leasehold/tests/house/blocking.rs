@@ -28,9 +28,11 @@ fn sources(dir: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        if path.is_dir() && !["backend", "blocking", "engine"].contains(&name) {
+        if path.is_dir() && !["attribute", "backend", "blocking", "engine"].contains(&name) {
             sources(&path, found);
-        } else if path.extension().is_some_and(|ext| ext == "rs") && name != "sim.rs" {
+        } else if path.extension().is_some_and(|ext| ext == "rs")
+            && !["attribute.rs", "sim.rs"].contains(&name)
+        {
             found.push(fs::read_to_string(&path).unwrap());
         }
     }
