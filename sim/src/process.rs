@@ -30,7 +30,7 @@ use crate::{
     shared::LETTERS,
 };
 
-/// The lease clock of every client starts here: its first instants mean something else to a `Term`.
+/// The lease clock of every client starts here: its first instants mean something else to a `LeaseTerm`.
 const CLOCK_STARTS: u64 = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -177,7 +177,9 @@ fn without_guardian(lost: Option<LostReason>, guard: &Held) -> Failure {
 
 fn is_renewal(event: &Result<Event, RecvError>, guard: &Held) -> bool {
     match event {
-        Ok(event) => event.kind == EventKind::Renewed && *event.name == *guard.name(),
+        Ok(event) => {
+            matches!(event.kind, EventKind::Renewed { .. }) && *event.name == *guard.name()
+        }
         // Some were missed; looking at the guard is never wrong.
         Err(RecvError::Lagged(_)) => true,
         Err(RecvError::Closed) => false,

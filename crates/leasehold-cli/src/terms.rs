@@ -1,19 +1,14 @@
 //! The lengths of a hold: its lease, the grace of CMD, and how long the name stays taken. Pure arithmetic.
 //!
-//! With `--at-least` the name must free itself that long after the start, although CMD, and this process with it, has
-//! ended long before. No request makes a lease end sooner (docs/guarantees.md, B2). So the first lease is exactly as long
-//! as that and is not renewed: a hold that is left to itself ends in time, and no crash shortens it. Only when that lease
-//! comes close to its end and CMD still runs, it is extended, from then on like any other. If CMD ends between that and
-//! the end of `--at-least`, this process waits for that end and releases the name then.
+//! With `--at-least` they are those of `run_once_per` of the library, which says why: [`AtLeast`].
 
 use std::time::Duration;
 
+use leasehold::at_least::AtLeast;
+pub(crate) use leasehold::at_least::Rest;
+
 /// How long CMD has between SIGTERM and SIGKILL when `--grace` is left out, if the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// A process may wait for so long, but a lease that is so short makes an end of CMD for a moment of bad network. So for an
-/// `--at-least` of no more than this, the lease is `--lease`, and this process waits.
-const SHORT: Duration = Duration::from_secs(1);
 
 /// How a lock is to be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,17 +18,6 @@ pub(crate) struct Terms {
     pub(crate) grace: Duration,
     /// How long the name stays taken, counted from the moment at which it was acquired.
     pub(crate) at_least: Option<Duration>,
-}
-
-/// The end of a hold whose CMD has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// The name has been taken for long enough.
-    Over,
-    /// The lease ends by itself when it is time, in this long.
-    EndsByItself(Duration),
-    /// The lease would last for longer than this.
-    Outlasts(Duration),
 }
 
 impl Terms {
@@ -66,13 +50,14 @@ impl Terms {
         Ok(terms)
     }
 
+    fn kept(&self) -> Option<AtLeast> {
+        let at_least = self.at_least?;
+        Some(AtLeast::new(at_least, self.lease, self.grace))
+    }
+
     /// How long a lease to ask for.
     pub(crate) fn first(&self) -> Duration {
-        match self.at_least {
-            None => self.lease,
-            Some(at_least) if at_least <= SHORT => self.lease.max(at_least),
-            Some(at_least) => at_least,
-        }
+        self.kept().map_or(self.lease, |kept| kept.first())
     }
 
     /// Whether the first lease ends by itself, unless this process extends it.
@@ -102,16 +87,8 @@ impl Terms {
 
     /// What is to be done with a hold that began `held` ago, and of whose lease `remaining` is left.
     pub(crate) fn rest(&self, held: Duration, remaining: Duration) -> Rest {
-        let Some(at_least) = self.at_least else {
-            return Rest::Over;
-        };
-        // The clocks of the server and of this machine do not run at quite the same speed.
-        let drift = at_least / 50;
-        match at_least.saturating_sub(held) {
-            Duration::ZERO => Rest::Over,
-            rest if remaining <= rest + drift => Rest::EndsByItself(rest),
-            rest => Rest::Outlasts(rest),
-        }
+        self.kept()
+            .map_or(Rest::Over, |kept| kept.rest(held, remaining))
     }
 }
 
@@ -160,7 +137,7 @@ mod tests {
             for least in [ms(3), s(1), s(5), s(50), s(3600)] {
                 let terms = at_least(lease, least);
                 assert!(terms.first() >= least, "{terms:?}");
-                if least > SHORT {
+                if least >= s(1) {
                     assert_eq!(terms.first(), least, "{terms:?}");
                 }
                 assert!(terms.extend_at() < terms.first(), "{terms:?}");
@@ -170,19 +147,47 @@ mod tests {
         assert_eq!(Terms::new(s(30), None, None).unwrap().first(), s(30));
     }
 
+    /// One table for `--at-least` and for `run_once_per` of the library: the lease, the time, how long the hold has lasted when
+    /// its work ends, and what is left of its lease; then the first lease, when it is extended, and the end.
     #[test]
     fn a_hold_that_ends_in_time_is_left_alone_and_another_is_released_in_time() {
-        let terms = at_least(s(30), s(50));
-        assert_eq!(terms.rest(s(1), ms(48_500)), Rest::EndsByItself(s(49)));
-        assert_eq!(terms.rest(s(1), ms(49_500)), Rest::EndsByItself(s(49)));
-        // It was extended when 15 s were left of it.
-        assert_eq!(terms.rest(s(40), s(25)), Rest::Outlasts(s(10)));
-        assert_eq!(terms.rest(s(50), s(20)), Rest::Over);
+        #[rustfmt::skip]
+        let table = [
+            // lease, time, held, remaining; first, extended at, rest
+            (s(30), s(50), s(1), ms(48_500), s(50), s(10), Rest::EndsByItself(s(49))),
+            (s(30), s(50), s(1), ms(49_500), s(50), s(10), Rest::EndsByItself(s(49))),
+            // It was extended when 10 s were left of it.
+            (s(30), s(50), s(41), s(29), s(50), s(10), Rest::Outlasts(s(9))),
+            (s(30), s(50), s(50), s(20), s(50), s(10), Rest::Over),
+            (s(30), s(50), s(70), s(20), s(50), s(10), Rest::Over),
+            // The lease of its extension is longer than the time.
+            (s(30), s(5), ms(10), ms(4_940), s(5), s(5) / 3, Rest::EndsByItself(ms(4_990))),
+            (s(30), s(5), s(4), s(29), s(5), s(5) / 3, Rest::Outlasts(s(1))),
+            (s(30), s(5), s(12), s(25), s(5), s(5) / 3, Rest::Over),
+            (s(30), s(1), ms(100), ms(880), s(1), s(1) / 3, Rest::EndsByItself(ms(900))),
+            // Shorter than a lease may be.
+            (s(30), ms(500), ms(100), s(29), s(30), s(10), Rest::Outlasts(ms(400))),
+            (ms(10), s(3600), s(1), s(3562), s(3600), ms(10) / 3, Rest::EndsByItself(s(3599))),
+        ];
+        for (lease, time, held, remaining, first, extend_at, rest) in table {
+            let library = AtLeast::new(time, lease, Duration::ZERO);
+            let case = format!("{library:?} after {held:?} with {remaining:?}");
+            assert_eq!(library.first(), first, "{case}");
+            assert_eq!(library.extend_at(), extend_at, "{case}");
+            assert_eq!(library.extension(), lease, "{case}");
+            assert_eq!(library.rest(held, remaining), rest, "{case}");
+            let command = Terms::new(lease, Some(Duration::ZERO), Some(time)).unwrap();
+            assert_eq!(command.first(), first, "{case}");
+            assert_eq!(command.extend_at(), extend_at, "{case}");
+            assert_eq!(command.every(), library.every(), "{case}");
+            assert_eq!(command.extension(), lease, "{case}");
+            assert_eq!(command.rest(held, remaining), rest, "{case}");
+            // What CMD needs for its end comes on top, and changes nothing else.
+            let graceful = at_least(lease, time);
+            assert_eq!(graceful.extend_at(), extend_at + graceful.grace, "{case}");
+            assert_eq!(graceful.rest(held, remaining), rest, "{case}");
+        }
         let without = Terms::new(s(30), None, None).unwrap();
         assert_eq!(without.rest(s(1), s(29)), Rest::Over);
-        assert_eq!(
-            at_least(s(30), ms(500)).rest(ms(100), s(29)),
-            Rest::Outlasts(ms(400))
-        );
     }
 }

@@ -1,6 +1,7 @@
 //! The settings of a client, and how it connects.
 
 mod given;
+mod observers;
 mod server;
 
 use std::{io, sync::Arc, time::Duration};
@@ -328,6 +329,7 @@ impl ClientBuilder {
         let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
         given::check_characters(url)?;
         let label = given::label(self.label)?;
+        config.label.clone_from(&label);
         let memory = match self.memory {
             Some(server) => Some(server),
             None => MemoryServer::from_url(&given::in_small_letters(url))

@@ -3,9 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch, LeasedSemaphore,
-    MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
+    Election, Error, EventListener, FairMutex, FencedMutex, FencedStore, Find, Latch,
+    LeasedSemaphore, MultiLock, Mutex, Part, PlainMutex, RwLock, Semaphore, SpinMutex, Status,
     engine::core::{ClientRef, Core},
+    locks::Seat,
 };
 
 /// A connection to the server that holds the leases, shared by everything that locks through it.
@@ -53,10 +54,11 @@ use crate::{
 /// let counter = client.spin_mutex("counter");
 /// let legacy = client.plain_mutex("legacy"); // beside redis-py, redsync, ShedLock, …
 /// let accounts = client.multi_lock(["account:3", "account:7"]);
+/// let scheduler = client.election("scheduler"); // one leader, and others that wait to take over
 /// let shards = client.latch("shards");
 ///
 /// assert!(!client.id().is_empty()); // the first half of each owner on the server
-/// # let _ = (orders, ledger, balance, prices, encoders, tickets, turnstile, counter, legacy, accounts, shards);
+/// # let _ = (orders, ledger, balance, prices, encoders, tickets, turnstile, counter, legacy, accounts, scheduler, shards);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -84,6 +86,12 @@ impl Client {
         }
     }
 
+    /// Where its background work runs.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn home(&self) -> &crate::home::Home {
+        self.core.home()
+    }
+
     /// The uuid of this client: the first half of each of its owner fields on the server.
     pub fn id(&self) -> &str {
         &self.core.uuid
@@ -103,6 +111,12 @@ impl Client {
     /// Data on the server that is written under the fencing tokens of `name`. No I/O; the first use refuses a bad name.
     pub fn fenced_store(&self, name: impl AsRef<str>) -> FencedStore {
         FencedStore::new(&self.core, name.as_ref())
+    }
+
+    /// One leader among all that campaign for `name`, with a value that others can read. No I/O; the first use refuses a bad name.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        let name = name.as_ref();
+        Election::new(&self.fenced_mutex(name), Seat::new(&self.core, name))
     }
 
     /// A lock for many readers or one writer. No I/O; the first use refuses a bad name.
@@ -230,7 +244,8 @@ impl Client {
         self.mutex(name).force_unlock().await
     }
 
-    /// The events of this client's leases from now on. [`Event`](crate::Event) says which of them start a hold, and which end it.
+    /// The events of this client's locks from now on. [`Event`](crate::Event) says which of them start a hold, and which end it.
+    /// [`ClientBuilder::observe`](crate::ClientBuilder::observe) hears them at less cost, and misses none.
     ///
     /// A listener that lags more than 4096 events behind misses some (and is told how many).
     ///
@@ -242,6 +257,7 @@ impl Client {
     /// let client = leasehold::Client::connect("memory:").await?;
     /// let mut events = client.events();
     /// let guard = client.mutex("order:42").lock().await?;
+    /// assert_eq!(events.recv().await.unwrap().kind, EventKind::Asked);
     /// let event = events.recv().await.unwrap();
     /// assert!(matches!(event.kind, EventKind::Acquired { .. }));
     /// assert_eq!(&*event.name, "order:42");

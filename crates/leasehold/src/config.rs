@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     durations::humane,
     error::{Error, Invalid},
+    events::Observers,
     name::check_prefix,
 };
 pub(crate) use backoff::{Backoff, check_backoff};
@@ -46,6 +47,9 @@ pub(crate) const LEASE_MIN: Duration = Duration::from_millis(1);
 
 /// Above this a lease is a mistake, and twenty-four million times that would overflow the server's clock.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The interval of work is the length of a lease, and a shorter one ends with a moment of bad network.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// A renewed lease is at least as long, so that it can be renewed each millisecond.
 const RENEWED_MIN: Duration = Duration::from_millis(3);
@@ -135,10 +139,13 @@ pub(crate) struct Config {
     pub(crate) fair_wait_timeout: Duration,
     /// How long the drop of the last handle waits for what is under way; zero: not at all.
     pub(crate) linger: Duration,
+    /// How this client calls itself.
+    pub(crate) label: String,
     /// What stands before each name on the server.
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
     pub(crate) check_server: bool,
+    pub(crate) observers: Observers,
 }
 
 impl Default for Config {
@@ -154,14 +161,17 @@ impl Default for Config {
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
             fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
             linger: LINGER_DEFAULT,
+            label: String::new(),
             name_prefix: String::new(),
             check_server: true,
+            observers: Observers::default(),
         }
     }
 }
 
 impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.observers.check()?;
         check_prefix(&self.name_prefix)?;
         check_lease("lease", self.lease)?;
         check_renewed(self.lease)?;
@@ -231,6 +241,22 @@ pub(crate) fn check_lease(what: &'static str, lease: Duration) -> Result<Duratio
         return Ok(Duration::from_millis(millis(lease)));
     };
     let invalid = Invalid::new(what, humane(lease), limit);
+    Err(invalid.remedy(remedy).into())
+}
+
+/// For how long a name is to stay taken by work that runs once in that time.
+pub(crate) fn check_interval(interval: Duration) -> Result<Duration, Error> {
+    let (limit, remedy) = if interval < INTERVAL_MIN {
+        (
+            format!("at least {}", humane(INTERVAL_MIN)),
+            "take a longer one, or run(work), which frees the name when the work ends",
+        )
+    } else if interval > LEASE_MAX {
+        (no_longer_than_a_year(), "take a shorter one")
+    } else {
+        return Ok(Duration::from_millis(millis(interval)));
+    };
+    let invalid = Invalid::new("interval", humane(interval), limit);
     Err(invalid.remedy(remedy).into())
 }
 

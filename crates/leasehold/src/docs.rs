@@ -5,7 +5,8 @@
 //! | [`guarantees`] | what holds, failure by failure, and what does not |
 //! | [`choosing`] | which kind of lock, which lease, which wait |
 //! | [`servers`] | which servers and topologies, and the settings of a server that matter |
-//! | [`observing`] | events for counters, `tracing` for logs, `status` for a look at the server |
+//! | [`observing`] | observers and events, `tracing` for logs, OpenTelemetry, `status` for a look at the server |
+//! | [`metrics`] | each metric, what it means, what to do when it moves; the recipe for Prometheus |
 //! | [`from_redisson`] | method by method, setting by setting, with the trap of each |
 //! | [`keys`] | every key and channel, its end, and who deletes it; the permissions that a user needs |
 //!
@@ -33,3 +34,11 @@ pub mod keys {}
 
 #[doc = include_str!("../docs/observing.md")]
 pub mod observing {}
+
+/// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
+#[cfg_attr(feature = "metrics", doc = include_str!("../docs/metrics.md"))]
+#[cfg_attr(
+    not(feature = "metrics"),
+    doc = "Metrics: this page is built with the feature `metrics`."
+)]
+pub mod metrics {}

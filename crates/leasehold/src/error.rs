@@ -1,8 +1,11 @@
 //! The errors: each says what the server may hold, and what to do next.
 
+mod invalid;
+
 use std::{error::Error as StdError, fmt, io, panic::Location, sync::Arc, time::Duration};
 
 use crate::durations::{about, at_most, humane};
+pub use invalid::Invalid;
 
 /// Why something could not be done.
 ///
@@ -18,6 +21,7 @@ use crate::durations::{about, at_most, humane};
 /// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` after it carries the request out | wait that long, or try again at once: this client takes the old request back meanwhile |
 /// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
+/// | [`Busy`](Error::Busy) | nothing of ours | try again later, or wait longer |
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
 /// | [`Stale`](Error::Stale) | the data as a newer holder left it | stop: the lock was lost long ago |
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
@@ -70,6 +74,13 @@ pub enum Error {
         /// How it was lost.
         reason: LostReason,
     },
+    /// A `#[locked]` function waited for as long as it may, and another held the name. Only they say it: verbs answer `None`.
+    Busy {
+        /// The name.
+        name: Arc<str>,
+        /// How long it waited.
+        waited: Duration,
+    },
     /// Less of the lease is left than was asked for.
     TooShort {
         /// The name.
@@ -111,6 +122,7 @@ pub enum ErrorKind {
     Ambiguous,
     Reentered,
     Lost,
+    Busy,
     TooShort,
     Stale,
     Several,
@@ -140,40 +152,6 @@ pub enum LostReason {
     Unconfirmed,
 }
 
-/// Input that was refused before anything was sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Invalid {
-    /// The setting that was refused, such as `lease`.
-    pub what: &'static str,
-    /// The value that came in. Never a secret.
-    pub value: Box<str>,
-    /// The limit it breaks.
-    pub limit: Box<str>,
-    /// The remedy.
-    pub remedy: Box<str>,
-}
-
-impl Invalid {
-    pub(crate) fn new(
-        what: &'static str,
-        value: impl Into<Box<str>>,
-        limit: impl Into<Box<str>>,
-    ) -> Self {
-        Invalid {
-            what,
-            value: value.into(),
-            limit: limit.into(),
-            remedy: "".into(),
-        }
-    }
-
-    pub(crate) fn remedy(mut self, remedy: impl Into<Box<str>>) -> Self {
-        self.remedy = remedy.into();
-        self
-    }
-}
-
 impl Error {
     /// Which of its variants it is; of several errors of one kind, that kind.
     pub fn kind(&self) -> ErrorKind {
@@ -184,6 +162,7 @@ impl Error {
             Error::Ambiguous { .. } => ErrorKind::Ambiguous,
             Error::Reentered { .. } => ErrorKind::Reentered,
             Error::Lost { .. } => ErrorKind::Lost,
+            Error::Busy { .. } => ErrorKind::Busy,
             Error::TooShort { .. } => ErrorKind::TooShort,
             Error::Stale { .. } => ErrorKind::Stale,
             Error::Several { errors } => match &errors[..] {
@@ -276,6 +255,11 @@ impl fmt::Display for Error {
                 f,
                 "the lease on {name:?} is lost: {reason}; stop the work that it protects, another may have the name by now"
             ),
+            Error::Busy { name, waited } => write!(
+                f,
+                "{name:?} is held by another, and was not free within {}; try again later, or wait longer",
+                about(*waited)
+            ),
             Error::TooShort { name, left, wanted } => write!(
                 f,
                 "the lease on {name:?} lasts {} more, which is less than the {} asked for; do less under it, or take a longer one",
@@ -329,24 +313,6 @@ impl From<Invalid> for Error {
         Error::Invalid(invalid)
     }
 }
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Invalid {
-            what,
-            value,
-            limit,
-            remedy,
-        } = self;
-        write!(f, "{what} is {value}, but must be {limit}")?;
-        if !remedy.is_empty() {
-            write!(f, "; {remedy}")?;
-        }
-        Ok(())
-    }
-}
-
-impl StdError for Invalid {}
 
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

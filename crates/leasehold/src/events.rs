@@ -1,34 +1,36 @@
 //! The events of a client's leases, for users who watch them.
 
+mod sender;
+
 use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use tokio::sync::broadcast::{
     self,
     error::{RecvError, TryRecvError},
 };
 
-use crate::{
-    LostReason, callout,
-    clock::{Clock, Tick},
-    kind::LockKind,
-    name::LockId,
-    owner::LeaseId,
-    story,
-};
+use crate::{LostReason, kind::LockKind};
+#[cfg(feature = "metrics")]
+pub(crate) use sender::Observe;
+pub(crate) use sender::{Events, Observers};
 
-/// Something that happened to a lease of this client.
+/// Something that happened to a lease of this client, or to a call that asks for one.
+///
+/// # Calls
+///
+/// A call for a lock (`lock`, `try_lock`, `try_lock_for`, `run`, `acquire`, …) tells [`Asked`](EventKind::Asked) at its first poll,
+/// and [`Answered`](EventKind::Answered) once, with the [`Outcome`]: also if its future is dropped. A call for several locks tells both for
+/// each. A call that is refused for what it was given (a name, a setting) asks for nothing, and tells neither; so does the wait for a latch.
+/// Calls and holds are counted apart: an owner that enters again is answered, and starts no hold. Of calls that were under way
+/// when a listener came, it may hear the answers.
 ///
 /// # Holds
 ///
-/// Events tell of *holds*: the time in which one holder of this client has a lease. A hold has exactly one start and exactly one
+/// The other events tell of *holds*: the time in which one holder of this client has a lease. A hold has exactly one start and exactly one
 /// end, and they come in this order. So on one [`lease`](Event::lease) starts and ends alternate, and counters made of them add up: starts minus
 /// ends is how many holds there are now.
 ///
@@ -81,7 +83,8 @@ pub struct Event {
     pub name: Arc<str>,
     /// The kind of lock: names of several kinds are apart.
     pub lock: LockKind,
-    /// The number of the lease, the second half of the owner field on the server.
+    /// The number of the lease, the second half of the owner field on the server. Zero where there is none: of
+    /// [`Asked`](EventKind::Asked), and of [`Answered`](EventKind::Answered) without a grant.
     pub lease: u64,
     /// The kind of the event.
     pub kind: EventKind,
@@ -91,6 +94,15 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
+    /// A call asks for the lock.
+    Asked,
+    /// The call that asked has its answer, or its future was dropped. Each [`Asked`](EventKind::Asked) has exactly one.
+    Answered {
+        /// The answer.
+        outcome: Outcome,
+        /// The time since it asked, at its first poll.
+        wait: Duration,
+    },
     /// A start: the server gave the lock to this client.
     Acquired {
         /// How long its caller had waited; counted from the client's first listener at the earliest.
@@ -102,8 +114,14 @@ pub enum EventKind {
         /// As in [`Acquired`](EventKind::Acquired).
         wait: Duration,
     },
-    /// The server extended the lease.
-    Renewed,
+    /// The server extended the lease. `left / lease` is two thirds as long as renewals are on time; a third tells that
+    /// one was missed, and zero is a loss.
+    Renewed {
+        /// How much of the lease before was left when the answer came, a margin for clocks taken off.
+        left: Duration,
+        /// The length of the lease.
+        lease: Duration,
+    },
     /// A renewal got no answer; it is tried again until the lease ends.
     RenewalFailed,
     /// An end: the lease was passed to the next waiter of this process, in memory.
@@ -158,29 +176,56 @@ impl EventKind {
     }
 }
 
-impl Event {
-    /// Tells `tracing`. A loss is a warning, which its finder gives.
-    fn say(&self) {
-        let Event {
-            name, lock, lease, ..
-        } = self;
-        macro_rules! say {
-            ($said:literal $(, $($field:tt)+)?) => {{
-                // Not in the span that happens to be open: this may be another holder's thread.
-                tracing::debug!(target: "leasehold", parent: None, %name, kind = %lock, lease, $($($field)+,)? $said);
-            }};
+/// The answer to a call for a lock.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use std::sync::{Arc, Mutex};
+/// use leasehold::{Client, EventKind, Outcome};
+///
+/// let outcomes = Arc::new(Mutex::new(Vec::new()));
+/// let heard = Arc::clone(&outcomes);
+/// let observe = move |event: &leasehold::Event| {
+///     if let EventKind::Answered { outcome, .. } = event.kind {
+///         heard.lock().unwrap().push(outcome);
+///     }
+/// };
+/// let client = Client::builder().url("memory:").observe(observe).connect().await?;
+/// let guard = client.mutex("order:42").lock().await?;
+/// assert!(client.mutex("order:42").try_lock().await?.is_none());
+/// assert_eq!(*outcomes.lock().unwrap(), [Outcome::Granted, Outcome::Busy]);
+/// assert_eq!(Outcome::GivenUp.as_str(), "given_up"); // for labels
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It has the lock.
+    Granted,
+    /// `None`: the lock was held for as long as the caller was willing to wait.
+    Busy,
+    /// Its future was dropped before there was an answer.
+    GivenUp,
+    /// An error.
+    Failed,
+}
+
+impl Outcome {
+    /// A word for labels: `granted`, `busy`, `given_up`, `failed`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Granted => "granted",
+            Outcome::Busy => "busy",
+            Outcome::GivenUp => "given_up",
+            Outcome::Failed => "failed",
         }
-        match self.kind {
-            EventKind::Acquired { wait } => say!("granted", ?wait, by = "the server"),
-            EventKind::TakenOver { wait } => say!("granted", ?wait, by = "the holder before"),
-            EventKind::Renewed => say!("renewed"),
-            EventKind::RenewalFailed => say!("not renewed, tries again"),
-            EventKind::HandedOver { held } => say!("handed over to the next waiter here", ?held),
-            EventKind::Released { held } => say!("released", ?held),
-            EventKind::Unconfirmed { held } => say!("given back, but not confirmed", ?held),
-            EventKind::Detached { held } => say!("detached", ?held),
-            EventKind::Lost { .. } => {}
-        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -208,117 +253,5 @@ impl EventListener {
     /// [`Empty`](TryRecvError::Empty): there is none yet. Else as [`recv`](EventListener::recv).
     pub fn try_recv(&mut self) -> Result<Event, TryRecvError> {
         self.0.try_recv()
-    }
-}
-
-/// How far a slow listener may lag before it misses events.
-const BACKLOG: usize = 4096;
-
-/// The sending side. Costs one load per event while there is no listener.
-///
-/// An event is noted where its order is certain, under the locks that make it so, and sent without them: a send calls wakers.
-#[derive(Debug)]
-pub(crate) struct Events {
-    /// When the first listener came, of those that there are. Zero: there is none.
-    since: AtomicU64,
-    sender: broadcast::Sender<Event>,
-    noted: Mutex<Noted>,
-}
-
-#[derive(Debug, Default)]
-struct Noted {
-    events: VecDeque<Event>,
-    /// A thread sends them, and goes on until none is left.
-    is_sending: bool,
-}
-
-impl Events {
-    pub(crate) fn new() -> Self {
-        Events {
-            since: AtomicU64::new(0),
-            sender: broadcast::Sender::new(BACKLOG),
-            noted: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn listen(&self, clock: &Clock) -> EventListener {
-        let now = clock.now().nanos().max(1);
-        let _noted = self.noted.lock();
-        let listener = EventListener(self.sender.subscribe());
-        if !self.has_listener() {
-            self.since.store(now, Ordering::Relaxed);
-        }
-        listener
-    }
-
-    fn has_listener(&self) -> bool {
-        self.since.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether a listener, or a subscriber of `tracing`, may want to hear it.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.has_listener() || story::is_on()
-    }
-
-    /// The beginning of a wait, for [`waited`](Events::waited): now, if a listener is to learn how long it takes.
-    pub(crate) fn begin_wait(&self, clock: &Clock) -> Tick {
-        if self.is_watched() {
-            clock.now()
-        } else {
-            Tick::from_nanos(0)
-        }
-    }
-
-    /// How long a wait has taken that began then. One that began before anything watched, and that no listener has heard of: zero.
-    pub(crate) fn waited(&self, began: Tick, now: Tick) -> Duration {
-        if began == Tick::from_nanos(0) && !self.has_listener() {
-            return Duration::ZERO;
-        }
-        let since = Tick::from_nanos(self.since.load(Ordering::Relaxed));
-        now.since(began.max(since))
-    }
-
-    /// Events that nothing comes between. To be followed by [`tell`](Events::tell), without a lock.
-    pub(crate) fn note(
-        &self,
-        id: &LockId,
-        lease: LeaseId,
-        kinds: impl IntoIterator<Item = EventKind>,
-    ) {
-        if !self.is_watched() {
-            return;
-        }
-        let at = Instant::now();
-        let events = kinds.into_iter().map(|kind| Event {
-            at,
-            name: id.name.shared(),
-            lock: id.kind,
-            lease: lease.get(),
-            kind,
-        });
-        self.noted.lock().events.extend(events);
-    }
-
-    /// Sends what is noted. If another thread is at it, that one goes on with it.
-    pub(crate) fn tell(&self) {
-        if !self.is_watched() {
-            return;
-        }
-        let mut noted = self.noted.lock();
-        if noted.is_sending {
-            return;
-        }
-        noted.is_sending = true;
-        while let Some(event) = noted.events.pop_front() {
-            drop(noted);
-            callout::quietly(|| event.say());
-            // An error means that there is no listener any more.
-            callout::quietly(|| drop(self.sender.send(event)));
-            noted = self.noted.lock();
-        }
-        noted.is_sending = false;
-        if self.sender.receiver_count() == 0 {
-            self.since.store(0, Ordering::Relaxed);
-        }
     }
 }

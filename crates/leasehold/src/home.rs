@@ -62,18 +62,20 @@ pub(crate) struct ThreadGone;
 /// The one of this process.
 static THREAD: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
 
+/// Another, for clients of memory whose callers block: they have no runtime to live on.
+#[cfg(feature = "blocking")]
+static OF_MEMORY: Mutex<Option<Arc<Thread>>> = Mutex::new(None);
+
 impl Home {
     /// The thread of this process, started if it is not there.
     pub(crate) fn thread() -> io::Result<Home> {
-        let mut present = THREAD.lock();
-        if let Some(thread) = &*present
-            && thread.is_in_this_process()
-        {
-            return Ok(Home::Thread(Arc::clone(thread)));
-        }
-        let thread = Arc::new(Thread::start(pending())?);
-        *present = Some(Arc::clone(&thread));
-        Ok(Home::Thread(thread))
+        Ok(Home::Thread(Thread::shared(&THREAD)?))
+    }
+
+    /// A runtime that a client of memory may live on: the caller of this has none, or none that is driven.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_memory() -> io::Result<Home> {
+        Ok(Home::Runtime(Thread::shared(&OF_MEMORY)?.runtime.clone()))
     }
 
     /// The runtime that calls this.
@@ -258,6 +260,19 @@ fn end_of(now: TokioInstant, time: Duration) -> TokioInstant {
 }
 
 impl Thread {
+    /// The thread at this place, started if it is not there.
+    fn shared(place: &Mutex<Option<Arc<Thread>>>) -> io::Result<Arc<Thread>> {
+        let mut present = place.lock();
+        if let Some(thread) = &*present
+            && thread.is_in_this_process()
+        {
+            return Ok(Arc::clone(thread));
+        }
+        let thread = Arc::new(Thread::start(pending())?);
+        *present = Some(Arc::clone(&thread));
+        Ok(thread)
+    }
+
     /// Runs until `end`.
     fn start(end: impl Future<Output = ()> + Send + 'static) -> io::Result<Thread> {
         let alive = Arc::new(AtomicBool::new(true));

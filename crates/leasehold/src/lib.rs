@@ -56,12 +56,15 @@
 //!
 //! # Features
 //!
-//! None is on by default: a program that speaks no TLS compiles no TLS library.
+//! One is on by default, `macros`: a program that speaks no TLS compiles no TLS library.
 //!
 //! | feature | |
 //! |---|---|
+//! | `macros` | [`#[locked]`](macro@locked): a line above a function; [`set_global`], `Client::scope` |
+//! | `blocking` | `leasehold::blocking`: every lock and verb for threads without async code |
 //! | `tls` | `rediss://` and `valkeys://`, with rustls and ring; `Tls` and `ClientBuilder::tls` for certificates |
 //! | `serde` | [`ClientBuilder`] can be read from a configuration file |
+//! | `metrics` | `ClientBuilder::metrics`: counters, gauges and histograms by the crate `metrics` ([`docs::metrics`]) |
 //!
 //! # Runtime
 //!
@@ -82,7 +85,14 @@
 // docs.rs says of each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[doc(hidden)]
+pub mod at_least;
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod attribute;
 mod backend;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod builder;
 mod callout;
 mod client;
@@ -98,6 +108,8 @@ mod home;
 mod kind;
 mod locks;
 mod loudly;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod name;
 mod outage;
 mod owner;
@@ -113,6 +125,8 @@ mod tls;
 #[cfg(feature = "sim")]
 mod world;
 
+#[cfg(feature = "macros")]
+pub use attribute::set_global;
 pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
@@ -121,14 +135,18 @@ pub use config::{
     OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, TOKEN_RETENTION_DEFAULT,
 };
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
-pub use events::{Event, EventKind, EventListener};
+pub use events::{Event, EventKind, EventListener, Outcome};
 pub use find::Find;
 pub use kind::{Access, LockKind};
+#[cfg(feature = "macros")]
+#[doc(inline)]
+pub use leasehold_macros::locked;
 pub use locks::{
-    Detached, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex, FencedMutexGuard,
-    FencedStore, Guard, Latch, LeasedSemaphore, MultiGuard, MultiLock, Mutex, MutexGuard, Part,
-    Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard, PlainPermit, Read, ReadGuard, RwLock,
-    Semaphore, SemaphoreGuard, Spin, SpinMutex, SpinMutexGuard, Write, WriteGuard,
+    Detached, Election, Exclusive, Fair, FairMutex, FairMutexGuard, Fenced, FencedMutex,
+    FencedMutexGuard, FencedStore, Guard, Latch, Leader, LeaderWatch, LeasedSemaphore, MultiGuard,
+    MultiLock, Mutex, MutexGuard, Part, Permit, PermitGuard, Plain, PlainMutex, PlainMutexGuard,
+    PlainPermit, Read, ReadGuard, RwLock, Semaphore, SemaphoreGuard, Spin, SpinMutex,
+    SpinMutexGuard, Term, Write, WriteGuard,
 };
 pub use owner::Owner;
 pub use status::{Holder, QueuedClient, Status};

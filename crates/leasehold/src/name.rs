@@ -96,17 +96,22 @@ impl Name {
 
     /// The newest fencing token that was seen in a write to the data of this name.
     pub(crate) fn fence_key(&self) -> Key<'_> {
-        self.key(OURS, Suffix::Fence)
+        self.key(OURS, Suffix::Word("fence"))
+    }
+
+    /// The value of the leader, of an election of this name.
+    pub(crate) fn leader_key(&self) -> Key<'_> {
+        self.key(OURS, Suffix::Word("leader"))
     }
 
     /// Where all our clients listen that wait beside Redisson's, and none of those: so that a server's counts tell them apart.
     pub(crate) fn marker(&self) -> Key<'_> {
-        self.key(OURS, Suffix::Waits)
+        self.key(OURS, Suffix::Word("waits"))
     }
 
     /// A key of Redisson's that ends with `suffix`.
     pub(crate) fn suffixed<'a>(&'a self, suffix: &'a str) -> Key<'a> {
-        self.key("", Suffix::Redissons(suffix))
+        self.key("", Suffix::Word(suffix))
     }
 
     fn key<'a>(&'a self, prefix: &'static str, suffix: Suffix<'a>) -> Key<'a> {
@@ -240,9 +245,7 @@ pub(crate) struct Key<'a> {
 #[derive(Clone, Copy)]
 enum Suffix<'a> {
     None,
-    Redissons(&'a str),
-    Fence,
-    Waits,
+    Word(&'a str),
     Queue,
     Places,
     Gone(&'a str, LeaseId),
@@ -281,9 +284,7 @@ impl fmt::Display for Key<'_> {
         })?;
         match self.suffix {
             Suffix::None => Ok(()),
-            Suffix::Redissons(suffix) => write!(f, ":{suffix}"),
-            Suffix::Fence => f.write_str(":fence"),
-            Suffix::Waits => f.write_str(":waits"),
+            Suffix::Word(suffix) => write!(f, ":{suffix}"),
             Suffix::Queue => f.write_str(":queue"),
             Suffix::Places => f.write_str(":places"),
             Suffix::Gone(client, lease) => write!(f, ":gone:{client}:{lease}"),

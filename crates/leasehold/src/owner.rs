@@ -181,6 +181,12 @@ impl Owner {
         SCOPE.scope(self.0, future).await
     }
 
+    /// The same for work of a thread.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn scope_here<T>(&self, work: impl FnOnce() -> T) -> T {
+        SCOPE.sync_scope(self.0, work)
+    }
+
     pub(crate) fn id(&self) -> OwnerId {
         self.0
     }

@@ -6,7 +6,7 @@
 //! and its panics end here (`callout.rs`).
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::{Future, poll_fn},
     num::NonZeroU32,
     panic::Location,
@@ -16,12 +16,18 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tracing::{Span, field::display, level_filters::LevelFilter};
+use smallvec::{SmallVec, smallvec};
+use tracing::{
+    Span,
+    field::{Empty, display},
+    level_filters::LevelFilter,
+};
 
 use crate::{
-    callout,
+    LostReason, callout,
     durations::about,
     error::Cause,
+    events::Outcome,
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
@@ -45,43 +51,96 @@ pub(crate) struct Scope(Option<NonZeroU32>);
 static OPEN: Mutex<Spans> = Mutex::new(Spans {
     last: NonZeroU32::MIN,
     by_number: BTreeMap::new(),
+    by_lease: BTreeSet::new(),
 });
 
 struct Spans {
     last: NonZeroU32,
-    by_number: BTreeMap<NonZeroU32, Arc<Span>>,
+    by_number: BTreeMap<NonZeroU32, OpenSpan>,
+    /// Of holds: each is told what happens to its lease.
+    by_lease: BTreeSet<(LeaseId, NonZeroU32)>,
+}
+
+struct OpenSpan {
+    span: Arc<Span>,
+    leases: SmallVec<[LeaseId; 1]>,
 }
 
 impl Spans {
-    fn open(&mut self, span: Span) -> NonZeroU32 {
+    fn open(&mut self, span: Span, leases: SmallVec<[LeaseId; 1]>) -> NonZeroU32 {
         while self.by_number.contains_key(&self.last) {
             self.last = self.last.checked_add(1).unwrap_or(NonZeroU32::MIN);
         }
-        self.by_number.insert(self.last, Arc::new(span));
-        self.last
+        let number = self.last;
+        self.by_lease
+            .extend(leases.iter().map(|lease| (*lease, number)));
+        let span = Arc::new(span);
+        self.by_number.insert(number, OpenSpan { span, leases });
+        number
+    }
+
+    fn close(&mut self, number: NonZeroU32) -> Option<OpenSpan> {
+        let open = self.by_number.remove(&number)?;
+        for lease in &open.leases {
+            self.by_lease.remove(&(*lease, number));
+        }
+        Some(open)
+    }
+
+    /// The spans of the guards that share this lease.
+    fn of_lease(&self, lease: LeaseId) -> Vec<Arc<Span>> {
+        let all = (lease, NonZeroU32::MIN)..=(lease, NonZeroU32::MAX);
+        let open = self.by_lease.range(all);
+        open.filter_map(|(_, number)| self.by_number.get(number))
+            .map(|open| Arc::clone(&open.span))
+            .collect()
     }
 }
 
 impl Scope {
     fn new(is_on: bool, make: impl FnOnce() -> Span) -> Scope {
+        Scope::under(is_on, make, SmallVec::new)
+    }
+
+    /// The same for a span that is to be told what happens to these leases.
+    fn under(
+        is_on: bool,
+        make: impl FnOnce() -> Span,
+        leases: impl FnOnce() -> SmallVec<[LeaseId; 1]>,
+    ) -> Scope {
         let mut span = None;
         if is_on {
             callout::quietly(|| span = Some(make()));
         }
         let span = span.filter(|span| !span.is_disabled());
-        Scope(span.map(|span| OPEN.lock().open(span)))
+        Scope(span.map(|span| {
+            let leases = leases();
+            OPEN.lock().open(span, leases)
+        }))
     }
 
     fn span(&self) -> Option<Arc<Span>> {
         let number = self.0?;
-        OPEN.lock().by_number.get(&number).map(Arc::clone)
+        let spans = OPEN.lock();
+        let open = spans.by_number.get(&number);
+        open.map(|open| Arc::clone(&open.span))
     }
 
     /// Around the wait for a lock.
     pub(crate) fn of_lock(id: &LockId, access: Access) -> Scope {
         Scope::new(is_on(), || {
             let kind = id.kind;
-            tracing::debug_span!(target: "leasehold", "lock", name = %id.name, %kind, ?access)
+            tracing::debug_span!(
+                target: "leasehold",
+                "lock",
+                lock.name = %id.name,
+                lock.kind = %kind,
+                lock.access = ?access,
+                lock.outcome = Empty,
+                lock.wait_ms = Empty,
+                lock.held_by = Empty,
+                otel.status_code = Empty,
+            )
         })
     }
 
@@ -89,24 +148,49 @@ impl Scope {
     pub(crate) fn of_locks<'a>(names: impl Iterator<Item = &'a str>) -> Scope {
         Scope::new(is_on(), || {
             let names: Vec<_> = names.collect();
-            tracing::debug_span!(target: "leasehold", "lock", ?names)
+            tracing::debug_span!(
+                target: "leasehold",
+                "lock",
+                lock.names = ?names,
+                lock.outcome = Empty,
+                lock.wait_ms = Empty,
+                otel.status_code = Empty,
+            )
         })
     }
 
-    /// Around a hold.
-    pub(crate) fn of_hold(id: &LockId, lease: LeaseId) -> Scope {
-        Scope::new(has_holds(), || {
-            let kind = id.kind;
-            tracing::info_span!(target: "leasehold", "hold", name = %id.name, %kind, lease = lease.get())
-        })
+    /// Around a hold. A token of zero stands for none.
+    pub(crate) fn of_hold(
+        id: &LockId,
+        lease: LeaseId,
+        owner: impl FnOnce() -> String,
+        token: impl FnOnce() -> u64,
+    ) -> Scope {
+        let make = || {
+            let token = Some(token()).filter(|token| *token > 0);
+            tracing::info_span!(
+                target: "leasehold",
+                "hold",
+                lock.name = %id.name,
+                lock.kind = %id.kind,
+                lock.owner = owner(),
+                lock.token = token,
+                otel.status_code = Empty,
+            )
+        };
+        Scope::under(has_holds(), make, || smallvec![lease])
     }
 
     /// Around a hold of several.
-    pub(crate) fn of_holds<'a>(names: impl Iterator<Item = &'a str>) -> Scope {
-        Scope::new(has_holds(), || {
+    pub(crate) fn of_holds<'a>(
+        names: impl Iterator<Item = &'a str>,
+        leases: impl Iterator<Item = LeaseId>,
+    ) -> Scope {
+        let make = || {
             let names: Vec<_> = names.collect();
-            tracing::info_span!(target: "leasehold", "hold", ?names)
-        })
+            tracing::info_span!(target: "leasehold", "hold", lock.names = ?names, otel.status_code = Empty)
+        };
+        Scope::under(has_holds(), make, || leases.collect())
     }
 
     /// Calls it inside of the span.
@@ -120,16 +204,37 @@ impl Scope {
         self.0.is_some()
     }
 
-    /// Polls it inside of the span.
-    pub(crate) async fn around<F: Future>(self, mut work: Pin<Box<F>>) -> F::Output {
-        poll_fn(|cx| self.enter(|| work.as_mut().poll(cx))).await
+    /// The call of this span has its answer.
+    pub(crate) fn answered(&self, outcome: Outcome, wait: Duration) {
+        if let Some(span) = self.span() {
+            callout::quietly(|| {
+                span.record("lock.outcome", outcome.as_str());
+                span.record("lock.wait_ms", millis(wait));
+                if outcome == Outcome::Failed {
+                    span.record("otel.status_code", "ERROR");
+                }
+            });
+        }
     }
+}
+
+/// Polls it inside of the span, if there is one.
+pub(crate) async fn around<F: Future>(scope: Option<&Scope>, mut work: Pin<Box<F>>) -> F::Output {
+    match scope {
+        Some(scope) => poll_fn(|cx| scope.enter(|| work.as_mut().poll(cx))).await,
+        None => work.await,
+    }
+}
+
+/// Whole milliseconds and their parts, for numbers that are read.
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(number) = self.0.take() {
-            let span = OPEN.lock().by_number.remove(&number);
+            let span = OPEN.lock().close(number);
             callout::quietly(|| drop(span));
         }
     }
@@ -185,9 +290,54 @@ pub(crate) fn busy(name: &Name, here: Option<&'static Location<'static>>, left: 
                 "at the server"
             };
             let held_at = here.map(display);
+            // In the span of the caller that asks.
+            if let Some(here) = here {
+                Span::current().record("lock.held_by", display(here));
+            }
             let lease_left = left.map(|left| display(about(left)));
             tracing::debug!(target: "leasehold", %name, held, held_at, lease_left, "busy");
         });
+    }
+}
+
+/// A lease is lost: a warning, in the span of its hold, whose status says so.
+pub(crate) fn lost(id: &LockId, lease: LeaseId, reason: LostReason) {
+    let name = &id.name;
+    let spans = spans_of(lease);
+    callout::quietly(|| {
+        for span in &spans {
+            span.record("otel.status_code", "ERROR");
+        }
+        if let Some(span) = spans.first() {
+            tracing::warn!(target: "leasehold", parent: &**span, %name, %reason, "lease lost");
+        } else {
+            tracing::warn!(target: "leasehold", %name, %reason, "lease lost");
+        }
+    });
+    callout::quietly(|| drop(spans));
+}
+
+/// A renewal got no answer: told in the span of the hold, which has `left` of its lease.
+pub(crate) fn is_at_risk(id: &LockId, lease: LeaseId, left: Duration) {
+    if !is_on() {
+        return;
+    }
+    let name = &id.name;
+    let spans = spans_of(lease);
+    if let Some(span) = spans.first() {
+        callout::quietly(|| {
+            let left = display(about(left));
+            tracing::debug!(target: "leasehold", parent: &**span, %name, left, "at risk");
+        });
+    }
+    callout::quietly(|| drop(spans));
+}
+
+fn spans_of(lease: LeaseId) -> Vec<Arc<Span>> {
+    if has_holds() {
+        OPEN.lock().of_lease(lease)
+    } else {
+        Vec::new()
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 
 use common::{SOON, World, sentinel::Sentinel, soon, wire::script_calls};
 use futures_util::future::{LocalBoxFuture, join_all};
-use leasehold::{Client, Error, ErrorKind, MemoryServer, Owner, Part, Shutdown, Tls};
+use leasehold::{Client, Error, ErrorKind, MemoryServer, Owner, Part, Shutdown, Tls, locked};
 use leasehold_testkit::{Authority, Flavor, Proxy, Server, TlsFiles, Way, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
@@ -58,6 +58,7 @@ impl Table {
         }
         said = between(&said, "taken at ", "; ", "src/shop.rs:12:34");
         said = between(&said, "lasts ", " more", "29.6s");
+        said = between(&said, "not free within ", ";", "200ms");
         // Redis and Valkey say it differently.
         if situation.contains("by a user without the right") {
             said = between(
@@ -592,6 +593,35 @@ async fn broken_connection(table: &mut Table, flavor: Flavor) {
     table.add("status(), and the connection breaks", told);
 }
 
+#[locked("order:{id}", wait = "200ms")]
+async fn pay(id: u32, again: bool) -> Result<(), Error> {
+    if again {
+        pay_within(id).await?;
+    }
+    Ok(())
+}
+
+#[locked("order:{id}")]
+async fn pay_within(id: u32) -> Result<(), Error> {
+    Ok(())
+}
+
+/// What a `#[locked]` function says by itself.
+async fn of_functions(table: &mut Table) {
+    table.add("#[locked], without a client", pay(42, false).await);
+    let client = World::Memory(MemoryServer::new()).client().await;
+    table.add(
+        "#[locked], in a #[locked] function that holds the name",
+        client.scope(pay(42, true)).await,
+    );
+    let guard = client.mutex("order:42").lock().await.unwrap();
+    table.add(
+        "#[locked] with a wait, behind a holder",
+        client.scope(pay(42, false)).await,
+    );
+    drop(guard);
+}
+
 /// What a guard says whose hold is over or short, and a client that has ended. In memory, and so in virtual time: a lease as short as
 /// these may be over on a slow machine before its guard is there.
 async fn ends(table: &mut Table) {
@@ -695,6 +725,7 @@ async fn table(flavor: Flavor) -> Table {
     silence(&mut table, flavor).await;
     broken_connection(&mut table, flavor).await;
     ends(&mut table).await;
+    of_functions(&mut table).await;
     // Only a fork has it: tests/runtimes.rs makes one.
     table.add::<()>(
         "anything, in a fork of the process that connected",
@@ -731,6 +762,7 @@ fn each_kind_of_error_has_its_rows() {
         ErrorKind::Ambiguous,
         ErrorKind::Reentered,
         ErrorKind::Lost,
+        ErrorKind::Busy,
         ErrorKind::TooShort,
         ErrorKind::Stale,
         ErrorKind::Closed,

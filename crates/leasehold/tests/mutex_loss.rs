@@ -79,7 +79,7 @@ async fn holders(url: &str, count: usize) -> Vec<(Client, Guard)> {
         let mutex = client.mutex(format!("name:{number}")).lease(LEASE);
         let guard = mutex.lock().await.unwrap();
         let mut events = client.events();
-        while events.recv().await.unwrap().kind != EventKind::Renewed {}
+        while !matches!(events.recv().await.unwrap().kind, EventKind::Renewed { .. }) {}
         (client, guard)
     });
     join_all(holders).await
@@ -164,7 +164,7 @@ async fn frozen(server: &Server, count: usize, stalls: &Stalls) -> Vec<Trial> {
     let trials = lost.into_iter().zip(ends).zip(&mut events);
     let trials = trials.map(|((lost, end), events)| {
         let mut said = std::iter::from_fn(|| events.try_recv().ok());
-        if said.any(|event| event.kind == EventKind::Renewed) {
+        if said.any(|event| matches!(event.kind, EventKind::Renewed { .. })) {
             Trial::Unknown
         } else {
             judge(lost, end, stalls)

@@ -13,8 +13,12 @@ use common::{SOON, restricted, servers, soon};
 use futures_util::future::join_all;
 use leasehold::{Client, EventKind, Guard, MemoryServer, Part};
 use leasehold_testkit::{Flavor, Proxy, Server, wait_until_async};
+use opentelemetry::trace::{Status, TracerProvider};
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
+use tracing::Instrument;
 use tracing_subscriber::{
     EnvFilter, Layer,
+    filter::Targets,
     fmt::MakeWriter,
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
@@ -83,19 +87,31 @@ impl Lines {
         let mut leases: Vec<&str> = Vec::new();
         let mut told = String::new();
         for line in text.lines() {
-            let mut parts = line.trim_start().split("lease=");
-            told += parts.next().unwrap_or_default();
+            let mut parts = line.trim_start().split_inclusive("lease=");
+            let parts = parts
+                .by_ref()
+                .flat_map(|part| part.split_inclusive("lock.owner=\""));
+            let mut is_lease = false;
             for part in parts {
-                let digits = part.find(|c: char| !c.is_ascii_digit());
-                let (lease, rest) = part.split_at(digits.unwrap_or(part.len()));
-                let known = leases.iter().position(|known| *known == lease);
-                let number = known.unwrap_or_else(|| {
-                    leases.push(lease);
-                    leases.len() - 1
-                });
-                told += "lease=";
-                told += &(number + 1).to_string();
-                told += rest;
+                let mut part = part;
+                if is_lease {
+                    // Of an owner the second half is the lease.
+                    let digits = |c: char| !c.is_ascii_digit();
+                    if let Some((_, lease)) = part.split_once(':').filter(|_| told.ends_with('"')) {
+                        told += "…:";
+                        part = lease;
+                    }
+                    let (lease, rest) = part.split_at(part.find(digits).unwrap_or(part.len()));
+                    let known = leases.iter().position(|known| *known == lease);
+                    let number = known.unwrap_or_else(|| {
+                        leases.push(lease);
+                        leases.len() - 1
+                    });
+                    told += &(number + 1).to_string();
+                    part = rest;
+                }
+                told += part;
+                is_lease = part.ends_with("lease=") || part.ends_with("lock.owner=\"");
             }
             told += "\n";
         }
@@ -181,13 +197,13 @@ async fn a_lock_that_another_process_holds_is_waited_for_in_the_story() {
     assert!(guard.verify().await.is_err());
     drop(guard);
     common::wait_until_idle(&here).await;
-    let lock = "lock{name=order:42 kind=mutex access=Exclusive}: leasehold:";
+    let lock = "lock{lock.name=order:42 lock.kind=mutex lock.access=Exclusive}: leasehold:";
     let expected = format!(
         r#"DEBUG {lock} asks for the lock name=order:42
 DEBUG {lock} queued name=order:42 waits_for="the server"
 DEBUG leasehold: granted name=order:42 kind=mutex lease=1 wait=50ms by="the server"
 DEBUG leasehold: released name=order:42 kind=mutex lease=2 held=50ms
-WARN leasehold: lease lost name=order:42 reason=the server says that it is not ours any more
+WARN hold{{lock.name=order:42 lock.kind=mutex lock.owner="…:1" otel.status_code="ERROR"}}: leasehold: lease lost name=order:42 reason=the server says that it is not ours any more
 "#
     );
     assert_eq!(lines.text(), expected);
@@ -199,7 +215,7 @@ async fn without_the_level_nothing_is_told() {
     let client = Client::connect("memory:").await.unwrap();
     let (lines, _heard) = Lines::hear("leasehold=info,shop=info");
     story(&client).await;
-    let inside = "INFO hold{name=order:42 kind=mutex lease=1}: shop: charging the card\n";
+    let inside = "INFO hold{lock.name=order:42 lock.kind=mutex lock.owner=\"…:1\"}: shop: charging the card\n";
     assert_eq!(lines.text(), inside, "the span of a hold is there");
 }
 
@@ -328,7 +344,7 @@ async fn an_answer_that_is_late_for_a_short_lease_is_no_outage() {
     server.delay(45 * MS);
     while events.recv().await.unwrap().kind != EventKind::RenewalFailed {}
     server.delay(Duration::ZERO);
-    while events.recv().await.unwrap().kind != EventKind::Renewed {}
+    while !matches!(events.recv().await.unwrap().kind, EventKind::Renewed { .. }) {}
     assert!(guard.is_valid());
     assert_eq!(lines.text(), "");
 }
@@ -694,4 +710,124 @@ async fn a_replica_is_warned_of() {
         Client::connect(&primary.url()).await.unwrap();
         assert_eq!(lines.text(), told, "the primary keeps them");
     }
+}
+
+/// The recipe of docs/observing.md: what an exporter gets.
+fn exported() -> (InMemorySpanExporter, tracing::subscriber::DefaultGuard) {
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder();
+    let provider = provider.with_simple_exporter(exporter.clone()).build();
+    let heard = Targets::new().with_default(tracing::Level::INFO);
+    let heard = heard.with_target("leasehold", tracing::Level::DEBUG);
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("shop"));
+    let subscriber = tracing_subscriber::registry().with(layer.with_filter(heard));
+    (exporter, tracing::subscriber::set_default(subscriber))
+}
+
+/// The value of an attribute, if the span has it.
+fn attribute(span: &SpanData, key: &str) -> Option<String> {
+    let of_key = |pair: &&opentelemetry::KeyValue| pair.key.as_str() == key;
+    let found = span.attributes.iter().find(of_key);
+    found.map(|pair| pair.value.to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_100_tasks_each_has_its_own_lock_and_hold_under_its_own_span_in_opentelemetry() {
+    let _alone = ALONE.lock().await;
+    let client = Client::builder().memory(&MemoryServer::new());
+    let client = client.connect().await.unwrap();
+    let (exporter, _heard) = exported();
+    let tasks = (0..100).map(|number| {
+        let mutex = client.fenced_mutex(format!("name:{}", number % 4));
+        let order = tracing::info_span!(target: "shop", "order", number);
+        let work = async move {
+            mutex.run(tokio::time::sleep(MS)).await.unwrap();
+        };
+        tokio::spawn(work.instrument(order))
+    });
+    for done in join_all(tasks).await {
+        done.unwrap();
+    }
+    common::wait_until_idle(&client).await;
+    let spans = exporter.get_finished_spans().unwrap();
+    assert_eq!(spans.len(), 300);
+    let orders = spans.iter().filter(|span| span.name == "order");
+    for order in orders {
+        let number: u32 = attribute(order, "number").unwrap().parse().unwrap();
+        let name = format!("name:{}", number % 4);
+        let under = |span: &&SpanData| span.parent_span_id == order.span_context.span_id();
+        let under: Vec<_> = spans.iter().filter(under).collect();
+        let [lock, hold] = under[..] else {
+            panic!("{under:?}");
+        };
+        assert_eq!((&*lock.name, &*hold.name), ("lock", "hold"));
+        for span in under {
+            assert_eq!(span.span_context.trace_id(), order.span_context.trace_id());
+            assert_eq!(attribute(span, "lock.name").as_ref(), Some(&name));
+            assert_eq!(attribute(span, "lock.kind").unwrap(), "fenced_mutex");
+            assert_eq!(span.status, Status::Unset);
+        }
+        assert_eq!(attribute(lock, "lock.outcome").unwrap(), "granted");
+        let wait: f64 = attribute(lock, "lock.wait_ms").unwrap().parse().unwrap();
+        assert!(wait <= 60.0, "{wait}");
+        assert!(attribute(hold, "lock.owner").unwrap().contains(':'));
+        assert!(
+            attribute(hold, "lock.token")
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+                > 0
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_and_a_failure_are_the_status_of_their_spans_and_a_missed_renewal_is_told_in_its_hold()
+ {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).operation_timeout(50 * MS);
+    let client = client.connect().await.unwrap();
+    let (exporter, _heard) = exported();
+    let spans = || {
+        let spans = exporter.get_finished_spans().unwrap();
+        exporter.reset();
+        spans
+    };
+    let mutex = client.mutex("name").lease(300 * MS);
+    let guard = mutex.lock().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    drop(tokio::time::timeout(20 * MS, mutex.lock()).await);
+    let asked = spans();
+    let outcome = |span| attribute(span, "lock.outcome").unwrap();
+    let outcomes: Vec<_> = asked.iter().map(outcome).collect();
+    assert_eq!(outcomes, ["granted", "busy", "given_up"]);
+    let holder = attribute(&asked[1], "lock.held_by").unwrap();
+    assert!(holder.contains("tests/tracing.rs:"), "{holder}");
+    let wait = attribute(&asked[2], "lock.wait_ms").unwrap();
+    assert_eq!(wait, "20");
+
+    server.cut(true);
+    client
+        .mutex("other")
+        .try_lock()
+        .await
+        .map(drop)
+        .unwrap_err();
+    guard.lost().await;
+    server.cut(false);
+    drop(guard);
+    let [failed, hold] = &spans()[..] else {
+        panic!("a lock that failed, and a hold that was lost");
+    };
+    assert_eq!(
+        (outcome(failed), &*hold.name),
+        ("failed".to_owned(), "hold")
+    );
+    for span in [failed, hold] {
+        assert!(matches!(span.status, Status::Error { .. }), "{span:?}");
+    }
+    let told: Vec<_> = hold.events.iter().map(|event| &*event.name).collect();
+    assert_eq!(told.last(), Some(&"lease lost"), "{told:?}");
+    assert!(told.contains(&"at risk"), "{told:?}");
 }

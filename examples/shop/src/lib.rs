@@ -1,10 +1,12 @@
 //! A shop that sells umbrellas: `POST /buy` under a lock, in any number of processes, and no umbrella twice.
 
+pub mod idempotency;
+pub mod metrics;
 mod stock;
 
 use std::{fmt::Display, sync::Arc, time::Duration};
 
-use axum::{Router, extract::State, http::StatusCode, routing::post};
+use axum::{Router, extract::State, http::StatusCode, middleware, routing::post};
 use futures_util::future::BoxFuture;
 use leasehold::Client;
 
@@ -38,7 +40,9 @@ fn unavailable(why: impl Display) -> Refused {
 impl Shop {
     /// What it answers to.
     pub fn router(self) -> Router {
-        Router::new().route("/buy", post(buy)).with_state(self)
+        let once = middleware::from_fn_with_state(self.clone(), idempotency::once);
+        let buy = post(buy).layer(once);
+        Router::new().route("/buy", buy).with_state(self)
     }
 
     async fn sell(&self, buyer: &str) -> Result<String, Refused> {

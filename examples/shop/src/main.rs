@@ -4,13 +4,18 @@ use std::{env, error::Error, path::Path, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use leasehold::{Client, Shutdown};
-use leasehold_shop::{Shop, Stock};
+use leasehold_shop::{Shop, Stock, metrics};
 use tokio::{net::TcpListener, signal, time::sleep};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let setting = |name, default: &str| env::var(name).unwrap_or(default.to_owned());
-    let client = Client::connect(&setting("LEASEHOLD_URL", "redis://127.0.0.1/")).await?;
+    let recorded = metrics::record()?;
+    let client = Client::builder()
+        .url(setting("LEASEHOLD_URL", "redis://127.0.0.1/"))
+        .metrics(metrics::classes())
+        .connect()
+        .await?;
     let shop = Shop {
         client: client.clone(),
         stock: Stock::open(Path::new(&setting("SHOP_DATABASE", "shop.sqlite")), 10)?,
@@ -24,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let closing = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = signal::ctrl_c() => {} }
     };
-    let server = axum::serve(listener, shop.router());
+    let server = axum::serve(listener, shop.router().merge(metrics::router(recorded)));
     server.with_graceful_shutdown(closing).await?;
 
     // A sale goes on when its buyer has hung up. It holds a guard, for which this waits.

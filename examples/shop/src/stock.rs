@@ -2,8 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use axum::http::StatusCode;
 use parking_lot::Mutex;
-use rusqlite::{Connection, Error, Result, TransactionBehavior::Immediate};
+use rusqlite::{Connection, Error, OptionalExtension, Result, TransactionBehavior::Immediate};
 
 /// SQLite answers at once; a database behind a network has an asynchronous client, and needs no mutex here.
 #[derive(Clone)]
@@ -17,7 +18,8 @@ impl Stock {
         db.execute_batch(&format!(
             "CREATE TABLE IF NOT EXISTS stock (id INTEGER PRIMARY KEY, umbrellas INTEGER, token INTEGER);
              INSERT OR IGNORE INTO stock VALUES (1, {umbrellas}, 0);
-             CREATE TABLE IF NOT EXISTS sales (umbrella INTEGER, buyer TEXT);"
+             CREATE TABLE IF NOT EXISTS sales (umbrella INTEGER, buyer TEXT);
+             CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, status INTEGER, body BLOB);"
         ))?;
         Ok(Stock(Arc::new(Mutex::new(db))))
     }
@@ -39,5 +41,21 @@ impl Stock {
         }
         sale.execute("INSERT INTO sales VALUES (?1, ?2)", (umbrella, buyer))?;
         sale.commit()
+    }
+
+    /// The answer to an earlier request with this key.
+    pub(crate) fn answer(&self, key: &str) -> Result<Option<(StatusCode, Vec<u8>)>> {
+        let look = "SELECT status, body FROM answers WHERE key = ?1";
+        let answer = self.0.lock().query_row(look, [key], |row| {
+            let status = StatusCode::from_u16(row.get(0)?).unwrap_or_default();
+            Ok((status, row.get(1)?))
+        });
+        answer.optional()
+    }
+
+    pub(crate) fn keep_answer(&self, key: &str, status: StatusCode, body: &[u8]) -> Result<()> {
+        let keep = "INSERT OR IGNORE INTO answers VALUES (?1, ?2, ?3)";
+        let db = self.0.lock();
+        db.execute(keep, (key, status.as_u16(), body)).map(drop)
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
-use common::{Gate, Shelf, UMBRELLAS, buy, quick_bank};
+use common::{Gate, Shelf, UMBRELLAS, buy, buy_once, quick_bank};
 use futures_util::{FutureExt, future::join_all};
 use leasehold::{Client, MemoryServer};
 use leasehold_testkit::wait_until_async;
@@ -109,4 +109,59 @@ async fn a_buyer_that_hangs_up_cuts_no_sale_in_half() {
     })
     .await;
     assert_eq!(shelf.books(), (vec![(10, "ada".to_owned())], 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_with_a_key_is_carried_out_once_in_all_processes() {
+    let (server, shelf, gate) = (MemoryServer::new(), Shelf::new(), Gate::new());
+    let here = shelf.open(&client(&server).await, &gate.bank());
+    let there = shelf.open(&client(&server).await, &gate.bank());
+    let first = tokio::spawn({
+        let here = here.clone();
+        async move { buy_once(&here, "ada", "a-1").await }
+    });
+    gate.arrived().await;
+    // While the first runs.
+    let (again, wait) = buy_once(&there, "ada", "a-1").await;
+    assert_eq!(
+        (again.status, wait.as_deref()),
+        (StatusCode::CONFLICT, Some("1"))
+    );
+    gate.open();
+    let (first, _) = first.await.unwrap();
+    assert!(first.sold(), "{first:?}");
+    // And later: the same answer, and no second sale.
+    for shop in [&here, &there] {
+        let (again, _) = buy_once(shop, "ada", "a-1").await;
+        assert_eq!((again.status, &again.body), (first.status, &first.body));
+    }
+    let (bad, _) = buy_once(&here, "ada", "{ada}").await;
+    assert_eq!(bad.status, StatusCode::BAD_REQUEST);
+    shelf.assert_honest(&[first]);
+}
+
+/// A caller that hangs up gives its key back no earlier than its sale is made.
+#[tokio::test(start_paused = true)]
+async fn a_buyer_that_hangs_up_and_asks_again_buys_once() {
+    let (server, shelf, gate) = (MemoryServer::new(), Shelf::new(), Gate::new());
+    let shop = shelf.open(&client(&server).await, &gate.bank());
+    let hangs_up = tokio::spawn({
+        let shop = shop.clone();
+        async move { buy_once(&shop, "ada", "a-1").await }
+    });
+    gate.arrived().await;
+    hangs_up.abort();
+    assert!(hangs_up.await.is_err());
+    let (again, _) = buy_once(&shop, "ada", "a-1").await;
+    assert_eq!(again.status, StatusCode::CONFLICT);
+    gate.open();
+    let sold = loop {
+        let (again, _) = buy_once(&shop, "ada", "a-1").await;
+        if again.status != StatusCode::CONFLICT {
+            break again;
+        }
+        sleep(Duration::from_millis(10)).await;
+    };
+    assert!(sold.sold(), "{sold:?}");
+    shelf.assert_honest(&[sold]);
 }

@@ -13,7 +13,7 @@ use axum::{
     http::{Request, StatusCode},
     routing::post,
 };
-use leasehold::{Client, Error};
+use leasehold::{Client, Error, Term, locked};
 use tower::ServiceExt;
 
 async fn memory() -> Result<Client, Error> {
@@ -57,20 +57,46 @@ async fn an_order_is_paid_by_one_request_at_a_time() {
     );
 }
 
+// One line that locks.
+
+#[derive(Debug, PartialEq)]
+enum Sold {
+    One,
+    TryLater,
+}
+
+async fn take(_id: u64) -> Result<Sold, Error> {
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    Ok(Sold::One)
+}
+
+#[locked("order:{id}", wait = "5s", busy = Ok(Sold::TryLater))]
+async fn sell(id: u64) -> Result<Sold, Error> {
+    take(id).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sold_by_another_for_longer_than_the_wait_is_tried_later() {
+    let client = memory().await.unwrap();
+    let both = async { tokio::join!(sell(42), sell(42)) };
+    let (one, other) = client.scope(both).await;
+    assert_eq!((one.unwrap(), other.unwrap()), (Sold::One, Sold::TryLater));
+}
+
 // A leader.
 
 static TERMS: AtomicUsize = AtomicUsize::new(0);
 
-async fn schedule() {
+async fn schedule(term: Term) {
+    assert!(term.is_valid());
     TERMS.fetch_add(1, SeqCst);
     pending::<()>().await;
 }
 
 async fn lead(client: Client) -> Result<(), Error> {
-    loop {
-        let term = client.mutex("scheduler").lock().await?;
-        let _lost = term.run(schedule()).await;
-    }
+    let election = client.election("scheduler").value("10.0.0.7:8080");
+    election.run(schedule).await?;
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,7 +107,8 @@ async fn a_leader_that_has_lost_its_lease_stands_again() {
         while TERMS.load(SeqCst) < term {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(client.force_unlock("scheduler").await.unwrap());
+        let name = client.fenced_mutex("scheduler");
+        assert!(name.force_unlock().await.unwrap());
     }
     leader.abort();
 }

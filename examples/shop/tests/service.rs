@@ -105,3 +105,22 @@ fn a_shop_that_is_told_to_close_makes_the_sale_that_has_begun() {
     assert!(shop.child.wait().unwrap().success());
     assert!(!held(), "the lock is free");
 }
+
+#[test]
+fn its_locks_are_on_its_metrics_page() {
+    let server = Server::start(Flavor::Redis);
+    let dir = tempfile::tempdir().unwrap();
+    let shop = Service::start(&server, &dir.path().join("shop.sqlite"));
+    assert!(answer(shop.ask("ada")).starts_with("HTTP/1.1 200 "));
+    let mut stream = TcpStream::connect(&shop.address).unwrap();
+    let ask = "GET /metrics HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n";
+    stream.write_all(ask.as_bytes()).unwrap();
+    let page = answer(stream);
+    let labels = r#"kind="fenced_mutex",class="stock:""#;
+    for series in [
+        format!("leasehold_acquires_total{{{labels},outcome=\"granted\"}} 1"),
+        format!("leasehold_wait_seconds_bucket{{{labels},le="),
+    ] {
+        assert!(page.contains(&series), "{series} in {page}");
+    }
+}

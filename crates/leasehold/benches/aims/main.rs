@@ -7,6 +7,8 @@
 //! ```sh
 //! cargo bench -p leasehold                    # everything, about ten minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
+//! cargo bench -p leasehold --features blocking -- P19
+//! cargo bench -p leasehold --features metrics -- P20
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
 //! ```
 //!
@@ -21,7 +23,11 @@ mod p15_multi;
 mod p16_latch;
 mod p17_queue;
 mod p18_by_hand;
+#[cfg(feature = "blocking")]
+mod p19_blocking;
 mod p1_pair;
+#[cfg(feature = "metrics")]
+mod p20_observed;
 mod p2_many_names;
 mod p3_one_process;
 mod p4_processes;
@@ -41,7 +47,7 @@ use table::Table;
 /// An aim and the function that measures it.
 type Bench = (&'static str, fn(&Stage, &mut Table));
 
-const BENCHES: [Bench; 17] = [
+const BENCHES: &[Bench] = &[
     ("P1", p1_pair::run),
     ("P2", p2_many_names::run),
     ("P3", p3_one_process::run),
@@ -59,6 +65,10 @@ const BENCHES: [Bench; 17] = [
     ("P16", p16_latch::run),
     ("P17", p17_queue::run),
     ("P18", p18_by_hand::run),
+    #[cfg(feature = "blocking")]
+    ("P19", p19_blocking::run),
+    #[cfg(feature = "metrics")]
+    ("P20", p20_observed::run),
 ];
 
 /// The options of the command line.
@@ -85,7 +95,7 @@ fn asked() -> Asked {
                 asked.aims.push(arg.to_ascii_uppercase());
             }
             _ => eprintln!(
-                "{arg:?} is passed over: known are P1 to P9, P11 to P18, --short and --json"
+                "{arg:?} is passed over: known are P1 to P9, P11 to P19, --short and --json"
             ),
         }
     }
@@ -98,12 +108,12 @@ fn main() {
     }
     let asked = asked();
     if !asked.bench && asked.aims.is_empty() {
-        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9, P11 … P18");
+        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9, P11 … P19");
         return;
     }
     let stage = Stage::set(asked.short);
     let mut table = Table::default();
-    for (aim, run) in BENCHES {
+    for (aim, run) in BENCHES.iter().copied() {
         if asked.aims.is_empty() || asked.aims.iter().any(|asked| asked == aim) {
             eprintln!("{aim} …");
             run(&stage, &mut table);

@@ -59,7 +59,8 @@ pub(crate) struct FencedWrite {
 /// What is written.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    Set(Arc<[u8]>),
+    /// With its end in so many ms, or without one.
+    Set(Arc<[u8]>, Option<u64>),
     Delete,
     SetField(Arc<str>, Arc<[u8]>),
     DeleteField(Arc<str>),
@@ -80,8 +81,17 @@ pub(crate) enum Written {
 pub(crate) struct FencedRead {
     pub(crate) name: Name,
     pub(crate) key: Name,
+    pub(crate) part: FencedPart,
+}
+
+/// What is read.
+#[derive(Clone, Debug)]
+pub(crate) enum FencedPart {
+    Text,
     /// Of a hash.
-    pub(crate) field: Option<Arc<str>>,
+    Field(Arc<str>),
+    /// A text `<owner> …`, if that owner holds the fenced mutex of the name: `<ms left of its lease> <owner> …`, or -1 if it has no end.
+    OfHolder,
 }
 
 #[cfg(test)]

@@ -3,6 +3,13 @@
 use super::ClientBuilder;
 
 impl ClientBuilder {
+    /// Whether the client is one of memory, and so lives on the runtime that connects it.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn is_of_memory(&self) -> bool {
+        let url = self.url.as_deref().unwrap_or_default();
+        self.memory.is_some() || super::given::in_small_letters(url).starts_with("memory:")
+    }
+
     /// Puts this before each name on the server, such as `"app:"`. Default: nothing.
     ///
     /// It is part of the name there, in all keys and channels: `order:42` behind the prefix `app:`, and `app:order:42` without

@@ -8,6 +8,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
     handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    once_per::once_per_verb,
     part::{Part, exclusive_part},
     run::run_verbs,
 };
@@ -98,6 +99,7 @@ lease_settings!(FencedMutex, "The holders, and how many wait.");
 owner_settings!(FencedMutex);
 exclusive_part!(FencedMutex);
 run_verbs!(FencedMutex, "fenced_mutex(\"ledger\")");
+once_per_verb!(FencedMutex, "fenced_mutex(\"report\")");
 
 impl FencedMutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> FencedMutex {

@@ -3,11 +3,12 @@
 //! Promise: once a write under a token was carried out, no write under a smaller one is. Keys: `docs/keys.md`. Source: Kleppmann,
 //! "How to do distributed locking", 2016.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     Error,
-    backend::fenced::{Change, FencedRead, FencedWrite, TOKENS_END, Written},
+    backend::fenced::{Change, FencedPart, FencedRead, FencedWrite, TOKENS_END, Written},
+    config::{check_lease, millis},
     engine::core::{ClientRef, Core},
     error::Invalid,
     name::{Name, OURS_BEGIN, TOKENS_BEGIN},
@@ -84,7 +85,52 @@ impl FencedStore {
         value: impl AsRef<[u8]>,
         token: u64,
     ) -> Result<(), Error> {
-        let change = Change::Set(value.as_ref().into());
+        let change = Change::Set(value.as_ref().into(), None);
+        self.write(key.as_ref(), token, change).await
+    }
+
+    /// Sets a string that the server deletes after `time`, unless it is set again before.
+    ///
+    /// `time` counts from the moment at which the server carries the write out: 1 ms to 366 days, in whole milliseconds. It is not bound to any
+    /// lease. [`set`](FencedStore::set) without a time takes the end away.
+    ///
+    /// # Errors
+    /// As [`set`](FencedStore::set), and [`Error::Invalid`] if the time is out of bounds.
+    ///
+    /// # Cancel safety
+    /// As [`set`](FencedStore::set).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let guard = client.fenced_mutex("order:42").lock().await?;
+    /// let store = client.fenced_store("order:42");
+    /// let hour = Duration::from_secs(3600);
+    /// store.set_for("order:42:quote", "99.00", hour, guard.token()).await?;
+    /// assert_eq!(store.get("order:42:quote").await?.unwrap(), b"99.00");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redis `SET … PX`.
+    pub async fn set_for(
+        &self,
+        key: impl AsRef<str>,
+        value: impl AsRef<[u8]>,
+        time: Duration,
+        token: u64,
+    ) -> Result<(), Error> {
+        let time = check_lease("time", time).map_err(|error| match error {
+            Error::Invalid(invalid) => {
+                let remedy = "say how long the data is to stay, or set() it without an end";
+                Error::Invalid(invalid.remedy(remedy))
+            }
+            other => other,
+        })?;
+        let change = Change::Set(value.as_ref().into(), Some(millis(time)));
         self.write(key.as_ref(), token, change).await
     }
 
@@ -220,7 +266,7 @@ impl FencedStore {
         let step = FencedRead {
             name,
             key,
-            field: field.map(Into::into),
+            part: field.map_or(FencedPart::Text, |field| FencedPart::Field(field.into())),
         };
         self.core.read(step).await
     }

@@ -131,7 +131,8 @@ impl<K> Guard<K> {
 
     /// The guard of a caller that has waited for it.
     pub(super) fn begin(mut held: Held) -> Guard<K> {
-        held.scope = Scope::of_hold(held.hold().id(), held.hold().lease);
+        let it = held.hold();
+        held.scope = Scope::of_hold(it.id(), it.lease, || it.owner(), || it.token());
         Guard::new(held)
     }
 

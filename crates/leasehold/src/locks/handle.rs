@@ -4,6 +4,7 @@ use std::{future::Future, panic::Location, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 
+use super::asking;
 use crate::{
     Error, Guard, Status,
     backend::Permits,
@@ -119,19 +120,23 @@ impl Handle {
             if spec.waits == Waits::InTurn {
                 id = id.for_caller(&spec);
             }
-            let scope = Scope::of_lock(&id, access);
-            scope.enter(|| story::asks(&id));
+            let parts = std::iter::once((&***core, &id));
+            let asking = asking::begin(parts, || Scope::of_lock(&id, access));
+            let scope = asking.as_ref().map(|asking| asking.scope());
             let held = if spec.waits == Waits::InTurn && patience == Patience::Once {
                 // Boxed: it would make the future of each task that waits larger.
                 let asked = Box::pin(try_in_turn(&core.queues, &core.fair, &id, spec));
-                Box::pin(scope.around(asked)).await?
-            } else if scope.is_wanted() {
+                Box::pin(story::around(scope, asked)).await
+            } else if scope.is_some_and(Scope::is_wanted) {
                 let asked = Box::pin(enter::acquire(&core.queues, &id, spec, patience));
-                Box::pin(scope.around(asked)).await?
+                Box::pin(story::around(scope, asked)).await
             } else {
-                enter::acquire(&core.queues, &id, spec, patience).await?
+                enter::acquire(&core.queues, &id, spec, patience).await
             };
-            Ok(held.map(Guard::begin))
+            if let Some(mut asking) = asking {
+                asking.answered(held.as_ref().map(Option::as_slice));
+            }
+            Ok(held?.map(Guard::begin))
         }
     }
 

@@ -48,7 +48,8 @@ pub struct MultiGuard {
 impl MultiGuard {
     pub(super) fn new(held: Vec<Held>) -> MultiGuard {
         let parts: Vec<Guard> = held.into_iter().map(Guard::new).collect();
-        let scope = Scope::of_holds(parts.iter().map(Guard::name));
+        let leases = parts.iter().map(|part| part.hold().lease);
+        let scope = Scope::of_holds(parts.iter().map(Guard::name), leases);
         MultiGuard { parts, scope }
     }
 

@@ -8,6 +8,7 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 
 use super::{
+    asking,
     handle::{Handle, Settings, at_most, never_busy},
     multi_guard::MultiGuard,
     part::{Part, PartLock},
@@ -290,16 +291,21 @@ impl MultiLock {
                     request.id = request.id.for_caller(&request.spec);
                 }
             }
+            let parts = requests.iter().map(|part| (&***part.core, &part.id));
             let names = requests.iter().map(|part| &**part.id.name.shown());
-            let scope = Scope::of_locks(names);
-            scope.enter(|| requests.iter().for_each(|part| story::asks(&part.id)));
+            let asking = asking::begin(parts, || Scope::of_locks(names));
+            let scope = asking.as_ref().map(|asking| asking.scope());
             let acquiring = multi::acquire(&mut requests, patience);
-            let held = if scope.is_wanted() {
-                Box::pin(scope.around(Box::pin(acquiring))).await?
+            let held = if scope.is_some_and(Scope::is_wanted) {
+                Box::pin(story::around(scope, Box::pin(acquiring))).await
             } else {
-                acquiring.await?
+                acquiring.await
             };
-            Ok(held.map(MultiGuard::new))
+            if let Some(mut asking) = asking {
+                let all = held.as_ref().map(|held| held.as_deref().unwrap_or(&[]));
+                asking.answered(all);
+            }
+            Ok(held?.map(MultiGuard::new))
         }
     }
 

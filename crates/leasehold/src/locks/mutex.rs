@@ -7,6 +7,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
     handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    once_per::once_per_verb,
     part::{Part, exclusive_part},
     run::run_verbs,
 };
@@ -59,6 +60,7 @@ lease_settings!(Mutex, "The holders, and how many wait.");
 owner_settings!(Mutex);
 exclusive_part!(Mutex);
 run_verbs!(Mutex, "mutex(\"order:42\")");
+once_per_verb!(Mutex, "mutex(\"report\")");
 
 impl Mutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Mutex {

@@ -8,6 +8,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
     handle::{Handle, at_most, lease_settings, never_busy, owner_settings},
+    once_per::once_per_verb,
     part::{Part, exclusive_part},
     run::run_verbs,
 };
@@ -77,6 +78,7 @@ lease_settings!(
 owner_settings!(PlainMutex);
 exclusive_part!(PlainMutex);
 run_verbs!(PlainMutex, "plain_mutex(\"order:42\")");
+once_per_verb!(PlainMutex, "plain_mutex(\"report\")");
 
 impl PlainMutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> PlainMutex {

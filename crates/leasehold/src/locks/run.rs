@@ -1,13 +1,18 @@
 //! Work under a lock: it runs while the hold lasts, and is dropped when the hold is lost.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     pin::pin,
+    sync::Arc,
     task::Poll,
+    time::Duration,
 };
 
 use super::{guard::Guard, multi_guard::MultiGuard};
-use crate::Error;
+use crate::{
+    Error, LostReason,
+    engine::hold::{Hold, lease::End},
+};
 
 impl<K> Guard<K> {
     /// Runs `work`, and drops it the moment the hold is lost.
@@ -54,12 +59,70 @@ impl<K> Guard<K> {
         }
     }
 
+    /// Runs work of a thread inside the span of this hold.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn in_its_span<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.held().scope.enter(work)
+    }
+
     /// Runs `work`, and gives the name back.
     pub(super) async fn run_to_end<F: Future>(self, work: F) -> Result<F::Output, Error> {
         let output = self.run(work).await?;
         // The work is done, and no failure of the release undoes it. A loss that only the release finds is told by an event.
         let _ = self.release().await;
         Ok(output)
+    }
+}
+
+/// Knows of a hold without being a part of it: the guard can be given back while this is there.
+#[derive(Clone)]
+pub(super) struct HoldWatch(Arc<Hold>);
+
+impl<K> Guard<K> {
+    pub(super) fn watch(&self) -> HoldWatch {
+        HoldWatch(Arc::clone(self.hold()))
+    }
+}
+
+impl HoldWatch {
+    /// As [`Guard::remaining`].
+    pub(super) fn remaining(&self) -> Duration {
+        self.0.standing().unwrap_or(Duration::ZERO)
+    }
+
+    /// As [`Guard::lost`]; never of a hold that is given back.
+    pub(super) async fn lost(&self) -> LostReason {
+        loop {
+            let mut over = pin!(self.0.over.notified());
+            over.as_mut().enable();
+            match self.0.standing() {
+                Ok(left) => tokio::select! {
+                    () = over => {}
+                    () = self.0.env().sleep_here(left) => {}
+                },
+                Err(End::Lost(reason)) => return reason,
+                Err(End::Released) => return pending().await,
+            }
+        }
+    }
+
+    /// As [`Guard::run`]; work under a hold that is given back meanwhile goes on.
+    pub(super) async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let lost = || match self.0.standing() {
+            Err(End::Lost(reason)) => Some(self.0.lost_error(reason)),
+            _ => None,
+        };
+        let mut work = pin!(work);
+        // A timer does not notice that the machine slept; the clock does.
+        let work = poll_fn(|cx| match lost() {
+            None => work.as_mut().poll(cx),
+            Some(_) => Poll::Pending,
+        });
+        tokio::select! {
+            biased;
+            reason = self.lost() => Err(self.0.lost_error(reason)),
+            output = work => lost().map_or(Ok(output), Err),
+        }
     }
 }
 
@@ -105,6 +168,12 @@ impl MultiGuard {
                 Ok(output)
             }
         }
+    }
+
+    /// As above.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn in_its_span<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.scope.enter(work)
     }
 
     /// Runs `work`, and gives the names back.

@@ -40,6 +40,9 @@ pub const ROWS: [Row; 10] = [
     Row::Fair,
 ];
 
+/// Whether the wait for a lock ends when its future is dropped.
+pub const MAY_BE_DROPPED: bool = true;
+
 /// A lock of any kind, with the verbs of a mutex.
 #[derive(Clone, Debug)]
 pub enum AnyLock {
@@ -98,6 +101,18 @@ impl Row {
             Row::Read => Row::Write.lock(client, name),
             Row::Write => Row::Read.lock(client, name),
             _ => self.lock(client, name),
+        }
+    }
+
+    /// A semaphore whose requests say how many permits there are.
+    pub fn providing(self, client: &Client, name: &str, permits: u32) -> Option<AnyLock> {
+        match self {
+            Row::Permit => {
+                let semaphore = client.leased_semaphore(name);
+                Some(AnyLock::Permit(semaphore.permits(permits)))
+            }
+            Row::Count => Some(AnyLock::Count(client.semaphore(name).permits(permits))),
+            _ => None,
         }
     }
 
@@ -335,6 +350,11 @@ macro_rules! each {
 }
 
 impl AnyGuard {
+    /// Whether others of its kind hold the name beside it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, AnyGuard::Read(_))
+    }
+
     pub fn is_valid(&self) -> bool {
         each!(self, guard => guard.is_valid())
     }

@@ -131,10 +131,21 @@ fn the_recipes_are_in_a_test() {
     for readme in ["README.md", "README.zh-CN.md"] {
         let text = read(readme);
         let recipes: Vec<_> = text.split("```rust,ignore\n").skip(1).collect();
-        assert_eq!(recipes.len(), 4, "{readme}");
+        assert_eq!(recipes.len(), 5, "{readme}");
         for recipe in recipes {
             let recipe = flat(recipe.split("```").next().unwrap());
             assert!(tested.contains(recipe.trim()), "{readme}:\n{recipe}");
         }
+    }
+}
+
+/// A page of the API is a page of `docs/`, by a link: a copy would grow old, and its examples would be tested twice or never.
+#[test]
+fn the_pages_of_the_api_are_links() {
+    for page in fs::read_dir(root().join("crates/leasehold/docs")).unwrap() {
+        let page = page.unwrap().path();
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let link = fs::read_link(&page).unwrap_or_default();
+        assert_eq!(link, Path::new(&format!("../../../docs/{name}")), "{name}");
     }
 }

@@ -1,5 +1,6 @@
 //! The house rules. No server is started here.
 
+mod blocking;
 mod coverage;
 mod links;
 mod public_api;

@@ -3,10 +3,11 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Error, Event, FairMutex, FairMutexGuard, FencedMutex,
-    FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, MemoryServer, MultiGuard,
-    MultiLock, Mutex, Owner, Part, PlainMutex, PlainMutexGuard, Released, Semaphore,
-    SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard, Status,
+    Client, ClientBuilder, Detached, Election, Error, Event, FairMutex, FairMutexGuard,
+    FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, Leader,
+    LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part, PlainMutex,
+    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard,
+    Status, Term,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -22,8 +23,15 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Client>();
     send_sync_static::<ClientBuilder>();
     send_sync_static::<Detached>();
+    send_sync_static::<Election>();
     send_sync_static::<Error>();
+    send_sync_static::<Leader>();
+    send_sync_static::<LeaderWatch>();
+    send_sync_static::<Term>();
     send_sync_static::<Event>();
+    send_sync_static::<leasehold::Outcome>();
+    #[cfg(feature = "metrics")]
+    send_sync_static::<leasehold::metrics::Metrics>();
     send_sync_static::<leasehold::EventListener>();
     send_sync_static::<FencedMutex>();
     send_sync_static::<FencedMutexGuard>();
@@ -52,6 +60,35 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Status>();
 }
 
+#[cfg(feature = "blocking")]
+#[test]
+fn every_type_that_blocks_goes_to_any_thread_too() {
+    use leasehold::blocking;
+
+    send_sync_static::<blocking::Client>();
+    send_sync_static::<blocking::EventListener>();
+    send_sync_static::<blocking::FairMutex>();
+    send_sync_static::<blocking::FencedMutex>();
+    send_sync_static::<blocking::FencedStore>();
+    send_sync_static::<blocking::Find>();
+    send_sync_static::<blocking::Guard>();
+    send_sync_static::<blocking::Latch>();
+    send_sync_static::<blocking::LeasedSemaphore>();
+    send_sync_static::<blocking::MultiGuard>();
+    send_sync_static::<blocking::MultiLock>();
+    send_sync_static::<blocking::Mutex>();
+    send_sync_static::<blocking::PlainMutex>();
+    send_sync_static::<blocking::RwLock>();
+    send_sync_static::<blocking::Semaphore>();
+    send_sync_static::<blocking::SpinMutex>();
+}
+
+#[leasehold::locked("name")]
+async fn locked() -> Result<(), Error> {
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
 #[tokio::test]
 async fn every_future_can_be_spawned() {
     let client = send(Client::connect("memory:")).await.unwrap();
@@ -72,6 +109,13 @@ async fn every_future_can_be_spawned() {
     drop(send(latch.wait()));
     drop(send(latch.wait_for(Duration::ZERO)));
     drop(send(latch.count_down()));
+    let hour = Duration::from_secs(3600);
+    drop(send_static(mutex.run_once_per(hour, pending::<()>())));
+    drop(send_static(
+        client
+            .plain_mutex("plain")
+            .run_once_per(hour, pending::<()>()),
+    ));
     drop(send(mutex.status()));
     drop(send(client.find("*").next()));
     drop(send(client.shutdown(Shutdown::LetExpire)));
@@ -81,11 +125,14 @@ async fn every_future_can_be_spawned() {
     drop(send(guard.verify()));
     drop(send(guard.extend(Duration::ZERO)));
     drop(send(Owner::new().scope(pending::<()>())));
+    drop(send(client.scope(pending::<()>())));
+    drop(send_static(locked()));
     assert_eq!(send_static(guard.release()).await.unwrap(), Released::Freed);
     let fenced = client.fenced_mutex("fenced");
     drop(send_static(fenced.lock()));
     drop(send_static(fenced.try_lock()));
     drop(send_static(fenced.try_lock_for(Duration::ZERO)));
+    drop(send_static(fenced.run_once_per(hour, pending::<()>())));
     let multi = client.multi_lock(["one", "other"]);
     drop(send_static(multi.try_lock()));
     drop(send_static(multi.try_lock_for(Duration::ZERO)));
@@ -98,8 +145,17 @@ async fn every_future_can_be_spawned() {
     assert_eq!(send_static(all.release()).await.unwrap(), Released::Freed);
     let store = client.fenced_store("fenced");
     drop(send(store.set("key", "value", 1)));
+    drop(send(store.set_for("key", "value", hour, 1)));
     drop(send(store.delete_field("key", "field", 1)));
     drop(send(store.get("key")));
+    let election = client.election("election");
+    drop(send_static(election.run(async |term: Term| drop(term))));
+    drop(send(election.leader()));
+    drop(send(election.observe().next()));
+    let term = send_static(election.campaign()).await.unwrap();
+    drop(send(term.lost()));
+    drop(send(term.run(pending::<()>())));
+    assert_eq!(send_static(term.resign()).await.unwrap(), Released::Freed);
 }
 
 #[test]

@@ -51,6 +51,36 @@ async fn nothing_is_written_under_a_token_older_than_the_newest_seen() {
 }
 
 #[tokio::test]
+async fn data_that_is_set_for_a_time_ends_then_unless_it_is_set_again() {
+    for world in World::all() {
+        let store = store(&world).await;
+        let get = async |key: &str| store.get(key).await.unwrap();
+        store.set_for("short", "1", 100 * MS, 5).await.unwrap();
+        store.set_for("kept", "1", 100 * MS, 5).await.unwrap();
+        store.set_for("longer", "1", 100 * MS, 5).await.unwrap();
+        assert!(get("short").await.is_some());
+        assert_stale(store.set_for("short", "0", MS, 4).await, 4, 5);
+        store.set("kept", "2", 5).await.unwrap();
+        store
+            .set_for("longer", "2", 3_600_000 * MS, 6)
+            .await
+            .unwrap();
+        tokio::time::sleep(150 * MS).await;
+        assert_eq!(get("short").await, None);
+        assert_eq!(get("kept").await.unwrap(), b"2", "a set without a time");
+        assert_eq!(get("longer").await.unwrap(), b"2");
+        for (time, limit) in [(Duration::ZERO, "1ms"), (MS * 86_400_000 * 367, "366d")] {
+            let refused = store.set_for("short", "1", time, 6).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid);
+            let told = refused.to_string();
+            assert!(told.contains("time is") && told.contains(limit), "{told}");
+            assert!(told.contains("set() it without an end"), "{told}");
+        }
+        assert_eq!(get("short").await, None);
+    }
+}
+
+#[tokio::test]
 async fn names_have_fences_of_their_own() {
     for world in World::all() {
         let client = world.client().await;

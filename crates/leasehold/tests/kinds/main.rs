@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod election;
 mod fair_mutex;
 mod fair_mutex_waits;
 mod fenced_mutex;
@@ -11,10 +12,13 @@ mod fenced_store;
 mod latch;
 mod leased_semaphore_scripts;
 mod leased_semaphore_wire;
+mod locked;
+mod locked_right;
 mod multi_lock;
 mod mutex;
 mod mutex_cancel;
 mod mutex_wire;
+mod once_per;
 mod plain_mutex;
 mod run;
 mod rw_lock;

@@ -30,20 +30,28 @@ fn word(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Acquired { .. } => "acquired",
         EventKind::TakenOver { .. } => "taken over",
-        EventKind::Renewed => "renewed",
+        EventKind::Renewed { .. } => "renewed",
         EventKind::RenewalFailed => "renewal failed",
         EventKind::HandedOver { .. } => "handed over",
         EventKind::Released { .. } => "released",
         EventKind::Unconfirmed { .. } => "unconfirmed",
         EventKind::Detached { .. } => "detached",
         EventKind::Lost { .. } => "lost",
+        EventKind::Asked => "asked",
+        EventKind::Answered { .. } => "answered",
         other => panic!("{other:?} is new: is it a start, an end, or neither?"),
     }
+}
+
+/// Whether it tells of a hold, and not of a call.
+fn is_of_hold(event: &Event) -> bool {
+    !matches!(event.kind, EventKind::Asked | EventKind::Answered { .. })
 }
 
 /// The words of the events that are there.
 fn told(events: &mut EventListener) -> Vec<&'static str> {
     std::iter::from_fn(|| events.try_recv().ok())
+        .filter(is_of_hold)
         .map(|event| word(event.kind))
         .collect()
 }
@@ -74,7 +82,14 @@ async fn hear_all(mut events: EventListener) -> Vec<Event> {
 fn check(events: &[Event], case: &str) {
     let mut open: BTreeMap<(u64, &str), bool> = BTreeMap::new();
     let (mut starts, mut ends) = (0, 0);
+    let calls = |is: fn(EventKind) -> bool| events.iter().filter(|event| is(event.kind)).count();
+    let asked = calls(|kind| kind == EventKind::Asked);
+    let answered = calls(|kind| matches!(kind, EventKind::Answered { .. }));
+    assert_eq!(asked, answered, "{case}: calls and answers");
     for (at, event) in events.iter().enumerate() {
+        if !is_of_hold(event) {
+            continue;
+        }
         let is_open = open.entry((event.lease, &*event.name)).or_default();
         let story = || {
             let of_lease = events.iter().filter(|one| one.lease == event.lease);
@@ -108,7 +123,8 @@ async fn a_hold_says_how_long_it_was_waited_for_and_held() {
     let second = second.await.unwrap().unwrap();
     tokio::time::sleep(30 * MS).await;
     second.release().await.unwrap();
-    let all: Vec<Event> = std::iter::from_fn(|| events.try_recv().ok()).collect();
+    let all = std::iter::from_fn(|| events.try_recv().ok());
+    let all: Vec<Event> = all.filter(is_of_hold).collect();
     let told: Vec<EventKind> = all.iter().map(|event| event.kind).collect();
     assert_eq!(
         told,
@@ -253,6 +269,7 @@ async fn a_listener_counts_waits_from_when_it_came_and_costs_nothing_once_it_has
     first.release().await.unwrap();
     let second = second.await.unwrap().unwrap();
     let kinds: Vec<_> = std::iter::from_fn(|| events.try_recv().ok())
+        .filter(is_of_hold)
         .map(|event| event.kind)
         .collect();
     let held = EventKind::Released { held: 70 * MS };

@@ -224,7 +224,7 @@ async fn a_lease_is_renewed_for_a_day_without_waiting_for_one() {
     let mut renewals = 0_u64;
     loop {
         match events.try_recv() {
-            Ok(event) => renewals += u64::from(event.kind == EventKind::Renewed),
+            Ok(event) => renewals += u64::from(matches!(event.kind, EventKind::Renewed { .. })),
             Err(tokio::sync::broadcast::error::TryRecvError::Lagged(missed)) => renewals += missed,
             Err(_) => break,
         }

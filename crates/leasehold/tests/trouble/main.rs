@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod callers;
+mod election;
 mod first_in_line;
 mod fresh_answers;
 mod lazy_start;

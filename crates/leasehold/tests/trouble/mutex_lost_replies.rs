@@ -436,7 +436,7 @@ async fn a_renewal_whose_reply_is_lost_is_sent_again_in_time() {
             loop {
                 let event = events.recv().await.unwrap();
                 match event.kind {
-                    leasehold::EventKind::Renewed => break,
+                    leasehold::EventKind::Renewed { .. } => break,
                     leasehold::EventKind::RenewalFailed => {}
                     other => panic!("{other:?}"),
                 }

@@ -25,7 +25,7 @@ fn names(tenant: &str) -> [String; 3] {
 fn let_b_in(server: &Server) {
     let mut rules = documented_rules();
     for what in [
-        "fenced mutexes",
+        "fenced mutexes, elections",
         "leased semaphores",
         "semaphores without leases",
         "latches",
@@ -102,8 +102,45 @@ async fn a_tenant_can_do_everything_with_its_own_names() {
             store.set("b-data:x", "1", guard.token()).await.unwrap();
             assert!(store.get("b-data:x").await.unwrap().is_some());
             guard.release().await.unwrap();
+            let term = one.election(&name).value("one").campaign().await.unwrap();
+            let leader = two.election(&name).leader().await.unwrap().unwrap();
+            assert_eq!((&*leader.value, leader.token), ("one", term.token()));
+            term.resign().await.unwrap();
             server.cli(&["FLUSHALL"]);
             assert_eq!(refused(&server), [], "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_may_only_ask_who_leads_is_told_and_can_write_nothing() {
+    for server in servers() {
+        let docs = std::fs::read_to_string("../../docs/keys.md").unwrap();
+        let line = docs
+            .lines()
+            .find(|line| line.contains("only asks who leads"));
+        let rules: Vec<&str> = line
+            .unwrap()
+            .split('`')
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .collect();
+        let user = ["ACL", "SETUSER", "b", "reset", "on", ">secret"];
+        server.cli(&[&user[..], &rules].concat());
+        let leads = Client::connect(&server.url()).await.unwrap();
+        let looks = client_of_b(&server).await;
+        for name in names("order") {
+            let term = leads.election(&name).campaign().await.unwrap();
+            let seen = looks.election(&name).observe().next().await.unwrap();
+            assert_eq!(seen.unwrap().token, term.token(), "{name}");
+            let campaign = looks.election(&name).campaign();
+            let error = soon("the refusal", campaign).await.unwrap_err();
+            assert_eq!(error.kind(), leasehold::ErrorKind::Rejected, "{error}");
+            for key in keys(&server) {
+                assert_not_permitted(&server, &["DEL", &key]);
+            }
+            term.resign().await.unwrap();
         }
     }
 }

@@ -101,6 +101,23 @@ pub async fn buy(shop: &Router, buyer: &str) -> Answer {
     }
 }
 
+/// `POST /buy` with an `Idempotency-Key`: the answer, and its `Retry-After`.
+pub async fn buy_once(shop: &Router, buyer: &str, key: &str) -> (Answer, Option<String>) {
+    let request = Request::post("/buy").header("idempotency-key", key);
+    let request = request.body(Body::from(buyer.to_owned()));
+    let response = shop.clone().oneshot(request.unwrap()).await.unwrap();
+    let status = response.status();
+    let wait = response.headers().get("retry-after");
+    let wait = wait.map(|wait| wait.to_str().unwrap().to_owned());
+    let body = to_bytes(response.into_body(), 4096).await.unwrap();
+    let answer = Answer {
+        buyer: buyer.to_owned(),
+        status,
+        body: String::from_utf8(body.into()).unwrap(),
+    };
+    (answer, wait)
+}
+
 /// A bank at which payments wait until the test lets them through.
 pub struct Gate {
     arrived: Semaphore,

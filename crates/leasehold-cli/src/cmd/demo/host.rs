@@ -165,7 +165,7 @@ async fn tell_of_leases(client: Client, report: Reporter) {
     while let Ok(event) = events.recv().await {
         let what = match event.kind {
             EventKind::HandedOver { .. } => What::HandedOver,
-            EventKind::Renewed => What::Renewed,
+            EventKind::Renewed { .. } => What::Renewed,
             EventKind::RenewalFailed => What::RenewalFailed,
             _ => continue,
         };

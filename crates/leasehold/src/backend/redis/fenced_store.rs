@@ -9,7 +9,7 @@ use super::{
 };
 use crate::backend::{
     Reply,
-    fenced::{Change, FencedRead, FencedWrite, Written},
+    fenced::{Change, FencedPart, FencedRead, FencedWrite, Written},
 };
 
 /// A script of the folder, behind the guard if it writes.
@@ -29,10 +29,15 @@ static SET_FIELD: Lazy = script!("fence", "set_field");
 static DELETE_FIELD: Lazy = script!("fence", "delete_field");
 static GET: Lazy = script!("get");
 static GET_FIELD: Lazy = script!("get_field");
+static OF_HOLDER: Lazy = script!("of_holder");
 
 pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
+    let mut lasts_ms = None;
     let (script, field, value) = match &step.change {
-        Change::Set(value) => (&SET, None, Some(value)),
+        Change::Set(value, lasts) => {
+            lasts_ms = Some(lasts.unwrap_or(0));
+            (&SET, None, Some(value))
+        }
         Change::Delete => (&DELETE, None, None),
         Change::SetField(field, value) => (&SET_FIELD, Some(field), Some(value)),
         Change::DeleteField(field) => (&DELETE_FIELD, Some(field), None),
@@ -50,6 +55,9 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
     if let Some(value) = value {
         call = call.arg(&**value);
     }
+    if let Some(lasts_ms) = lasts_ms {
+        call = call.arg(lasts_ms);
+    }
     caller.call(call, |reply| match pair(reply)? {
         (1, _) => Some(Written::Done),
         (0, newest) => Some(Written::Stale {
@@ -60,11 +68,16 @@ pub(super) fn write(caller: &Caller, step: &FencedWrite) -> Reply<Written> {
 }
 
 pub(super) fn read(caller: &Caller, step: &FencedRead) -> Reply<Option<Vec<u8>>> {
-    let call = match &step.field {
-        None => Call::new(&GET, 1, 0, step.key.wire().len()).arg(step.key.wire()),
-        Some(field) => Call::new(&GET_FIELD, 1, 1, step.key.wire().len() + field.len())
-            .arg(step.key.wire())
-            .arg(&**field),
+    let call = match &step.part {
+        FencedPart::Text => Call::new(&GET, 1, 0, step.key.wire().len()).arg(step.key.wire()),
+        FencedPart::OfHolder => Call::new(&OF_HOLDER, 2, 0, 2 * step.key.wire().len())
+            .arg(step.name.wire())
+            .arg(step.key.wire()),
+        FencedPart::Field(field) => {
+            Call::new(&GET_FIELD, 1, 1, step.key.wire().len() + field.len())
+                .arg(step.key.wire())
+                .arg(&**field)
+        }
     };
     caller.call(call, |reply| match reply {
         Value::Nil => Some(None),

@@ -67,12 +67,13 @@ impl Env {
         backend: Box<dyn Backend>,
         home: Home,
     ) -> Arc<Env> {
+        let events = Events::new(config.observers.clone(), &clock);
         Arc::new(Env {
             uuid,
             clock,
             config,
             backend,
-            events: Events::new(),
+            events,
             home,
             tasks: TaskTracker::new(),
             handles: AtomicUsize::new(0),
@@ -80,6 +81,12 @@ impl Env {
             closed: AtomicBool::new(false),
             lets_expire: AtomicBool::new(false),
         })
+    }
+
+    /// Where the background work runs.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
     }
 
     /// Tells the resident when the home ends.

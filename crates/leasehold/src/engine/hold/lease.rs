@@ -6,7 +6,7 @@
 //!   send. The server stated it after the send, so the lease ends here before it ends there, however late the reply
 //!   arrived. The [`margin`] covers clocks that do not run at the same speed.
 //! - **B2** The end on the server only moves forward, and so does ours: an answer that comes late or twice shortens nothing.
-//! - An end is final: once a look has found a [`Term`] over, no renewal brings it back.
+//! - An end is final: once a look has found a [`LeaseTerm`] over, no renewal brings it back.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -45,9 +45,9 @@ pub(crate) fn free_for_users(id: &LockId, lease: Duration) -> Duration {
 
 /// Until when a hold lasts, or how it ended: one atomic number, so that looking costs one load.
 #[derive(Debug)]
-pub(crate) struct Term(AtomicU64);
+pub(crate) struct LeaseTerm(AtomicU64);
 
-/// The result of a look at a [`Term`].
+/// The result of a look at a [`LeaseTerm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It lasts until then.
@@ -58,7 +58,7 @@ pub(crate) enum Standing {
     Ended(End),
 }
 
-/// How a [`Term`] ended.
+/// How a [`LeaseTerm`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Released,
@@ -90,9 +90,9 @@ impl End {
     }
 }
 
-impl Term {
+impl LeaseTerm {
     pub(crate) fn until(until: Tick) -> Self {
-        Term(AtomicU64::new(until.nanos()))
+        LeaseTerm(AtomicU64::new(until.nanos()))
     }
 
     /// Looks, and ends the term if it has run out: the look itself makes that final.
@@ -199,13 +199,13 @@ mod tests {
 
     #[test]
     fn a_lease_shorter_than_its_margin_is_never_valid() {
-        let term = Term::until(valid_until(at(0), 2 * MS));
+        let term = LeaseTerm::until(valid_until(at(0), 2 * MS));
         assert_eq!(term.look(at(0)), Standing::JustExpired);
     }
 
     #[test]
     fn an_expired_term_is_not_brought_back_by_a_late_renewal() {
-        let term = Term::until(at(10));
+        let term = LeaseTerm::until(at(10));
         assert_eq!(term.look(at(9)), Standing::Valid(at(10)));
         assert_eq!(term.prolong(at(50), at(10)), Standing::JustExpired);
         let expired = Standing::Ended(End::Lost(LostReason::Expired));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_first_end_counts() {
-        let term = Term::until(at(10));
+        let term = LeaseTerm::until(at(10));
         assert!(term.end(End::Lost(LostReason::Replaced)));
         assert!(!term.end(End::Released));
         assert_eq!(

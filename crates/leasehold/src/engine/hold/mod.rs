@@ -27,11 +27,10 @@ use tokio::sync::Notify;
 use crate::{
     Error, LostReason, Released,
     backend::{self, Renewal, fenced::Tokens},
-    callout,
     clock::{Span, Tick},
     engine::env::Env,
     engine::env::finish::Finish,
-    engine::hold::lease::{End, Standing, Term},
+    engine::hold::lease::{End, LeaseTerm, Standing},
     engine::hold::spec::Spec,
     engine::hold::watchdog::Watchdog,
     engine::hold::watchdog::list::{WatchedAt, slot},
@@ -39,13 +38,14 @@ use crate::{
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
+    story,
 };
 
 #[derive(Debug)]
 pub(crate) struct Hold {
     sink: Arc<dyn HoldSink>,
     pub(crate) lease: LeaseId,
-    pub(crate) term: Term,
+    pub(crate) term: LeaseTerm,
     /// Wakes the tasks that wait for the loss.
     pub(crate) over: Notify,
     pub(crate) watched_at: WatchedAt,
@@ -171,7 +171,7 @@ impl Hold {
         Arc::new(Hold {
             sink,
             lease: granted.lease,
-            term: Term::until(state.capped(granted.until)),
+            term: LeaseTerm::until(state.capped(granted.until)),
             over: Notify::new(),
             watched_at: WatchedAt::default(),
             copies: granted.copies,
@@ -476,9 +476,7 @@ impl Hold {
         self.over.notify_waiters();
         self.note_end(|held| EventKind::Lost { reason, held });
         self.env().events.tell();
-        callout::quietly(
-            || tracing::warn!(target: "leasehold", name = %self.id().name, %reason, "lease lost"),
-        );
+        story::lost(self.id(), self.lease, reason);
         self.sink().over(self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
@@ -594,6 +592,7 @@ impl Hold {
                 let again = again.max(sent.after(asked.patience));
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
+                    story::is_at_risk(self.id(), self.lease, until.since(now));
                     self.sink.watchdog().look_at(self, again.min(until));
                 }
             }
@@ -605,6 +604,7 @@ impl Hold {
     /// still ours. Returns the interval, if the only thing left to do is to renew it again.
     pub(crate) fn extended(self: &Arc<Self>, remaining: Duration, sent: Tick) -> Option<Duration> {
         let now = self.env().clock.now();
+        let left = self.term.ends_at().map(|end| end.since(now));
         let (until, next) = {
             let state = self.state.lock();
             let until = lease::valid_until(sent, remaining);
@@ -613,7 +613,10 @@ impl Hold {
         match self.term.prolong(until, now) {
             Standing::Valid(until) => {
                 if !remaining.is_zero() {
-                    self.note_between(EventKind::Renewed);
+                    self.note_between(EventKind::Renewed {
+                        left: left.unwrap_or_default(),
+                        lease: remaining,
+                    });
                 }
                 match next {
                     NextStep::Renew(every) => return Some(every),

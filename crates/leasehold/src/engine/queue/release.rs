@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, LostReason, Released,
     backend::{Failure, Next, Release, ReleaseReply},
-    callout,
     clock::Tick,
     engine::{
         claim::{
@@ -28,6 +27,7 @@ use crate::{
     events::EventKind,
     kind::Access,
     owner::LeaseId,
+    story,
 };
 
 /// The end of a guard.
@@ -351,9 +351,7 @@ impl Releasing {
         });
         let queue = &self.queue;
         if is_lost {
-            callout::quietly(
-                || tracing::warn!(target: "leasehold", name = %queue.id.name, %reason, "lease lost"),
-            );
+            story::lost(&queue.id, self.hold.lease, reason);
         }
         queue.released(
             &self.hold,

@@ -11,8 +11,9 @@ use super::Store;
 use crate::{
     backend::{
         Failure,
-        fenced::{BLOCK, Change, FencedRead, FencedWrite, Tokens, Written},
+        fenced::{BLOCK, Change, FencedPart, FencedRead, FencedWrite, Tokens, Written},
     },
+    kind::LockKind,
     name::{LockId, Name},
 };
 
@@ -41,7 +42,8 @@ struct Kept {
 }
 
 enum Datum {
-    Text(Arc<[u8]>),
+    /// And until when it is there; `None`: for ever.
+    Text(Arc<[u8]>, Option<Duration>),
     Hash(BTreeMap<Arc<str>, Arc<[u8]>>),
 }
 
@@ -59,6 +61,8 @@ impl Fences {
         let lasts = |kept: &Kept| kept.ends.is_none_or(|ends| ends > now);
         self.last.retain(|_, kept| lasts(kept));
         self.seen.retain(|_, kept| lasts(kept));
+        self.data
+            .retain(|_, datum| !matches!(datum, Datum::Text(_, Some(ends)) if *ends <= now));
     }
 
     /// A restart without data.
@@ -116,11 +120,12 @@ impl Fences {
         Written::Done
     }
 
-    fn change(&mut self, step: &FencedWrite) -> Result<(), Failure> {
+    fn change(&mut self, step: &FencedWrite, now: Duration) -> Result<(), Failure> {
         let found = self.data.get_mut(&step.key);
         match (&step.change, found) {
-            (Change::Set(value), _) => {
-                let text = Datum::Text(Arc::clone(value));
+            (Change::Set(value, lasts), _) => {
+                let ends = lasts.map(|ms| now + Duration::from_millis(ms));
+                let text = Datum::Text(Arc::clone(value), ends);
                 self.data.insert(step.key.clone(), text);
             }
             (Change::Delete, _) => drop(self.data.remove(&step.key)),
@@ -139,7 +144,7 @@ impl Fences {
                     self.data.remove(&step.key);
                 }
             }
-            (_, Some(Datum::Text(_))) => return Err(wrong_type()),
+            (_, Some(Datum::Text(..))) => return Err(wrong_type()),
         }
         Ok(())
     }
@@ -164,17 +169,31 @@ impl Store {
     pub(crate) fn write(&mut self, step: &FencedWrite) -> Result<Written, Failure> {
         let written = self.fences.pass(step, self.clock);
         if written == Written::Done {
-            self.fences.change(step)?;
+            self.fences.change(step, self.clock)?;
         }
         Ok(written)
     }
 
     pub(crate) fn read(&self, step: &FencedRead) -> Result<Option<Vec<u8>>, Failure> {
-        match (self.fences.data.get(&step.key), &step.field) {
+        match (self.fences.data.get(&step.key), &step.part) {
             (None, _) => Ok(None),
-            (Some(Datum::Text(text)), None) => Ok(Some(text.to_vec())),
-            (Some(Datum::Hash(hash)), Some(field)) => Ok(hash.get(field).map(|v| v.to_vec())),
+            (Some(Datum::Text(text, _)), FencedPart::Text) => Ok(Some(text.to_vec())),
+            (Some(Datum::Text(text, _)), FencedPart::OfHolder) => {
+                Ok(self.of_holder(&step.name, text))
+            }
+            (Some(Datum::Hash(hash)), FencedPart::Field(field)) => {
+                Ok(hash.get(field).map(|v| v.to_vec()))
+            }
             _ => Err(wrong_type()),
         }
+    }
+
+    fn of_holder(&self, name: &Name, text: &[u8]) -> Option<Vec<u8>> {
+        let owner = text.split(|byte| *byte == b' ').next()?;
+        let id = LockId::new(LockKind::FencedMutex, name.clone());
+        let holds = self.inspect(&id).owners;
+        let hold = holds.iter().find(|hold| hold.owner.as_bytes() == owner)?;
+        let left = hold.ttl.map_or(-1, |left| left.as_millis().cast_signed());
+        Some([left.to_string().as_bytes(), b" ", text].concat())
     }
 }

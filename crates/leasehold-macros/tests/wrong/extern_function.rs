@@ -1,0 +1,8 @@
+use leasehold::{Error, locked};
+
+#[locked("pay", blocking)]
+extern "C" fn pay() -> i32 {
+    1
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use leasehold::{Error, locked};
+
+#[locked(wait = "5s")]
+async fn pay() -> Result<(), Error> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,6 @@
+use leasehold::{Error, locked};
+
+#[locked("pay")]
+struct Pay;
+
+fn main() {}

@@ -1,0 +1,6 @@
+use leasehold::{Error, locked};
+
+#[locked("count")]
+async fn count() {}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use leasehold::{Error, locked};
+
+#[locked("pay", wait = 5)]
+async fn pay() -> Result<(), Error> {
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,168 @@
+//! The macro that writes the blocking API from tables of verbs, and what it makes of the answers.
+//!
+//! Each row is a method of the async type of the same name; `tests/house/blocking.rs` finds the async verbs without a row.
+
+use std::time::Duration;
+
+use super::{Guard, MultiGuard};
+use crate::{LostReason, Released, Status, home::Home};
+
+/// An answer of the async API, as this one gives it: a guard blocks, too.
+pub(super) trait Answer {
+    type Here;
+    fn here(self, home: &Home) -> Self::Here;
+}
+
+impl<K> Answer for crate::Guard<K> {
+    type Here = Guard<K>;
+    fn here(self, home: &Home) -> Guard<K> {
+        Guard::new(self, home)
+    }
+}
+
+impl Answer for crate::MultiGuard {
+    type Here = MultiGuard;
+    fn here(self, home: &Home) -> MultiGuard {
+        MultiGuard::new(self, home)
+    }
+}
+
+impl<T: Answer> Answer for Option<T> {
+    type Here = Option<T::Here>;
+    fn here(self, home: &Home) -> Option<T::Here> {
+        self.map(|answer| answer.here(home))
+    }
+}
+
+macro_rules! same_here {
+    ($($answer:ty)*) => {
+        $(impl Answer for $answer {
+            type Here = $answer;
+            fn here(self, _home: &Home) -> $answer {
+                self
+            }
+        })*
+    };
+}
+same_here!(() bool i64 u32 u64 Vec<u8> Duration Status Vec<Status> Released LostReason);
+
+/// What the futures of the async API end with: most may fail.
+pub(super) trait VerbEnd {
+    type Answer: Answer;
+    fn ended(self) -> Result<Self::Answer, crate::Error>;
+}
+
+impl<T: Answer> VerbEnd for Result<T, crate::Error> {
+    type Answer = T;
+    fn ended(self) -> Result<T, crate::Error> {
+        self
+    }
+}
+
+macro_rules! never_fails {
+    ($($answer:ty)*) => {
+        $(impl VerbEnd for $answer {
+            type Answer = $answer;
+            fn ended(self) -> Result<$answer, crate::Error> {
+                Ok(self)
+            }
+        })*
+    };
+}
+never_fails!(() LostReason);
+
+/// Writes the verbs of a type: `verb` waits, `moves` waits and takes the guard, `changes` waits and goes on, `plain` never waits, `setting` gives the same lock with
+/// another setting.
+macro_rules! rows {
+    ($kind:ident: $($row:ident $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)?, $doc:literal;)*) => {
+        $(crate::blocking::table::rows!(@$row $kind $name ($($arg: $type),*) ($($out)?) $doc);)*
+    };
+    (@setting $kind:ident $name:ident ($($arg:ident: $type:ty),*) () $doc:literal) => {
+        #[doc = $doc]
+        ///
+        #[doc = concat!("As [`leasehold::", stringify!($kind), "::", stringify!($name), "`](crate::", stringify!($kind), "::", stringify!($name), "). No I/O.")]
+        pub fn $name(&self, $($arg: $type),*) -> $kind {
+            $kind { inner: self.inner.$name($($arg),*), home: self.home.clone() }
+        }
+    };
+    (@plain $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($($out:ty)?) $doc:literal) => {
+        #[doc = $doc]
+        ///
+        #[doc = concat!("As [`leasehold::", stringify!($kind), "::", stringify!($name), "`](crate::", stringify!($kind), "::", stringify!($name), "). It never waits, on any thread.")]
+        pub fn $name(&self, $($arg: $type),*) $(-> $out)? {
+            self.inner.$name($($arg),*)
+        }
+    };
+    (@verb $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($out:ty) $doc:literal) => {
+        #[doc = $doc]
+        ///
+        #[doc = concat!("Waits on this thread as [`leasehold::", stringify!($kind), "::", stringify!($name), "`](crate::", stringify!($kind), "::", stringify!($name), ") does, and sends the same.")]
+        ///
+        /// # Errors
+        /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls (see
+        /// [the module](crate::blocking#where-it-is-refused)).
+        #[track_caller]
+        pub fn $name(&self, $($arg: $type),*) -> Result<$out, crate::Error> {
+            crate::blocking::table::ask(&self.home, self.inner.$name($($arg),*))
+        }
+    };
+    (@changes $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($out:ty) $doc:literal) => {
+        #[doc = $doc]
+        ///
+        #[doc = concat!("Waits on this thread as [`leasehold::", stringify!($kind), "::", stringify!($name), "`](crate::", stringify!($kind), "::", stringify!($name), ") does, and sends the same.")]
+        ///
+        /// # Errors
+        /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls (see
+        /// [the module](crate::blocking#where-it-is-refused)).
+        #[allow(clippy::should_implement_trait, reason = "an iterator does not fail")]
+        pub fn $name(&mut self, $($arg: $type),*) -> Result<$out, crate::Error> {
+            crate::blocking::table::ask(&self.home, self.inner.$name($($arg),*))
+        }
+    };
+    (@moves $kind:ident $name:ident ($($arg:ident: $type:ty),*) ($out:ty) $doc:literal) => {
+        #[doc = $doc]
+        ///
+        #[doc = concat!("Waits on this thread as [`leasehold::", stringify!($kind), "::", stringify!($name), "`](crate::", stringify!($kind), "::", stringify!($name), ") does, and sends the same.")]
+        ///
+        /// # Errors
+        /// As there; and [`Error::Invalid`](crate::Error::Invalid) where a tokio scheduler polls (see
+        /// [the module](crate::blocking#where-it-is-refused)): then it is done in the background, as if the guard had been dropped.
+        pub fn $name(self, $($arg: $type),*) -> Result<$out, crate::Error> {
+            crate::blocking::table::ask(&self.home, self.inner.$name($($arg),*))
+        }
+    };
+}
+
+/// Writes a type and its table.
+macro_rules! blocking {
+    ($(#[$attribute:meta])* $kind:ident { $($rows:tt)* }) => {
+        $(#[$attribute])*
+        #[must_use = "a handle does nothing until it is asked"]
+        #[derive(Clone)]
+        pub struct $kind {
+            pub(super) inner: crate::$kind,
+            pub(super) home: crate::home::Home,
+        }
+
+        impl $kind {
+            crate::blocking::table::rows!($kind: $($rows)*);
+        }
+
+        impl std::fmt::Debug for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple("blocking").field(&self.inner).finish()
+            }
+        }
+    };
+}
+
+/// Polls what a verb has asked for, and makes the answer one of this API.
+pub(super) fn ask<E: VerbEnd>(
+    home: &Home,
+    asked: impl Future<Output = E>,
+) -> Result<<E::Answer as Answer>::Here, crate::Error> {
+    let ended = super::wait::wait(home, asked)?;
+    Ok(ended.ended()?.here(home))
+}
+
+pub(super) use {blocking, rows};

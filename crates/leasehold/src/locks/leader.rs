@@ -1,0 +1,129 @@
+//! Who leads, as the server says it.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use super::seat::Seat;
+use crate::{Error, clock::Tick};
+
+/// How often an observer looks: client-go's retry period.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Who leads.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Leader};
+///
+/// let client = Client::connect("memory:").await?;
+/// let election = client.election("scheduler").value("10.0.0.7:8080");
+/// let term = election.campaign().await?;
+/// if let Some(Leader { value, since, .. }) = election.leader().await? {
+///     println!("ask {value}, which leads since {since:?}");
+/// }
+/// # drop(term);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// Its value.
+    pub value: String,
+    /// The token of its term.
+    pub token: u64,
+    /// The uuid of its client.
+    pub client: String,
+    /// Since when, by the server's clock; `None` if tokens are counted on from those of Redisson's clients.
+    pub since: Option<SystemTime>,
+    /// What is left of its lease, which it renews; `None` if the lease has no end.
+    pub remaining: Option<Duration>,
+}
+
+impl Leader {
+    /// Who has the seat, in one request.
+    pub(super) async fn seen(seat: &Seat) -> Result<Option<Leader>, Error> {
+        let seated = seat.look().await?;
+        Ok(seated.map(|seated| Leader {
+            since: seated.since(),
+            client: match seated.owner.split_once(':') {
+                Some((client, _)) => client.to_owned(),
+                None => seated.owner,
+            },
+            value: seated.value,
+            token: seated.token,
+            remaining: seated.left,
+        }))
+    }
+}
+
+/// Looks who leads. Made by [`Election::observe`](crate::Election::observe).
+///
+/// # Examples
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
+/// let mut seen = client.election("scheduler").observe();
+/// loop {
+///     match seen.next().await? {
+///         Some(leader) => println!("{} leads", leader.value),
+///         None => println!("there is no leader"),
+///     }
+/// }
+/// # }
+/// ```
+#[must_use = "it asks the server when `next` is called"]
+pub struct LeaderWatch {
+    seat: Seat,
+    /// The token of the leader that was seen last, 0 if there was none; `None` before the first look.
+    seen: Option<u64>,
+    looks_at: Option<Tick>,
+}
+
+impl LeaderWatch {
+    pub(super) fn new(seat: &Seat) -> LeaderWatch {
+        LeaderWatch {
+            seat: seat.clone(),
+            seen: None,
+            looks_at: None,
+        }
+    }
+
+    /// The present leader first; then waits for the next change that a look sees. `None`: there is no leader.
+    ///
+    /// It looks every two seconds, so a leader that lasts for less may be missed, and of two changes between two looks the last is seen. One
+    /// leader after the other is a change, also if both have the same value.
+    ///
+    /// # Errors
+    /// As [`Election::leader`](crate::Election::leader). The next call looks again, not sooner than two seconds later.
+    ///
+    /// # Cancel safety
+    /// Cancel safe. No change is lost, and the looks keep their distance.
+    ///
+    /// # Source
+    /// etcd `Election.Observe`. Where we differ: it is told that there is no leader.
+    pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
+        loop {
+            if let Some(at) = self.looks_at {
+                self.seat.sleep(at.since(self.seat.now())).await;
+            }
+            self.looks_at = Some(self.seat.now().after(LOOK_EVERY));
+            let leader = Leader::seen(&self.seat).await?;
+            let seen = Some(leader.as_ref().map_or(0, |leader| leader.token));
+            if self.seen != seen {
+                self.seen = seen;
+                return Ok(leader);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LeaderWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderWatch")
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}

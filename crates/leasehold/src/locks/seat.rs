@@ -1,0 +1,159 @@
+//! What an election keeps on the server beside its lock: under which value the leader leads.
+//!
+//! Written under the leader's fencing token, so that no value of an older leader replaces that of a newer one; and it counts only
+//! while the owner that wrote it holds the lock. Keys: `docs/keys.md`.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    Error,
+    backend::fenced::{Change, FencedPart, FencedRead, FencedWrite, Written},
+    clock::Tick,
+    config::millis,
+    engine::core::{ClientRef, Core},
+    name::Name,
+};
+
+/// The value of a leader on the server.
+#[derive(Clone)]
+pub(crate) struct Seat {
+    core: ClientRef,
+    name: Result<Name, Error>,
+}
+
+/// A value, and the owner that holds the lock under it.
+#[derive(Debug)]
+pub(super) struct Seated {
+    pub(super) owner: String,
+    pub(super) token: u64,
+    pub(super) value: String,
+    /// What is left of the lease; `None`: it has no end.
+    pub(super) left: Option<Duration>,
+}
+
+impl Seat {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Seat {
+        Seat {
+            core: ClientRef::new(core),
+            name: Name::under(&core.config.name_prefix, name),
+        }
+    }
+
+    /// Tells the metrics that this client leads.
+    pub(super) fn leads(&self, election: &str) {
+        self.core.events.leads(election);
+    }
+
+    /// How this client calls itself.
+    pub(super) fn label(&self) -> &str {
+        &self.core.config.label
+    }
+
+    /// Says under which value the owner of this token leads.
+    pub(super) async fn take(&self, owner: &str, token: u64, value: &str) -> Result<(), Error> {
+        let text = format!("{owner} {token} {value}").into_bytes();
+        let lasts_ms = self.core.config.token_retention.map(millis);
+        self.write(token, Change::Set(text.into(), lasts_ms)).await
+    }
+
+    /// Deletes it, unless a newer leader has written its own.
+    pub(super) async fn leave(&self, token: u64) -> Result<(), Error> {
+        self.write(token, Change::Delete).await
+    }
+
+    /// Who leads, in one request.
+    pub(super) async fn look(&self) -> Result<Option<Seated>, Error> {
+        let name = self.name.clone()?;
+        let step = FencedRead {
+            key: Seat::key(&name),
+            name,
+            part: FencedPart::OfHolder,
+        };
+        let text = self.core.read(step).await?;
+        Ok(text.and_then(|text| Seated::read(&text)))
+    }
+
+    pub(super) fn now(&self) -> Tick {
+        self.core.clock.now()
+    }
+
+    pub(super) async fn sleep(&self, time: Duration) {
+        self.core.sleep_here(time).await;
+    }
+
+    async fn write(&self, token: u64, change: Change) -> Result<(), Error> {
+        let name = self.name.clone()?;
+        let fence = name.shared();
+        let step = FencedWrite {
+            key: Seat::key(&name),
+            name,
+            token,
+            change,
+        };
+        match self.core.write(step).await? {
+            Written::Done => Ok(()),
+            Written::Stale { newest } => Err(Error::Stale {
+                fence,
+                token,
+                newest,
+            }),
+        }
+    }
+
+    fn key(name: &Name) -> Name {
+        Name::of_data("", &name.leader_key().to_string())
+    }
+}
+
+impl Seated {
+    /// `<ms> <owner> <token> <value>`. What has another form was not written by this library, and says nothing.
+    fn read(text: &[u8]) -> Option<Seated> {
+        let mut words = str::from_utf8(text).ok()?.splitn(4, ' ');
+        let ms = words.next()?.parse::<i64>().ok()?;
+        Some(Seated {
+            left: u64::try_from(ms).ok().map(Duration::from_millis),
+            owner: words.next()?.to_owned(),
+            token: words.next()?.parse().ok()?,
+            value: words.next()?.to_owned(),
+        })
+    }
+
+    /// When the lock was granted, by the server's clock: a token of ours is that time in microseconds. Those that Redisson has
+    /// counted on from a small one are not.
+    pub(super) fn since(&self) -> Option<SystemTime> {
+        /// 2020-01-01.
+        const OLDEST: u64 = 1_577_836_800_000_000;
+        let time = Duration::from_micros(self.token);
+        (self.token > OLDEST).then(|| UNIX_EPOCH + time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_read_as_it_was_written_and_other_texts_say_nothing() {
+        let seated = Seated::read(b"1500 uuid:7 42 10.0.0.7:8080 and more").unwrap();
+        assert_eq!((&*seated.owner, seated.token), ("uuid:7", 42));
+        assert_eq!(seated.value, "10.0.0.7:8080 and more");
+        assert_eq!(seated.left, Some(Duration::from_millis(1500)));
+        assert_eq!(seated.since(), None);
+        let seated = Seated::read(b"-1 uuid:7 1700000000000000 ").unwrap();
+        assert_eq!((&*seated.value, seated.left), ("", None));
+        let since = seated.since().unwrap().duration_since(UNIX_EPOCH);
+        assert_eq!(since.unwrap().as_secs(), 1_700_000_000);
+        for text in [
+            &b""[..],
+            b"1 uuid:7",
+            b"1 uuid:7 x y",
+            b"x uuid:7 1 y",
+            b"1 a 1 \xff",
+        ] {
+            assert!(Seated::read(text).is_none());
+        }
+    }
+}
