@@ -149,7 +149,7 @@ pub use locks::{
     SpinMutexGuard, Term, Write, WriteGuard,
 };
 pub use owner::Owner;
-pub use status::{Holder, QueuedClient, Status};
+pub use status::{Holder, QueuedClient, ServerVote, Status};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

@@ -9,6 +9,7 @@ pub(crate) mod fenced;
 pub(crate) mod find;
 mod inspection;
 pub(crate) mod memory;
+pub(crate) mod quorum;
 pub(crate) mod redis;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
@@ -18,9 +19,10 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
-pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner};
+pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, ServerVote};
 
 use crate::{
+    clock::Tick,
     error::Cause,
     kind::{Access, LockKind},
     name::LockId,
@@ -82,6 +84,21 @@ pub(crate) trait LockSteps {
 
     /// Keeps the places of waiting tasks alive, of a kind that has one for each.
     fn keep(&self, step: Keep) -> Reply<KeptPlaces>;
+
+    /// Whether locks of this kind can be kept here; else why not. Asked before anything is sent.
+    fn supports(&self, _kind: LockKind) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// The longest lease that may be asked for, if there is a limit.
+    fn longest_lease(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether a request for a lock that fails has given its lease id up: the next is for another id (QB4).
+    fn gives_up_failures(&self) -> bool {
+        false
+    }
 }
 
 /// What is heard of locks.
@@ -138,6 +155,16 @@ pub(crate) trait ServerLink {
         Some(self.server())
     }
 
+    /// Connects now.
+    fn dial(&self) -> Reply<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What the server has said of itself, on whichever of its connections is the latest.
+    fn said(&self) -> Said {
+        Said::default()
+    }
+
     /// Asks the server which one it is. It has said so when this is `Ok`, and has a new identity after each restart.
     fn identify(&self) -> Reply<()> {
         Box::pin(std::future::ready(Ok(())))
@@ -152,6 +179,14 @@ pub(crate) trait ServerLink {
 
     /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
     fn shut(&self) {}
+}
+
+/// What a server has said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    /// It was started by then, on the clock of this client; zero: it has never forgotten anything.
+    pub(crate) started: Tick,
+    pub(crate) is_replica: bool,
 }
 
 /// Asks for a lock.
@@ -182,8 +217,13 @@ pub(crate) enum Acquired {
     /// The lease id holds it; `remaining` of its lease is left (B1).
     Granted { remaining: Duration, tokens: Tokens },
     /// Another owner holds it, or has its turn first. `None`: its lease has no end (the TTL was removed). A `silent` one is no
-    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next.
-    Held { ttl: Option<Duration>, silent: bool },
+    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next. `given_up`: the
+    /// backend has given this lease id up, and settles what it may have; the next ask is for another id (QB4).
+    Held {
+        ttl: Option<Duration>,
+        silent: bool,
+        given_up: bool,
+    },
     /// The lease id was given up before this copy of the request arrived.
     GivenUp,
     /// No client has set how many permits there are.
@@ -344,6 +384,8 @@ pub(crate) struct Once {
 pub(crate) enum Renewal {
     /// Still ours, and extended if that was asked for: at least the length asked for was left then (B1).
     Extended,
+    /// Some servers of a quorum have forgotten it: it ends within so long of the send, unless they take it up again (QB1).
+    Shortened(Duration),
     /// The server says that the name is not ours.
     Lost,
     /// This entry has no answer: another type stands under the name, or the server refuses its kind.

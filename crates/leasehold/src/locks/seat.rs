@@ -8,12 +8,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use super::handle::supported;
 use crate::{
     Error,
     backend::fenced::{Change, FencedPart, FencedRead, FencedWrite, Written},
     clock::Tick,
     config::millis,
     engine::core::{ClientRef, Core},
+    kind::LockKind,
     name::Name,
 };
 
@@ -38,7 +40,8 @@ impl Seat {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Seat {
         Seat {
             core: ClientRef::new(core),
-            name: Name::under(&core.config.name_prefix, name),
+            name: supported(core, LockKind::FencedMutex)
+                .and_then(|()| Name::under(&core.config.name_prefix, name)),
         }
     }
 

@@ -6,7 +6,10 @@ mod simulated;
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -18,7 +21,7 @@ use super::store::{Store, Subscriber};
 use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
     backend::{Failure, WakeUp},
-    clock::Clock,
+    clock::{Clock, Tick},
     error::Cause,
     name::LockId,
 };
@@ -78,6 +81,8 @@ struct Shared {
     /// Notified when a fault is taken back.
     healed: Notify,
     origin: Instant,
+    /// When it restarted last; zero: never.
+    restarted: AtomicU64,
     /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
     network: Option<Arc<dyn Network>>,
@@ -104,6 +109,7 @@ impl Default for Shared {
             faults: Mutex::default(),
             healed: Notify::new(),
             origin: Instant::now(),
+            restarted: AtomicU64::new(0),
             #[cfg(feature = "sim")]
             network: None,
             #[cfg(feature = "sim")]
@@ -187,10 +193,7 @@ impl MemoryServer {
             self.0.healed.notify_waiters();
             // Messages of the cut are lost; clients that listen are told that there may have been some.
             let mut store = self.0.store.lock();
-            let ids: Vec<LockId> = store.listeners.keys().cloned().collect();
-            for id in ids {
-                store.tell_all(&id);
-            }
+            store.tell_everyone();
             let outbox = std::mem::take(&mut store.outbox);
             drop(store);
             deliver(outbox);
@@ -200,6 +203,25 @@ impl MemoryServer {
     /// The server's clock jumps ahead: leases end sooner than their holders think.
     pub fn step_clock(&self, ahead: Duration) {
         self.0.store.lock().ahead += ahead;
+    }
+
+    /// The server restarts, and has forgotten all that it was told: leases, and who waits for them. Clients connect again at once.
+    ///
+    /// Alone, it may then give a lock to a second holder at once. In a quorum its vote does not count for a while
+    /// ([`longest_lease`](crate::ClientBuilder::longest_lease)).
+    pub fn restart_empty(&self) {
+        let now = self.clock().now();
+        self.0.restarted.store(now.nanos(), Ordering::Release);
+        let mut store = self.0.store.lock();
+        store.forget_all();
+        let outbox = std::mem::take(&mut store.outbox);
+        drop(store);
+        deliver(outbox);
+    }
+
+    /// When it restarted last; zero: never, so it has forgotten nothing.
+    pub(crate) fn restarted(&self) -> Tick {
+        Tick::from_nanos(self.0.restarted.load(Ordering::Acquire))
     }
 
     pub(crate) fn join(&self, client: &Arc<str>, label: String) {

@@ -15,7 +15,12 @@ use super::{
     target::Target,
 };
 use crate::{
-    backend::Failure, config::Config, durations::humane, error::Cause, home::Home, outage::Outage,
+    backend::{Failure, Said},
+    config::Config,
+    durations::humane,
+    error::Cause,
+    home::Home,
+    outage::Outage,
 };
 
 pub(super) struct Commands {
@@ -62,6 +67,11 @@ impl Commands {
     /// The server that was reached last, if it has said which one it is.
     pub(super) fn identity(&self) -> Option<String> {
         self.lanes.identity()
+    }
+
+    /// What the server has said of itself.
+    pub(super) fn said(&self) -> Said {
+        self.lanes.said()
     }
 
     /// Whether the server shows our connections under their name.

@@ -1,6 +1,6 @@
 //! What a new connection begins with: the server learns who the client is, and says what it is itself.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
@@ -40,6 +40,8 @@ impl ServerId {
 /// What a server has said of itself.
 pub(super) struct Greeted {
     pub(super) identity: ServerId,
+    /// For how long it has been up, in whole seconds; `None`: it does not say.
+    pub(super) up: Option<Duration>,
     pub(super) outlook: Outlook,
     /// The connection has the name that the client gave it.
     pub(super) is_named: bool,
@@ -176,7 +178,10 @@ impl Target {
                     }
                     _ => Outlook::Unknown,
                 };
+                let of_server = server.clone().map(text).unwrap_or_default();
+                let up = field(&of_server, "uptime_in_seconds");
                 let greeted = Greeted {
+                    up: up.and_then(|up| up.parse().ok()).map(Duration::from_secs),
                     identity: ServerId::of(server.map_err(classify)),
                     outlook,
                     is_named,

@@ -29,14 +29,15 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     connect::{DialProgress, HungUp},
     failure::in_words,
-    greeting::{Outlook, ServerId},
+    greeting::{Danger, Outlook, ServerId},
     link::Connection,
     rights::Rights,
     target::Target,
 };
 use crate::{
-    backend::Failure,
+    backend::{Failure, Said},
     callout,
+    clock::{Clock, Tick},
     config::Config,
     error::Cause,
     home::{Home, ThreadGone},
@@ -295,6 +296,15 @@ impl Lanes {
                 });
                 Some(target.to_string())
             }
+        }
+    }
+
+    /// What the server has said of itself.
+    pub(super) fn said(&self) -> Said {
+        let outlook = self.dialler.outlook.lock();
+        Said {
+            started: Tick::from_nanos(self.dialler.started.load(Ordering::Acquire)),
+            is_replica: matches!(*outlook, Outlook::Bad(Danger::Replica { .. })),
         }
     }
 
@@ -635,6 +645,8 @@ pub(super) struct Dialler {
     has_worked: AtomicBool,
     /// What the server that was reached last has said.
     identity: Mutex<ServerId>,
+    /// By when it was started, on the boot clock; zero: it has not been reached.
+    started: AtomicU64,
     /// That it refuses to say which one it is.
     has_warned: Once,
     /// Whether to say that the server may forget locks.
@@ -662,6 +674,7 @@ impl Dialler {
             connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
             identity: Mutex::new(ServerId::NotYet),
+            started: AtomicU64::new(0),
             has_warned: Once::new(),
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
@@ -681,6 +694,7 @@ impl Dialler {
                 .target
                 .greeted(&self.name, self.warns, &progress)
                 .await?;
+            self.note_start(greeted.up);
             *self.identity.lock() = greeted.identity;
             self.is_named.store(greeted.is_named, Ordering::Relaxed);
             self.rights.learn(greeted.rights);
@@ -699,6 +713,19 @@ impl Dialler {
             Ok(Err(error)) => Err(self.target.failure(error, self.connect_timeout, &progress)),
             Err(_) => Err(Failure::NotSent(progress.silent(self.connect_timeout))),
         }
+    }
+
+    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now.
+    fn note_start(&self, up: Option<Duration>) {
+        let up = up
+            .unwrap_or_default()
+            .saturating_sub(Duration::from_secs(1));
+        let started = Clock::Boot
+            .now()
+            .nanos()
+            .saturating_sub(Tick::from_nanos(0).after(up).nanos());
+        // The latest start counts, whichever connection learns of it first; it is never "never".
+        self.started.fetch_max(started.max(1), Ordering::Release);
     }
 
     /// Warns of a server that may forget locks, unless the last one has said the same.

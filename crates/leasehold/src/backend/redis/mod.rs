@@ -41,7 +41,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
         KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
-        Reply, ServerLink, Sink, WakeUpSteps,
+        Reply, Said, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -242,6 +242,15 @@ impl ServerLink for Redis {
 
     fn identify(&self) -> Reply<()> {
         self.caller.identify()
+    }
+
+    fn dial(&self) -> Reply<()> {
+        let caller = self.caller.clone();
+        Box::pin(async move { caller.connect().await })
+    }
+
+    fn said(&self) -> Said {
+        self.caller.said()
     }
 
     fn show(&self, lasts_ms: u64) -> Reply<()> {
