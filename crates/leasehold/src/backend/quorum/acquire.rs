@@ -22,7 +22,8 @@ const ROUNDS_MORE: u32 = 5;
 /// The longest pause before that.
 const PAUSE_MOST: Duration = Duration::from_millis(20);
 
-/// After that a waiter looks by itself: the one that has the others may not know the gate, and so wakes no waiter there.
+/// After that a waiter pauses, and looks by itself: the one that has the others may not have the gate, and so wakes no waiter there. But
+/// this client wakes itself, when it gives the gate back.
 const LOOK_FIRST: u64 = 50;
 const LOOK_MORE: u64 = 100;
 
@@ -41,7 +42,15 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
         began,
     };
     let verdict = asking.way().await;
-    asking.answer(verdict)
+    let has_gate = asking.words[gate] == Word::Vote;
+    let looks = has_gate && matches!(verdict, Verdict::Held) && asking.step.place.is_some();
+    let home = asking.parts.servers.home.clone();
+    let answer = asking.answer(verdict);
+    if looks {
+        let pause = LOOK_FIRST + fastrand::u64(0..=LOOK_MORE);
+        home.sleep(Duration::from_millis(pause)).await;
+    }
+    answer
 }
 
 struct Asking {
@@ -251,8 +260,7 @@ impl Asking {
                 self.parts.give_up(&self.step);
                 let word = self.words[self.gate];
                 if word == Word::Vote && self.step.place.is_some() {
-                    let look = LOOK_FIRST + fastrand::u64(0..=LOOK_MORE);
-                    return Ok(word.held(true, Some(Duration::from_millis(look))));
+                    return Ok(word.held(true, Some(Duration::ZERO)));
                 }
                 Ok(word.held(true, self.enough_in()))
             }

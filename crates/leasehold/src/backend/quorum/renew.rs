@@ -55,9 +55,7 @@ async fn collect(
     replies: Vec<(usize, Reply<Vec<Renewal>>)>,
     mut entries: Vec<Entry>,
 ) -> Result<Vec<Renewal>, Failure> {
-    let Parts {
-        servers, ballots, ..
-    } = &parts;
+    let servers = &parts.servers;
     let sent = parts.now();
     let shortest = entries.iter().map(|it| it.lease_ms).filter(|it| *it > 0);
     let shortest = shortest.min().map_or(Duration::MAX, Duration::from_millis);
@@ -80,21 +78,20 @@ async fn collect(
             break;
         }
     }
-    let all = entries.iter().map(|it| (it.lease, it.lease_ms));
-    let all: Vec<(LeaseId, u64)> = all.collect();
-    let (late, of_late) = (Arc::clone(ballots), Arc::clone(servers));
+    let verdicts = entries.iter().map(|it| it.verdict(&parts, sent));
+    let verdicts = verdicts.collect();
+    let late = parts.clone();
     round.rest(move |at, answer| {
-        let may_vote = of_late.may_vote(at);
-        for ((lease, lease_ms), renewal) in all.iter().zip(answer.into_iter().flatten()) {
-            if renewal == Renewal::Extended && may_vote && *lease_ms > 0 {
-                late.extended(*lease, at, sent, Duration::from_millis(*lease_ms));
+        let may_vote = late.servers.may_vote(at);
+        for (entry, renewal) in entries.iter_mut().zip(answer.into_iter().flatten()) {
+            let before = entry.not_ours.len();
+            entry.hear(&late, at, sent, renewal, may_vote);
+            if entry.not_ours.len() > before && entry.extended >= late.servers.need() {
+                entry.repair(&late, at);
             }
         }
     });
-    Ok(entries
-        .into_iter()
-        .map(|it| it.verdict(&parts, sent))
-        .collect())
+    Ok(verdicts)
 }
 
 impl Entry {
@@ -115,7 +112,7 @@ impl Entry {
         }
     }
 
-    fn verdict(self, parts: &Parts, sent: Tick) -> Renewal {
+    fn verdict(&self, parts: &Parts, sent: Tick) -> Renewal {
         let Parts {
             servers, ballots, ..
         } = parts;
