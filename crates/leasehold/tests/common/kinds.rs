@@ -2,6 +2,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
+pub use super::{World, wire::Network};
 use leasehold::{
     Client, Detached, Error, FairMutex, FairMutexGuard, FencedMutex, FencedMutexGuard,
     LeasedSemaphore, LostReason, MultiGuard, MultiLock, Mutex, MutexGuard, Owner, PermitGuard,
