@@ -17,6 +17,7 @@ pub mod process;
 pub mod report;
 pub mod runner;
 pub mod several;
+pub mod servers;
 pub mod shared;
 pub mod shrink;
 pub mod states;
