@@ -392,7 +392,7 @@ struct Prepared {
 enum Backing {
     Memory(Box<dyn Backend>, Clock),
     Server(Box<redis::Redis>, Home),
-    Quorum(quorum::Prepared),
+    Quorum(quorum::PreparedQuorum),
 }
 
 impl Prepared {

@@ -155,7 +155,7 @@ pub struct ServerVote {
 }
 
 impl ServerVote {
-    fn new(vote: backend::ServerVote) -> ServerVote {
+    fn new(vote: backend::SeenVote) -> ServerVote {
         let (holder, trouble) = match vote.answer {
             Ok(owned) => (owned.map(Holder::new), None),
             Err(why) => (None, Some(why)),

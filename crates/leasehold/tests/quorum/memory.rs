@@ -1,6 +1,6 @@
 //! Servers in memory, in virtual time: what a majority decides, and what becomes of the rest.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use leasehold::{Client, ClientBuilder, ErrorKind, LostReason, MemoryServer, Released};
 use tokio::time::{Instant, sleep, timeout};
@@ -109,7 +109,6 @@ async fn many_tasks_of_several_clients_take_turns() {
             tasks.push(tokio::spawn(async move {
                 for _ in 0..10 {
                     let guard = mutex.lock().await.unwrap();
-                    use std::sync::atomic::Ordering::SeqCst;
                     assert!(!busy.swap(true, SeqCst), "two at once");
                     sleep(MS).await;
                     assert!(guard.is_valid());

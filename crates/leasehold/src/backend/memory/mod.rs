@@ -18,7 +18,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
         Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, Said, ServerLink, Sink, WakeUpSteps,
+        Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -348,8 +348,8 @@ impl ServerLink for Memory {
         &self.outage
     }
 
-    fn said(&self) -> Said {
-        Said {
+    fn said(&self) -> ServerFacts {
+        ServerFacts {
             started: self.server.restarted(),
             is_replica: false,
         }

@@ -39,12 +39,12 @@ pub(super) struct Debts {
 
 #[derive(Default)]
 struct OfServer {
-    all: Mutex<BTreeMap<LeaseId, Debt>>,
+    all: Mutex<BTreeMap<LeaseId, OwedRelease>>,
     is_told: AtomicBool,
 }
 
 #[derive(Clone)]
-struct Debt {
+struct OwedRelease {
     release: Release,
     until: Tick,
 }
@@ -90,7 +90,7 @@ impl Debts {
             ..release.clone()
         };
         let over = longest + margin(longest) + Duration::from_millis(self.tombstone_ms);
-        let debt = Debt {
+        let debt = OwedRelease {
             release,
             until: now.after(over),
         };
@@ -117,7 +117,7 @@ impl Debts {
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);
             }
-            let next: Vec<Debt> = of.all.lock().values().take(AT_ONCE).cloned().collect();
+            let next: Vec<OwedRelease> = of.all.lock().values().take(AT_ONCE).cloned().collect();
             if next.is_empty() {
                 of.is_told.store(false, Ordering::Release);
                 // One may have come since.

@@ -225,11 +225,7 @@ impl<'a> Driver<'a> {
             Ok(Acquired::GivenUp) => self.given_up(state),
             Err(failure) => {
                 ticket.failed(&failure);
-                let next = self.failed(&mut state, &failure);
-                if self.core.backend.gives_up_failures() {
-                    state.remote().renew_ticket(self.core); // as above
-                }
-                next
+                self.failed(&mut state, &failure)
             }
         }
     }
@@ -315,6 +311,9 @@ impl<'a> Driver<'a> {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),
         };
+        if self.core.backend.gives_up_failures() {
+            remote.renew_ticket(self.core);
+        }
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_none() && cannot_hear {
