@@ -22,6 +22,9 @@ use crate::{
 /// for holder in &status.holders {
 ///     println!("{} {:?}: {:?} left", holder.owner, holder.access, holder.remaining);
 /// }
+/// for leasehold::ServerVote { server, holder, .. } in &status.votes {
+///     println!("{server} says {holder:?}"); // one server of a quorum
+/// }
 /// for waiter in &status.queue {
 ///     println!("then {:?}, since {:?}", waiter.label, waiter.since);
 /// }
@@ -155,7 +158,7 @@ pub struct ServerVote {
 }
 
 impl ServerVote {
-    fn new(vote: backend::ServerVote) -> ServerVote {
+    fn new(vote: backend::SeenVote) -> ServerVote {
         let (holder, trouble) = match vote.answer {
             Ok(owned) => (owned.map(Holder::new), None),
             Err(why) => (None, Some(why)),

@@ -21,12 +21,12 @@ pub(crate) struct Inspection {
     /// It says that it is a replica of another.
     pub(crate) is_replica: bool,
     /// Of a quorum: the word of each server.
-    pub(crate) votes: Vec<ServerVote>,
+    pub(crate) votes: Vec<SeenVote>,
 }
 
 /// The word of one server of a quorum.
 #[derive(Clone, Debug)]
-pub(crate) struct ServerVote {
+pub(crate) struct SeenVote {
     pub(crate) server: String,
     /// Its holder; `None`: it is free there.
     pub(crate) answer: Result<Option<Owned>, String>,

@@ -9,6 +9,8 @@ pub(crate) mod fenced;
 pub(crate) mod find;
 mod inspection;
 pub(crate) mod memory;
+mod numbers;
+mod places;
 pub(crate) mod quorum;
 pub(crate) mod redis;
 #[cfg(feature = "sim")]
@@ -19,7 +21,10 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
-pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, ServerVote};
+pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote};
+
+pub(crate) use numbers::{Once, Permits};
+pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
 use crate::{
     clock::Tick,
@@ -161,8 +166,8 @@ pub(crate) trait ServerLink {
     }
 
     /// What the server has said of itself, on whichever of its connections is the latest.
-    fn said(&self) -> Said {
-        Said::default()
+    fn said(&self) -> ServerFacts {
+        ServerFacts::default()
     }
 
     /// Asks the server which one it is. It has said so when this is `Ok`, and has a new identity after each restart.
@@ -183,7 +188,7 @@ pub(crate) trait ServerLink {
 
 /// What a server has said of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ServerFacts {
     /// It was started by then, on the clock of this client; zero: it has never forgotten anything.
     pub(crate) started: Tick,
     pub(crate) is_replica: bool,
@@ -273,34 +278,6 @@ pub(crate) enum ReleaseReply {
     NotOurs,
 }
 
-/// Keeps the places of this client's tasks in the queue for one lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Keep {
-    pub(crate) id: LockId,
-    pub(crate) places: Vec<KeptPlace>,
-    /// How long the queue outlives its last visitor.
-    pub(crate) end_ms: u64,
-}
-
-/// The place of one task. This is an ask for it: a grant may name it (B3).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptPlace {
-    pub(crate) lease: LeaseId,
-    pub(crate) lease_ms: u64,
-    pub(crate) ask: u32,
-}
-
-/// The result of keeping places.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeptPlaces {
-    /// When another look is of use, if no wake-up comes; `None`: the holder's lease has no end.
-    pub(crate) ttl: Option<Duration>,
-    /// Clients of another library hold the lock, or wait for it. They tell only one waiter.
-    pub(crate) foreign: bool,
-    /// Those that do not wait (any more): they hold the lock, or their place is lost. In order.
-    pub(crate) missing: Vec<LeaseId>,
-}
-
 /// Extends one lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renew<'a> {
@@ -350,33 +327,6 @@ pub(crate) enum Counted {
     /// Written, and a client waits that may not hold it together with this one: let no more in.
     OthersWait,
     NotOurs,
-}
-
-/// A request about a semaphore's permits, or a latch's count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Permits {
-    /// How many are free; the count.
-    Available,
-    /// Makes this many, if it has never had any.
-    TrySet(u32),
-    /// This many from now on, taken and free together.
-    Set(u32),
-    /// This many more; fewer, if it is negative.
-    Add(i32),
-    /// None is free from now on.
-    Drain,
-    /// Of a latch: counts down by this many.
-    CountDown(u32),
-    /// Of a latch: ends it.
-    Delete,
-}
-
-/// The identity of a request about a number. Of a kind without leases its copies find the answer, and change nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Once {
-    pub(crate) number: LeaseId,
-    /// How long the answer is kept.
-    pub(crate) keep_ms: u64,
 }
 
 /// The result of one renewal.

@@ -26,7 +26,7 @@ pub(super) enum Given {
 }
 
 /// A quorum that lacks at most its connections.
-pub(super) struct Prepared {
+pub(super) struct PreparedQuorum {
     pub(super) quorum: Quorum,
     pub(super) clock: Clock,
     pub(super) home: Home,
@@ -187,7 +187,7 @@ impl Given {
         login: &Login,
         sink: Arc<dyn Sink>,
         home: impl FnOnce() -> io::Result<Home>,
-    ) -> Result<Prepared, Error> {
+    ) -> Result<PreparedQuorum, Error> {
         let (uuid, label, config) = client;
         let sinks = Sinks::new(sink);
         let (backends, clock, home): (Vec<Box<dyn Backend>>, _, _) = match self {
@@ -201,11 +201,20 @@ impl Given {
                 (backends.collect(), clock, Home::here())
             }
             Given::Urls(urls) => {
+                // Settings for TLS are for those servers that speak it, if any does.
+                let without_tls = Login {
+                    #[cfg(feature = "tls")]
+                    tls: None,
+                    ..login.clone()
+                };
                 let is_mixed = urls.iter().any(|url| speaks_tls(url));
                 let parse = |url: &String| {
-                    let mut login = login.clone();
-                    login.without_tls_if(is_mixed && !speaks_tls(url));
-                    Target::parse(url, &login)
+                    let login = if is_mixed && !speaks_tls(url) {
+                        &without_tls
+                    } else {
+                        login
+                    };
+                    Target::parse(url, login)
                 };
                 let targets = urls.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
                 let home = home().map_err(|error| Error::NotSent {
@@ -220,7 +229,7 @@ impl Given {
                 (backends, Clock::Boot, home)
             }
         };
-        Ok(Prepared {
+        Ok(PreparedQuorum {
             quorum: Quorum::new(backends, sinks, clock.clone(), config, &home),
             clock,
             home,

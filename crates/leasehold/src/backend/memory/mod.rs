@@ -18,7 +18,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
         Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, Said, ServerLink, Sink, WakeUpSteps,
+        Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -348,12 +348,12 @@ impl ServerLink for Memory {
         &self.outage
     }
 
-    fn said(&self) -> Said {
+    fn said(&self) -> ServerFacts {
         #[cfg(feature = "sim")]
         let started = self.server.started(&self.client);
         #[cfg(not(feature = "sim"))]
         let started = self.server.restarted();
-        Said {
+        ServerFacts {
             started,
             is_replica: false,
         }

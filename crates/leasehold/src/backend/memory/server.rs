@@ -213,6 +213,22 @@ impl MemoryServer {
     ///
     /// Alone, it may then give a lock to a second holder at once. In a quorum its vote does not count for a while
     /// ([`longest_lease`](crate::ClientBuilder::longest_lease)).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, MemoryServer, ServerVote};
+    ///
+    /// let servers = [MemoryServer::new(), MemoryServer::new(), MemoryServer::new()];
+    /// let client = Client::builder().quorum_memory(&servers).connect().await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// servers[0].restart_empty();
+    /// let status = client.status("order:42").await?;
+    /// let forgot: &ServerVote = &status.votes[0];
+    /// assert!(forgot.holder.is_none() && forgot.quarantine.is_some());
+    /// assert_eq!(status.holder().map(|holder| &*holder.owner), Some(&*guard.owner())); // two are enough
+    /// # Ok(()) }
+    /// ```
     pub fn restart_empty(&self) {
         let now = self.clock().now();
         self.0.restarted.store(now.nanos(), Ordering::Release);

@@ -32,8 +32,8 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
     parts.tidy();
     let gate = parts.servers.gate_or_why(&step.id)?;
     let began = parts.now();
-    let mut asking = Asking {
-        words: vec![Word::Unasked; parts.servers.len()],
+    let mut candidate = Candidate {
+        words: vec![VoteAnswer::Unasked; parts.servers.len()],
         failures: Failures::default(),
         refused: false,
         parts,
@@ -41,11 +41,11 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
         gate,
         began,
     };
-    let verdict = asking.way().await;
-    let has_gate = asking.words[gate] == Word::Vote;
-    let looks = has_gate && matches!(verdict, Verdict::Held) && asking.step.place.is_some();
-    let home = asking.parts.servers.home.clone();
-    let answer = asking.answer(verdict);
+    let verdict = candidate.way().await;
+    let has_gate = candidate.words[gate] == VoteAnswer::Vote;
+    let looks = has_gate && verdict == Verdict::Held && candidate.step.place.is_some();
+    let home = candidate.parts.servers.home.clone();
+    let answer = candidate.answer(verdict);
     if looks {
         let pause = LOOK_FIRST + fastrand::u64(0..=LOOK_MORE);
         home.sleep(Duration::from_millis(pause)).await;
@@ -53,12 +53,12 @@ pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Fai
     answer
 }
 
-struct Asking {
+struct Candidate {
     parts: Parts,
     step: Acquire,
     gate: usize,
     began: Tick,
-    words: Vec<Word>,
+    words: Vec<VoteAnswer>,
     failures: Failures,
     /// The lease id was given up before.
     refused: bool,
@@ -66,7 +66,7 @@ struct Asking {
 
 /// What a server has said last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum VoteAnswer {
     Unasked,
     Vote,
     Held {
@@ -77,6 +77,7 @@ enum Word {
     Failed,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Granted,
     /// It has a place at the gate.
@@ -87,7 +88,7 @@ enum Verdict {
     NoMajority,
 }
 
-impl Asking {
+impl Candidate {
     async fn way(&mut self) -> Verdict {
         let lease = self.step.lease;
         match self.step.place {
@@ -98,15 +99,15 @@ impl Asking {
                 }
                 self.ask(&[self.gate], Some(place)).await;
                 match self.words[self.gate] {
-                    Word::Vote => {}
-                    Word::Held { .. } => return Verdict::Waits,
-                    Word::Unasked | Word::Failed => return Verdict::NoMajority,
+                    VoteAnswer::Vote => {}
+                    VoteAnswer::Held { .. } => return Verdict::Waits,
+                    VoteAnswer::Unasked | VoteAnswer::Failed => return Verdict::NoMajority,
                 }
             }
             // Its next client is about to ask the others: their votes are left alone.
             None if self.is_contended() => {
                 self.ask(&[self.gate], None).await;
-                if let Word::Held { .. } = self.words[self.gate] {
+                if let VoteAnswer::Held { .. } = self.words[self.gate] {
                     return Verdict::Held;
                 }
             }
@@ -115,14 +116,16 @@ impl Asking {
         for round in 0..=ROUNDS_MORE {
             let began = self.parts.now();
             let mut targets = self.parts.askable();
-            targets.retain(|at| self.words[*at] != Word::Vote);
+            targets.retain(|at| self.words[*at] != VoteAnswer::Vote);
             if self.votes() + targets.len() < self.parts.servers.need() {
                 return Verdict::NoMajority;
             }
             self.ask(&targets, None).await;
             match self.verdict() {
                 // With the gate in hand it is the next: those that have the others give them back.
-                Verdict::Held if self.words[self.gate] == Word::Vote && round < ROUNDS_MORE => {
+                Verdict::Held
+                    if self.words[self.gate] == VoteAnswer::Vote && round < ROUNDS_MORE =>
+                {
                     let took = self.parts.now().since(began);
                     self.pause(took * (2 << round)).await;
                 }
@@ -176,10 +179,7 @@ impl Asking {
                 break;
             }
         }
-        round.rest(move |at, answer| {
-            let may_vote = servers.may_vote(at);
-            ballots.answered(lease, at, sent, &answer, may_vote);
-        });
+        round.rest(self.parts.heard_late(&self.step, sent));
     }
 
     fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>) {
@@ -191,7 +191,7 @@ impl Asking {
             Said::Answer(answer) => Ok(answer),
             Said::Failed(failure) => Err(failure),
             Said::Silent(_) | Said::Waits(_) => {
-                self.words[at] = Word::Failed;
+                self.words[at] = VoteAnswer::Failed;
                 return;
             }
         };
@@ -199,28 +199,31 @@ impl Asking {
         let may_vote = servers.may_vote(at);
         let is_vote = ballots.answered(self.step.lease, at, sent, &answer, may_vote);
         self.words[at] = match answer {
-            Ok(Acquired::Granted { .. }) if is_vote => Word::Vote,
-            Ok(Acquired::Held { ttl, silent, .. }) => Word::Held { ttl, silent },
-            _ => Word::Failed,
+            Ok(Acquired::Granted { .. }) if is_vote => VoteAnswer::Vote,
+            Ok(Acquired::Held { ttl, silent, .. }) => VoteAnswer::Held { ttl, silent },
+            _ => VoteAnswer::Failed,
         };
     }
 
     fn votes(&self) -> usize {
-        self.words.iter().filter(|it| **it == Word::Vote).count()
+        self.words
+            .iter()
+            .filter(|it| **it == VoteAnswer::Vote)
+            .count()
     }
 
     fn held(&self) -> usize {
-        let held = |it: &&Word| matches!(it, Word::Held { .. });
+        let held = |it: &&VoteAnswer| matches!(it, VoteAnswer::Held { .. });
         self.words.iter().filter(held).count()
     }
 
     fn is_decided(&self) -> bool {
         let servers = &self.parts.servers;
         match self.words[self.gate] {
-            Word::Held { .. } => true,
+            VoteAnswer::Held { .. } => true,
             // It says who is next.
-            Word::Unasked => false,
-            Word::Vote | Word::Failed => {
+            VoteAnswer::Unasked => false,
+            VoteAnswer::Vote | VoteAnswer::Failed => {
                 self.votes() >= servers.need() || self.held() > servers.spare()
             }
         }
@@ -228,7 +231,7 @@ impl Asking {
 
     fn verdict(&self) -> Verdict {
         let need = self.parts.servers.need();
-        if let Word::Held { .. } = self.words[self.gate] {
+        if let VoteAnswer::Held { .. } = self.words[self.gate] {
             Verdict::Held
         } else if self.votes() >= need {
             Verdict::Granted
@@ -257,24 +260,29 @@ impl Asking {
             }
             Verdict::Waits => Ok(self.words[self.gate].held(false, None)),
             Verdict::Held => {
-                self.parts.give_up(&self.step);
+                self.give_up();
                 let word = self.words[self.gate];
-                if word == Word::Vote && self.step.place.is_some() {
+                if word == VoteAnswer::Vote && self.step.place.is_some() {
                     return Ok(word.held(true, Some(Duration::ZERO)));
                 }
                 Ok(word.held(true, self.enough_in()))
             }
             Verdict::NoMajority => {
-                self.parts.give_up(&self.step);
+                self.give_up();
                 Err(self.failures.failure(servers))
             }
         }
     }
 
+    fn give_up(&self) {
+        let step = &self.step;
+        self.parts.give_up(&step.id, step.access, step.lease);
+    }
+
     /// When so many of the servers that said no are free that a majority is.
     fn enough_in(&self) -> Option<Duration> {
         let held = self.words.iter().filter_map(|word| match word {
-            Word::Held { ttl, .. } => Some(ttl.unwrap_or(Duration::MAX)),
+            VoteAnswer::Held { ttl, .. } => Some(ttl.unwrap_or(Duration::MAX)),
             _ => None,
         });
         let mut held: Vec<Duration> = held.collect();
@@ -285,11 +293,11 @@ impl Asking {
     }
 }
 
-impl Word {
+impl VoteAnswer {
     /// The gate says who has the name, and how long.
     fn held(self, given_up: bool, left: Option<Duration>) -> Acquired {
         match self {
-            Word::Held { ttl, silent } => Acquired::Held {
+            VoteAnswer::Held { ttl, silent } => Acquired::Held {
                 ttl,
                 silent,
                 given_up,

@@ -26,7 +26,7 @@ pub(super) struct Ballots {
 }
 
 struct Ballot {
-    servers: Vec<Word>,
+    servers: Vec<ServerRecord>,
     given_up: bool,
     /// No vote of it counts later than this.
     ends: Tick,
@@ -34,7 +34,7 @@ struct Ballot {
 
 /// What is known of one server.
 #[derive(Clone, Copy, Default)]
-struct Word {
+struct ServerRecord {
     /// Until when its vote counts.
     vote: Option<Tick>,
     /// So many asks have no answer yet.
@@ -49,7 +49,7 @@ struct Word {
     confirmed: Option<bool>,
 }
 
-impl Word {
+impl ServerRecord {
     fn is_owed(&self) -> bool {
         self.asked > 0 && self.confirmed.is_none()
     }
@@ -73,9 +73,9 @@ impl Ballots {
     }
 
     fn ballot(&self) -> Ballot {
-        let word = Word {
+        let word = ServerRecord {
             copies: self.may_duplicate,
-            ..Word::default()
+            ..ServerRecord::default()
         };
         Ballot {
             servers: vec![word; self.of],
@@ -183,6 +183,12 @@ impl Ballots {
         }
     }
 
+    /// Whether it may be asked for still.
+    pub(super) fn is_open(&self, lease: LeaseId) -> bool {
+        let all = self.all.lock();
+        all.get(&lease).is_some_and(|ballot| !ballot.given_up)
+    }
+
     /// How many servers had it that have confirmed that it was given up: a release may be repeated.
     pub(super) fn had(&self, lease: LeaseId) -> usize {
         let all = self.all.lock();
@@ -258,7 +264,7 @@ impl Ballot {
     }
 
     fn is_over(&self) -> bool {
-        let is_done = |word: &Word| !word.is_owed() && word.under_way == 0;
+        let is_done = |word: &ServerRecord| !word.is_owed() && word.under_way == 0;
         self.given_up && self.servers.iter().all(is_done)
     }
 }

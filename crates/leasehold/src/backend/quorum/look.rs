@@ -8,7 +8,7 @@ use super::{
     servers::Servers,
 };
 use crate::{
-    backend::{Count, Counted, Failure, Inspection, Owned, ServerVote},
+    backend::{Count, Counted, Failure, Inspection, Owned, SeenVote},
     name::LockId,
 };
 
@@ -39,15 +39,14 @@ pub(super) async fn inspect(parts: Parts, id: LockId) -> Result<Inspection, Fail
     found.votes = said
         .iter_mut()
         .enumerate()
-        .map(|(at, said)| ServerVote {
+        .map(|(at, said)| SeenVote {
             server: servers.at(at).name.clone(),
-            answer: match said {
-                Some(found) => Ok(found.owners.pop()),
-                None => {
-                    let trouble = || servers.at(at).backend.trouble().map(|it| it.to_string());
-                    let why = why[at].take().or_else(trouble);
-                    Err(why.unwrap_or_else(|| "was not asked".to_owned()))
-                }
+            answer: if let Some(found) = said {
+                Ok(found.owners.pop())
+            } else {
+                let trouble = || servers.at(at).backend.trouble().map(|it| it.to_string());
+                let why = why[at].take().or_else(trouble);
+                Err(why.unwrap_or_else(|| "was not asked".to_owned()))
             },
             quarantine: servers.quarantine(at),
         })
@@ -99,6 +98,7 @@ pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure>
     if written >= servers.need() {
         Ok(Counted::Written)
     } else if not_ours > servers.spare() {
+        parts.give_up(&step.id, step.access, step.lease);
         Ok(Counted::NotOurs)
     } else {
         Err(failures.failure(servers))

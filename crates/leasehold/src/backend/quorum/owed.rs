@@ -35,16 +35,18 @@ pub(super) struct Debts {
     of: Vec<OfServer>,
     /// How long a tombstone stays.
     pub(super) tombstone_ms: u64,
+    /// How long a lease lasts at most.
+    pub(super) longest: Duration,
 }
 
 #[derive(Default)]
 struct OfServer {
-    all: Mutex<BTreeMap<LeaseId, Debt>>,
+    all: Mutex<BTreeMap<LeaseId, OwedRelease>>,
     is_told: AtomicBool,
 }
 
 #[derive(Clone)]
-struct Debt {
+struct OwedRelease {
     release: Release,
     until: Tick,
 }
@@ -54,12 +56,14 @@ impl Debts {
         servers: &Arc<Servers>,
         ballots: &Arc<Ballots>,
         tombstone_ms: u64,
+        longest: Duration,
     ) -> Arc<Debts> {
         Arc::new(Debts {
             servers: Arc::clone(servers),
             ballots: Arc::clone(ballots),
             of: (0..servers.len()).map(|_| OfServer::default()).collect(),
             tombstone_ms,
+            longest,
         })
     }
 
@@ -90,7 +94,7 @@ impl Debts {
             ..release.clone()
         };
         let over = longest + margin(longest) + Duration::from_millis(self.tombstone_ms);
-        let debt = Debt {
+        let debt = OwedRelease {
             release,
             until: now.after(over),
         };
@@ -117,7 +121,7 @@ impl Debts {
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);
             }
-            let next: Vec<Debt> = of.all.lock().values().take(AT_ONCE).cloned().collect();
+            let next: Vec<OwedRelease> = of.all.lock().values().take(AT_ONCE).cloned().collect();
             if next.is_empty() {
                 of.is_told.store(false, Ordering::Release);
                 // One may have come since.

@@ -93,7 +93,7 @@ impl<T: Send + 'static> Round<T> {
         if is_late {
             let at = *self.waited_for.first()?;
             self.servers.note_silent(at, true);
-            return Some((at, Said::Silent(Arc::new(Late))));
+            return Some((at, Said::Silent(Arc::new(NoAnswerInTime))));
         }
         let mut waited_for = self.waited_for.iter();
         waited_for.find_map(|&at| {
@@ -138,7 +138,7 @@ impl<T: Send + 'static> Round<T> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("does not answer in time")]
-struct Late;
+struct NoAnswerInTime;
 
 /// Why too few have answered: whether anything may have been carried out, and what each has said.
 #[derive(Default)]

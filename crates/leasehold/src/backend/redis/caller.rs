@@ -11,7 +11,7 @@ use super::{
     script::{Call, unexpected},
 };
 use crate::{
-    backend::{Failure, Inspection, Reply, Said},
+    backend::{Failure, Inspection, Reply, ServerFacts},
     config::{Config, millis},
     error::Cause,
 };
@@ -90,7 +90,7 @@ impl Caller {
     }
 
     /// What the server has said of itself.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn said(&self) -> ServerFacts {
         self.commands.said()
     }
 

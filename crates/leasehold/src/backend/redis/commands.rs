@@ -15,7 +15,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    backend::{Failure, Said},
+    backend::{Failure, ServerFacts},
     config::Config,
     durations::humane,
     error::Cause,
@@ -70,7 +70,7 @@ impl Commands {
     }
 
     /// What the server has said of itself.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn said(&self) -> ServerFacts {
         self.lanes.said()
     }
 

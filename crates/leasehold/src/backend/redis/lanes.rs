@@ -35,7 +35,7 @@ use super::{
     target::Target,
 };
 use crate::{
-    backend::{Failure, Said},
+    backend::{Failure, ServerFacts},
     callout,
     clock::{Clock, Tick},
     config::Config,
@@ -300,9 +300,9 @@ impl Lanes {
     }
 
     /// What the server has said of itself.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn said(&self) -> ServerFacts {
         let outlook = self.dialler.outlook.lock();
-        Said {
+        ServerFacts {
             started: Tick::from_nanos(self.dialler.started.load(Ordering::Acquire)),
             is_replica: matches!(*outlook, Outlook::Bad(Danger::Replica { .. })),
         }

@@ -41,7 +41,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
         KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
-        Reply, Said, ServerLink, Sink, WakeUpSteps,
+        Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -249,7 +249,7 @@ impl ServerLink for Redis {
         Box::pin(async move { caller.connect().await })
     }
 
-    fn said(&self) -> Said {
+    fn said(&self) -> ServerFacts {
         self.caller.said()
     }
 

@@ -30,17 +30,6 @@ pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
 }
 
-impl Login {
-    /// Leaves the settings for TLS out, for a server that speaks none beside others that do.
-    pub(crate) fn without_tls_if(&mut self, leaves_out: bool) {
-        #[cfg(feature = "tls")]
-        if leaves_out {
-            self.tls = None;
-        }
-        let _ = leaves_out;
-    }
-}
-
 /// A server and how to log in to it. Shown without secrets.
 pub(crate) struct Target {
     pub(super) info: ConnectionInfo,
