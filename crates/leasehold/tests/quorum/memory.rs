@@ -247,7 +247,12 @@ async fn a_server_that_restarts_empty_gives_no_second_holder() {
 /// So that the test above can see it.
 #[tokio::test(start_paused = true)]
 async fn without_the_quarantine_a_restart_gives_a_second_holder() {
-    assert!(two_hold_after_a_restart(false).await);
+    let mut found = 0;
+    for _ in 0..30 {
+        found += u32::from(two_hold_after_a_restart(false).await);
+    }
+    // Not where the gate is the server that remembers.
+    assert!(found > 0);
 }
 
 #[tokio::test(start_paused = true)]
