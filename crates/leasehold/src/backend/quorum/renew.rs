@@ -124,10 +124,9 @@ impl Entry {
         } else if self.not_ours.is_empty() {
             return Renewal::Unknown;
         } else {
-            match ballots.end(self.lease, servers.need()) {
-                Some(end) if end > parts.now() => Renewal::Shortened(stated(end, sent)),
-                _ => return self.is_lost(parts),
-            }
+            // Over by now or not: that it has passed to another, too few servers have said.
+            let end = ballots.end(self.lease, servers.need());
+            Renewal::Shortened(end.map_or(Duration::ZERO, |end| stated(end, sent)))
         };
         for at in &self.not_ours {
             self.repair(parts, *at);
