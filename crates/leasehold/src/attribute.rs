@@ -304,6 +304,8 @@ pub trait Report {
     fn report(error: Error) -> Self;
 }
 
+// Else the compiler asks for `From` alone, and does not say that `failed` would do as well.
+#[diagnostic::do_not_recommend]
 impl<T, E: From<Error>> Report for Result<T, E> {
     fn report(error: Error) -> Self {
         Err(error.into())
