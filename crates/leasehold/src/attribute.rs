@@ -272,6 +272,7 @@ impl<K: Lockable> Entered<K> {
     /// Runs the body of a function that blocks.
     #[cfg(feature = "blocking")]
     pub(crate) fn run_blocking<T>(&self, body: impl FnOnce() -> T) -> T {
+        let body = || self.guard.in_its_span(body);
         INNERMOST.sync_scope(Arc::clone(&self.frame), body)
     }
 

@@ -3,8 +3,12 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use tokio_util::sync::DropGuard;
 
-use super::{run::HoldWatch, seat::Seat};
+use super::{
+    run::HoldWatch,
+    seat::{Seat, SeatText},
+};
 use crate::{Error, FencedMutexGuard, LostReason, Released};
 
 /// The time for which a candidate leads. Made by [`Election::campaign`](crate::Election::campaign).
@@ -42,29 +46,41 @@ pub struct Term {
 
 /// The hold of a term, until it is given back.
 pub(super) struct Lead {
-    guard: Mutex<Option<FencedMutexGuard>>,
+    guard: Mutex<Option<Leading>>,
     seat: Seat,
+    text: SeatText,
+}
+
+/// The hold, and what keeps its value on the server meanwhile.
+struct Leading {
+    guard: FencedMutexGuard,
+    _keeps_value: Option<DropGuard>,
 }
 
 impl Lead {
     /// `None`: it was given back before.
     pub(super) async fn resign(&self) -> Option<Result<Released, Error>> {
-        let guard = self.guard.lock().take()?;
-        let token = guard.token();
+        let Leading { guard, .. } = self.guard.lock().take()?;
         // Both at once: a value without its holder does not count, and the fence keeps this delete from that of the next leader.
-        let (released, _) = tokio::join!(guard.release(), self.seat.leave(token));
+        let (released, _) = tokio::join!(guard.release(), self.seat.leave(&self.text));
         Some(released)
     }
 }
 
 impl Term {
-    pub(super) fn new(guard: FencedMutexGuard, seat: &Seat) -> Term {
+    pub(super) fn new(guard: FencedMutexGuard, seat: &Seat, text: SeatText) -> Term {
+        let (watch, token) = (guard.watch(), guard.token());
+        let leading = Leading {
+            guard,
+            _keeps_value: seat.keep(text.clone()),
+        };
         Term {
-            watch: guard.watch(),
-            token: guard.token(),
+            watch,
+            token,
             lead: Arc::new(Lead {
-                guard: Mutex::new(Some(guard)),
+                guard: Mutex::new(Some(leading)),
                 seat: seat.clone(),
+                text,
             }),
         }
     }

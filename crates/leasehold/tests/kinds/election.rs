@@ -67,6 +67,22 @@ async fn a_leader_is_told_with_its_value_until_it_resigns_or_is_dropped() {
     }
 }
 
+/// Tokens are kept for seven days, and so is the value of a leader since it was last written.
+#[tokio::test(start_paused = true)]
+async fn a_leader_of_three_weeks_is_told_until_its_last_day() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let election = client.election("scheduler").value("here");
+    let term = election.campaign().await.unwrap();
+    for _day in 0..21 {
+        tokio::time::sleep(86_400 * SECOND).await;
+        assert!(term.is_valid());
+        assert_eq!(election.leader().await.unwrap().unwrap().value, "here");
+    }
+    term.resign().await.unwrap();
+    assert!(election.leader().await.unwrap().is_none());
+}
+
 #[tokio::test]
 async fn no_value_is_shown_for_the_leader_after_its_own() {
     for world in World::all() {
