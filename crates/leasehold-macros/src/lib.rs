@@ -39,14 +39,14 @@ use proc_macro::TokenStream;
 /// | `kind = fenced` | `mutex`, `fenced`, `fair`, `read`, `write`, `plain`, `spin` | `mutex` |
 /// | `client = self.locks` | the client: a `Client`, or what derefs to one | that of `client.scope(future)` around the call, else that of `leasehold::set_global(client)` |
 /// | `guard = g` | the body's name for its guard, a `&Guard`: `g.token()`, `g.ensure(d)` | |
-/// | `busy = expression` | what the function returns when `wait` is over | `Error::Busy`, as every failure |
+/// | `busy = expression` | what the function returns when `wait` is over, or the name is taken for its interval | `Error::Busy`, as every failure |
 /// | `failed = \|error\| …` | what the function returns when the lock fails | `Err(error.into())` |
 /// | `reentrant` | enters a name that a `#[locked]` function around it holds | `Error::Reentered` |
 /// | `once_per = "1h"` | at most once in this time, among all processes: `run_once_per` | |
 /// | `blocking` | for a plain `fn`, which blocks its thread | for an `async fn` |
 ///
-/// Times are a text with a unit (`"200ms"`, `"5s"`, `"1h 30m"`), or an expression of type `Duration`. A value that no option has is
-/// refused where it stands, when the program is compiled.
+/// Times are a text with a unit (`"200ms"`, `"5s"`, `"1h 30m"`), or an expression of type `Duration`. A text that is no time
+/// is refused where it stands, when the program is compiled; a time that is too short or too long, when the function is called.
 ///
 /// # Errors
 /// The function's return type says them: a `Result` whose error is made `From<leasehold::Error>`. Else say `failed`. The body was not

@@ -220,6 +220,13 @@ impl Options {
             )?;
         }
         said.not_both("wait", "once_per", "it asks once, and does not wait")?;
+        if let Some(at) = said.at("busy")
+            && self.wait.is_none()
+            && self.once_per.is_none()
+        {
+            let why = "`busy` is for a call that ends its wait: say `wait = \"5s\"`, or `wait = \"0s\"` to ask once; without one it waits as long as it takes";
+            return Err(Error::new(at, why));
+        }
         said.not_both(
             "guard",
             "once_per",
@@ -285,7 +292,12 @@ fn example(option: &str) -> &'static str {
 fn unknown(word: &Ident) -> Error {
     let said = word.to_string();
     let names = OPTIONS.map(|(option, _)| option);
-    let advice = match nearest(&said, &names) {
+    let meant = match &*said {
+        "timeout" => Some("wait"),
+        "ttl" | "lease_time" => Some("lease"),
+        _ => nearest(&said, &names),
+    };
+    let advice = match meant {
         Some(option) => format!("did you mean `{}`?", example(option)),
         None => format!("there are {}", listed(&names)),
     };

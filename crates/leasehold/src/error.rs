@@ -21,7 +21,7 @@ pub use invalid::Invalid;
 /// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` after it carries the request out | wait that long, or try again at once: this client takes the old request back meanwhile |
 /// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
-/// | [`Busy`](Error::Busy) | nothing of ours | try again later, or wait longer |
+/// | [`Busy`](Error::Busy) | nothing of ours | try again later, or with a longer `wait` |
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
 /// | [`Stale`](Error::Stale) | the data as a newer holder left it | stop: the lock was lost long ago |
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
@@ -257,7 +257,7 @@ impl fmt::Display for Error {
             ),
             Error::Busy { name, waited } => write!(
                 f,
-                "{name:?} is held by another, and was not free within {}; try again later, or wait longer",
+                "{name:?} is held by another, and was not free within {}; try again later",
                 about(*waited)
             ),
             Error::TooShort { name, left, wanted } => write!(

@@ -122,7 +122,7 @@ fn check_classes(classes: &[String]) -> Result<(), Error> {
         if class == OTHER {
             let remedy = "take a longer prefix, such as \"other:\"";
             return refuse(
-                format!("not {OTHER:?}, which names of no class have"),
+                format!("another word than {OTHER:?}, which names of no class have"),
                 remedy,
             );
         }
@@ -132,7 +132,7 @@ fn check_classes(classes: &[String]) -> Result<(), Error> {
             .map(|(_, other)| (at, other))
             .find(|(_, other)| other.starts_with(class.as_str()))
         {
-            let limit = format!("not the beginning of the class {other:?}");
+            let limit = format!("no beginning of the class {other:?}");
             return refuse(limit, "leave one of the two out: a name is in one class");
         }
     }

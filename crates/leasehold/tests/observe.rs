@@ -550,17 +550,17 @@ async fn a_class_that_leaves_open_where_a_name_belongs_is_refused() {
         (&[""][..], "at least one character"),
         (
             &["order:", "order:4"],
-            "not the beginning of the class \"order:4\"",
+            "no beginning of the class \"order:4\"",
         ),
         (
             &["order:4", "order:"],
-            "not the beginning of the class \"order:4\"",
+            "no beginning of the class \"order:4\"",
         ),
         (
             &["order:", "order:"],
-            "not the beginning of the class \"order:\"",
+            "no beginning of the class \"order:\"",
         ),
-        (&["other"], "not \"other\""),
+        (&["other"], "another word than \"other\""),
     ] {
         let metrics = classes
             .iter()
