@@ -353,6 +353,10 @@ impl<'a> Writer<'a> {
     /// Tells the compiler the type of the body, which it knew of the function.
     fn typed(&self) -> TokenStream {
         let output = inferred(self.output.clone());
+        // The compiler knows all about what never returns, and lets no other code name it.
+        if output.to_string() == "!" {
+            return TokenStream::new();
+        }
         let typed = ours("typed");
         quote! {
             #[allow(

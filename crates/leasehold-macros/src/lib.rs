@@ -37,7 +37,7 @@ use proc_macro::TokenStream;
 /// | `fixed_lease = "15s"` | a lease that is not renewed | it is renewed |
 /// | `max_hold = "10m"` | an end to the renewals | none |
 /// | `kind = fenced` | `mutex`, `fenced`, `fair`, `read`, `write`, `plain`, `spin` | `mutex` |
-/// | `client = self.locks` | the client: a `Client`, or what derefs to one | that of `client.scope(future)` around the call, else that of `leasehold::set_global(client)` |
+/// | `client = self.locks` | the client: a `Client`, or what derefs to one (of a `blocking::Client` it is `Client::from(…)`) | that of `client.scope(future)` around the call, else that of `leasehold::set_global(client)` |
 /// | `guard = g` | the body's name for its guard, a `&Guard`: `g.token()`, `g.ensure(d)` | |
 /// | `busy = expression` | what the function returns when `wait` is over, or the name is taken for its interval | `Error::Busy`, as every failure |
 /// | `failed = \|error\| …` | what the function returns when the lock fails | `Err(error.into())` |
@@ -58,7 +58,8 @@ use proc_macro::TokenStream;
 /// - `Error::Invalid`: there is no client, or the name or a time is not valid; nothing was sent.
 /// - Any other, as `Mutex::lock`.
 ///
-/// A lost lease drops the arguments with the body, so `failed` can then only use those that it may copy; references are.
+/// A lost lease drops the arguments with the body, so `failed`, and `busy` beside `once_per`, can only use those that it may copy; references are.
+/// Under `#[async_trait]` take plain arguments: the names within a pattern are not known to the name of the lock there.
 ///
 /// # Calls inside calls
 /// A call on a name that a `#[locked]` call around it holds, by the same client, is refused at once; with `reentrant` on the inner function it enters.

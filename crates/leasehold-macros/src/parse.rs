@@ -307,18 +307,25 @@ fn unknown(word: &Ident) -> Error {
     )
 }
 
-/// Whether the text of a name has braces with this word in them.
+/// Whether the text of a name has braces with this word in them, or takes a width from it.
 fn mentions(text: &str, word: &str) -> bool {
     text.split('{').skip(1).any(|rest| {
-        rest.strip_prefix(word)
-            .is_some_and(|rest| rest.starts_with(['}', ':']))
+        let within = rest.split('}').next().unwrap_or_default();
+        let (value, form) = within.split_once(':').unwrap_or((within, ""));
+        let mut counts = form.split('$').rev().skip(1);
+        value == word || counts.any(|before| before.ends_with(word))
     })
 }
 
 /// A text with a unit, or an expression that the compiler takes for a `Duration`.
 fn duration(option: &str, input: ParseStream) -> Result<TokenStream> {
     let value: Expr = input.parse()?;
-    let Expr::Lit(ExprLit { lit, .. }) = &value else {
+    let mut plain = &value;
+    // What a `macro_rules!` hands on.
+    while let Expr::Group(group) = plain {
+        plain = &group.expr;
+    }
+    let Expr::Lit(ExprLit { lit, .. }) = plain else {
         let span = value.span();
         let name = Ident::new("duration", Span::mixed_site());
         // Its type is said here, so that the compiler complains at the value.
