@@ -242,12 +242,12 @@ pub fn once<K: OncePer, F: Future>(
 
 /// A second guard beside that of the frame around, if the call says that it may.
 fn again<K: Lockable>(frame: &Frame, reentrant: bool) -> Result<Guard<K>, Error> {
-    if !reentrant {
-        return Err(frame.reentered(SAY_REENTRANT));
-    }
     let held = frame.guard.upgrade();
-    let beside = held.and_then(|held| K::beside(&*held));
-    beside.unwrap_or_else(|| Err(frame.reentered(OTHER_KIND)))
+    match held.and_then(|held| K::beside(&*held)) {
+        None => Err(frame.reentered(OTHER_KIND)),
+        Some(beside) if reentrant => beside,
+        Some(_) => Err(frame.reentered(SAY_REENTRANT)),
+    }
 }
 
 impl<K: Lockable> Entered<K> {
