@@ -9,7 +9,7 @@ use super::{
     fenced_mutex::FencedMutex,
     leader::{Leader, LeaderWatch},
     seat::{Seat, SeatText},
-    term::Term,
+    term::{EndsWithWork, Term},
 };
 use crate::{Error, Handoff, Owner, error::Invalid};
 
@@ -115,7 +115,7 @@ impl Election {
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the name, the value or the lease is not valid; nothing was sent.
-    /// - [`Error::Rejected`]: the server refuses for good, for instance because another type stands under the name. It does not hold
+    /// - [`Error::Rejected`]: the server refuses, for instance because another type stands under the name, or its memory is full. It does not hold
     ///   the name for us.
     /// - [`Error::Stale`]: a write under a newer token was seen for this name, although this candidate holds it: tokens went back, or
     ///   [`FencedStore`](crate::FencedStore) was given a number that is no token. The name was given back.
@@ -221,7 +221,7 @@ impl Election {
                     Some(campaign) => campaign.await?,
                     None => election.campaign().await?,
                 };
-                let (lead, watch) = (term.lead(), term.watch().clone());
+                let (lead, watch) = (EndsWithWork::new(&term), term.watch().clone());
                 let work = work(term);
                 // The only error is a loss. The guard is dropped with the lead, and the next lap stands in line.
                 if let Ok(output) = watch.run(work).await {

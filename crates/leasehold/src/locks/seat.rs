@@ -123,6 +123,10 @@ impl Seat {
         Ok(text.and_then(|text| Seated::read(&text)))
     }
 
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        self.core.check_open()
+    }
+
     pub(super) fn now(&self) -> Tick {
         self.core.clock.now()
     }

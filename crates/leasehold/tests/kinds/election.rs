@@ -247,6 +247,49 @@ async fn work_that_ends_gives_the_name_back_and_a_term_dropped_within_it_does_no
 }
 
 #[tokio::test]
+async fn a_term_that_was_put_aside_ends_with_work_that_is_dropped_or_panics() {
+    for world in World::all() {
+        let (one, other) = (election(&world, "one").await, election(&world, "two").await);
+        for panics in [false, true] {
+            let (put, mut aside) = mpsc::unbounded_channel();
+            let work = move |term: Term| {
+                put.send(term).unwrap();
+                async move {
+                    assert!(!panics, "as it is told");
+                    pending::<()>().await;
+                }
+            };
+            let lead = one.clone();
+            let run = tokio::spawn(async move { lead.run(work).await });
+            let kept = soon("a term", aside.recv()).await.unwrap();
+            let part = tokio::spawn(async move {
+                let error = kept.run(pending::<()>()).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Lost);
+                kept.lost().await
+            });
+            run.abort();
+            let next = soon("the lead", other.campaign()).await.unwrap();
+            let reason = soon("its part ends", part).await.unwrap();
+            assert_eq!(reason, LostReason::Unconfirmed);
+            drop(next);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_observer_ends_with_its_client() {
+    for world in World::all() {
+        let client = world.client().await;
+        let mut seen = client.election("scheduler").observe();
+        assert!(seen.next().await.unwrap().is_none());
+        let told = tokio::spawn(async move { seen.next().await });
+        client.shutdown(Shutdown::LetExpire).await;
+        let error = soon("an error", told).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}
+
+#[tokio::test]
 async fn a_term_that_is_resigned_within_the_work_lets_the_next_lead_beside_the_rest_of_it() {
     for world in World::all() {
         let (one, other) = (election(&world, "one").await, election(&world, "two").await);
