@@ -439,7 +439,14 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
             assert!(tokio::time::timeout(100 * MS, next).await.is_err());
         }
         let asked = attempts(&server) - before;
-        assert_eq!(asked, 4, "one look each in 3 s, and nothing else");
+        assert!(asked <= 4, "{asked} looks of four in 3 s");
+        // On a busy machine one that was dropped as it asked has not asked. Each does when its time comes again.
+        let looks = join_all(observers.iter_mut().map(LeaderWatch::next));
+        let asked = || attempts(&server) - before >= 4;
+        tokio::select! {
+            told = looks => panic!("no leader has changed: {told:?}"),
+            () = wait_until_async(crate::common::SOON, "four looks", asked) => {}
+        }
         drop(term);
     }
 }
