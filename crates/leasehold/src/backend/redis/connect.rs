@@ -304,3 +304,45 @@ struct Silent(Duration);
     humane(*.0)
 )]
 struct SilentInHandshake(Duration);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_set_up_as_the_settings_say() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let settings = ConnectionSettings::new()
+            .keepalive(Duration::from_secs(60), Duration::from_secs(10), 4)
+            .user_timeout(Some(Duration::from_secs(20)))
+            .nodelay(false);
+        set_up(&stream, &settings).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(!socket.tcp_nodelay().unwrap());
+        assert_eq!(
+            socket.tcp_keepalive_time().unwrap(),
+            Duration::from_secs(60)
+        );
+        assert_eq!(
+            socket.tcp_keepalive_interval().unwrap(),
+            Duration::from_secs(10)
+        );
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 4);
+        assert_eq!(socket.linger().unwrap(), Some(Duration::ZERO));
+        #[cfg(target_os = "linux")]
+        assert_eq!(
+            socket.tcp_user_timeout().unwrap(),
+            Some(Duration::from_secs(20))
+        );
+
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        set_up(&stream, &ConnectionSettings::new().no_keepalive()).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.tcp_nodelay().unwrap() && !socket.keepalive().unwrap());
+    }
+}
