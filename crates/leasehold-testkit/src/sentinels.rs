@@ -158,8 +158,7 @@ impl SentinelSettings {
         lines.extend(own.map(|password| format!("sentinel-pass {password}")));
         lines
             .iter()
-            .map(|line| format!("sentinel {line}\n"))
-            .collect()
+            .fold(String::new(), |file, line| file + "sentinel " + line + "\n")
     }
 }
 
@@ -217,10 +216,9 @@ impl SentinelGroup {
             "redis-sentinel"
         };
         let user = self.settings.user.as_deref().unwrap_or_default();
-        let password = self.settings.password.iter();
-        let login: String = password
-            .map(|password| format!("{user}:{password}@"))
-            .collect();
+        let password = self.settings.password.as_ref();
+        let login = password.map(|password| format!("{user}:{password}@"));
+        let login = login.unwrap_or_default();
         let hosts: Vec<String> = self
             .sentinel_addrs()
             .iter()

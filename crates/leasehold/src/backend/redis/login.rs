@@ -3,13 +3,19 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "redis-1")]
+use redis::{ConnectionAddr, ConnectionInfo};
 use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
+#[cfg(feature = "redis-1")]
+use super::target::Login;
 use super::{
     connect::{DialProgress, NoConnection},
     link::Connection,
     target::Target,
 };
+#[cfg(feature = "redis-1")]
+use crate::error::{Error, Invalid};
 use crate::{
     callout,
     credentials::{Credentials, Provider},
@@ -34,6 +40,26 @@ pub(super) struct FreshLogin {
 }
 
 impl Target {
+    /// By what another library has parsed.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn of_info(info: ConnectionInfo, login: &Login) -> Result<Target, Error> {
+        #[cfg(feature = "tls")]
+        let with_tls = login.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let with_tls = false;
+        let scheme = match info.addr() {
+            ConnectionAddr::Tcp(..) => "redis",
+            ConnectionAddr::Unix(_) => "redis+unix",
+            _ => {
+                let limit = "an address without TLS, which this library speaks itself";
+                return Err(Invalid::new("redis_info", "an address with TLS", limit)
+                    .remedy("give the same host as ConnectionAddr::Tcp, and the certificates with tls(Tls::new())")
+                    .into());
+            }
+        };
+        Target::of(info, scheme, with_tls, login)
+    }
+
     /// How to log in on a new connection.
     pub(super) async fn login(&self, progress: &DialProgress) -> Result<FreshLogin, NoConnection> {
         let settings = self.info.redis_settings().clone();

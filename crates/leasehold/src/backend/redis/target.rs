@@ -97,27 +97,7 @@ impl Target {
         Target::of(info, &scheme, with_tls, login)
     }
 
-    /// By what another library has parsed.
-    #[cfg(feature = "redis-1")]
-    pub(crate) fn of_info(info: ConnectionInfo, login: &Login) -> Result<Target, Error> {
-        #[cfg(feature = "tls")]
-        let with_tls = login.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        let with_tls = false;
-        let scheme = match info.addr() {
-            ConnectionAddr::Tcp(..) => "redis",
-            ConnectionAddr::Unix(_) => "redis+unix",
-            _ => {
-                let limit = "an address without TLS, which this library speaks itself";
-                return Err(Invalid::new("redis_info", "an address with TLS", limit)
-                    .remedy("give the same host as ConnectionAddr::Tcp, and the certificates with tls(Tls::new())")
-                    .into());
-            }
-        };
-        Target::of(info, scheme, with_tls, login)
-    }
-
-    fn of(
+    pub(super) fn of(
         info: ConnectionInfo,
         scheme: &str,
         with_tls: bool,
