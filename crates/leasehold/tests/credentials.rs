@@ -186,7 +186,7 @@ async fn no_caller_notices(vault: Vault, builder: ClientBuilder) {
         vault.change();
         let (_, wake_ups) = vault.ages();
         assert!(
-            wake_ups.iter().all(|age| *age <= 2),
+            wake_ups.iter().all(|age| *age <= 3),
             "{wake_ups:?} s old, good for 2 s"
         );
     }
@@ -242,15 +242,18 @@ async fn a_lock_waits_while_the_provider_fails_and_errors_have_its_words() {
         vault.seal(true);
         let is_named = |error: Error| {
             let said = format!("{error} {error:?}");
-            assert_eq!(error.kind(), ErrorKind::NotSent, "{said}");
+            assert!(error.is_unreachable(), "{said}");
             assert!(
                 said.contains("the credentials provider failed: the vault is sealed"),
                 "{said}"
             );
             assert!(!said.contains(HUSH), "{said}");
         };
-        is_named(vault.builder().connect().await.unwrap_err());
-        let builder = vault.builder().operation_timeout(200 * MS);
+        let error = vault.builder().connect().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotSent);
+        is_named(error);
+        // Longer than the pause between two attempts to connect.
+        let builder = vault.builder().operation_timeout(1500 * MS);
         assert!(!format!("{builder:?}").contains(HUSH));
         let client = builder.connect_lazily().unwrap();
         let waiting = tokio::spawn(client.mutex("name").lock());
@@ -262,7 +265,7 @@ async fn a_lock_waits_while_the_provider_fails_and_errors_have_its_words() {
             .unwrap()
             .unwrap();
 
-        // The same again, for a client that was connected.
+        // The same again, for a client that was connected. A request that meets the end of its connection is ambiguous.
         vault.change();
         vault.seal(true);
         vault.cut();
