@@ -103,6 +103,8 @@ impl Target {
         with_tls: bool,
         login: &Login,
     ) -> Result<Target, Error> {
+        #[cfg(not(feature = "tls"))]
+        let _ = (scheme, with_tls);
         login.connection.check()?;
         let database = info.redis_settings().db();
         if database < 0 {
