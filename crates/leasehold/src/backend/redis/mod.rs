@@ -17,6 +17,7 @@ mod kinds;
 mod labels;
 mod lanes;
 mod link;
+mod login;
 mod rights;
 mod script;
 #[cfg(feature = "sim")]
@@ -31,6 +32,8 @@ mod tls_trouble;
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::{OptionFuture, join_all};
+#[cfg(feature = "redis-1")]
+pub(crate) use redis::ConnectionInfo;
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]

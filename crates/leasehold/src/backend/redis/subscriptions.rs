@@ -74,6 +74,7 @@ impl Subscriptions {
             ids: HashMap::new(),
             counted: Arc::clone(&counted),
             worked: false,
+            next: None,
             commands: Arc::downgrade(commands),
         };
         home.handle().spawn(lane.run(inbox));
@@ -161,6 +162,8 @@ struct SubscriptionLane {
     counted: Arc<Audience>,
     /// A subscription has come about on the present connection.
     worked: bool,
+    /// Takes the place of a connection whose login ends.
+    next: Option<Dialled>,
     commands: Weak<Lanes>,
 }
 
@@ -193,6 +196,9 @@ impl Audience {
 }
 
 type PubSubHalves = (PubSubSink, PubSubStream);
+
+/// A connection, and when another is to take its place.
+type Dialled = (PubSubHalves, Option<Instant>);
 
 /// The result of a request: done, refused, or the connection is gone.
 type RequestResult = Result<Option<Refused>, RedisError>;
@@ -229,11 +235,18 @@ impl SubscriptionLane {
                     None => return,
                 }
             }
-            match self.dial().await {
-                Ok(halves) => {
+            let dialled = match self.next.take() {
+                Some(next) => Ok(next),
+                None => dial(&self.target, self.connect_timeout).await,
+            };
+            match dialled {
+                Ok(dialled) => {
                     self.counted.trouble.lock().take();
                     self.worked = false;
-                    let ended = self.hear(halves, &mut orders, &mut waiting).await.is_none();
+                    let ended = self
+                        .hear(dialled, &mut orders, &mut waiting)
+                        .await
+                        .is_none();
                     self.counted.ids.lock().clear();
                     if ended {
                         return;
@@ -301,22 +314,10 @@ impl SubscriptionLane {
         }
     }
 
-    async fn dial(&self) -> Result<PubSubHalves, Cause> {
-        let (timeout, progress) = (self.connect_timeout, DialProgress::default());
-        match tokio::time::timeout(timeout, self.target.subscriptions(&progress)).await {
-            Ok(Ok(connected)) => Ok(connected.split()),
-            Ok(Err(error)) => {
-                let failure = self.target.failure(error, timeout, &progress);
-                Err(Arc::clone(failure.cause()))
-            }
-            Err(_) => Err(progress.silent(timeout)),
-        }
-    }
-
     /// Hears until the connection breaks. `None`: the client has ended.
     async fn hear(
         &mut self,
-        (sink, mut stream): PubSubHalves,
+        ((sink, mut stream), renew_at): Dialled,
         orders: &mut mpsc::UnboundedReceiver<Order>,
         waiting: &mut Vec<(LockId, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
@@ -328,6 +329,11 @@ impl SubscriptionLane {
         for (id, told) in waiting.drain(..) {
             requests.push(self.subscribe(&sink, &id, told));
         }
+        let mut successor = pin!(successor(
+            Arc::clone(&self.target),
+            self.connect_timeout,
+            renew_at
+        ));
         // Answers come one behind the other, too: a connection is dead if it is silent for too long, not if many are slow.
         let mut heard = Instant::now();
         loop {
@@ -370,6 +376,11 @@ impl SubscriptionLane {
                     }
                 }
                 () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
+                // What is under way is answered on the old one first.
+                next = &mut successor, if !is_asked => {
+                    self.next = Some(next);
+                    return Some(());
+                }
             }
         }
     }
@@ -519,6 +530,37 @@ impl SubscriptionLane {
                 self.sink.wake(id, wake_up);
             }
         }
+    }
+}
+
+async fn dial(target: &Target, timeout: Duration) -> Result<Dialled, Cause> {
+    let progress = DialProgress::default();
+    match tokio::time::timeout(timeout, target.subscriptions(&progress)).await {
+        Ok(Ok((connected, renew_at))) => Ok((connected.split(), renew_at)),
+        Ok(Err(error)) => {
+            let failure = target.failure(error, timeout, &progress);
+            Err(Arc::clone(failure.cause()))
+        }
+        Err(_) => Err(progress.silent(timeout)),
+    }
+}
+
+/// The connection that takes the place of one whose login ends. It is there before the old one goes.
+async fn successor(target: Arc<Target>, timeout: Duration, renew_at: Option<Instant>) -> Dialled {
+    let Some(at) = renew_at else {
+        return std::future::pending().await;
+    };
+    tokio::time::sleep_until(at.into()).await;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match dial(&target, timeout).await {
+            Ok(next) => return next,
+            Err(cause) => callout::quietly(
+                || tracing::debug!(target: "leasehold", server = %target, %cause, "login for subscriptions not renewed, trying again"),
+            ),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MOST);
     }
 }
 
