@@ -9,7 +9,7 @@ use std::{io, sync::Arc, time::Duration};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
-    Client, Error,
+    Client, Error, Sentinel,
     backend::{Backend, memory, memory::MemoryServer, redis},
     clock::Clock,
     config::{Config, Handoff, millis},
@@ -26,6 +26,7 @@ impl Client {
     /// |---|---|
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
+    /// | `redis-sentinel://[user:password@]host[:port],…[/database]?master=name` | where sentinels say, see [`Sentinel`](crate::Sentinel); `rediss-sentinel://` over TLS; `valkey-…` are the same |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
     /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
@@ -126,6 +127,7 @@ impl Client {
 pub struct ClientBuilder {
     url: Option<String>,
     memory: Option<MemoryServer>,
+    sentinel: Option<Sentinel>,
     login: redis::Login,
     label: Option<String>,
     config: Config,
@@ -326,7 +328,8 @@ impl ClientBuilder {
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
-        let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
+        let url = self.url.clone();
+        let url = url.as_deref().unwrap_or("redis://127.0.0.1/");
         given::check_characters(url)?;
         let label = given::label(self.label)?;
         config.label.clone_from(&label);
@@ -352,12 +355,12 @@ impl ClientBuilder {
             let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
-            let target = redis::Target::parse(url, &self.login)?;
+            let place = self.place(url)?;
             let home = home().map_err(|error| Error::NotSent {
                 doing: "start the thread of this client".into(),
                 source: Arc::new(error),
             })?;
-            let backend = redis::Redis::new(target, &uuid, &label, &config, sink, &home);
+            let backend = redis::Redis::new(place, &uuid, &label, &config, sink, &home);
             Backing::Server(Box::new(backend), home)
         };
         Ok(Prepared {

@@ -1,8 +1,48 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
 use super::ClientBuilder;
+use crate::{
+    Error, Sentinel,
+    backend::redis::Place,
+    error::Invalid,
+};
 
 impl ClientBuilder {
+    /// Asks these sentinels where the server is, in place of a URL. The user, the password, the database and TLS of the builder are those
+    /// of the primary.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Sentinel};
+    ///
+    /// let sentinel = Sentinel::new(["sentinel-1", "sentinel-2", "sentinel-3"]).master("main");
+    /// let client = Client::builder().sentinel(sentinel).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `Config#useSentinelServers`.
+    #[doc(alias("useSentinelServers", "MASTER_NAME"))]
+    pub fn sentinel(mut self, sentinel: Sentinel) -> Self {
+        self.sentinel = Some(sentinel);
+        self
+    }
+
+    /// Where the server is.
+    pub(super) fn place(&self, url: &str) -> Result<Place, Error> {
+        match &self.sentinel {
+            None => Place::parse(url, &self.login),
+            Some(_) if self.url.is_some() => {
+                let limit = "left out where sentinels are asked";
+                Err(Invalid::new("url", "given beside sentinels", limit)
+                    .remedy("say redis-sentinel://host:26379/?master=name in the URL, or leave it out")
+                    .into())
+            }
+            Some(sentinel) => Place::named_by(sentinel, &self.login),
+        }
+    }
+
     /// Whether the client is one of memory, and so lives on the runtime that connects it.
     #[cfg(feature = "blocking")]
     pub(crate) fn is_of_memory(&self) -> bool {

@@ -9,9 +9,11 @@ mod caller;
 mod carrier;
 mod commands;
 mod connect;
+mod epoch;
 mod failure;
 mod fenced_store;
 mod find;
+mod finder;
 mod greeting;
 mod kinds;
 mod labels;
@@ -35,6 +37,7 @@ use futures_util::future::{OptionFuture, join_all};
 pub use redis::Value;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
+pub(crate) use finder::Place;
 pub(crate) use target::{Login, Target};
 
 use crate::{
@@ -57,6 +60,8 @@ use crate::{
 };
 use caller::Caller;
 use commands::Commands;
+use epoch::Epochs;
+use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
 use subscriptions::Subscriptions;
@@ -72,24 +77,28 @@ pub(crate) struct Redis {
 impl Redis {
     /// Connects when it is first used, or by [`connect`](Redis::connect).
     pub(crate) fn new(
-        target: Target,
+        place: impl Into<Place>,
         client: &Arc<str>,
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Redis {
-        let shown = target.to_string();
-        let target = Arc::new(target);
+        let epochs = Epochs::new(Arc::clone(&sink));
+        let finder = Finder::new(place.into(), home, &epochs);
+        let shown = finder.to_string();
         let label = ClientLabel::new(client, label);
         let name = label.connection_name().to_owned();
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
-        let commands = Commands::new(Arc::clone(&target), name, config, home, outages);
+        let lead = (Arc::clone(&finder), Arc::clone(&epochs));
+        let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
+        lanes.follow();
+        let lead = (finder, &*epochs);
         Redis {
             caller: Caller::new(client, label, config, commands),
-            subscriptions: Subscriptions::new(target, client, config, sink, home, &lanes),
+            subscriptions: Subscriptions::new(lead, client, config, sink, home, &lanes),
             outage,
             shown,
         }

@@ -5,7 +5,8 @@
 //!
 //! It runs at home, so that a wake-up is heard even if the waiter's runtime is blocked.
 //!
-//! After a gap it subscribes to everything again, and tells all waiters to ask the server.
+//! After a gap it subscribes to everything again, and tells all waiters to ask the server. It makes a gap itself when the server may be
+//! another: it does not learn which one its own connection leads to, and one that was the primary is still heard, and hears nothing.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,9 +24,16 @@ use redis::{
     ErrorKind, RedisError,
     aio::{PubSubSink, PubSubStream},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{connect::DialProgress, failure::in_words, kinds::wire, lanes::Lanes, target::Target};
+use super::{
+    connect::DialProgress,
+    epoch::{Epochs, Ground},
+    failure::in_words,
+    finder::Finder,
+    kinds::wire,
+    lanes::Lanes,
+};
 use crate::{
     backend::{Failure, Reply, Sink, WakeUp},
     callout,
@@ -56,7 +64,7 @@ enum Order {
 
 impl Subscriptions {
     pub(super) fn new(
-        target: Arc<Target>,
+        (finder, epochs): (Arc<Finder>, &Epochs),
         client: &Arc<str>,
         config: &Config,
         sink: Arc<dyn Sink>,
@@ -66,7 +74,8 @@ impl Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
         let counted = Arc::new(Audience::default());
         let lane = SubscriptionLane {
-            target,
+            finder,
+            changes: epochs.changes(),
             client: Arc::clone(client),
             connect_timeout: config.connect_timeout,
             operation_timeout: config.operation_timeout,
@@ -151,7 +160,9 @@ impl Subscriptions {
 struct NotHeard(Duration);
 
 struct SubscriptionLane {
-    target: Arc<Target>,
+    finder: Arc<Finder>,
+    /// Of the server that connections are to lead to.
+    changes: watch::Receiver<Ground>,
     client: Arc<str>,
     connect_timeout: Duration,
     operation_timeout: Duration,
@@ -255,7 +266,7 @@ impl SubscriptionLane {
                         && warned.may_warn(Clock::Boot.now())
                     {
                         callout::quietly(|| {
-                            tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
+                            tracing::warn!(target: "leasehold", server = %self.finder, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
                         });
                     }
                 }
@@ -288,6 +299,7 @@ impl SubscriptionLane {
         loop {
             tokio::select! {
                 () = &mut over => return Some(()),
+                Ok(()) = self.changes.changed() => return Some(()),
                 order = orders.recv() => match order? {
                     Order::Listen(id, told) => waiting.push((id, told)),
                     Order::Unlisten(id, told) => {
@@ -301,16 +313,26 @@ impl SubscriptionLane {
         }
     }
 
-    async fn dial(&self) -> Result<PubSubHalves, Cause> {
+    async fn dial(&mut self) -> Result<PubSubHalves, Cause> {
         let (timeout, progress) = (self.connect_timeout, DialProgress::default());
-        match tokio::time::timeout(timeout, self.target.subscriptions(&progress)).await {
-            Ok(Ok(connected)) => Ok(connected.split()),
-            Ok(Err(error)) => {
-                let failure = self.target.failure(error, timeout, &progress);
-                Err(Arc::clone(failure.cause()))
+        let dialling = async {
+            loop {
+                // Before it is known where the server is: a later change then breaks what is made here.
+                self.changes.mark_unchanged();
+                let cause = |failure: Failure| Arc::clone(failure.cause());
+                let target = self.finder.find().await.map_err(cause)?.target;
+                tokio::select! {
+                    biased;
+                    connected = target.subscriptions(&progress) => {
+                        let failed = |error| cause(target.failure(error, timeout, &progress));
+                        return Ok(connected.map_err(failed)?.split());
+                    }
+                    Ok(()) = self.changes.changed() => {}
+                }
             }
-            Err(_) => Err(progress.silent(timeout)),
-        }
+        };
+        let dialled = tokio::time::timeout(timeout, dialling).await;
+        dialled.unwrap_or_else(|_| Err(progress.silent(timeout)))
     }
 
     /// Hears until the connection breaks. `None`: the client has ended.
@@ -370,6 +392,10 @@ impl SubscriptionLane {
                     }
                 }
                 () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
+                Ok(()) = self.changes.changed() => {
+                    self.worked = true; // so that the next is made without a pause
+                    return Some(());
+                }
             }
         }
     }

@@ -146,8 +146,39 @@ impl Target {
     }
 }
 
+impl Target {
+    /// The host and the port, if it is reached over TCP.
+    pub(super) fn address(&self) -> Option<(String, u16)> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => Some((host.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    /// The same login, and TLS if this speaks it, at another address.
+    pub(super) fn at(&self, (host, port): &(String, u16)) -> Target {
+        let address = ConnectionAddr::Tcp(host.clone(), *port);
+        Target {
+            info: self.info.clone().set_addr(address),
+            #[cfg(feature = "tls")]
+            tls: self.tls.as_ref().map(|tls| tls.of_host(host)),
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    pub(super) fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        return false;
+    }
+}
+
 /// What to do about a password that ends the URL too soon.
-const ENCODING: &str =
+pub(super) const ENCODING: &str =
     "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25";
 
 /// What stands behind host and port. What the redis crate overlooks there was meant to be something.
@@ -197,20 +228,19 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
 
 /// Schemes by which other clients ask a sentinel, or a cluster, for the server.
 fn refuse_topologies(scheme: &str) -> Result<(), Error> {
-    let (topology, remedy) = if scheme.contains("sentinel") {
+    let (limit, remedy) = if scheme.contains("sentinel") {
         (
-            "Sentinel",
-            "give the URL of the primary itself, redis://host:port/; after a failover, that of the new one",
+            "of a single server, or of scheme redis-sentinel, rediss-sentinel, valkey-sentinel or valkeys-sentinel",
+            "such as redis-sentinel://host:26379,host:26379/?master=main",
         )
     } else if scheme.contains("cluster") {
         (
-            "Cluster",
+            "of a single server: Cluster is not in this version",
             "give the URL of a server that is no node of a cluster, redis://host:port/",
         )
     } else {
         return Ok(());
     };
-    let limit = format!("of a single server: {topology} is not in this version");
     let invalid = Invalid::new("url", format!("{scheme}:…"), limit);
     Err(invalid.remedy(remedy).into())
 }
@@ -343,8 +373,8 @@ mod tests {
         for (url, says) in [
             ("http://127.0.0.1/", "scheme redis"),
             (
-                "redis-sentinel://:hush@127.0.0.1:26379/",
-                "the URL of the primary itself",
+                "redis+sentinel://:hush@127.0.0.1:26379/",
+                "redis-sentinel://host",
             ),
             (
                 "redis+cluster://:hush@127.0.0.1:7000/",

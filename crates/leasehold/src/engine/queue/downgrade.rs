@@ -100,7 +100,7 @@ impl Downgrading {
         match core.backend.downgrade(step).await {
             Ok(true) => true,
             Ok(false) => {
-                hold.lose(LostReason::Replaced);
+                hold.lose(hold.not_ours());
                 true
             }
             Err(failure) if failure.is_final() => {

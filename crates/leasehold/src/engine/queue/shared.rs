@@ -108,7 +108,7 @@ pub(crate) async fn ask_to_join(
     match write_count(core, &hold).await {
         Ok(Counted::Written) if hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
-            hold.lose(LostReason::Replaced);
+            hold.lose(hold.not_ours());
             return None;
         }
         // A writer waits; or there is no usable answer, which the next request says as well.

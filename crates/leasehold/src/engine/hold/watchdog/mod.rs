@@ -14,11 +14,15 @@
 //! even if the server does not answer. If its lease could end before that, it is to be looked at then, so that its
 //! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
 //!
+//! When the server may have forgotten what it was told (`epochs.rs`), all holds are verified at once, in the same batches, before any that
+//! are due. A hold that was not confirmed since then, and is not ours there, is lost by that.
+//!
 //! It also writes the label of the client on the server (`label.rs`).
 //!
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
+pub(crate) mod epochs;
 pub(crate) mod label;
 pub(crate) mod list;
 pub(crate) mod wake_at;
@@ -41,6 +45,7 @@ use crate::{
     clock::Tick,
     durations::{about, humane},
     engine::env::Env,
+    engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
     engine::hold::watchdog::wake_at::AtomicTick,
@@ -67,6 +72,9 @@ pub(crate) struct Watchdog {
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
     label: Arc<Label>,
+    pub(crate) epochs: Epochs,
+    /// An epoch has begun, and the holds on the list are still to be verified.
+    verifies: AtomicBool,
 }
 
 impl Default for Watchdog {
@@ -81,6 +89,8 @@ impl Default for Watchdog {
             warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Arc::default(),
+            epochs: Epochs::default(),
+            verifies: AtomicBool::new(false),
         }
     }
 }
@@ -139,8 +149,20 @@ impl Watchdog {
     /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
     pub(crate) fn needs_label(&self, lease: Duration) {
         if self.label.is_short_of(lease) {
-            self.wake(Tick::from_nanos(0));
+            self.wake_up();
         }
+    }
+
+    /// The server may have forgotten what it was told: all holds are verified, at once.
+    pub(crate) fn begin_epoch(&self, now: Tick) {
+        self.epochs.begin(now);
+        self.verifies.store(true, Ordering::Release);
+        self.wake_up();
+    }
+
+    /// Has the task look now. If there is anything to renew, it also sees to a connection.
+    pub(crate) fn wake_up(&self) {
+        self.wake(Tick::from_nanos(0));
     }
 
     fn wake(&self, at: Tick) {
@@ -194,7 +216,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
         // Holds that became due in between go next.
-        self.0.wake(Tick::from_nanos(0));
+        self.0.wake_up();
     }
 }
 
@@ -233,11 +255,25 @@ pub(crate) async fn run(
         }
         // Before looking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
+        if watchdog.verifies.swap(false, Ordering::AcqRel) {
+            verify_all(&watchdog, now);
+        }
         look_at_each(&watchdog, now);
         send_due(&env, &watchdog, now);
         label::write_if_due(&env, &watchdog.label, now, &is_busy);
         let next = watchdog.list.lock().next(now);
         watchdog.wake_at.lower(next.min(watchdog.label.next()));
+    }
+}
+
+/// Puts all holds among the asks. Those under way are on no list: their answers are from before, and they are asked about again.
+fn verify_all(watchdog: &Arc<Watchdog>, now: Tick) {
+    let all = watchdog.list.lock().take_all();
+    for hold in all {
+        if let Some((every, end)) = hold.verification(now) {
+            watchdog.look_at(&hold, end);
+            watchdog.list.lock().put_among_asks(hold, every, now);
+        }
     }
 }
 
