@@ -2,6 +2,8 @@
 //!
 //! - [`Server`]: a `redis-server` or `valkey-server` of the test's own, on a free loopback port; with TLS, by certificates of an
 //!   [`Authority`] of the test's own.
+//! - [`SentinelGroup`]: a primary, two replicas and three sentinels; killed, frozen, failed over, promoted by hand, restarted empty.
+//! - [`Primaries`]: servers that know nothing of each other, for locks on a majority; each behind a proxy, if asked for.
 //! - [`Proxy`]: stands in front of a server and cuts, delays, stalls or loses what passes.
 //! - [`Recorder`], [`History`]: the holds of a test, and whether two holders ever held a lock at once.
 //! - [`wait_until`], [`wait_until_async`]: wait for an event, and say which one never came.
@@ -30,11 +32,15 @@
 //! ```
 
 mod history;
+mod primaries;
 mod proxy;
+mod sentinels;
 mod server;
 mod wait;
 
 pub use history::{Claim, Event, History, Hold, Kind, Recorder, Summary, Violation, now};
+pub use primaries::Primaries;
 pub use proxy::{Lane, Proxy, Way};
+pub use sentinels::{SentinelGroup, SentinelSettings};
 pub use server::{Authority, Certificate, Flavor, Server, TlsFiles};
 pub use wait::{wait_until, wait_until_async};

@@ -11,6 +11,7 @@
 
 mod flavor;
 mod process;
+mod role;
 mod tls;
 
 pub use self::flavor::Flavor;
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,12 +29,16 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 use self::process::{Launch, Process, free_port, launch, read_log};
+use self::role::{Role, forget, write_file};
 
 /// How long a server may take until it answers; it takes some 20 ms on an idle machine.
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// How long an assertion waits for an answer. A frozen server never gives one.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long a look at a server of a group may take.
+const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 
 /// How many free ports are tried. Another process must win the race for every one of them to fail.
 const PORTS_TRIED: usize = 20;
@@ -45,12 +51,15 @@ const LOG: &str = "server.log";
 #[derive(Debug)]
 pub struct Server {
     flavor: Flavor,
+    role: Role,
     args: Vec<String>,
     port: u16,
     /// Where it speaks TLS.
     tls_port: Option<u16>,
     dir: TempDir,
     process: Process,
+    /// It was stopped, or killed: nobody need ask it.
+    silent: AtomicBool,
     /// Kept open between assertions, so that these do not count connections.
     assertions: Mutex<Option<Assertions>>,
 }
@@ -74,7 +83,7 @@ impl Server {
     /// As [`start`](Server::start).
     #[track_caller]
     pub fn start_with(flavor: Flavor, args: &[&str]) -> Server {
-        Server::launched(flavor, args, None)
+        Server::start_node(flavor, args, None)
     }
 
     /// Starts a server that speaks TLS at a [port of its own](Server::tls_url), and plainly at the other one.
@@ -84,15 +93,36 @@ impl Server {
     /// that of Debian's `redis-server` is not.
     #[track_caller]
     pub fn start_with_tls(flavor: Flavor, tls: &TlsFiles, args: &[&str]) -> Server {
-        Server::launched(flavor, args, Some(tls))
+        Server::start_node(flavor, args, Some(tls))
+    }
+
+    /// One of a group.
+    #[track_caller]
+    pub(crate) fn start_node(flavor: Flavor, args: &[&str], tls: Option<&TlsFiles>) -> Server {
+        Server::launched_in(directory(), flavor, Role::Data, args, tls)
+    }
+
+    /// A sentinel that begins with this file.
+    #[track_caller]
+    pub(crate) fn start_sentinel(
+        flavor: Flavor,
+        file: &str,
+        args: &[&str],
+        tls: Option<&TlsFiles>,
+    ) -> Server {
+        let dir = directory();
+        write_file(dir.path(), file);
+        Server::launched_in(dir, flavor, Role::Sentinel, args, tls)
     }
 
     #[track_caller]
-    fn launched(flavor: Flavor, args: &[&str], tls: Option<&TlsFiles>) -> Server {
-        let dir = tempfile::Builder::new()
-            .prefix("leasehold-testkit-")
-            .tempdir()
-            .expect("a temporary directory for the server");
+    fn launched_in(
+        dir: TempDir,
+        flavor: Flavor,
+        role: Role,
+        args: &[&str],
+        tls: Option<&TlsFiles>,
+    ) -> Server {
         for _ in 0..PORTS_TRIED {
             let port = free_port();
             let tls_port = tls.map(|_| free_port());
@@ -100,16 +130,18 @@ impl Server {
             if let (Some(tls), Some(port)) = (tls, tls_port) {
                 args.extend(tls.args(port, dir.path()));
             }
-            match launch(flavor, &args, port, dir.path()) {
+            match launch(flavor, role, &args, port, dir.path()) {
                 Launch::Up(process) => {
                     let assertions = Mutex::new(None);
                     return Server {
                         flavor,
+                        role,
                         args,
                         port,
                         tls_port,
                         dir,
                         process,
+                        silent: AtomicBool::new(false),
                         assertions,
                     };
                 }
@@ -126,9 +158,14 @@ impl Server {
 
     /// `redis://127.0.0.1:PORT/`, with the password when the server was started with one.
     pub fn url(&self) -> String {
+        self.url_at(self.addr())
+    }
+
+    /// [`url`](Server::url) for something that stands in front of it.
+    pub(crate) fn url_at(&self, addr: SocketAddr) -> String {
         match self.password() {
-            Some(password) => format!("redis://:{password}@{}/", self.addr()),
-            None => format!("redis://{}/", self.addr()),
+            Some(password) => format!("redis://:{password}@{addr}/"),
+            None => format!("redis://{addr}/"),
         }
     }
 
@@ -152,6 +189,11 @@ impl Server {
         self.port
     }
 
+    /// The port at which the servers of a group speak with each other.
+    pub(crate) fn peer_port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
+    }
+
     /// The process. A [`restart`](Server::restart) changes it.
     pub fn pid(&self) -> u32 {
         self.process.server.id()
@@ -170,6 +212,7 @@ impl Server {
     /// Stops the process from running (`SIGSTOP`) and returns once it has stopped. Its sockets stay
     /// open and the kernel goes on taking connections and bytes for it.
     pub fn freeze(&self) {
+        self.silent.store(true, Ordering::SeqCst);
         let pid = self.process.pid();
         kill_process(pid, Signal::STOP).expect("the server is there to be frozen");
         waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("the server has stopped");
@@ -178,10 +221,12 @@ impl Server {
     /// Lets a frozen process run again (`SIGCONT`). It then does all it was asked meanwhile.
     pub fn thaw(&self) {
         kill_process(self.process.pid(), Signal::CONT).expect("the server is there to be thawed");
+        self.silent.store(false, Ordering::SeqCst);
     }
 
     /// Kills the process (`SIGKILL`), frozen or not, and returns once it is gone.
     pub fn kill(&mut self) {
+        self.silent.store(true, Ordering::SeqCst);
         self.process.end();
         *self
             .assertions
@@ -198,8 +243,17 @@ impl Server {
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
-        match launch(self.flavor, &self.args, self.port, self.dir.path()) {
-            Launch::Up(process) => self.process = process,
+        match launch(
+            self.flavor,
+            self.role,
+            &self.args,
+            self.port,
+            self.dir.path(),
+        ) {
+            Launch::Up(process) => {
+                self.process = process;
+                self.silent.store(false, Ordering::SeqCst);
+            }
             Launch::PortTaken => panic!(
                 "port {} was taken while {} was down",
                 self.port, self.flavor
@@ -207,10 +261,42 @@ impl Server {
         }
     }
 
+    /// [`restart`](Server::restart) without the data, whatever the arguments ask for: what it kept on disk is removed in between.
+    ///
+    /// # Panics
+    /// As [`restart`](Server::restart).
+    #[track_caller]
+    pub fn restart_empty(&mut self) {
+        self.kill();
+        forget(self.dir.path());
+        self.restart();
+    }
+
+    /// Starts it if it is dead, thaws it if it is frozen.
+    pub(crate) fn revive(&mut self) {
+        if self.process.ended() {
+            self.restart();
+        } else if self.silent.load(Ordering::SeqCst) {
+            self.thaw();
+        }
+    }
+
+    /// [`restart_empty`](Server::restart_empty) as a replica of the server with this port, or as one that replicates none.
+    #[track_caller]
+    pub(crate) fn restart_empty_under(&mut self, primary: Option<u16>) {
+        if let Some(at) = self.args.iter().position(|arg| arg == "--replicaof") {
+            self.args.drain(at..at + 3);
+        }
+        if let Some(primary) = primary {
+            self.args.extend(replica_of(primary));
+        }
+        self.restart_empty();
+    }
+
     /// A plain connection, straight to the server, for assertions.
     #[track_caller]
     pub fn connection(&self) -> redis::Connection {
-        self.try_connection()
+        self.try_connection(ANSWER_DEADLINE)
             .unwrap_or_else(|error| panic!("no connection to {}: {error}", self.addr()))
     }
 
@@ -241,7 +327,7 @@ impl Server {
         // Taken out, and put back only when it still works.
         let mut assertions = match slot.take() {
             Some(assertions) => assertions,
-            None => Assertions(self.try_connection()?),
+            None => Assertions(self.try_connection(ANSWER_DEADLINE)?),
         };
         let (program, args) = command.split_first().expect("a command has a name");
         let reply = redis::cmd(program).arg(args).query(&mut assertions.0);
@@ -290,6 +376,16 @@ impl Server {
             .expect("INFO stats counts connections")
     }
 
+    /// The answer of a server that may be dead or frozen: these say soon that they give none.
+    pub(crate) fn ask(&self, command: &[&str]) -> redis::RedisResult<redis::Value> {
+        if self.silent.load(Ordering::SeqCst) {
+            return Err(std::io::Error::from(std::io::ErrorKind::NotConnected).into());
+        }
+        let mut connection = self.try_connection(LOOK_DEADLINE)?;
+        let (program, args) = command.split_first().expect("a command has a name");
+        redis::cmd(program).arg(args).query(&mut connection)
+    }
+
     fn info(&self, section: &str) -> String {
         match self.cli(&["INFO", section]) {
             redis::Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
@@ -298,15 +394,15 @@ impl Server {
         }
     }
 
-    fn try_connection(&self) -> redis::RedisResult<redis::Connection> {
+    fn try_connection(&self, timeout: Duration) -> redis::RedisResult<redis::Connection> {
         use redis::IntoConnectionInfo as _;
         let info = self.url().into_connection_info()?;
         // Without the greeting that names the library, which would be among the calls.
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         let client = redis::Client::open(info.set_redis_settings(settings))?;
-        let connection = client.get_connection_with_timeout(ANSWER_DEADLINE)?;
-        connection.set_read_timeout(Some(ANSWER_DEADLINE))?;
-        connection.set_write_timeout(Some(ANSWER_DEADLINE))?;
+        let connection = client.get_connection_with_timeout(timeout)?;
+        connection.set_read_timeout(Some(timeout))?;
+        connection.set_write_timeout(Some(timeout))?;
         Ok(connection)
     }
 
@@ -314,6 +410,18 @@ impl Server {
         let flag = self.args.iter().position(|arg| arg == "--requirepass")?;
         self.args.get(flag + 1).map(String::as_str)
     }
+}
+
+/// The arguments of a replica.
+pub(crate) fn replica_of(primary: u16) -> [String; 3] {
+    ["--replicaof", "127.0.0.1", &primary.to_string()].map(str::to_owned)
+}
+
+fn directory() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("leasehold-testkit-")
+        .tempdir()
+        .expect("a temporary directory for the server")
 }
 
 /// A connection is no [`fmt::Debug`].

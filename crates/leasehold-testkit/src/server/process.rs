@@ -14,6 +14,7 @@ use std::{fs, io};
 use rustix::process::Pid;
 
 use super::flavor::Flavor;
+use super::role::Role;
 use super::{ANSWER_DEADLINE, LOG, START_DEADLINE};
 use crate::wait::wait_until;
 
@@ -65,6 +66,10 @@ impl Process {
         Pid::from_child(&self.server)
     }
 
+    pub(super) fn ended(&mut self) -> bool {
+        matches!(self.server.try_wait(), Ok(Some(_)))
+    }
+
     /// Kills both and waits for both; the reaper first, as it must not outlive what it names.
     pub(super) fn end(&mut self) {
         for child in self.reaper.iter_mut().chain([&mut self.server]) {
@@ -87,7 +92,7 @@ pub(super) enum Launch {
 }
 
 #[track_caller]
-pub(super) fn launch(flavor: Flavor, args: &[String], port: u16, dir: &Path) -> Launch {
+pub(super) fn launch(flavor: Flavor, role: Role, args: &[String], port: u16, dir: &Path) -> Launch {
     let Some(binary) = flavor.binary() else {
         panic!(
             "no {} in PATH and no {} in the environment: {}",
@@ -96,7 +101,6 @@ pub(super) fn launch(flavor: Flavor, args: &[String], port: u16, dir: &Path) -> 
             flavor.remedy()
         );
     };
-    let ours = ["--save", "", "--appendonly", "no"].map(str::to_owned);
     let fixed = [
         "--bind",
         "127.0.0.1",
@@ -108,11 +112,8 @@ pub(super) fn launch(flavor: Flavor, args: &[String], port: u16, dir: &Path) -> 
         "",
     ]
     .map(str::to_owned);
-    let args: Vec<OsString> = ours
-        .iter()
-        .chain(args)
-        .chain(&fixed)
-        .map(|arg| OsString::from(arg.as_str()))
+    let args: Vec<OsString> = (role.first_args().iter().map(OsString::from))
+        .chain(args.iter().chain(&fixed).map(OsString::from))
         .collect();
 
     // A log of an earlier start has said that it is ready, too.
@@ -127,10 +128,7 @@ pub(super) fn launch(flavor: Flavor, args: &[String], port: u16, dir: &Path) -> 
         || {
             exited = process.server.try_wait().expect("the server is our child");
             // Another server on this port would answer as well; the log is the word of this one.
-            let up = || {
-                read_log(dir)[said_before..].contains("Ready to accept connections")
-                    && answers(port)
-            };
+            let up = || read_log(dir)[said_before..].contains(role.ready()) && answers(port);
             exited.is_some() || up() || started.elapsed() > START_DEADLINE
         },
     );
