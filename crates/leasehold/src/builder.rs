@@ -323,18 +323,17 @@ impl ClientBuilder {
     }
 
     fn prepare(self, home: impl FnOnce() -> io::Result<Home>) -> Result<Prepared, Error> {
-        let mut config = self.config;
+        let mut config = self.config.clone();
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
-        let url = self.url.clone();
-        let url = url.as_deref().unwrap_or("redis://127.0.0.1/");
+        let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
         given::check_characters(url)?;
-        let label = given::label(self.label)?;
+        let label = given::label(self.label.clone())?;
         config.label.clone_from(&label);
-        let memory = match self.memory {
-            Some(server) => Some(server),
+        let memory = match &self.memory {
+            Some(server) => Some(server.clone()),
             None => MemoryServer::from_url(&given::in_small_letters(url))
                 .inspect(|_| loudly::memory_was_chosen()),
         };

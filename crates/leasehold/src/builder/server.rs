@@ -1,11 +1,7 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
 use super::ClientBuilder;
-use crate::{
-    Error, Sentinel,
-    backend::redis::Place,
-    error::Invalid,
-};
+use crate::{Error, Sentinel, backend::redis::Place, error::Invalid};
 
 impl ClientBuilder {
     /// Asks these sentinels where the server is, in place of a URL. The user, the password, the database and TLS of the builder are those
@@ -36,7 +32,9 @@ impl ClientBuilder {
             Some(_) if self.url.is_some() => {
                 let limit = "left out where sentinels are asked";
                 Err(Invalid::new("url", "given beside sentinels", limit)
-                    .remedy("say redis-sentinel://host:26379/?master=name in the URL, or leave it out")
+                    .remedy(
+                        "say redis-sentinel://host:26379/?master=name in the URL, or leave it out",
+                    )
                     .into())
             }
             Some(sentinel) => Place::named_by(sentinel, &self.login),

@@ -34,17 +34,28 @@ pub async fn take(client: &Client, names: std::ops::Range<usize>) -> Vec<MutexGu
     for names in names.collect::<Vec<_>>().chunks(500) {
         let locks = names.iter().map(|&i| {
             let mutex = client.mutex(format!("name{i}"));
-            let mutex = if i % 3 == 0 { mutex.fixed_lease(LONG) } else { mutex };
+            let mutex = if i % 3 == 0 {
+                mutex.fixed_lease(LONG)
+            } else {
+                mutex
+            };
             mutex.lock()
         });
-        guards.extend(join_all(locks).await.into_iter().map(|guard| guard.unwrap()));
+        guards.extend(
+            join_all(locks)
+                .await
+                .into_iter()
+                .map(|guard| guard.unwrap()),
+        );
     }
     guards
 }
 
 /// Waits until a client of ours is connected again.
 fn until_connected(server: &Server) -> Instant {
-    wait_until(SOON, "the client is connected again", || is_connected(server));
+    wait_until(SOON, "the client is connected again", || {
+        is_connected(server)
+    });
     Instant::now()
 }
 
@@ -55,7 +66,13 @@ fn is_connected(server: &Server) -> bool {
 }
 
 fn is_failover(kind: &EventKind) -> bool {
-    matches!(kind, EventKind::Lost { reason: LostReason::Failover, .. })
+    matches!(
+        kind,
+        EventKind::Lost {
+            reason: LostReason::Failover,
+            ..
+        }
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,10 +83,16 @@ async fn ten_thousand_holds_on_a_server_that_restarts_empty_are_told_within_a_se
         assert_eq!(told.load(Ordering::Relaxed), 0);
         server.restart();
         let connected = until_connected(&server);
-        wait_until(SOON, "all are told", || told.load(Ordering::Relaxed) == guards.len());
+        wait_until(SOON, "all are told", || {
+            told.load(Ordering::Relaxed) == guards.len()
+        });
         let took = connected.elapsed();
         println!("{}: {took:?}", server.flavor());
-        assert!(took < Duration::from_secs(1), "{}: {took:?}", server.flavor());
+        assert!(
+            took < Duration::from_secs(1),
+            "{}: {took:?}",
+            server.flavor()
+        );
         assert!(guards.iter().all(|guard| !guard.is_valid()));
     }
 }
@@ -83,7 +106,10 @@ async fn holds_on_a_server_that_restarts_with_its_data_stay_valid() {
         let guards = take(&client, 0..300).await;
         server.restart();
         // Two thirds of them are verified by a renewal.
-        wait_until_async(SOON, "all are verified", || renewed.load(Ordering::Relaxed) == 200).await;
+        wait_until_async(SOON, "all are verified", || {
+            renewed.load(Ordering::Relaxed) == 200
+        })
+        .await;
         for guard in &guards {
             guard.verify().await.unwrap();
         }
@@ -93,7 +119,12 @@ async fn holds_on_a_server_that_restarts_with_its_data_stay_valid() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
     for server in servers() {
-        let client = Client::builder().url(server.url()).lease(LONG).connect().await.unwrap();
+        let client = Client::builder()
+            .url(server.url())
+            .lease(LONG)
+            .connect()
+            .await
+            .unwrap();
         let guards = take(&client, 0..10).await;
         wait_until(SOON, "it has connections", || is_connected(&server));
         let scripts = || server.calls().get("evalsha").copied();
@@ -101,8 +132,19 @@ async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
         server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         until_connected(&server);
         // The greeting has been heard by then, and with it what follows.
-        client.mutex("other").try_lock().await.unwrap().unwrap().detach();
-        assert_eq!(scripts(), before.map(|before| before + 1), "{}", server.flavor());
+        client
+            .mutex("other")
+            .try_lock()
+            .await
+            .unwrap()
+            .unwrap()
+            .detach();
+        assert_eq!(
+            scripts(),
+            before.map(|before| before + 1),
+            "{}",
+            server.flavor()
+        );
         assert!(guards.iter().all(MutexGuard::is_valid));
     }
 }
@@ -111,7 +153,9 @@ async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_the_server_does_not_say_its_epoch_each_reconnect_verifies() {
     for flavor in Flavor::available() {
-        let user = ["--user", "worker", "on", ">pw", "~*", "&*", "+@all", "-info"];
+        let user = [
+            "--user", "worker", "on", ">pw", "~*", "&*", "+@all", "-info",
+        ];
         let mut server = Server::start_with(flavor, &user);
         let url = format!("redis://worker:pw@{}/", server.addr());
         let (client, told) = counting(&url, is_failover).await;
@@ -141,7 +185,9 @@ async fn the_subscription_is_made_anew_at_a_server_that_was_a_replica_meanwhile(
         let subscribers = || {
             let list: String =
                 redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"])).unwrap();
-            let ids = list.split_whitespace().filter(|word| word.starts_with("id="));
+            let ids = list
+                .split_whitespace()
+                .filter(|word| word.starts_with("id="));
             ids.map(str::to_owned).collect::<Vec<_>>()
         };
         let before = subscribers();
@@ -167,7 +213,12 @@ async fn a_memory_server_that_restarts_empty_is_noticed_at_once() {
     let client = Client::builder().memory(&server).connect().await.unwrap();
     let other = Client::builder().memory(&server).connect().await.unwrap();
     let guard = client.mutex("name").lock().await.unwrap();
-    let fixed = client.mutex("fixed").fixed_lease(Duration::from_secs(9)).lock().await.unwrap();
+    let fixed = client
+        .mutex("fixed")
+        .fixed_lease(Duration::from_secs(9))
+        .lock()
+        .await
+        .unwrap();
     let lock = other.mutex("name").lock();
     let waiter = tokio::spawn(lock);
     crate::common::until_listening(&client, 1).await;
@@ -176,7 +227,11 @@ async fn a_memory_server_that_restarts_empty_is_noticed_at_once() {
     assert_eq!(guard.lost().await, LostReason::Failover);
     assert_eq!(fixed.lost().await, LostReason::Failover);
     waiter.await.unwrap().unwrap().verify().await.unwrap();
-    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
     // What is taken from then on is lost as ever.
     let guard = client.mutex("later").lock().await.unwrap();
     server.expire("later");
@@ -197,5 +252,9 @@ async fn a_hold_whose_grant_is_from_before_the_restart_is_verified_when_it_comes
     let guard = lock.await.unwrap().unwrap();
     let began = tokio::time::Instant::now();
     assert_eq!(guard.lost().await, LostReason::Failover);
-    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
 }

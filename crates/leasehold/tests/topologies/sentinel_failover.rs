@@ -48,8 +48,14 @@ struct Crowd {
 
 impl Crowd {
     async fn start(url: &str) -> Crowd {
-        let clients = [Client::connect(url).await.unwrap(), Client::connect(url).await.unwrap()];
-        let (ends, holds) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Hold>>>::default());
+        let clients = [
+            Client::connect(url).await.unwrap(),
+            Client::connect(url).await.unwrap(),
+        ];
+        let (ends, holds) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<Mutex<Vec<Hold>>>::default(),
+        );
         let tasks = (0..TASKS).map(|task| {
             let name = task % NAMES;
             let mutex = clients[task % 2].mutex(format!("name{name}"));
@@ -72,16 +78,33 @@ impl Crowd {
                     };
                     let lost = guard.release().await.err().and_then(reason);
                     let forgotten = lost == Some(LostReason::Failover);
-                    let hold = Hold { name, task, from, to, forgotten };
-                    holds.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
+                    let hold = Hold {
+                        name,
+                        task,
+                        from,
+                        to,
+                        forgotten,
+                    };
+                    holds
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(hold);
                 }
             })
         });
-        Crowd { tasks: tasks.collect(), ends, holds, clients: clients.to_vec() }
+        Crowd {
+            tasks: tasks.collect(),
+            ends,
+            holds,
+            clients: clients.to_vec(),
+        }
     }
 
     fn holds(&self) -> Vec<Hold> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.holds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Waits until each task has had its name again, and says how long after `since` the last of them came in.
@@ -106,10 +129,17 @@ impl Crowd {
         for client in &self.clients {
             crate::common::wait_until_idle(client).await;
         }
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut holds = self
+            .holds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         holds.sort_by_key(|hold| hold.from);
         for name in 0..NAMES {
-            let of_name: Vec<_> = holds.iter().filter(|hold| hold.name == name && !hold.forgotten).collect();
+            let of_name: Vec<_> = holds
+                .iter()
+                .filter(|hold| hold.name == name && !hold.forgotten)
+                .collect();
             for pair in of_name.windows(2) {
                 assert!(pair[0].to <= pair[1].from, "both valid: {pair:?}");
             }
@@ -153,7 +183,10 @@ impl FirstWord {
 /// How many scripts the server has carried out.
 fn scripts(server: &Server) -> u64 {
     let calls = server.calls();
-    ["eval", "evalsha"].iter().filter_map(|command| calls.get(*command)).sum()
+    ["eval", "evalsha"]
+        .iter()
+        .filter_map(|command| calls.get(*command))
+        .sum()
 }
 
 fn assert_nothing_left(group: &SentinelGroup) {
@@ -175,7 +208,10 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
             crowd.until_all_had_it_since(Instant::now()).await;
             let word = FirstWord::listen(&group);
             for sentinel in group.sentinels() {
-                if sentinel.try_cli(&["SENTINEL", "FAILOVER", group.master()]).is_ok() {
+                if sentinel
+                    .try_cli(&["SENTINEL", "FAILOVER", group.master()])
+                    .is_ok()
+                {
                     break;
                 }
             }
@@ -186,11 +222,21 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
             let all = crowd.until_all_had_it_since(switched + AIM).await;
             tokio::time::sleep_until((switched + 4 * AIM).into()).await;
             let after = scripts(group.server(old));
-            assert_eq!(at_old, after, "{flavor}: scripts at the old primary {AIM:?} after the first word");
+            assert_eq!(
+                at_old, after,
+                "{flavor}: scripts at the old primary {AIM:?} after the first word"
+            );
             // After the moment in which the client left the old one.
-            let first = crowd.holds().iter().map(|hold| hold.from).filter(|from| *from > switched + 10 * MS).min();
+            let first = crowd
+                .holds()
+                .iter()
+                .map(|hold| hold.from)
+                .filter(|from| *from > switched + 10 * MS)
+                .min();
             let first = first.unwrap() - switched;
-            println!("{flavor}, round {round}: server {old} to {new}, first {first:?}, all in {all:?}");
+            println!(
+                "{flavor}, round {round}: server {old} to {new}, first {first:?}, all in {all:?}"
+            );
             assert!(first < AIM, "{flavor}: first after {first:?}");
             assert!(scripts(group.server(new)) > 0);
             group.settle();
@@ -245,7 +291,13 @@ async fn exactly_the_guards_that_the_new_primary_was_never_told_of_are_lost() {
     for flavor in Flavor::available() {
         let mut group = SentinelGroup::start(flavor);
         let is_failover = |kind: &EventKind| {
-            matches!(kind, EventKind::Lost { reason: LostReason::Failover, .. })
+            matches!(
+                kind,
+                EventKind::Lost {
+                    reason: LostReason::Failover,
+                    ..
+                }
+            )
         };
         let (client, told) = counting(&group.url(), is_failover).await;
         let kept = take(&client, 0..9_900).await;
@@ -264,7 +316,9 @@ async fn exactly_the_guards_that_the_new_primary_was_never_told_of_are_lost() {
         };
         wait_until(SOON, "the client is connected again", is_connected);
         let connected = Instant::now();
-        wait_until(SOON, "the hundred are told", || told.load(Ordering::Relaxed) == 100);
+        wait_until(SOON, "the hundred are told", || {
+            told.load(Ordering::Relaxed) == 100
+        });
         let took = connected.elapsed();
         println!("{flavor}: {took:?}");
         assert!(took < Duration::from_secs(1), "{flavor}: {took:?}");
@@ -283,16 +337,33 @@ async fn nobody_notices_that_the_new_primary_has_no_scripts() {
     let group = SentinelGroup::start(Flavor::available()[0]);
     let client = Client::connect(&group.url()).await.unwrap();
     let held = client.mutex("held").lock().await.unwrap();
-    client.mutex("name").lock().await.unwrap().release().await.unwrap();
+    client
+        .mutex("name")
+        .lock()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     let old = group.primary();
-    assert_eq!(group.server(old).cli(&["WAIT", "2", "5000"]), redis::Value::Int(2));
+    assert_eq!(
+        group.server(old).cli(&["WAIT", "2", "5000"]),
+        redis::Value::Int(2)
+    );
     let flush = |server: usize| group.server(server).cli(&["SCRIPT", "FLUSH"]);
     let replicas = (0..3).filter(|server| *server != old);
     replicas.for_each(|server| drop(flush(server)));
     let new = group.failover();
     let count = AtomicUsize::new(0);
     for _ in 0..20 {
-        client.mutex("name").lock().await.unwrap().release().await.unwrap();
+        client
+            .mutex("name")
+            .lock()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         held.verify().await.unwrap();
         flush(new);
         count.fetch_add(1, Ordering::Relaxed);

@@ -28,12 +28,18 @@ async fn no_grant_where_listeners_cannot_be_counted() {
             let client = Client::connect(&url).await.unwrap();
             let guard = client.mutex("name").lock().await.unwrap();
 
-            let waiters = ["0a0a0a0a-1111-4111-8111-000000000001", "0a0a0a0a-1111-4111-8111-000000000002"];
+            let waiters = [
+                "0a0a0a0a-1111-4111-8111-000000000001",
+                "0a0a0a0a-1111-4111-8111-000000000002",
+            ];
             let mut heard = replica.connection();
-            heard.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            heard
+                .set_read_timeout(Some(Duration::from_millis(500)))
+                .unwrap();
             let mut told = heard.as_pubsub();
             for (number, waiter) in waiters.iter().enumerate() {
-                told.subscribe(format!("leasehold:{{name}}:grant:{waiter}")).unwrap();
+                told.subscribe(format!("leasehold:{{name}}:grant:{waiter}"))
+                    .unwrap();
                 primary.cli(&["RPUSH", QUEUE, &format!("{waiter}:{} 30000 1", number + 1)]);
             }
             guard.release().await.unwrap();

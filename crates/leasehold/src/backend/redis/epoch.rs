@@ -72,7 +72,12 @@ impl Epochs {
 
     /// A server has greeted, and has been up for so long. `again`: the connection takes the place of one that has ended, so where the
     /// server does not say its epoch, it may have been restarted meanwhile. Returns the ground that the connection stands on.
-    pub(super) fn greeted(&self, epoch: Option<Epoch>, up: Option<Duration>, again: bool) -> Ground {
+    pub(super) fn greeted(
+        &self,
+        epoch: Option<Epoch>,
+        up: Option<Duration>,
+        again: bool,
+    ) -> Ground {
         let changed = match epoch {
             Some(epoch) => {
                 let mut known = self.known.lock();

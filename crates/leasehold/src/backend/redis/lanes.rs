@@ -621,7 +621,9 @@ impl Lane {
             let Some(dialler) = lane.upgrade().map(|lane| Arc::clone(&lane.dialler)) else {
                 return;
             };
-            let again = lane.upgrade().is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
+            let again = lane
+                .upgrade()
+                .is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
             let switches = dialler.epochs.ground().switches;
             let made = dialler.dial(again).await;
             let Some(strong) = lane.upgrade() else { return };
@@ -771,9 +773,9 @@ impl Dialler {
                     () = self.epochs.switched_since(switches) => continue,
                 };
                 self.finder.tried(&target, matches!(made, Ok(Some(_))));
-                if let Some(made) = made? {
-                    let ground = Ground { switches, ..made.ground };
-                    return Ok(Made { ground, ..made });
+                if let Some(mut made) = made? {
+                    made.ground.switches = switches;
+                    return Ok(made);
                 }
                 why_not = Some(NoPrimary(target.to_string()));
                 tokio::time::sleep(pause).await;
@@ -802,7 +804,8 @@ impl Dialler {
         progress: &DialProgress,
     ) -> Result<Option<Made>, Failure> {
         let greeted = target.greeted(&self.name, self.warns, progress).await;
-        let greeted = greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
+        let greeted =
+            greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
         let (connection, greeted) = greeted?;
         if greeted.is_replica && self.finder.wants_primary() {
             return Ok(None);

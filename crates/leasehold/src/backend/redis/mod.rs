@@ -32,13 +32,13 @@ mod tls_trouble;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub(crate) use finder::Place;
 use futures_util::future::{OptionFuture, join_all};
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
-pub(crate) use finder::Place;
-pub(crate) use target::{Login, Target};
+pub(crate) use target::Login;
 
 use crate::{
     backend::{

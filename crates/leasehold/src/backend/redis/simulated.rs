@@ -9,11 +9,11 @@ use super::{
     caller::Caller,
     carrier::Carrier,
     commands::Commands,
+    epoch::Epochs,
+    finder::Finder,
     kinds::wire,
     labels::ClientLabel,
     subscriptions::{Subscriptions, wake_up},
-    epoch::Epochs,
-    finder::Finder,
     target::{Login, Target},
 };
 use crate::{
@@ -58,12 +58,7 @@ fn on_wire(client: &str) -> Arc<str> {
     format!("{number:08x}-0000-4000-8000-{number:012x}").into()
 }
 
-fn caller(
-    client: &Arc<str>,
-    config: &Config,
-    carrier: &Carrier,
-    sink: &Arc<dyn Sink>,
-) -> Caller {
+fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier, sink: &Arc<dyn Sink>) -> Caller {
     let login = Login::default();
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));

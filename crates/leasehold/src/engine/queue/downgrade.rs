@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Error, LostReason, Released,
+    Error, Released,
     backend::Downgrade,
     callout,
     clock::Tick,

@@ -5,7 +5,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    Error, LostReason,
+    Error,
     backend::{Acquired, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use crate::{
-    LostReason,
     backend::Counted,
     clock::Tick,
     engine::hold::Hold,

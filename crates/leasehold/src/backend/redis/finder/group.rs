@@ -23,7 +23,8 @@ pub(crate) struct Group {
     pub(super) of_data: Target,
 }
 
-const FORM: &str = "of the form redis-sentinel://user:password@host:26379,host:26379/database?master=name";
+const FORM: &str =
+    "of the form redis-sentinel://user:password@host:26379,host:26379/database?master=name";
 const PARAMETERS: &str = "one of master, sentinel_user, sentinel_pass, protocol";
 const PORT: u16 = 26_379;
 
@@ -85,8 +86,12 @@ impl Group {
         let scheme = if with_tls { "rediss" } else { "redis" };
         let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
         let master = master.filter(|master| !master.is_empty()).ok_or_else(|| {
-            Invalid::new("the master in the url", "missing", "the name by which the sentinels know the primary")
-                .remedy("add it behind a ?, as in redis-sentinel://host:26379/?master=main")
+            Invalid::new(
+                "the master in the url",
+                "missing",
+                "the name by which the sentinels know the primary",
+            )
+            .remedy("add it behind a ?, as in redis-sentinel://host:26379/?master=main")
         })?;
         let sentinels = sentinels(&hosts)?;
         let first = shown(&sentinels[0]);
@@ -102,9 +107,13 @@ impl Group {
     /// From the settings of a program.
     pub(super) fn of(given: &Sentinel, login: &Login) -> Result<Group, Error> {
         if given.master.is_empty() {
-            return Err(Invalid::new("the master of the sentinels", "missing", "the name by which they know the primary")
-                .remedy("give it with Sentinel::master")
-                .into());
+            return Err(Invalid::new(
+                "the master of the sentinels",
+                "missing",
+                "the name by which they know the primary",
+            )
+            .remedy("give it with Sentinel::master")
+            .into());
         }
         let sentinels = sentinels(&given.hosts)?;
         let of_sentinels = Login {
@@ -134,8 +143,14 @@ impl Group {
 fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
     let mut sentinels = Vec::with_capacity(hosts.len());
     for host in hosts {
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
-        let host = if has_port { host.clone() } else { format!("{host}:{PORT}") };
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']'));
+        let host = if has_port {
+            host.clone()
+        } else {
+            format!("{host}:{PORT}")
+        };
         let target = Target::parse(&format!("redis://{host}/"), &Login::default())?;
         if let Some(address) = target.address()
             && !sentinels.contains(&address)
@@ -144,9 +159,13 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
         }
     }
     if sentinels.is_empty() {
-        return Err(Invalid::new("the sentinels", "none", "at least one, and best all of them")
-            .remedy("such as Sentinel::new([\"host:26379\"])")
-            .into());
+        return Err(Invalid::new(
+            "the sentinels",
+            "none",
+            "at least one, and best all of them",
+        )
+        .remedy("such as Sentinel::new([\"host:26379\"])")
+        .into());
     }
     Ok(sentinels)
 }
@@ -163,10 +182,18 @@ pub(in crate::backend::redis) fn shown((host, port): &Address) -> String {
 /// As a URL, without secrets.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.of_data.speaks_tls() { "rediss" } else { "redis" };
+        let scheme = if self.of_data.speaks_tls() {
+            "rediss"
+        } else {
+            "redis"
+        };
         let hosts: Vec<_> = self.sentinels.iter().map(shown).collect();
         let (hosts, database) = (hosts.join(","), self.of_data.database());
-        write!(f, "{scheme}-sentinel://{hosts}/{database}?master={}", self.master)
+        write!(
+            f,
+            "{scheme}-sentinel://{hosts}/{database}?master={}",
+            self.master
+        )
     }
 }
 
@@ -180,15 +207,22 @@ mod tests {
 
     #[test]
     fn a_group_is_read_from_its_url_and_shown_without_secrets() {
-        let url = "redis-sentinel://me:hush@one:7000,two,[::1]:7002/3?master=main&sentinel_pass=hush2";
+        let url =
+            "redis-sentinel://me:hush@one:7000,two,[::1]:7002/3?master=main&sentinel_pass=hush2";
         let group = parse(url).unwrap();
         let shown = "redis-sentinel://one:7000,two:26379,[::1]:7002/3?master=main";
         assert_eq!(group.to_string(), shown);
         assert_eq!(group.of_data.info.redis_settings().password(), Some("hush"));
-        assert_eq!(group.of_sentinels.info.redis_settings().password(), Some("hush2"));
+        assert_eq!(
+            group.of_sentinels.info.redis_settings().password(),
+            Some("hush2")
+        );
         assert_eq!(group.of_sentinels.database(), 0);
         let valkey = parse("VALKEY-sentinel://one?master=main").unwrap();
-        assert_eq!(valkey.to_string(), "redis-sentinel://one:26379/0?master=main");
+        assert_eq!(
+            valkey.to_string(),
+            "redis-sentinel://one:26379/0?master=main"
+        );
     }
 
     #[test]
@@ -196,10 +230,22 @@ mod tests {
         for (url, says) in [
             ("redis-sentinel://:hush@one,two/", "?master=main"),
             ("redis-sentinel://:hush@one,two/?master=", "?master=main"),
-            ("redis-sentinel://:hush@one/?master=a&master=b", "given once"),
-            ("redis-sentinel://:hush@one/?master=a&db=3", "/3?master=main"),
-            ("redis-sentinel://one/?master=a&sentinel_pass=a&hush", "& as %26"),
-            ("redis-sentinel://:hush@one:0/?master=a", "between 1 and 65535"),
+            (
+                "redis-sentinel://:hush@one/?master=a&master=b",
+                "given once",
+            ),
+            (
+                "redis-sentinel://:hush@one/?master=a&db=3",
+                "/3?master=main",
+            ),
+            (
+                "redis-sentinel://one/?master=a&sentinel_pass=a&hush",
+                "& as %26",
+            ),
+            (
+                "redis-sentinel://:hush@one:0/?master=a",
+                "between 1 and 65535",
+            ),
             ("redis-sentinel://:hush@/?master=a", "a host"),
             ("redis-sentinel://:hush@one,/?master=a", "a host"),
             ("redis-sentinel://:hush@one/-1?master=a", "at least 0"),

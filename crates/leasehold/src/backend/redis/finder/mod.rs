@@ -5,20 +5,15 @@ mod sentinels;
 
 use std::{fmt, sync::Arc};
 
-pub(super) use group::shown;
 use group::Group;
+pub(super) use group::shown;
 use sentinels::Sentinels;
 
 use super::{
     epoch::Epochs,
     target::{Login, Target},
 };
-use crate::{
-    backend::Failure,
-    error::Error,
-    home::Home,
-    sentinel::Sentinel,
-};
+use crate::{backend::Failure, error::Error, home::Home, sentinel::Sentinel};
 
 /// How the URL of a group begins.
 const SCHEMES: [&str; 4] = [

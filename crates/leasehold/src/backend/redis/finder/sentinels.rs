@@ -132,13 +132,20 @@ impl Sentinels {
     /// Asks all. As soon as most of them have said where it is, the others are not waited for.
     async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
         let all = self.known.lock().sentinels.clone();
-        let asked: FuturesUnordered<_> = all.iter().map(|address| self.ask_in_time(address)).collect();
+        let asked: FuturesUnordered<_> = all
+            .iter()
+            .map(|address| self.ask_in_time(address))
+            .collect();
         let mut asked = std::pin::pin!(asked);
         let (mut told, mut newest) = (0, None);
         let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
         while let Some(said) = asked.next().await {
             match said {
-                Ok(Said::Primary { address, epoch, others }) => {
+                Ok(Said::Primary {
+                    address,
+                    epoch,
+                    others,
+                }) => {
                     self.add(others);
                     told += 1;
                     newest = newest.max(Some((epoch, address)));
@@ -170,7 +177,12 @@ impl Sentinels {
     }
 
     async fn ask_in_time(&self, address: &Address) -> Result<Said, Failure> {
-        let of = |cause| Arc::new(OfSentinel { address: shown(address), cause });
+        let of = |cause| {
+            Arc::new(OfSentinel {
+                address: shown(address),
+                cause,
+            })
+        };
         match timeout(ANSWER, self.ask(address)).await {
             Ok(Err(Failure::Rejected(cause))) => Err(Failure::Rejected(of(cause))),
             Ok(Err(failure)) => Err(Failure::NotSent(of(Arc::clone(failure.cause())))),
@@ -190,8 +202,14 @@ impl Sentinels {
         let connection = target.commands(login, &progress).await;
         let mut connection = connection.map_err(failed)?;
         let mut questions = redis::pipe();
-        questions.cmd("SENTINEL").arg("MASTER").arg(&self.group.master);
-        questions.cmd("SENTINEL").arg("SENTINELS").arg(&self.group.master);
+        questions
+            .cmd("SENTINEL")
+            .arg("MASTER")
+            .arg(&self.group.master);
+        questions
+            .cmd("SENTINEL")
+            .arg("SENTINELS")
+            .arg(&self.group.master);
         let multiplexed = &mut connection.multiplexed;
         let answers = multiplexed.send_packed_commands(&questions, 0, 2).await;
         let mut answers = answers.map_err(|error| failed(error.into()))?.into_iter();
@@ -199,14 +217,26 @@ impl Sentinels {
         let (master, others) = (next(), next());
         let master = match master {
             Ok(master) => fields(master),
-            Err(error) if error.detail().unwrap_or_default().contains("No such master") => {
+            Err(error)
+                if error
+                    .detail()
+                    .unwrap_or_default()
+                    .contains("No such master") =>
+            {
                 let mut masters = redis::cmd("SENTINEL");
-                let masters = multiplexed.send_packed_command(masters.arg("MASTERS")).await;
+                let masters = multiplexed
+                    .send_packed_command(masters.arg("MASTERS"))
+                    .await;
                 let name = |mut master: HashMap<_, _>| master.remove("name");
                 let names = masters.map_or_else(|_| Vec::new(), each);
                 return Ok(Said::Unknown(names.into_iter().filter_map(name).collect()));
             }
-            Err(error) if error.detail().unwrap_or_default().contains("unknown command") => {
+            Err(error)
+                if error
+                    .detail()
+                    .unwrap_or_default()
+                    .contains("unknown command") =>
+            {
                 return Err(Failure::Rejected(Arc::new(NoSentinel)));
             }
             Err(error) => return Err(failed(error.into())),
@@ -215,11 +245,17 @@ impl Sentinels {
             let unread = (ErrorKind::UnexpectedReturnType, "no address of a primary");
             return Err(Failure::Rejected(in_words(unread.into())));
         };
-        let epoch = master.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let epoch = master
+            .get("config-epoch")
+            .and_then(|epoch| epoch.parse().ok());
         Ok(Said::Primary {
             address,
             epoch: epoch.unwrap_or(0),
-            others: others.map_or_else(|_| Vec::new(), each).iter().filter_map(address_in).collect(),
+            others: others
+                .map_or_else(|_| Vec::new(), each)
+                .iter()
+                .filter_map(address_in)
+                .collect(),
         })
     }
 
@@ -227,7 +263,9 @@ impl Sentinels {
     fn learn(&self, address: Address, epoch: u64) {
         let mut known = self.known.lock();
         if let Some(primary) = &mut known.primary {
-            let is_outdated = primary.failing.is_some_and(|since| since.elapsed() > OUTDATED);
+            let is_outdated = primary
+                .failing
+                .is_some_and(|since| since.elapsed() > OUTDATED);
             if epoch < primary.epoch && !is_outdated {
                 return;
             }
@@ -324,18 +362,27 @@ impl Sentinels {
 async fn watch(sentinels: Weak<Sentinels>, address: Address) {
     let mut pause = PAUSE_FIRST;
     loop {
-        let Some(strong) = sentinels.upgrade() else { return };
+        let Some(strong) = sentinels.upgrade() else {
+            return;
+        };
         let subscribed = timeout(HEARD, strong.subscribed(&address)).await;
         if let Ok(Some((sink, mut stream))) = subscribed {
             pause = PAUSE_FIRST;
             // What it said before is lost. So it is asked, now that nothing more can be.
-            if let Ok(Said::Primary { address, epoch, others }) = strong.ask_in_time(&address).await {
+            if let Ok(Said::Primary {
+                address,
+                epoch,
+                others,
+            }) = strong.ask_in_time(&address).await
+            {
                 strong.add(others);
                 strong.learn(address, epoch);
             }
             drop(strong);
             while let Some(message) = stream.next().await {
-                let Some(sentinels) = sentinels.upgrade() else { return };
+                let Some(sentinels) = sentinels.upgrade() else {
+                    return;
+                };
                 sentinels.announced(message.get_payload_bytes());
             }
             drop(sink);
@@ -404,7 +451,9 @@ fn wrong_login(error: &NoConnection) -> Option<WrongLogin> {
 
 #[derive(Debug, thiserror::Error)]
 enum WrongLogin {
-    #[error("it wants a password (NOAUTH); give it as sentinel_pass in the URL, or with Sentinel::password")]
+    #[error(
+        "it wants a password (NOAUTH); give it as sentinel_pass in the URL, or with Sentinel::password"
+    )]
     None,
     #[error(
         "it refuses the user name or the password; correct sentinel_user and sentinel_pass in the URL, or what Sentinel::username and \
@@ -422,7 +471,9 @@ struct OfSentinel {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("it is no sentinel; give the addresses of sentinels, or redis:// and the address of the server itself")]
+#[error(
+    "it is no sentinel; give the addresses of sentinels, or redis:// and the address of the server itself"
+)]
 struct NoSentinel;
 
 #[derive(Debug, thiserror::Error)]
@@ -441,7 +492,11 @@ fn but(names: &BTreeSet<String>) -> String {
     if names.is_empty() {
         return ", and no other; check which sentinels they are".to_owned();
     }
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
+    let shown: Vec<_> = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("{name:?}"))
+        .collect();
     format!(", but {}; correct the name of the master", shown.join(", "))
 }
 
@@ -453,7 +508,10 @@ mod tests {
     fn a_word_of_a_switch_names_the_group_and_the_new_address() {
         let new = announced(b"main 10.0.0.1 6379 10.0.0.2 6380", "main");
         assert_eq!(new, Some(("10.0.0.2".to_owned(), 6380)));
-        assert_eq!(announced(b"other 10.0.0.1 6379 10.0.0.2 6380", "main"), None);
+        assert_eq!(
+            announced(b"other 10.0.0.1 6379 10.0.0.2 6380", "main"),
+            None
+        );
         assert_eq!(announced(b"main 10.0.0.1", "main"), None);
     }
 }
