@@ -18,7 +18,10 @@ use crate::common::{SOON, servers, soon};
 const LONG: Duration = Duration::from_secs(600);
 
 /// A client with long leases that counts events of a kind.
-pub async fn counting(url: &str, counts: fn(&EventKind) -> bool) -> (Client, Arc<AtomicUsize>) {
+pub(crate) async fn counting(
+    url: &str,
+    counts: fn(&EventKind) -> bool,
+) -> (Client, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&count);
     let observe = move |event: &Event| {
@@ -29,7 +32,7 @@ pub async fn counting(url: &str, counts: fn(&EventKind) -> bool) -> (Client, Arc
 }
 
 /// So many names, every third with a fixed lease.
-pub async fn take(client: &Client, names: std::ops::Range<usize>) -> Vec<MutexGuard> {
+pub(crate) async fn take(client: &Client, names: std::ops::Range<usize>) -> Vec<MutexGuard> {
     let mut guards = Vec::with_capacity(names.len());
     for names in names.collect::<Vec<_>>().chunks(500) {
         let locks = names.iter().map(|&i| {
@@ -203,7 +206,7 @@ async fn the_subscription_is_made_anew_at_a_server_that_was_a_replica_meanwhile(
         .await;
         guard.verify().await.unwrap();
         drop(guard);
-        soon("the waiter is woken", waiter).await.unwrap();
+        drop(soon("the waiter is woken", waiter).await.unwrap());
     }
 }
 

@@ -199,6 +199,8 @@ async fn idle_waiters_send_no_command_to_a_sentinel() {
     for sentinel in group.sentinels() {
         wait_until_async(SOON, "it is heard", || !ours(sentinel).is_empty()).await;
     }
+    // Each was asked once after that.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let connections = |sentinel: &Server| sentinel.connections_received();
     let before: Vec<_> = group.sentinels().iter().map(connections).collect();
     // Time is the subject.

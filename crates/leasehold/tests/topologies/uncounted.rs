@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold::Client;
 use leasehold_testkit::{Flavor, Server, wait_until};
-use redis::PubSubCommands as _;
 
 use crate::common::{SOON, keys};
 

@@ -19,6 +19,7 @@ mod kinds;
 mod labels;
 mod lanes;
 mod link;
+mod repeats;
 mod rights;
 mod script;
 #[cfg(feature = "sim")]
@@ -64,12 +65,15 @@ use epoch::Epochs;
 use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
+use repeats::Repeats;
 use subscriptions::Subscriptions;
 
 /// One client of a server.
 pub(crate) struct Redis {
     caller: Caller,
     subscriptions: Subscriptions,
+    /// Where another server may take the place of this one.
+    repeats: Option<Arc<Repeats>>,
     outage: Arc<Outage>,
     shown: String,
 }
@@ -95,10 +99,14 @@ impl Redis {
         let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
         lanes.follow();
+        let caller = Caller::new(client, label, config, commands);
+        let is_replaced = finder.wants_primary();
+        let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
         let lead = (finder, &*epochs);
         Redis {
-            caller: Caller::new(client, label, config, commands),
+            caller,
             subscriptions: Subscriptions::new(lead, client, config, sink, home, &lanes),
+            repeats,
             outage,
             shown,
         }
@@ -125,7 +133,16 @@ impl LockSteps for Redis {
         } else {
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
-        wire(step.id.kind).release(&self.caller, step)
+        let Some(repeats) = self.repeats.clone() else {
+            return wire(step.id.kind).release(&self.caller, step);
+        };
+        let again = repeats::again(&step);
+        let answer = wire(step.id.kind).release(&self.caller, step);
+        Box::pin(async move {
+            let answer = answer.await?;
+            again.into_iter().for_each(|again| repeats.confirmed(again));
+            Ok(answer)
+        })
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {

@@ -103,6 +103,7 @@ impl Simulated {
                 config,
                 sink,
             ),
+            repeats: None,
             outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
             shown: String::new(),
         };
