@@ -1,7 +1,7 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
 use super::ClientBuilder;
-use crate::{Error, Sentinel, backend::redis::Place, error::Invalid};
+use crate::{Error, Sentinel, backend::redis::GivenServer, error::Invalid};
 
 impl ClientBuilder {
     /// Asks these sentinels where the server is, in place of a URL. The user, the password, the database and TLS of the builder are those
@@ -26,9 +26,9 @@ impl ClientBuilder {
     }
 
     /// Where the server is.
-    pub(super) fn place(&self, url: &str) -> Result<Place, Error> {
+    pub(super) fn place(&self, url: &str) -> Result<GivenServer, Error> {
         match &self.sentinel {
-            None => Place::parse(url, &self.login),
+            None => GivenServer::parse(url, &self.login),
             Some(_) if self.url.is_some() => {
                 let limit = "left out where sentinels are asked";
                 Err(Invalid::new("url", "given beside sentinels", limit)
@@ -37,7 +37,7 @@ impl ClientBuilder {
                     )
                     .into())
             }
-            Some(sentinel) => Place::named_by(sentinel, &self.login),
+            Some(sentinel) => GivenServer::named_by(sentinel, &self.login),
         }
     }
 

@@ -8,7 +8,7 @@ use redis::{
 };
 
 use super::{
-    epoch::Epochs,
+    epoch::EpochLog,
     failure::{classify, in_words, refuses_all},
     finder::Finder,
     greeting::ServerId,
@@ -30,7 +30,7 @@ pub(super) struct Commands {
 impl Commands {
     /// Sends nothing yet.
     pub(super) fn new(
-        lead: (Arc<Finder>, Arc<Epochs>),
+        lead: (Arc<Finder>, Arc<EpochLog>),
         name: String,
         config: &Config,
         home: &Home,

@@ -9,7 +9,6 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::greeting::field;
 use crate::{
     backend::{EpochChange, Sink},
     callout,
@@ -34,6 +33,12 @@ impl Epoch {
     }
 }
 
+/// A field of an answer to `INFO`.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.find_map(|(field, value)| (field == name).then_some(value))
+}
+
 /// How often the server has changed, as this client knows it: where its connections are to lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ground {
@@ -46,15 +51,15 @@ pub(super) struct Ground {
 }
 
 /// Compares what servers say when they greet, and tells what follows.
-pub(super) struct Epochs {
+pub(super) struct EpochLog {
     sink: Arc<dyn Sink>,
     known: Mutex<Option<Epoch>>,
     ground: watch::Sender<Ground>,
 }
 
-impl Epochs {
-    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<Epochs> {
-        Arc::new(Epochs {
+impl EpochLog {
+    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<EpochLog> {
+        Arc::new(EpochLog {
             sink,
             known: Mutex::default(),
             ground: watch::Sender::default(),
@@ -146,7 +151,7 @@ mod tests {
     #[test]
     fn an_epoch_begins_with_each_server_that_may_have_forgotten() {
         let told = Arc::<Told>::default();
-        let epochs = Epochs::new(Arc::clone(&told) as _);
+        let epochs = EpochLog::new(Arc::clone(&told) as _);
         for (greeted, again, begun) in [
             (epoch("a", "1"), false, 0),
             // Broken, and the same as before.

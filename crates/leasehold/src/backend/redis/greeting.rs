@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::{
     connect::{DialProgress, NoConnection},
-    epoch::Epoch,
+    epoch::{Epoch, field},
     failure::{classify, refuses_all},
     finder::shown,
     link::Connection,
@@ -243,11 +243,6 @@ fn says_sentinel(info: &Value) -> bool {
 /// An answer to `INFO`.
 fn text(info: Value) -> String {
     redis::from_redis_value(info).unwrap_or_default()
-}
-
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-    fields.find_map(|(field, value)| (field == name).then_some(value))
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connect::{DialProgress, HungUp},
-    epoch::{Epochs, Ground},
+    epoch::{EpochLog, Ground},
     failure::in_words,
     finder::{Finder, Found},
     greeting::{Outlook, ServerId},
@@ -709,7 +709,7 @@ struct Made {
 /// Makes connections.
 pub(super) struct Dialler {
     finder: Arc<Finder>,
-    epochs: Arc<Epochs>,
+    epochs: Arc<EpochLog>,
     /// When it was last told that a connection has ended that no request waits for.
     told_end: Mutex<Option<Instant>>,
     /// Under which name `CLIENT LIST` shows us.
@@ -735,7 +735,7 @@ pub(super) struct Dialler {
 
 impl Dialler {
     pub(super) fn new(
-        (finder, epochs): (Arc<Finder>, Arc<Epochs>),
+        (finder, epochs): (Arc<Finder>, Arc<EpochLog>),
         name: String,
         config: &Config,
         outage: Arc<Outage>,

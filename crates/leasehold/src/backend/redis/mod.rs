@@ -33,7 +33,7 @@ mod tls_trouble;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-pub(crate) use finder::Place;
+pub(crate) use finder::GivenServer;
 use futures_util::future::{OptionFuture, join_all};
 #[cfg(feature = "sim")]
 pub use redis::Value;
@@ -61,7 +61,7 @@ use crate::{
 };
 use caller::Caller;
 use commands::Commands;
-use epoch::Epochs;
+use epoch::EpochLog;
 use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
@@ -81,14 +81,14 @@ pub(crate) struct Redis {
 impl Redis {
     /// Connects when it is first used, or by [`connect`](Redis::connect).
     pub(crate) fn new(
-        place: impl Into<Place>,
+        place: impl Into<GivenServer>,
         client: &Arc<str>,
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Redis {
-        let epochs = Epochs::new(Arc::clone(&sink));
+        let epochs = EpochLog::new(Arc::clone(&sink));
         let finder = Finder::new(place.into(), home, &epochs);
         let shown = finder.to_string();
         let label = ClientLabel::new(client, label);

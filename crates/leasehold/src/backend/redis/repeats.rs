@@ -2,7 +2,7 @@
 //!
 //! A planned failover promotes a replica about a second before clients hear of it. What they give back in between is given back at the old
 //! primary only: at the new one it would be held until its lease ends. So what was confirmed in the last seconds is given back there once
-//! more. That harms nobody: a lease id that was given up never holds again (B4).
+//! more. That does no harm: a lease id that was given up never holds again (B4).
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{
     caller::Caller,
-    epoch::{Epochs, Ground},
+    epoch::{EpochLog, Ground},
     kinds::wire,
 };
 use crate::{backend::Release, home::Home};
@@ -37,7 +37,7 @@ pub(super) struct Repeats {
 
 impl Repeats {
     /// Repeats them whenever another server greets, as long as this lives.
-    pub(super) fn new(caller: &Caller, epochs: &Epochs, home: &Home) -> Arc<Repeats> {
+    pub(super) fn new(caller: &Caller, epochs: &EpochLog, home: &Home) -> Arc<Repeats> {
         let repeats = Arc::new(Repeats {
             caller: caller.clone(),
             lately: Mutex::default(),

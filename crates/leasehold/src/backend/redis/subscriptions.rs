@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     connect::DialProgress,
-    epoch::{Epochs, Ground},
+    epoch::{EpochLog, Ground},
     failure::in_words,
     finder::Finder,
     kinds::wire,
@@ -64,7 +64,7 @@ enum Order {
 
 impl Subscriptions {
     pub(super) fn new(
-        (finder, epochs): (Arc<Finder>, &Epochs),
+        (finder, epochs): (Arc<Finder>, &EpochLog),
         client: &Arc<str>,
         config: &Config,
         sink: Arc<dyn Sink>,

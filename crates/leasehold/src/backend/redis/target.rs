@@ -146,37 +146,6 @@ impl Target {
     }
 }
 
-impl Target {
-    /// The host and the port, if it is reached over TCP.
-    pub(super) fn address(&self) -> Option<(String, u16)> {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) => Some((host.clone(), *port)),
-            _ => None,
-        }
-    }
-
-    /// The same login, and TLS if this speaks it, at another address.
-    pub(super) fn at(&self, (host, port): &(String, u16)) -> Target {
-        let address = ConnectionAddr::Tcp(host.clone(), *port);
-        Target {
-            info: self.info.clone().set_addr(address),
-            #[cfg(feature = "tls")]
-            tls: self.tls.as_ref().map(|tls| tls.of_host(host)),
-        }
-    }
-
-    pub(super) fn database(&self) -> i64 {
-        self.info.redis_settings().db()
-    }
-
-    pub(super) fn speaks_tls(&self) -> bool {
-        #[cfg(feature = "tls")]
-        return self.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        return false;
-    }
-}
-
 /// What to do about a password that ends the URL too soon.
 pub(super) const ENCODING: &str =
     "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25";

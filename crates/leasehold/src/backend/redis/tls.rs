@@ -38,7 +38,7 @@ use crate::{
 pub(super) struct TlsDialler {
     connector: TlsConnector,
     server_name: ServerName<'static>,
-    /// The settings say it, whatever the host is.
+    /// The settings say it, for any host.
     is_named: bool,
     identity: Arc<Identity>,
     /// The settings name the authorities.

@@ -33,7 +33,7 @@ use crate::{
     engine::hold::lease::{End, LeaseTerm, Standing},
     engine::hold::spec::Spec,
     engine::hold::watchdog::Watchdog,
-    engine::hold::watchdog::list::{WatchedAt, slot},
+    engine::hold::watchdog::list::{Watched, WatchedAt, slot},
     events::EventKind,
     kind::{Access, LockKind},
     name::LockId,
@@ -668,6 +668,20 @@ impl Hold {
             Standing::Ended(_) => {}
         }
         None
+    }
+}
+
+impl Watched for Hold {
+    fn watched_at(&self) -> &WatchedAt {
+        &self.watched_at
+    }
+
+    fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
+    fn work(&self) -> usize {
+        Hold::work(self)
     }
 }
 

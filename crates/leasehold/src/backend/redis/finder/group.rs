@@ -143,6 +143,14 @@ impl Group {
 fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
     let mut sentinels = Vec::with_capacity(hosts.len());
     for host in hosts {
+        if host.is_empty() || host.starts_with(':') {
+            let limit = "a host, or a host and a port";
+            return Err(
+                Invalid::new("the address of a sentinel", format!("{host:?}"), limit)
+                    .remedy("such as host:26379, with commas between several")
+                    .into(),
+            );
+        }
         let has_port = host
             .rsplit_once(':')
             .is_some_and(|(_, port)| !port.ends_with(']'));

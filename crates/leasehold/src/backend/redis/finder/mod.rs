@@ -1,6 +1,7 @@
 //! Where the server is: at one address, or where its sentinels say. Asked before each attempt to connect.
 
 mod group;
+mod question;
 mod sentinels;
 
 use std::{fmt, sync::Arc};
@@ -10,7 +11,7 @@ pub(super) use group::shown;
 use sentinels::Sentinels;
 
 use super::{
-    epoch::Epochs,
+    epoch::EpochLog,
     target::{Login, Target},
 };
 use crate::{backend::Failure, error::Error, home::Home, sentinel::Sentinel};
@@ -27,31 +28,31 @@ const SCHEMES: [&str; 4] = [
 type Address = (String, u16);
 
 /// A server as it was given, before anything is asked.
-pub(crate) enum Place {
+pub(crate) enum GivenServer {
     At(Target),
     Named(Group),
 }
 
-impl From<Target> for Place {
+impl From<Target> for GivenServer {
     fn from(target: Target) -> Self {
-        Place::At(target)
+        GivenServer::At(target)
     }
 }
 
-impl Place {
+impl GivenServer {
     /// From a URL, of a server or of its sentinels.
-    pub(crate) fn parse(given: &str, login: &Login) -> Result<Place, Error> {
+    pub(crate) fn parse(given: &str, login: &Login) -> Result<GivenServer, Error> {
         let scheme = given.split_once("://").map(|(scheme, _)| scheme);
         let scheme = scheme.unwrap_or_default().to_ascii_lowercase();
         if SCHEMES.contains(&&*scheme) {
-            return Group::parse(given, login).map(Place::Named);
+            return Group::parse(given, login).map(GivenServer::Named);
         }
-        Target::parse(given, login).map(Place::At)
+        Target::parse(given, login).map(GivenServer::At)
     }
 
     /// From the settings of a program.
-    pub(crate) fn named_by(sentinel: &Sentinel, login: &Login) -> Result<Place, Error> {
-        Group::of(sentinel, login).map(Place::Named)
+    pub(crate) fn named_by(sentinel: &Sentinel, login: &Login) -> Result<GivenServer, Error> {
+        Group::of(sentinel, login).map(GivenServer::Named)
     }
 }
 
@@ -70,10 +71,10 @@ pub(super) enum Finder {
 
 impl Finder {
     /// Asks nothing yet.
-    pub(super) fn new(place: Place, home: &Home, epochs: &Arc<Epochs>) -> Arc<Finder> {
+    pub(super) fn new(place: GivenServer, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Finder> {
         Arc::new(match place {
-            Place::At(target) => Finder::At(Arc::new(target)),
-            Place::Named(group) => Finder::Sentinels(Sentinels::new(group, home, epochs)),
+            GivenServer::At(target) => Finder::At(Arc::new(target)),
+            GivenServer::Named(group) => Finder::Sentinels(Sentinels::new(group, home, epochs)),
         })
     }
 

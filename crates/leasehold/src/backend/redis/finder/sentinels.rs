@@ -1,8 +1,8 @@
 //! Asks sentinels where the primary is, and hears from them when that changes.
 //!
 //! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
-//! to each, on which it says that another server has become the primary. The first word of that counts. Whoever waits for an error
-//! instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
+//! to each, on which it says that another server has become the primary. The first word of that counts. A client that waits for an
+//! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -13,31 +13,22 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use redis::{
-    ErrorKind, Value,
-    aio::{PubSubSink, PubSubStream},
-};
+use redis::aio::{PubSubSink, PubSubStream};
 use tokio::{runtime::Handle, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Address, Found, group::Group, shown};
+use super::{
+    Address, Found,
+    group::Group,
+    question::{ANSWER, Said, SilentSentinel},
+};
 use crate::{
     backend::{
         Failure,
-        redis::{
-            connect::{DialProgress, NoConnection},
-            epoch::Epochs,
-            failure::in_words,
-            target::Target,
-        },
+        redis::{connect::DialProgress, epoch::EpochLog, target::Target},
     },
-    durations::humane,
-    error::Cause,
     home::Home,
 };
-
-/// How long one of them may take to answer.
-const ANSWER: Duration = Duration::from_millis(300);
 
 /// How long one may take until it is heard.
 const HEARD: Duration = Duration::from_secs(2);
@@ -58,7 +49,7 @@ const SWITCHES: &str = "+switch-master";
 /// The sentinels of one group.
 pub(in crate::backend::redis) struct Sentinels {
     group: Group,
-    epochs: Arc<Epochs>,
+    epochs: Arc<EpochLog>,
     home: Handle,
     known: Mutex<Known>,
     /// One for each that is known, from the first attempt to connect on.
@@ -83,19 +74,8 @@ struct Primary {
     failing: Option<Instant>,
 }
 
-/// The answer of one sentinel.
-enum Said {
-    Primary {
-        address: Address,
-        epoch: u64,
-        others: Vec<Address>,
-    },
-    /// It does not know it, but these.
-    Unknown(BTreeSet<String>),
-}
-
 impl Sentinels {
-    pub(super) fn new(group: Group, home: &Home, epochs: &Arc<Epochs>) -> Arc<Sentinels> {
+    pub(super) fn new(group: Group, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Sentinels> {
         Arc::new(Sentinels {
             epochs: Arc::clone(epochs),
             home: home.handle().clone(),
@@ -122,7 +102,7 @@ impl Sentinels {
         // Together: a switch is counted under this lock.
         let known = self.known.lock();
         let primary = known.primary.as_ref();
-        let primary = primary.ok_or_else(|| Failure::NotSent(Arc::new(Silent(ANSWER))))?;
+        let primary = primary.ok_or_else(|| Failure::NotSent(Arc::new(SilentSentinel(ANSWER))))?;
         Ok(Found {
             target: Arc::new(self.group.of_data.at(&primary.address)),
             switches: self.epochs.ground().switches,
@@ -132,10 +112,8 @@ impl Sentinels {
     /// Asks all. As soon as most of them have said where it is, the others are not waited for.
     async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
         let all = self.known.lock().sentinels.clone();
-        let asked: FuturesUnordered<_> = all
-            .iter()
-            .map(|address| self.ask_in_time(address))
-            .collect();
+        let asked: FuturesUnordered<_> =
+            all.iter().map(|address| self.group.ask(address)).collect();
         let mut asked = std::pin::pin!(asked);
         let (mut told, mut newest) = (0, None);
         let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
@@ -172,90 +150,7 @@ impl Sentinels {
         let at = failures.iter().position(Failure::is_final).unwrap_or(0);
         Err(match failures.into_iter().nth(at) {
             Some(failure) => failure,
-            None => Failure::NotSent(Arc::new(Silent(ANSWER))),
-        })
-    }
-
-    async fn ask_in_time(&self, address: &Address) -> Result<Said, Failure> {
-        let of = |cause| {
-            Arc::new(OfSentinel {
-                address: shown(address),
-                cause,
-            })
-        };
-        match timeout(ANSWER, self.ask(address)).await {
-            Ok(Err(Failure::Rejected(cause))) => Err(Failure::Rejected(of(cause))),
-            Ok(Err(failure)) => Err(Failure::NotSent(of(Arc::clone(failure.cause())))),
-            Ok(said) => said,
-            Err(_) => Err(Failure::NotSent(of(Arc::new(Silent(ANSWER))))),
-        }
-    }
-
-    /// Asks one.
-    async fn ask(&self, address: &Address) -> Result<Said, Failure> {
-        let (target, progress) = (self.group.of_sentinels.at(address), DialProgress::default());
-        let failed = |error: NoConnection| match wrong_login(&error) {
-            Some(wrong) => Failure::Rejected(Arc::new(wrong)),
-            None => target.failure(error, ANSWER, &progress),
-        };
-        let login = target.info.redis_settings();
-        let connection = target.commands(login, &progress).await;
-        let mut connection = connection.map_err(failed)?;
-        let mut questions = redis::pipe();
-        questions
-            .cmd("SENTINEL")
-            .arg("MASTER")
-            .arg(&self.group.master);
-        questions
-            .cmd("SENTINEL")
-            .arg("SENTINELS")
-            .arg(&self.group.master);
-        let multiplexed = &mut connection.multiplexed;
-        let answers = multiplexed.send_packed_commands(&questions, 0, 2).await;
-        let mut answers = answers.map_err(|error| failed(error.into()))?.into_iter();
-        let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
-        let (master, others) = (next(), next());
-        let master = match master {
-            Ok(master) => fields(master),
-            Err(error)
-                if error
-                    .detail()
-                    .unwrap_or_default()
-                    .contains("No such master") =>
-            {
-                let mut masters = redis::cmd("SENTINEL");
-                let masters = multiplexed
-                    .send_packed_command(masters.arg("MASTERS"))
-                    .await;
-                let name = |mut master: HashMap<_, _>| master.remove("name");
-                let names = masters.map_or_else(|_| Vec::new(), each);
-                return Ok(Said::Unknown(names.into_iter().filter_map(name).collect()));
-            }
-            Err(error)
-                if error
-                    .detail()
-                    .unwrap_or_default()
-                    .contains("unknown command") =>
-            {
-                return Err(Failure::Rejected(Arc::new(NoSentinel)));
-            }
-            Err(error) => return Err(failed(error.into())),
-        };
-        let Some(address) = address_in(&master) else {
-            let unread = (ErrorKind::UnexpectedReturnType, "no address of a primary");
-            return Err(Failure::Rejected(in_words(unread.into())));
-        };
-        let epoch = master
-            .get("config-epoch")
-            .and_then(|epoch| epoch.parse().ok());
-        Ok(Said::Primary {
-            address,
-            epoch: epoch.unwrap_or(0),
-            others: others
-                .map_or_else(|_| Vec::new(), each)
-                .iter()
-                .filter_map(address_in)
-                .collect(),
+            None => Failure::NotSent(Arc::new(SilentSentinel(ANSWER))),
         })
     }
 
@@ -373,7 +268,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
                 address,
                 epoch,
                 others,
-            }) = strong.ask_in_time(&address).await
+            }) = strong.group.ask(&address).await
             {
                 strong.add(others);
                 strong.learn(address, epoch);
@@ -414,71 +309,12 @@ fn announced(message: &[u8], master: &str) -> Option<Address> {
     (name == master).then_some((host.to_owned(), port.parse().ok()?))
 }
 
-/// An answer of names and values.
-fn fields(answer: Value) -> HashMap<String, String> {
-    redis::from_redis_value(answer).unwrap_or_default()
-}
-
-/// An answer of several of these.
-fn each(answer: Value) -> Vec<HashMap<String, String>> {
-    redis::from_redis_value(answer).unwrap_or_default()
-}
-
-fn address_in(fields: &HashMap<String, String>) -> Option<Address> {
-    let host = fields.get("ip").filter(|host| !host.is_empty())?;
-    Some((host.clone(), fields.get("port")?.parse().ok()?))
-}
-
 /// Without secrets.
 impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.group.fmt(f)
     }
 }
-
-/// What a sentinel says of a login that is not its own.
-fn wrong_login(error: &NoConnection) -> Option<WrongLogin> {
-    let NoConnection::Redis(error) = error else {
-        return None;
-    };
-    match error.code() {
-        Some("NOAUTH") => Some(WrongLogin::None),
-        Some("WRONGPASS") => Some(WrongLogin::Wrong),
-        _ if error.kind() == ErrorKind::AuthenticationFailed => Some(WrongLogin::Wrong),
-        _ => None,
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum WrongLogin {
-    #[error(
-        "it wants a password (NOAUTH); give it as sentinel_pass in the URL, or with Sentinel::password"
-    )]
-    None,
-    #[error(
-        "it refuses the user name or the password; correct sentinel_user and sentinel_pass in the URL, or what Sentinel::username and \
-         Sentinel::password say"
-    )]
-    Wrong,
-}
-
-/// Which sentinel an error comes from.
-#[derive(Debug, thiserror::Error)]
-#[error("the sentinel at {address}: {cause}")]
-struct OfSentinel {
-    address: String,
-    cause: Cause,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "it is no sentinel; give the addresses of sentinels, or redis:// and the address of the server itself"
-)]
-struct NoSentinel;
-
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {}", humane(*.0))]
-struct Silent(Duration);
 
 #[derive(Debug, thiserror::Error)]
 #[error("the sentinels know no primary {master:?}{}", but(.names))]

@@ -1,6 +1,6 @@
 //! How often the server may have forgotten what it was told.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::clock::Tick;
 
@@ -10,6 +10,8 @@ pub(crate) struct Epochs {
     present: AtomicU32,
     /// When the present one was noticed; zero: the first.
     since: AtomicU64,
+    /// The holds on the list are still to be verified in it.
+    is_news: AtomicBool,
 }
 
 impl Epochs {
@@ -17,6 +19,12 @@ impl Epochs {
         // First this: a reader between the two verifies once too often, and never too seldom.
         self.since.store(now.nanos(), Ordering::Release);
         self.present.fetch_add(1, Ordering::AcqRel);
+        self.is_news.store(true, Ordering::Release);
+    }
+
+    /// Whether one has begun since this was asked last.
+    pub(super) fn has_begun(&self) -> bool {
+        self.is_news.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn present(&self) -> u32 {

@@ -47,11 +47,10 @@ use crate::{
     engine::env::Env,
     engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
-    engine::hold::watchdog::list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
+    engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Look},
     outage::Seldom,
-    owner::LeaseId,
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -73,8 +72,6 @@ pub(crate) struct Watchdog {
     early: u8,
     label: Arc<Label>,
     pub(crate) epochs: Epochs,
-    /// An epoch has begun, and the holds on the list are still to be verified.
-    verifies: AtomicBool,
 }
 
 impl Default for Watchdog {
@@ -90,7 +87,6 @@ impl Default for Watchdog {
             early: fastrand::u8(..),
             label: Arc::default(),
             epochs: Epochs::default(),
-            verifies: AtomicBool::new(false),
         }
     }
 }
@@ -156,7 +152,6 @@ impl Watchdog {
     /// The server may have forgotten what it was told: all holds are verified, at once.
     pub(crate) fn begin_epoch(&self, now: Tick) {
         self.epochs.begin(now);
-        self.verifies.store(true, Ordering::Release);
         self.wake_up();
     }
 
@@ -175,20 +170,6 @@ impl Watchdog {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.earlier.notify_one();
-    }
-}
-
-impl Watched for Hold {
-    fn watched_at(&self) -> &WatchedAt {
-        &self.watched_at
-    }
-
-    fn lease(&self) -> LeaseId {
-        self.lease
-    }
-
-    fn work(&self) -> usize {
-        Hold::work(self)
     }
 }
 
@@ -255,9 +236,6 @@ pub(crate) async fn run(
         }
         // Before looking, so that a hold that comes meanwhile is not missed.
         watchdog.wake_at.reset();
-        if watchdog.verifies.swap(false, Ordering::AcqRel) {
-            verify_all(&watchdog, now);
-        }
         look_at_each(&watchdog, now);
         send_due(&env, &watchdog, now);
         label::write_if_due(&env, &watchdog.label, now, &is_busy);
@@ -266,19 +244,18 @@ pub(crate) async fn run(
     }
 }
 
-/// Puts all holds among the asks. Those under way are on no list: their answers are from before, and they are asked about again.
-fn verify_all(watchdog: &Arc<Watchdog>, now: Tick) {
-    let all = watchdog.list.lock().take_all();
-    for hold in all {
-        if let Some((every, end)) = hold.verification(now) {
-            watchdog.look_at(&hold, end);
-            watchdog.list.lock().put_among_asks(hold, every, now);
-        }
-    }
-}
-
 /// Looks at the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
 fn look_at_each(watchdog: &Arc<Watchdog>, now: Tick) {
+    if watchdog.epochs.has_begun() {
+        // Those under way are on no list. Their answers are from before, so they are asked about again.
+        let all = watchdog.list.lock().take_all();
+        for hold in all {
+            if let Some((every, end)) = hold.verification(now) {
+                watchdog.look_at(&hold, end);
+                watchdog.list.lock().put_among_asks(hold, every, now);
+            }
+        }
+    }
     let (due, jammed) = watchdog.list.lock().due_alone(now);
     if jammed > 0 {
         watchdog.say_late(jammed, now);
