@@ -1,6 +1,7 @@
 //! The settings of a client, and how it connects.
 
 mod given;
+mod login;
 mod observers;
 mod server;
 
@@ -18,6 +19,8 @@ use crate::{
     loudly,
     owner::client_uuid,
 };
+
+const DEFAULT_URL: &str = "redis://127.0.0.1/";
 
 impl Client {
     /// Connects with default settings.
@@ -328,7 +331,7 @@ impl ClientBuilder {
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
-        let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
+        let url = self.url.as_deref().unwrap_or(DEFAULT_URL);
         given::check_characters(url)?;
         let label = given::label(self.label.clone())?;
         config.label.clone_from(&label);
@@ -354,7 +357,7 @@ impl ClientBuilder {
             let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
-            let place = self.place(url)?;
+            let place = self.place()?;
             let home = home().map_err(|error| Error::NotSent {
                 doing: "start the thread of this client".into(),
                 source: Arc::new(error),

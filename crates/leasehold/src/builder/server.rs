@@ -1,6 +1,6 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
-use super::ClientBuilder;
+use super::{ClientBuilder, login};
 use crate::{Error, Sentinel, backend::redis::GivenServer, error::Invalid};
 
 impl ClientBuilder {
@@ -26,19 +26,18 @@ impl ClientBuilder {
     }
 
     /// Where the server is.
-    pub(super) fn place(&self, url: &str) -> Result<GivenServer, Error> {
-        match &self.sentinel {
-            None => GivenServer::parse(url, &self.login),
-            Some(_) if self.url.is_some() => {
-                let limit = "left out where sentinels are asked";
-                Err(Invalid::new("url", "given beside sentinels", limit)
-                    .remedy(
-                        "say redis-sentinel://host:26379/?master=name in the URL, or leave it out",
-                    )
-                    .into())
-            }
-            Some(sentinel) => GivenServer::named_by(sentinel, &self.login),
+    pub(super) fn place(&self) -> Result<GivenServer, Error> {
+        let Some(sentinel) = &self.sentinel else {
+            return login::server(self.url.as_deref(), &self.login);
+        };
+        if self.url.is_some() || self.login.names_server() {
+            let limit = "the only place that names the server";
+            let invalid = Invalid::new("sentinel", "given beside another server", limit);
+            return Err(invalid
+                .remedy("leave the other out, or say redis-sentinel://host:26379/?master=name in the URL")
+                .into());
         }
+        GivenServer::named_by(sentinel, &self.login)
     }
 
     /// Whether the client is one of memory, and so lives on the runtime that connects it.

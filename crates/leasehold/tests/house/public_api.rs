@@ -22,6 +22,9 @@ fn send_static<T: Send + 'static>(value: T) -> T {
 fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Client>();
     send_sync_static::<ClientBuilder>();
+    send_sync_static::<leasehold::ConnectionSettings>();
+    send_sync_static::<leasehold::Credentials>();
+    send_sync_static::<leasehold::Protocol>();
     send_sync_static::<Detached>();
     send_sync_static::<Election>();
     send_sync_static::<Error>();

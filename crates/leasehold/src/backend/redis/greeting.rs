@@ -129,8 +129,13 @@ impl Target {
         asks_for_danger: bool,
         progress: &DialProgress,
     ) -> Result<(Connection, Greeted), NoConnection> {
-        let login = self.info.redis_settings();
-        let mut connection = match self.commands(login, progress).await {
+        let mut login = self.login(progress).await?;
+        let mut made = self.commands(&login.settings, progress).await;
+        if self.may_be_outdated(&made) {
+            login = self.login(progress).await?;
+            made = self.commands(&login.settings, progress).await;
+        }
+        let mut connection = match made {
             Err(NoConnection::Redis(error)) if is_answer(&error) => {
                 // A Sentinel has no databases, and mostly other users than its servers.
                 if self.is_sentinel(progress).await {
@@ -197,6 +202,7 @@ impl Target {
                     rights,
                     refuses_all,
                 };
+                self.keep_logged_in(&connection, &login);
                 Ok((connection, greeted))
             }
         }

@@ -19,6 +19,7 @@ mod kinds;
 mod labels;
 mod lanes;
 mod link;
+mod login;
 mod repeats;
 mod rights;
 mod script;
@@ -35,6 +36,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) use finder::GivenServer;
 use futures_util::future::{OptionFuture, join_all};
+#[cfg(feature = "redis-1")]
+pub(crate) use redis::ConnectionInfo;
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]

@@ -83,6 +83,7 @@ impl Subscriptions {
             ids: HashMap::new(),
             counted: Arc::clone(&counted),
             worked: false,
+            next: None,
             commands: Arc::downgrade(commands),
         };
         home.handle().spawn(lane.run(inbox));
@@ -172,6 +173,8 @@ struct SubscriptionLane {
     counted: Arc<Audience>,
     /// A subscription has come about on the present connection.
     worked: bool,
+    /// Takes the place of a connection whose login ends.
+    next: Option<Dialled>,
     commands: Weak<Lanes>,
 }
 
@@ -204,6 +207,9 @@ impl Audience {
 }
 
 type PubSubHalves = (PubSubSink, PubSubStream);
+
+/// A connection, and when another is to take its place.
+type Dialled = (PubSubHalves, Option<Instant>);
 
 /// The result of a request: done, refused, or the connection is gone.
 type RequestResult = Result<Option<Refused>, RedisError>;
@@ -240,11 +246,18 @@ impl SubscriptionLane {
                     None => return,
                 }
             }
-            match self.dial().await {
-                Ok(halves) => {
+            let dialled = match self.next.take() {
+                Some(next) => Ok(next),
+                None => dial(&self.finder, &mut self.changes, self.connect_timeout).await,
+            };
+            match dialled {
+                Ok(dialled) => {
                     self.counted.trouble.lock().take();
                     self.worked = false;
-                    let ended = self.hear(halves, &mut orders, &mut waiting).await.is_none();
+                    let ended = self
+                        .hear(dialled, &mut orders, &mut waiting)
+                        .await
+                        .is_none();
                     self.counted.ids.lock().clear();
                     if ended {
                         return;
@@ -313,32 +326,10 @@ impl SubscriptionLane {
         }
     }
 
-    async fn dial(&mut self) -> Result<PubSubHalves, Cause> {
-        let (timeout, progress) = (self.connect_timeout, DialProgress::default());
-        let dialling = async {
-            loop {
-                // Before it is known where the server is: a later change then breaks what is made here.
-                self.changes.mark_unchanged();
-                let cause = |failure: Failure| Arc::clone(failure.cause());
-                let target = self.finder.find().await.map_err(cause)?.target;
-                tokio::select! {
-                    biased;
-                    connected = target.subscriptions(&progress) => {
-                        let failed = |error| cause(target.failure(error, timeout, &progress));
-                        return Ok(connected.map_err(failed)?.split());
-                    }
-                    Ok(()) = self.changes.changed() => {}
-                }
-            }
-        };
-        let dialled = tokio::time::timeout(timeout, dialling).await;
-        dialled.unwrap_or_else(|_| Err(progress.silent(timeout)))
-    }
-
     /// Hears until the connection breaks. `None`: the client has ended.
     async fn hear(
         &mut self,
-        (sink, mut stream): PubSubHalves,
+        ((sink, mut stream), renew_at): Dialled,
         orders: &mut mpsc::UnboundedReceiver<Order>,
         waiting: &mut Vec<(LockId, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
@@ -350,6 +341,11 @@ impl SubscriptionLane {
         for (id, told) in waiting.drain(..) {
             requests.push(self.subscribe(&sink, &id, told));
         }
+        let mut successor = pin!(successor(
+            (Arc::clone(&self.finder), self.changes.clone()),
+            self.connect_timeout,
+            renew_at
+        ));
         // Answers come one behind the other, too: a connection is dead if it is silent for too long, not if many are slow.
         let mut heard = Instant::now();
         loop {
@@ -394,6 +390,11 @@ impl SubscriptionLane {
                 () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
                 Ok(()) = self.changes.changed() => {
                     self.worked = true; // so that the next is made without a pause
+                    return Some(());
+                }
+                // What is under way is answered on the old one first.
+                next = &mut successor, if !is_asked => {
+                    self.next = Some(next);
                     return Some(());
                 }
             }
@@ -545,6 +546,56 @@ impl SubscriptionLane {
                 self.sink.wake(id, wake_up);
             }
         }
+    }
+}
+
+async fn dial(
+    finder: &Finder,
+    changes: &mut watch::Receiver<Ground>,
+    timeout: Duration,
+) -> Result<Dialled, Cause> {
+    let progress = DialProgress::default();
+    let dialling = async {
+        loop {
+            // Before it is known where the server is: a later change then breaks what is made here.
+            changes.mark_unchanged();
+            let cause = |failure: Failure| Arc::clone(failure.cause());
+            let target = finder.find().await.map_err(cause)?.target;
+            tokio::select! {
+                biased;
+                connected = target.subscriptions(&progress) => {
+                    let failed = |error| cause(target.failure(error, timeout, &progress));
+                    let (connected, renew_at) = connected.map_err(failed)?;
+                    return Ok((connected.split(), renew_at));
+                }
+                Ok(()) = changes.changed() => {}
+            }
+        }
+    };
+    let dialled = tokio::time::timeout(timeout, dialling).await;
+    dialled.unwrap_or_else(|_| Err(progress.silent(timeout)))
+}
+
+/// The connection that takes the place of one whose login ends. It is there before the old one goes.
+async fn successor(
+    (finder, mut changes): (Arc<Finder>, watch::Receiver<Ground>),
+    timeout: Duration,
+    renew_at: Option<Instant>,
+) -> Dialled {
+    let Some(at) = renew_at else {
+        return std::future::pending().await;
+    };
+    tokio::time::sleep_until(at.into()).await;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match dial(&finder, &mut changes, timeout).await {
+            Ok(next) => return next,
+            Err(cause) => callout::quietly(
+                || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),
+            ),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MOST);
     }
 }
 

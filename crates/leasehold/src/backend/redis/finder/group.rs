@@ -45,6 +45,7 @@ impl Group {
         };
         let (mut master, mut protocol) = (None, String::new());
         let mut of_sentinels = Login {
+            connection: login.connection.clone(),
             #[cfg(feature = "tls")]
             tls: login.tls.clone(),
             ..Login::default()
@@ -119,9 +120,10 @@ impl Group {
         let of_sentinels = Login {
             username: given.username.clone(),
             password: given.password.clone(),
-            database: None,
+            connection: login.connection.clone(),
             #[cfg(feature = "tls")]
             tls: given.tls.clone(),
+            ..Login::default()
         };
         let target = |login: &Login| {
             #[cfg(feature = "tls")]

@@ -50,6 +50,12 @@ impl GivenServer {
         Target::parse(given, login).map(GivenServer::At)
     }
 
+    /// By what another library has parsed.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn of_info(info: redis::ConnectionInfo, login: &Login) -> Result<Self, Error> {
+        Target::of_info(info, login).map(GivenServer::At)
+    }
+
     /// From the settings of a program.
     pub(crate) fn named_by(sentinel: &Sentinel, login: &Login) -> Result<GivenServer, Error> {
         Group::of(sentinel, login).map(GivenServer::Named)

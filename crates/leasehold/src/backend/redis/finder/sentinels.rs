@@ -246,7 +246,8 @@ impl Sentinels {
 
     async fn subscribed(&self, address: &Address) -> Option<(PubSubSink, PubSubStream)> {
         let target = self.group.of_sentinels.at(address);
-        let connected = target.subscriptions(&DialProgress::default()).await.ok()?;
+        let progress = DialProgress::default();
+        let (connected, _) = target.subscriptions(&progress).await.ok()?;
         let (mut sink, stream) = connected.split();
         sink.subscribe(SWITCHES).await.ok()?;
         Some((sink, stream))
