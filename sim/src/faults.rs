@@ -322,7 +322,33 @@ impl World {
         for client in 0..self.config.clients {
             self.cut(client, false);
             self.cut(client, true);
+            if !with_data {
+                let up = self.processes[usize::from(client)].commands.down_until;
+                self.at(up, Event::Epoch(client));
+            }
         }
+    }
+
+    /// A client is connected again, and finds that the server has forgotten.
+    pub fn epoch(&mut self, client: u8) {
+        let process = &self.processes[usize::from(client)];
+        let later = match process.life {
+            Life::Unborn | Life::Dead => return,
+            Life::Frozen => self.now + 10 * MS,
+            Life::Runs => process.commands.down_until,
+        };
+        if later > self.now {
+            return self.at(later, Event::Epoch(client));
+        }
+        let letter = LETTERS[usize::from(client)];
+        self.note(client, "seen: epoch", || {
+            format!("{letter} notices that the server has forgotten")
+        });
+        let inside = self.processes[usize::from(client)].runtime.enter();
+        fastrand::seed(crate::dice::mix(self.config.seed, self.now));
+        self.server.tell_epoch(letter);
+        drop(inside);
+        self.drive_soon(client);
     }
 
     /// Faults end. Messages still under way arrive soon.

@@ -38,6 +38,8 @@ pub enum Event {
     Born(u8),
     Pause(u64),
     Restart(bool),
+    /// A client is connected to a server that has restarted without its data.
+    Epoch(u8),
     /// A client of another library takes a name for so long.
     Visit(u8, u64),
     /// It gives it back.
@@ -228,6 +230,7 @@ impl World {
             Event::Born(client) => self.born(client),
             Event::Pause(time) => self.pause(time),
             Event::Restart(with_data) => self.restart(with_data),
+            Event::Epoch(client) => self.epoch(client),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),
             Event::Free(client, name, lease) => release::is_free(self, client, name, lease),

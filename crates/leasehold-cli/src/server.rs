@@ -14,7 +14,7 @@ use crate::{
     output,
 };
 
-const URL: &str = "Server to use; rediss:// speaks TLS [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
+const URL: &str = "Server to use; rediss:// speaks TLS, redis-sentinel://HOST,HOST/?master=NAME asks where the primary is [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const PREFIX: &str = "Put this before each name on the server, such as app: [default: $LEASEHOLD_PREFIX, else nothing]";
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 #[cfg(feature = "tls")]
@@ -117,7 +117,9 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn new(url: String, tls: &TlsOptions) -> Result<Address, Failure> {
         let scheme = url.split(':').next().unwrap_or_default();
-        let tls = if ["rediss", "valkeys"].contains(&&*scheme.to_ascii_lowercase()) {
+        let scheme = scheme.to_ascii_lowercase();
+        let of_server = scheme.strip_suffix("-sentinel").unwrap_or(&scheme);
+        let tls = if ["rediss", "valkeys"].contains(&of_server) {
             tls.or_of_environment()?
         } else {
             tls.clone()

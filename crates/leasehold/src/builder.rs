@@ -10,7 +10,7 @@ use std::{io, sync::Arc, time::Duration};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
-    Client, Error,
+    Client, Error, Sentinel,
     backend::{Backend, memory, memory::MemoryServer, redis},
     clock::Clock,
     config::{Config, Handoff, millis},
@@ -29,6 +29,7 @@ impl Client {
     /// |---|---|
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
+    /// | `redis-sentinel://[user:password@]host[:port],…[/database]?master=name` | where sentinels say, see [`Sentinel`](crate::Sentinel); `rediss-sentinel://` over TLS; `valkey-…` are the same |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
     /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
@@ -129,6 +130,7 @@ impl Client {
 pub struct ClientBuilder {
     url: Option<String>,
     memory: Option<MemoryServer>,
+    sentinel: Option<Sentinel>,
     login: redis::Login,
     label: Option<String>,
     config: Config,
@@ -324,17 +326,17 @@ impl ClientBuilder {
     }
 
     fn prepare(self, home: impl FnOnce() -> io::Result<Home>) -> Result<Prepared, Error> {
-        let mut config = self.config;
+        let mut config = self.config.clone();
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let wake_ups = Arc::new(WakeUps::default());
         let url = self.url.as_deref().unwrap_or(DEFAULT_URL);
         given::check_characters(url)?;
-        let label = given::label(self.label)?;
+        let label = given::label(self.label.clone())?;
         config.label.clone_from(&label);
-        let memory = match self.memory {
-            Some(server) => Some(server),
+        let memory = match &self.memory {
+            Some(server) => Some(server.clone()),
             None => MemoryServer::from_url(&given::in_small_letters(url))
                 .inspect(|_| loudly::memory_was_chosen()),
         };
@@ -355,12 +357,12 @@ impl ClientBuilder {
             let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
-            let target = login::target(self.url.as_deref(), &self.login)?;
+            let place = self.place()?;
             let home = home().map_err(|error| Error::NotSent {
                 doing: "start the thread of this client".into(),
                 source: Arc::new(error),
             })?;
-            let backend = redis::Redis::new(target, &uuid, &label, &config, sink, &home);
+            let backend = redis::Redis::new(place, &uuid, &label, &config, sink, &home);
             Backing::Server(Box::new(backend), home)
         };
         Ok(Prepared {

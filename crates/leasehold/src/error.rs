@@ -142,8 +142,11 @@ pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 pub enum LostReason {
     /// Its time ran out: a fixed lease ended, or no renewal got through in time.
     Expired,
-    /// The server says that the name is not ours: it was unlocked by force, evicted, flushed, or forgotten in a failover.
+    /// The server says that the name is not ours: it was unlocked by force, evicted, or flushed.
     Replaced,
+    /// The server has forgotten it: it was restarted without its data, or another has taken its place and was never told of it. The client
+    /// looks at all of its holds as soon as it notices that.
+    Failover,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
     /// The client was shut down.
@@ -319,6 +322,9 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             LostReason::Expired => "its time ran out before it was renewed or released",
             LostReason::Replaced => "the server says that it is not ours any more",
+            LostReason::Failover => {
+                "the server was restarted, or another has taken its place, and does not know of it"
+            }
             LostReason::MaxHold => "it was held for as long as max_hold allows",
             LostReason::ClientShutdown => "the client was shut down",
             LostReason::Unconfirmed => "its release was sent, and the server never confirmed that",

@@ -116,6 +116,7 @@ pub mod metrics;
 mod name;
 mod outage;
 mod owner;
+mod sentinel;
 #[cfg(feature = "serde")]
 mod settings;
 #[cfg(feature = "sim")]
@@ -154,6 +155,7 @@ pub use locks::{
     SpinMutexGuard, Term, Write, WriteGuard,
 };
 pub use owner::Owner;
+pub use sentinel::Sentinel;
 pub use status::{Holder, QueuedClient, Status};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -5,7 +5,7 @@ use super::ClientBuilder;
 use crate::backend::redis::ConnectionInfo;
 use crate::{
     CredentialsProvider, Error,
-    backend::redis::{Login, Target},
+    backend::redis::{GivenServer, Login},
     connection::ConnectionSettings,
     credentials::Provider,
 };
@@ -81,7 +81,7 @@ impl ClientBuilder {
 }
 
 /// The server that was named, or the default one.
-pub(super) fn target(url: Option<&str>, login: &Login) -> Result<Target, Error> {
+pub(super) fn server(url: Option<&str>, login: &Login) -> Result<GivenServer, Error> {
     #[cfg(feature = "redis-1")]
     if let Some(info) = &login.info {
         if url.is_some() {
@@ -89,7 +89,7 @@ pub(super) fn target(url: Option<&str>, login: &Login) -> Result<Target, Error> 
             let invalid = crate::Invalid::new("redis_info", "given beside a URL", limit);
             return Err(invalid.remedy("leave the URL out").into());
         }
-        return Target::of_info(info.clone(), login);
+        return GivenServer::of_info(info.clone(), login);
     }
-    Target::parse(url.unwrap_or(super::DEFAULT_URL), login)
+    GivenServer::parse(url.unwrap_or(super::DEFAULT_URL), login)
 }

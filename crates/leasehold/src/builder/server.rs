@@ -1,8 +1,45 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
-use super::ClientBuilder;
+use super::{ClientBuilder, login};
+use crate::{Error, Sentinel, backend::redis::GivenServer, error::Invalid};
 
 impl ClientBuilder {
+    /// Asks these sentinels where the server is, in place of a URL. The user, the password, the database and TLS of the builder are those
+    /// of the primary.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Sentinel};
+    ///
+    /// let sentinel = Sentinel::new(["sentinel-1", "sentinel-2", "sentinel-3"]).master("main");
+    /// let client = Client::builder().sentinel(sentinel).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `Config#useSentinelServers`.
+    #[doc(alias("useSentinelServers", "MASTER_NAME"))]
+    pub fn sentinel(mut self, sentinel: Sentinel) -> Self {
+        self.sentinel = Some(sentinel);
+        self
+    }
+
+    /// Where the server is.
+    pub(super) fn place(&self) -> Result<GivenServer, Error> {
+        let Some(sentinel) = &self.sentinel else {
+            return login::server(self.url.as_deref(), &self.login);
+        };
+        if self.url.is_some() || self.login.names_server() {
+            let limit = "the only place that names the server";
+            let invalid = Invalid::new("sentinel", "given beside another server", limit);
+            return Err(invalid
+                .remedy("leave the other out, or say redis-sentinel://host:26379/?master=name in the URL")
+                .into());
+        }
+        GivenServer::named_by(sentinel, &self.login)
+    }
+
     /// Whether the client is one of memory, and so lives on the runtime that connects it.
     #[cfg(feature = "blocking")]
     pub(crate) fn is_of_memory(&self) -> bool {

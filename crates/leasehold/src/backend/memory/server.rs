@@ -17,7 +17,7 @@ use super::store::{Store, Subscriber};
 #[cfg(feature = "sim")]
 use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
-    backend::{Failure, WakeUp},
+    backend::{EpochChange, Failure, WakeUp},
     clock::Clock,
     error::Cause,
     name::LockId,
@@ -197,14 +197,49 @@ impl MemoryServer {
         }
     }
 
+    /// The server restarts without its data, as one that keeps nothing on disk, or a replica that had nothing yet and takes its place.
+    ///
+    /// Its clients notice that at once, as on a real server when they are connected again: each verifies what it holds, and holders
+    /// are told [`LostReason::Failover`](crate::LostReason::Failover).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, LostReason, MemoryServer};
+    ///
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().memory(&server).connect().await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// server.restart_empty();
+    /// assert_eq!(guard.lost().await, LostReason::Failover);
+    /// # Ok(()) }
+    /// ```
+    pub fn restart_empty(&self) {
+        let (outbox, clients) = {
+            let mut store = self.0.store.lock();
+            store.forget();
+            // The messages of the gap are lost.
+            let ids: Vec<LockId> = store.listeners.keys().cloned().collect();
+            for id in ids {
+                store.tell_all(&id);
+            }
+            (std::mem::take(&mut store.outbox), store.clients())
+        };
+        for client in clients {
+            client.sink.epoch(EpochChange::All);
+        }
+        deliver(outbox);
+    }
+
     /// The server's clock jumps ahead: leases end sooner than their holders think.
     pub fn step_clock(&self, ahead: Duration) {
         self.0.store.lock().ahead += ahead;
     }
 
-    pub(crate) fn join(&self, client: &Arc<str>, label: String) {
+    pub(crate) fn join(&self, client: &Arc<Subscriber>, label: String) {
         let mut store = self.0.store.lock();
-        store.connected.insert(Arc::clone(client), label);
+        let joined = (label, Arc::downgrade(client));
+        store.connected.insert(Arc::clone(&client.client), joined);
     }
 
     pub(crate) fn part(&self, client: &Arc<str>) {

@@ -242,6 +242,37 @@ impl Target {
         matches!(self.info.addr(), ConnectionAddr::Tcp(..))
     }
 
+    /// The host and the port, if it is reached over TCP.
+    pub(super) fn address(&self) -> Option<(String, u16)> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => Some((host.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    /// The same login, and TLS if this speaks it, at another address.
+    pub(super) fn at(&self, (host, port): &(String, u16)) -> Target {
+        let address = ConnectionAddr::Tcp(host.clone(), *port);
+        Target {
+            info: self.info.clone().set_addr(address),
+            provider: self.provider.clone(),
+            connection: self.connection.clone(),
+            #[cfg(feature = "tls")]
+            tls: self.tls.as_ref().map(|tls| tls.of_host(host)),
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    pub(super) fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        return false;
+    }
+
     fn is_unix(&self) -> bool {
         matches!(self.info.addr(), ConnectionAddr::Unix(_))
     }

@@ -28,7 +28,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connect::{DialProgress, HungUp},
+    epoch::{EpochLog, Ground},
     failure::in_words,
+    finder::{Finder, Found},
     greeting::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
@@ -96,6 +98,8 @@ enum LaneState {
         /// Tells a broken connection from the one that has replaced it already.
         number: u64,
         since: Instant,
+        /// What it leads to.
+        ground: Ground,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
     Down(Cause),
@@ -126,6 +130,14 @@ pub(super) enum NoWay {
 #[error("not connected yet")]
 struct NotYet;
 
+#[derive(Debug, thiserror::Error)]
+#[error("another server is the primary now")]
+struct LeftBehind;
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is a replica, and no other server is named as the primary yet")]
+struct NoPrimary(String);
+
 impl Lanes {
     /// Makes no connection yet.
     pub(super) fn new(dialler: Dialler, home: &Home) -> Arc<Lanes> {
@@ -141,23 +153,40 @@ impl Lanes {
     /// Makes the first connection at once, so that a caller that connects learns of errors.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), Failure> {
         let here = Handle::try_current().ok();
-        let connection = if here.is_some() {
-            self.dialler.dial().await?
+        let made = if here.is_some() {
+            self.dialler.dial(false).await?
         } else {
             let dialler = Arc::clone(&self.dialler);
             let at_home = self
                 .home
                 .handle()
-                .spawn(async move { dialler.dial().await });
-            let connection = AbortOnDropHandle::new(at_home).await;
-            connection.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
+                .spawn(async move { dialler.dial(false).await });
+            let made = AbortOnDropHandle::new(at_home).await;
+            made.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
         };
         let first = match here {
             Some(here) if here.id() != self.of_home.id => self.open(here),
             _ => Arc::clone(&self.of_home),
         };
-        first.is_up(connection);
+        first.is_up(made);
         Ok(())
+    }
+
+    /// Breaks connections that lead to a server which is not the one any more, as long as this client lives.
+    pub(super) fn follow(self: &Arc<Self>) {
+        let (lanes, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
+        self.home.handle().spawn(async move {
+            while changes.changed().await.is_ok() {
+                let Some(lanes) = lanes.upgrade() else { return };
+                let ground = *changes.borrow_and_update();
+                let others = lanes.others.read().clone();
+                for lane in others.iter().chain([&lanes.of_home]) {
+                    lane.leave_behind(ground);
+                }
+                // Holders without a request under way are to have a connection, too.
+                lanes.dialler.epochs.cut_off();
+            }
+        });
     }
 
     /// A way for a command from here; waits for it as long as `patience`.
@@ -277,23 +306,23 @@ impl Lanes {
 
     /// The server that was reached last, with the database, if it has said which one it is. If it does not say that, the address.
     pub(super) fn identity(&self) -> Option<String> {
-        let Dialler { target, .. } = &*self.dialler;
+        let Dialler { finder, .. } = &*self.dialler;
         let said = self.dialler.identity.lock().clone();
         match said {
             ServerId::NotYet => None,
-            ServerId::RunId(id) => Some(format!("{id}/{}", target.info.redis_settings().db())),
+            ServerId::RunId(id) => Some(format!("{id}/{}", finder.database())),
             ServerId::Refused => {
                 self.dialler.has_warned.call_once(|| {
                     callout::quietly(|| {
                         tracing::warn!(
                             target: "leasehold",
-                            server = %target,
+                            server = %finder,
                             "the server does not tell its run_id, so multi-locks with one name on several servers are ordered by address, \
                              and wait in a circle with those of programs that use other addresses; give the user the right to INFO"
                         );
                     });
                 });
-                Some(target.to_string())
+                Some(finder.to_string())
             }
         }
     }
@@ -328,6 +357,7 @@ impl Lanes {
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
+        self.dialler.finder.shut();
     }
 }
 
@@ -471,7 +501,7 @@ impl Lane {
         changed_or_left.await;
     }
 
-    fn is_up(self: &Arc<Self>, connection: Connection) {
+    fn is_up(self: &Arc<Self>, Made { connection, ground }: Made) {
         let mut state = self.state.write();
         if !matches!(&*state, LaneState::Gone) {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -486,10 +516,40 @@ impl Lane {
                 connection,
                 number,
                 since: Instant::now(),
+                ground,
             };
         }
         drop(state);
+        // It may have changed after the connection was made, and before it was seen here.
+        self.leave_behind(self.dialler.epochs.ground());
         self.changed.notify_waiters();
+    }
+
+    /// Breaks the connection if it leads to a server that is not the one any more. One that was named by a sentinel is not: all that is
+    /// under way is repeated elsewhere. One that greets in another epoch may only be told of by another lane: once a second at most.
+    fn leave_behind(self: &Arc<Self>, now: Ground) {
+        let (number, is_demoted) = match &*self.state.read() {
+            LaneState::Up {
+                connection,
+                number,
+                ground,
+                since,
+            } => {
+                let is_demoted = ground.switches < now.switches;
+                if is_demoted {
+                    connection.void();
+                } else if ground.epochs >= now.epochs || since.elapsed() < RECONNECT_MOST {
+                    return;
+                }
+                (*number, is_demoted)
+            }
+            _ => return,
+        };
+        let cause: Cause = Arc::new(LeftBehind);
+        if is_demoted {
+            self.dialler.outage.is_over();
+        }
+        self.replace(number, &cause);
     }
 
     /// The connection `number` has ended. A command that was under way finds so, and has another made; if there was none, the
@@ -505,10 +565,11 @@ impl Lane {
             }
         };
         drop(was);
+        self.dialler.cut_off();
         self.silent.store(0, Ordering::Relaxed);
         self.changed.notify_waiters();
         callout::quietly(
-            || tracing::debug!(target: "leasehold", server = %self.dialler.target, "connection ended"),
+            || tracing::debug!(target: "leasehold", server = %self.dialler.finder, "connection ended"),
         );
     }
 
@@ -547,7 +608,7 @@ impl Lane {
         drop(state);
         drop(was);
         callout::quietly(|| {
-            tracing::debug!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
+            tracing::debug!(target: "leasehold", server = %self.dialler.finder, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
         self.begin_to_reconnect();
@@ -560,13 +621,17 @@ impl Lane {
             let Some(dialler) = lane.upgrade().map(|lane| Arc::clone(&lane.dialler)) else {
                 return;
             };
-            let made = dialler.dial().await;
+            let again = lane
+                .upgrade()
+                .is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
+            let switches = dialler.epochs.ground().switches;
+            let made = dialler.dial(again).await;
             let Some(strong) = lane.upgrade() else { return };
             match made {
-                Ok(connection) => {
-                    strong.is_up(connection);
+                Ok(made) => {
+                    strong.is_up(made);
                     callout::quietly(
-                        || tracing::debug!(target: "leasehold", server = %dialler.target, "connected"),
+                        || tracing::debug!(target: "leasehold", server = %dialler.finder, "connected"),
                     );
                     return;
                 }
@@ -581,14 +646,24 @@ impl Lane {
             let wanted = Arc::clone(&strong.wanted);
             drop(strong);
             let spread = |pause: Duration| pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
-            tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
-            let rest = pause.saturating_sub(RECONNECT_MOST);
-            let _ = tokio::time::timeout(spread(rest), wanted.by_any()).await;
+            let resting = async {
+                tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
+                let rest = pause.saturating_sub(RECONNECT_MOST);
+                let _ = tokio::time::timeout(spread(rest), wanted.by_any()).await;
+            };
+            let is_switched = tokio::select! {
+                () = resting => false,
+                () = dialler.epochs.switched_since(switches) => true,
+            };
             // This task stays meanwhile: a new one would begin with the shortest pause again, at each command that comes.
             if dialler.is_shut.load(Ordering::Relaxed) {
                 wanted.by_any().await;
             }
-            pause = (pause * 2).min(RECONNECT_UNWANTED);
+            pause = if is_switched {
+                RECONNECT_FIRST
+            } else {
+                (pause * 2).min(RECONNECT_UNWANTED)
+            };
         }
     }
 
@@ -625,9 +700,18 @@ impl Drop for Lane {
     }
 }
 
+/// A connection that was made, and what it leads to.
+struct Made {
+    connection: Connection,
+    ground: Ground,
+}
+
 /// Makes connections.
 pub(super) struct Dialler {
-    target: Arc<Target>,
+    finder: Arc<Finder>,
+    epochs: Arc<EpochLog>,
+    /// When it was last told that a connection has ended that no request waits for.
+    told_end: Mutex<Option<Instant>>,
     /// Under which name `CLIENT LIST` shows us.
     name: String,
     connect_timeout: Duration,
@@ -651,13 +735,15 @@ pub(super) struct Dialler {
 
 impl Dialler {
     pub(super) fn new(
-        target: Arc<Target>,
+        (finder, epochs): (Arc<Finder>, Arc<EpochLog>),
         name: String,
         config: &Config,
         outage: Arc<Outage>,
     ) -> Dialler {
         Dialler {
-            target,
+            finder,
+            epochs,
+            told_end: Mutex::default(),
             name,
             connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
@@ -672,32 +758,76 @@ impl Dialler {
         }
     }
 
-    /// One attempt to connect, log in, and be recognised as a Redis server's client. The connection lives on the
-    /// runtime that polls this.
-    async fn dial(&self) -> Result<Connection, Failure> {
-        let progress = DialProgress::default();
+    /// One attempt to find the server, connect, log in, and be recognised as a Redis server's client. The connection lives on the
+    /// runtime that polls this. `again`: it takes the place of one that has ended.
+    async fn dial(&self, again: bool) -> Result<Made, Failure> {
+        let (progress, mut pause) = (DialProgress::default(), RECONNECT_FIRST);
+        let mut why_not = None;
         let dialling = async {
-            let (connection, greeted) = self
-                .target
-                .greeted(&self.name, self.warns, &progress)
-                .await?;
-            *self.identity.lock() = greeted.identity;
-            self.is_named.store(greeted.is_named, Ordering::Relaxed);
-            self.rights.learn(greeted.rights);
-            self.warn_of(greeted.outlook);
-            if !greeted.refuses_all {
-                self.outage.is_over();
+            loop {
+                let Found { target, switches } = self.finder.find().await?;
+                let made = tokio::select! {
+                    biased;
+                    made = self.dial_at(&target, again, &progress) => made,
+                    // One that is silent there will not be the primary again.
+                    () = self.epochs.switched_since(switches) => continue,
+                };
+                self.finder.tried(&target, matches!(made, Ok(Some(_))));
+                if let Some(mut made) = made? {
+                    made.ground.switches = switches;
+                    return Ok(made);
+                }
+                why_not = Some(NoPrimary(target.to_string()));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RECONNECT_MOST / 4);
             }
-            Ok(connection)
         };
         // The login is part of it, and has no timeout of its own.
         match tokio::time::timeout(self.connect_timeout, dialling).await {
-            Ok(Ok(connection)) => {
+            Ok(Ok(made)) => {
                 self.has_worked.store(true, Ordering::Relaxed);
-                Ok(connection)
+                Ok(made)
             }
-            Ok(Err(error)) => Err(self.target.failure(error, self.connect_timeout, &progress)),
-            Err(_) => Err(Failure::NotSent(progress.silent(self.connect_timeout))),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(match why_not {
+                Some(replica) => Failure::NotNow(Arc::new(replica)),
+                None => Failure::NotSent(progress.silent(self.connect_timeout)),
+            }),
+        }
+    }
+
+    /// `None`: it is a replica, where only a primary will do.
+    async fn dial_at(
+        &self,
+        target: &Target,
+        again: bool,
+        progress: &DialProgress,
+    ) -> Result<Option<Made>, Failure> {
+        let greeted = target.greeted(&self.name, self.warns, progress).await;
+        let greeted =
+            greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
+        let (connection, greeted) = greeted?;
+        if greeted.is_replica && self.finder.wants_primary() {
+            return Ok(None);
+        }
+        let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
+        *self.identity.lock() = greeted.identity;
+        self.is_named.store(greeted.is_named, Ordering::Relaxed);
+        self.rights.learn(greeted.rights);
+        self.warn_of(greeted.outlook);
+        if !greeted.refuses_all {
+            self.outage.is_over();
+        }
+        Ok(Some(Made { connection, ground }))
+    }
+
+    /// A connection has ended that no request waits for. Told once a second at most: a server that closes idle connections wants fewer.
+    fn cut_off(&self) {
+        let mut told = self.told_end.lock();
+        if told.is_none_or(|told| told.elapsed() >= RECONNECT_MOST) {
+            *told = Some(Instant::now());
+            drop(told);
+            self.epochs.cut_off();
         }
     }
 
@@ -713,7 +843,7 @@ impl Dialler {
         };
         if !is_known && let Outlook::Bad(danger) = outlook {
             callout::quietly(
-                || tracing::warn!(target: "leasehold", server = %self.target, "{danger}"),
+                || tracing::warn!(target: "leasehold", server = %self.finder, "{danger}"),
             );
         }
     }

@@ -29,6 +29,16 @@ pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
 }
 
+impl Login {
+    /// Whether a server is named here, in place of a URL.
+    pub(crate) fn names_server(&self) -> bool {
+        #[cfg(feature = "redis-1")]
+        return self.info.is_some();
+        #[cfg(not(feature = "redis-1"))]
+        return false;
+    }
+}
+
 /// A server and how to log in to it. Shown without secrets.
 pub(crate) struct Target {
     pub(super) info: ConnectionInfo,
@@ -160,7 +170,7 @@ impl Target {
 }
 
 /// What to do about a password that ends the URL too soon.
-const ENCODING: &str =
+pub(super) const ENCODING: &str =
     "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25";
 
 /// What stands behind host and port. What the redis crate overlooks there was meant to be something.
@@ -210,20 +220,19 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
 
 /// Schemes by which other clients ask a sentinel, or a cluster, for the server.
 fn refuse_topologies(scheme: &str) -> Result<(), Error> {
-    let (topology, remedy) = if scheme.contains("sentinel") {
+    let (limit, remedy) = if scheme.contains("sentinel") {
         (
-            "Sentinel",
-            "give the URL of the primary itself, redis://host:port/; after a failover, that of the new one",
+            "of a single server, or of scheme redis-sentinel, rediss-sentinel, valkey-sentinel or valkeys-sentinel",
+            "such as redis-sentinel://host:26379,host:26379/?master=main",
         )
     } else if scheme.contains("cluster") {
         (
-            "Cluster",
+            "of a single server: Cluster is not in this version",
             "give the URL of a server that is no node of a cluster, redis://host:port/",
         )
     } else {
         return Ok(());
     };
-    let limit = format!("of a single server: {topology} is not in this version");
     let invalid = Invalid::new("url", format!("{scheme}:…"), limit);
     Err(invalid.remedy(remedy).into())
 }
@@ -338,8 +347,8 @@ mod tests {
         for (url, says) in [
             ("http://127.0.0.1/", "scheme redis"),
             (
-                "redis-sentinel://:hush@127.0.0.1:26379/",
-                "the URL of the primary itself",
+                "redis+sentinel://:hush@127.0.0.1:26379/",
+                "redis-sentinel://host",
             ),
             (
                 "redis+cluster://:hush@127.0.0.1:7000/",
