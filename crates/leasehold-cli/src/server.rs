@@ -14,8 +14,9 @@ use crate::{
     output,
 };
 
-const URL: &str = "Server to use; rediss:// speaks TLS, redis-sentinel://HOST,HOST/?master=NAME asks where the primary is [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
+const URL: &str = "Server to use; rediss:// speaks TLS, redis-sentinel://HOST,HOST/?master=NAME asks where the primary is, redlock://A,B,C is a majority of several [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const PREFIX: &str = "Put this before each name on the server, such as app: [default: $LEASEHOLD_PREFIX, else nothing]";
+const QUORUM: &str = "Several servers, for redlock://";
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 #[cfg(feature = "tls")]
 const TLS: &str = "TLS, for rediss://";
@@ -41,7 +42,20 @@ pub(crate) struct Server {
     #[command(flatten)]
     prefix: NamePrefix,
     #[command(flatten)]
+    quorum: QuorumOptions,
+    #[command(flatten)]
     tls: TlsOptions,
+}
+
+/// What all clients of several servers must agree about.
+#[derive(Clone, Debug, Default, ClapArgs, Serialize, Deserialize)]
+pub(crate) struct QuorumOptions {
+    /// The longest lease of all clients, for which a server that has restarted has no vote [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = QUORUM)]
+    longest_lease: Option<Duration>,
+    /// The servers forget nothing when they restart (appendfsync always)
+    #[arg(long, help_heading = QUORUM)]
+    persistent_servers: bool,
 }
 
 /// What stands before each name on the server, and is not shown.
@@ -78,6 +92,7 @@ impl Server {
             is_default,
             connect_timeout: self.connect_timeout,
             name_prefix: self.prefix()?,
+            quorum: self.quorum.clone(),
             ..Address::new(url.unwrap_or_else(|| URL_DEFAULT.to_owned()), &self.tls)?
         })
     }
@@ -110,6 +125,7 @@ pub(crate) struct Address {
     tls: TlsOptions,
     connect_timeout: Option<Duration>,
     name_prefix: String,
+    quorum: QuorumOptions,
     /// The user has named none.
     is_default: bool,
 }
@@ -119,7 +135,7 @@ impl Address {
         let scheme = url.split(':').next().unwrap_or_default();
         let scheme = scheme.to_ascii_lowercase();
         let of_server = scheme.strip_suffix("-sentinel").unwrap_or(&scheme);
-        let tls = if ["rediss", "valkeys"].contains(&of_server) {
+        let tls = if ["rediss", "valkeys", "redlocks"].contains(&of_server) {
             tls.or_of_environment()?
         } else {
             tls.clone()
@@ -129,6 +145,7 @@ impl Address {
             tls,
             connect_timeout: None,
             name_prefix: String::new(),
+            quorum: QuorumOptions::default(),
             is_default: false,
         })
     }
@@ -174,6 +191,12 @@ impl Address {
         let mut builder = builder.name_prefix(&self.name_prefix);
         if let Some(most) = self.connect_timeout {
             builder = builder.connect_timeout(most);
+        }
+        if let Some(longest) = self.quorum.longest_lease {
+            builder = builder.longest_lease(longest);
+        }
+        if self.quorum.persistent_servers {
+            builder = builder.persistent_servers(true);
         }
         self.tls.given_to(builder)
     }

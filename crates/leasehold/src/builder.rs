@@ -3,6 +3,7 @@
 mod given;
 mod login;
 mod observers;
+mod quorum;
 mod server;
 
 use std::{io, sync::Arc, time::Duration};
@@ -30,6 +31,8 @@ impl Client {
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
     /// | `redis-sentinel://[user:password@]host[:port],…[/database]?master=name` | where sentinels say, see [`Sentinel`](crate::Sentinel); `rediss-sentinel://` over TLS; `valkey-…` are the same |
+    /// | `redlock://[user[:password]@]a,b,c[/database]` | a majority of several servers, each `host[:port]`; see [`ClientBuilder::quorum`] |
+    /// | `redlocks://…` | the same over TLS |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
     /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
@@ -131,6 +134,7 @@ pub struct ClientBuilder {
     url: Option<String>,
     memory: Option<MemoryServer>,
     sentinel: Option<Sentinel>,
+    quorum: Option<quorum::Given>,
     login: redis::Login,
     label: Option<String>,
     config: Config,
@@ -319,8 +323,10 @@ impl ClientBuilder {
         home: impl FnOnce() -> io::Result<Home>,
     ) -> Result<Client, Error> {
         let prepared = self.prepare(home)?;
-        if let Backing::Server(redis, _) = &prepared.backing {
-            redis.connect().await?;
+        match &prepared.backing {
+            Backing::Memory(..) => {}
+            Backing::Server(redis, _) => redis.connect().await?,
+            Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
         Ok(prepared.client())
     }
@@ -330,6 +336,10 @@ impl ClientBuilder {
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
+        let quorum = quorum::Given::of(self.quorum.clone(), self.url.as_deref())?;
+        if quorum.is_some() && (self.sentinel.is_some() || self.login.names_server()) {
+            return Err(quorum::beside_another_server());
+        }
         let wake_ups = Arc::new(WakeUps::default());
         let url = self.url.as_deref().unwrap_or(DEFAULT_URL);
         given::check_characters(url)?;
@@ -337,11 +347,15 @@ impl ClientBuilder {
         config.label.clone_from(&label);
         let memory = match &self.memory {
             Some(server) => Some(server.clone()),
+            None if quorum.is_some() => None,
             None => MemoryServer::from_url(&given::in_small_letters(url))
                 .inspect(|_| loudly::memory_was_chosen()),
         };
         let sink = Arc::clone(&wake_ups);
-        let backing = if let Some(server) = memory {
+        let backing = if let Some(quorum) = quorum {
+            let client = (&uuid, &*label, &config);
+            Backing::Quorum(quorum.prepare(client, &self.login, sink, home)?)
+        } else if let Some(server) = memory {
             let clock = server.clock();
             #[cfg(feature = "sim")]
             let scripts = server.scripts().cloned().zip(Some(Arc::clone(&sink)));
@@ -386,6 +400,7 @@ struct Prepared {
 enum Backing {
     Memory(Box<dyn Backend>, Clock),
     Server(Box<redis::Redis>, Home),
+    Quorum(quorum::PreparedQuorum),
 }
 
 impl Prepared {
@@ -393,6 +408,7 @@ impl Prepared {
         let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = match self.backing {
             Backing::Memory(backend, clock) => (backend, clock, Home::here()),
             Backing::Server(backend, home) => (backend, Clock::Boot, home),
+            Backing::Quorum(quorum) => (Box::new(quorum.quorum), quorum.clock, quorum.home),
         };
         let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);
         Client::new(&core)

@@ -145,6 +145,10 @@ pub(crate) struct Config {
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
     pub(crate) check_server: bool,
+    /// The longest lease of all clients of a quorum.
+    pub(crate) longest_lease: Option<Duration>,
+    /// The servers of a quorum forget nothing when they restart.
+    pub(crate) persistent_servers: bool,
     pub(crate) observers: Observers,
 }
 
@@ -164,6 +168,8 @@ impl Default for Config {
             label: String::new(),
             name_prefix: String::new(),
             check_server: true,
+            longest_lease: None,
+            persistent_servers: false,
             observers: Observers::default(),
         }
     }
@@ -212,6 +218,12 @@ impl Config {
                 .into());
         }
         Ok(())
+    }
+
+    /// The longest lease that any client of a quorum asks for.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        let usual = self.lease.max(LEASE_DEFAULT);
+        self.longest_lease.unwrap_or(usual)
     }
 
     /// How often a lease of this length is renewed.

@@ -156,7 +156,7 @@ pub use locks::{
 };
 pub use owner::Owner;
 pub use sentinel::Sentinel;
-pub use status::{Holder, QueuedClient, Status};
+pub use status::{Holder, QueuedClient, ServerVote, Status};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

@@ -28,6 +28,9 @@ impl<'de> Deserialize<'de> for ClientBuilder {
 )]
 struct ClientSettings {
     url: Option<String>,
+    quorum: Option<Vec<String>>,
+    longest_lease: Option<Time>,
+    persistent_servers: Option<bool>,
     username: Option<String>,
     password: Option<Secret>,
     database: Option<u32>,
@@ -82,6 +85,17 @@ impl ClientSettings {
     fn builder(self) -> ClientBuilder {
         let builder = ClientBuilder::default();
         let builder = with(builder, self.url, ClientBuilder::url);
+        let builder = with(builder, self.quorum, ClientBuilder::quorum);
+        let builder = with(
+            builder,
+            self.longest_lease.map(|time| time.0),
+            ClientBuilder::longest_lease,
+        );
+        let builder = with(
+            builder,
+            self.persistent_servers,
+            ClientBuilder::persistent_servers,
+        );
         let builder = with(builder, self.username, ClientBuilder::username);
         let builder = with(
             builder,

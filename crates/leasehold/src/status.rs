@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use crate::{
-    backend::{Inspection, Owned, QueuedOwner},
+    backend::{self, Inspection, Owned, QueuedOwner},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -56,6 +56,8 @@ pub struct Status {
     pub waiting_here: usize,
     /// The server that was asked: its address, without a user or a password.
     pub server: String,
+    /// Of a quorum: the word of each server, in the order in which they were given. Else empty.
+    pub votes: Vec<ServerVote>,
     /// Whether it says that it is a replica, which may not know yet what its primary does; `false` where `INFO` is not permitted.
     pub replica: bool,
 }
@@ -127,6 +129,7 @@ impl Status {
             queue: found.queue.into_iter().map(QueuedClient::new).collect(),
             waiting_here,
             server: found.server,
+            votes: found.votes.into_iter().map(ServerVote::new).collect(),
             replica: found.is_replica,
         }
     }
@@ -134,6 +137,35 @@ impl Status {
     /// The only holder, of a kind that has one at a time; else the first. `None` if it is free.
     pub fn holder(&self) -> Option<&Holder> {
         self.holders.first()
+    }
+}
+
+/// The word of one server of a quorum about a lock; see [`ClientBuilder::quorum`](crate::ClientBuilder::quorum).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerVote {
+    /// Its address, without a user or a password.
+    pub server: String,
+    /// Its holder there; `None`: it is free, or the server gave no answer.
+    pub holder: Option<Holder>,
+    /// Why there is no answer; `None`: there is one.
+    pub trouble: Option<String>,
+    /// The server has restarted, and has no vote for so long. `None`: it may vote.
+    pub quarantine: Option<Duration>,
+}
+
+impl ServerVote {
+    fn new(vote: backend::SeenVote) -> ServerVote {
+        let (holder, trouble) = match vote.answer {
+            Ok(owned) => (owned.map(Holder::new), None),
+            Err(why) => (None, Some(why)),
+        };
+        ServerVote {
+            server: vote.server,
+            holder,
+            trouble,
+            quarantine: vote.quarantine,
+        }
     }
 }
 

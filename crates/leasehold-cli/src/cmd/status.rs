@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use leasehold::{Access, Holder, LockKind, QueuedClient, Status};
+use leasehold::{Access, Holder, LockKind, QueuedClient, ServerVote, Status};
 use serde_json::{Value, json};
 
 use crate::{
@@ -64,7 +64,18 @@ pub(crate) fn document(status: &Status) -> Value {
         "waiting_clients": status.waiting_clients,
         "queue": status.queue.iter().map(waiter).collect::<Vec<_>>(),
         "server": status.server,
+        "votes": status.votes.iter().map(|it| vote(status, it)).collect::<Vec<_>>(),
         "replica": status.replica,
+    })
+}
+
+/// The word of one server of several.
+fn vote(status: &Status, vote: &ServerVote) -> Value {
+    json!({
+        "server": vote.server,
+        "holder": vote.holder.as_ref().map(|it| holder(status, it)),
+        "trouble": vote.trouble,
+        "quarantine_ms": vote.quarantine.map(millis),
     })
 }
 
@@ -183,6 +194,9 @@ fn picture(status: &Status, now: SystemTime) -> String {
             &in_queue(waiter, now),
         );
     }
+    for vote in &status.votes {
+        row("vote", &of_server(status, vote));
+    }
     if status.replica {
         row(
             "server",
@@ -191,11 +205,38 @@ fn picture(status: &Status, now: SystemTime) -> String {
                 visible(&status.server)
             ),
         );
-    } else {
+    } else if status.votes.is_empty() {
         row("server", &visible(&status.server));
     }
     text.push('\n');
     text
+}
+
+/// What one server of several says.
+fn of_server(status: &Status, vote: &ServerVote) -> String {
+    let server = visible(&vote.server);
+    let says = match (&vote.trouble, &vote.holder) {
+        (Some(trouble), _) => format!("no answer: {}", visible(trouble)),
+        (None, None) => "free".to_owned(),
+        (None, Some(there)) => {
+            let is_the = status.holder().is_some_and(|it| it.owner == there.owner);
+            let left = there
+                .remaining
+                .map_or(String::new(), |left| format!(", ends in {}", human(left)));
+            if is_the {
+                format!("for the holder{left}")
+            } else {
+                format!("for another, {}{left}", visible(&there.owner))
+            }
+        }
+    };
+    match vote.quarantine {
+        Some(left) => format!(
+            "{server}  {says}; restarted, its vote counts in {}",
+            human(left)
+        ),
+        None => format!("{server}  {says}"),
+    }
 }
 
 /// A semaphore without leases knows those of this library only.

@@ -20,6 +20,18 @@ pub(crate) struct Inspection {
     pub(crate) server: String,
     /// It says that it is a replica of another.
     pub(crate) is_replica: bool,
+    /// Of a quorum: the word of each server.
+    pub(crate) votes: Vec<SeenVote>,
+}
+
+/// The word of one server of a quorum.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenVote {
+    pub(crate) server: String,
+    /// Its holder; `None`: it is free there.
+    pub(crate) answer: Result<Option<Owned>, String>,
+    /// It may have forgotten locks, and has no vote for so long.
+    pub(crate) quarantine: Option<Duration>,
 }
 
 /// How many places of a queue are listed; the scripts that list them say the same.

@@ -9,6 +9,9 @@ pub(crate) mod fenced;
 pub(crate) mod find;
 mod inspection;
 pub(crate) mod memory;
+mod numbers;
+mod places;
+pub(crate) mod quorum;
 pub(crate) mod redis;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
@@ -18,9 +21,13 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
-pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner};
+pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote};
+
+pub(crate) use numbers::{Once, Permits};
+pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
 use crate::{
+    clock::Tick,
     error::Cause,
     kind::{Access, LockKind},
     name::LockId,
@@ -82,6 +89,21 @@ pub(crate) trait LockSteps {
 
     /// Keeps the places of waiting tasks alive, of a kind that has one for each.
     fn keep(&self, step: Keep) -> Reply<KeptPlaces>;
+
+    /// Whether locks of this kind can be kept here; else why not. Asked before anything is sent.
+    fn supports(&self, _kind: LockKind) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// The longest lease that may be asked for, if there is a limit.
+    fn longest_lease(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether a request for a lock that fails has given its lease id up: the next is for another id (QB4).
+    fn gives_up_failures(&self) -> bool {
+        false
+    }
 }
 
 /// What is heard of locks.
@@ -138,6 +160,16 @@ pub(crate) trait ServerLink {
         Some(self.server())
     }
 
+    /// Connects now.
+    fn dial(&self) -> Reply<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What the server has said of itself, on whichever of its connections is the latest.
+    fn said(&self) -> ServerFacts {
+        ServerFacts::default()
+    }
+
     /// Asks the server which one it is. It has said so when this is `Ok`, and has a new identity after each restart.
     fn identify(&self) -> Reply<()> {
         Box::pin(std::future::ready(Ok(())))
@@ -152,6 +184,14 @@ pub(crate) trait ServerLink {
 
     /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
     fn shut(&self) {}
+}
+
+/// What a server has said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerFacts {
+    /// It was started by then, on the clock of this client; zero: it has never forgotten anything.
+    pub(crate) started: Tick,
+    pub(crate) is_replica: bool,
 }
 
 /// Asks for a lock.
@@ -182,8 +222,13 @@ pub(crate) enum Acquired {
     /// The lease id holds it; `remaining` of its lease is left (B1).
     Granted { remaining: Duration, tokens: Tokens },
     /// Another owner holds it, or has its turn first. `None`: its lease has no end (the TTL was removed). A `silent` one is no
-    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next.
-    Held { ttl: Option<Duration>, silent: bool },
+    /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next. `given_up`: the
+    /// backend has given this lease id up, and settles what it may have; the next ask is for another id (QB4).
+    Held {
+        ttl: Option<Duration>,
+        silent: bool,
+        given_up: bool,
+    },
     /// The lease id was given up before this copy of the request arrived.
     GivenUp,
     /// No client has set how many permits there are.
@@ -231,34 +276,6 @@ pub(crate) enum ReleaseReply {
     Kept { remaining: Duration, tokens: Tokens },
     /// The lease id did not hold it.
     NotOurs,
-}
-
-/// Keeps the places of this client's tasks in the queue for one lock.
-#[derive(Clone, Debug)]
-pub(crate) struct Keep {
-    pub(crate) id: LockId,
-    pub(crate) places: Vec<KeptPlace>,
-    /// How long the queue outlives its last visitor.
-    pub(crate) end_ms: u64,
-}
-
-/// The place of one task. This is an ask for it: a grant may name it (B3).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptPlace {
-    pub(crate) lease: LeaseId,
-    pub(crate) lease_ms: u64,
-    pub(crate) ask: u32,
-}
-
-/// The result of keeping places.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeptPlaces {
-    /// When another look is of use, if no wake-up comes; `None`: the holder's lease has no end.
-    pub(crate) ttl: Option<Duration>,
-    /// Clients of another library hold the lock, or wait for it. They tell only one waiter.
-    pub(crate) foreign: bool,
-    /// Those that do not wait (any more): they hold the lock, or their place is lost. In order.
-    pub(crate) missing: Vec<LeaseId>,
 }
 
 /// Extends one lease.
@@ -312,38 +329,13 @@ pub(crate) enum Counted {
     NotOurs,
 }
 
-/// A request about a semaphore's permits, or a latch's count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Permits {
-    /// How many are free; the count.
-    Available,
-    /// Makes this many, if it has never had any.
-    TrySet(u32),
-    /// This many from now on, taken and free together.
-    Set(u32),
-    /// This many more; fewer, if it is negative.
-    Add(i32),
-    /// None is free from now on.
-    Drain,
-    /// Of a latch: counts down by this many.
-    CountDown(u32),
-    /// Of a latch: ends it.
-    Delete,
-}
-
-/// The identity of a request about a number. Of a kind without leases its copies find the answer, and change nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Once {
-    pub(crate) number: LeaseId,
-    /// How long the answer is kept.
-    pub(crate) keep_ms: u64,
-}
-
 /// The result of one renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// Still ours, and extended if that was asked for: at least the length asked for was left then (B1).
     Extended,
+    /// Some servers of a quorum have forgotten it: it ends within so long of the send, unless they take it up again (QB1).
+    Shortened(Duration),
     /// The server says that the name is not ours.
     Lost,
     /// This entry has no answer: another type stands under the name, or the server refuses its kind.

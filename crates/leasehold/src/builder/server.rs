@@ -44,6 +44,9 @@ impl ClientBuilder {
     #[cfg(feature = "blocking")]
     pub(crate) fn is_of_memory(&self) -> bool {
         let url = self.url.as_deref().unwrap_or_default();
+        if let Some(quorum) = &self.quorum {
+            return quorum.is_of_memory();
+        }
         self.memory.is_some() || super::given::in_small_letters(url).starts_with("memory:")
     }
 

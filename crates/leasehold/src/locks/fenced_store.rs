@@ -5,12 +5,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use super::handle::supported;
 use crate::{
     Error,
     backend::fenced::{Change, FencedPart, FencedRead, FencedWrite, TOKENS_END, Written},
     config::{check_lease, millis},
     engine::core::{ClientRef, Core},
     error::Invalid,
+    kind::LockKind,
     name::{Name, OURS_BEGIN, TOKENS_BEGIN},
 };
 
@@ -55,7 +57,8 @@ impl FencedStore {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> FencedStore {
         FencedStore {
             core: ClientRef::new(core),
-            name: Name::under(&core.config.name_prefix, name),
+            name: supported(core, LockKind::FencedMutex)
+                .and_then(|()| Name::under(&core.config.name_prefix, name)),
             given: name.into(),
         }
     }

@@ -48,7 +48,10 @@ pub(super) struct Settings {
 
 impl Handle {
     pub(super) fn new(core: &Arc<Core>, kind: LockKind, name: &str) -> Handle {
-        let id = Name::under(&core.config.name_prefix, name).map(|name| LockId::new(kind, name));
+        let id = match Name::under(&core.config.name_prefix, name) {
+            Ok(name) => supported(core, kind).map(|()| LockId::new(kind, name)),
+            Err(error) => Err(error),
+        };
         let given = match &id {
             Ok(id) => id.name.shared(),
             Err(_) => name.into(),
@@ -152,6 +155,9 @@ impl Handle {
             "lease"
         };
         let mut lease = check_lease(what, settings.lease)?;
+        if self.id.is_ok() {
+            self.core.check_longest(what, settings.lease)?;
+        }
         if let Some(most) = settings.max_hold {
             lease = lease.min(check_max_hold(most, settings.fixed)?);
         }
@@ -182,6 +188,16 @@ impl Handle {
             place,
         })
     }
+}
+
+/// Whether there is such a kind where the locks of this client are kept.
+pub(super) fn supported(core: &Core, kind: LockKind) -> Result<(), Error> {
+    core.backend.supports(kind).map_err(|why| {
+        let limit = format!("none on a quorum of servers, {why}");
+        Invalid::new("the kind of lock", kind.to_string(), limit)
+            .remedy("take a mutex, spin mutex or plain mutex, or a client of one server")
+            .into()
+    })
 }
 
 /// The verb of a caller that waits for ever, and so is never told that the lock is held.

@@ -262,6 +262,9 @@ macro_rules! once_per_verb {
             ) -> impl std::future::Future<Output = Result<Option<F::Output>, crate::Error>> + use<F>
             {
                 let kept = super::once_per::kept(interval, &self.handle.settings);
+                let core = self.handle.core();
+                let kept =
+                    kept.and_then(|kept| core.check_longest("interval", interval).map(|()| kept));
                 let asked = kept.map(|kept| {
                     let change = |settings: &mut _| super::once_per::apply(settings, &kept);
                     let handle = self.handle.with(change);

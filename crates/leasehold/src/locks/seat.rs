@@ -10,12 +10,14 @@ use std::{
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::handle::supported;
 use crate::{
     Error,
     backend::fenced::{Change, FencedPart, FencedRead, FencedWrite, Written},
     clock::Tick,
     config::millis,
     engine::core::{ClientRef, Core},
+    kind::LockKind,
     name::Name,
 };
 
@@ -53,7 +55,8 @@ impl Seat {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Seat {
         Seat {
             core: ClientRef::new(core),
-            name: Name::under(&core.config.name_prefix, name),
+            name: supported(core, LockKind::FencedMutex)
+                .and_then(|()| Name::under(&core.config.name_prefix, name)),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
+#[allow(unused_imports, reason = "for the suite, where it runs these rows")]
+pub use super::{World, wire::Network};
 use leasehold::{
     Client, Detached, Error, FairMutex, FairMutexGuard, FencedMutex, FencedMutexGuard,
     LeasedSemaphore, LostReason, MultiGuard, MultiLock, Mutex, MutexGuard, Owner, PermitGuard,

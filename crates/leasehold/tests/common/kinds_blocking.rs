@@ -17,6 +17,7 @@ use leasehold::{
 use tokio::sync::oneshot;
 
 use crate::common::kinds;
+pub use crate::common::{World, wire::Network};
 
 /// The wait of a thread has no future to drop.
 pub const MAY_BE_DROPPED: bool = false;

@@ -18,7 +18,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
         Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -346,6 +346,13 @@ impl ServerLink for Memory {
 
     fn outage(&self) -> &Outage {
         &self.outage
+    }
+
+    fn said(&self) -> ServerFacts {
+        ServerFacts {
+            started: self.server.restarted(),
+            is_replica: false,
+        }
     }
 
     fn trouble(&self) -> Option<crate::error::Cause> {

@@ -6,7 +6,10 @@ mod simulated;
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -18,7 +21,7 @@ use super::store::{Store, Subscriber};
 use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
     backend::{EpochChange, Failure, WakeUp},
-    clock::Clock,
+    clock::{Clock, Tick},
     error::Cause,
     name::LockId,
 };
@@ -78,6 +81,8 @@ struct Shared {
     /// Notified when a fault is taken back.
     healed: Notify,
     origin: Instant,
+    /// When it restarted last; zero: never.
+    restarted: AtomicU64,
     /// The network that carries the requests, in a simulation.
     #[cfg(feature = "sim")]
     network: Option<Arc<dyn Network>>,
@@ -104,6 +109,7 @@ impl Default for Shared {
             faults: Mutex::default(),
             healed: Notify::new(),
             origin: Instant::now(),
+            restarted: AtomicU64::new(0),
             #[cfg(feature = "sim")]
             network: None,
             #[cfg(feature = "sim")]
@@ -187,10 +193,7 @@ impl MemoryServer {
             self.0.healed.notify_waiters();
             // Messages of the cut are lost; clients that listen are told that there may have been some.
             let mut store = self.0.store.lock();
-            let ids: Vec<LockId> = store.listeners.keys().cloned().collect();
-            for id in ids {
-                store.tell_all(&id);
-            }
+            store.tell_everyone();
             let outbox = std::mem::take(&mut store.outbox);
             drop(store);
             deliver(outbox);
@@ -200,7 +203,8 @@ impl MemoryServer {
     /// The server restarts without its data, as one that keeps nothing on disk, or a replica that had nothing yet and takes its place.
     ///
     /// Its clients notice that at once, as on a real server when they are connected again: each verifies what it holds, and holders
-    /// are told [`LostReason::Failover`](crate::LostReason::Failover).
+    /// are told [`LostReason::Failover`](crate::LostReason::Failover). In a [quorum](crate::ClientBuilder::quorum_memory) its vote does not
+    /// count for a while.
     ///
     /// # Examples
     /// ```
@@ -215,6 +219,8 @@ impl MemoryServer {
     /// # Ok(()) }
     /// ```
     pub fn restart_empty(&self) {
+        let now = self.clock().now();
+        self.0.restarted.store(now.nanos(), Ordering::Release);
         let (outbox, clients) = {
             let mut store = self.0.store.lock();
             store.forget();
@@ -234,6 +240,11 @@ impl MemoryServer {
     /// The server's clock jumps ahead: leases end sooner than their holders think.
     pub fn step_clock(&self, ahead: Duration) {
         self.0.store.lock().ahead += ahead;
+    }
+
+    /// When it restarted last; zero: never, so it has forgotten nothing.
+    pub(crate) fn restarted(&self) -> Tick {
+        Tick::from_nanos(self.0.restarted.load(Ordering::Acquire))
     }
 
     pub(crate) fn join(&self, client: &Arc<Subscriber>, label: String) {

@@ -100,6 +100,14 @@ impl Store {
         self.queues.retain(|_, waiting| waiting.ends > now);
     }
 
+    /// All clients that listen to anything are to ask again.
+    pub(super) fn tell_everyone(&mut self) {
+        let ids: Vec<LockId> = self.listeners.keys().cloned().collect();
+        for id in ids {
+            self.tell_all(&id);
+        }
+    }
+
     /// The clock began at this time, since 1970.
     pub(super) fn set_epoch(&mut self, epoch: Duration) {
         self.fences.epoch = epoch;

@@ -11,7 +11,7 @@ use super::{
     script::{Call, unexpected},
 };
 use crate::{
-    backend::{Failure, Inspection, Reply},
+    backend::{Failure, Inspection, Reply, ServerFacts},
     config::{Config, millis},
     error::Cause,
 };
@@ -87,6 +87,11 @@ impl Caller {
     /// The server that was reached last, if it has said which one it is.
     pub(super) fn identity(&self) -> Option<String> {
         self.commands.identity()
+    }
+
+    /// What the server has said of itself.
+    pub(super) fn said(&self) -> ServerFacts {
+        self.commands.said()
     }
 
     /// Asks the server which one it is.

@@ -16,7 +16,12 @@ use super::{
     script::{self, Call},
 };
 use crate::{
-    backend::Failure, config::Config, durations::humane, error::Cause, home::Home, outage::Outage,
+    backend::{Failure, ServerFacts},
+    config::Config,
+    durations::humane,
+    error::Cause,
+    home::Home,
+    outage::Outage,
 };
 
 pub(super) struct Commands {
@@ -63,6 +68,11 @@ impl Commands {
     /// The server that was reached last, if it has said which one it is.
     pub(super) fn identity(&self) -> Option<String> {
         self.lanes.identity()
+    }
+
+    /// What the server has said of itself.
+    pub(super) fn said(&self) -> ServerFacts {
+        self.lanes.said()
     }
 
     /// Whether the server shows our connections under their name.

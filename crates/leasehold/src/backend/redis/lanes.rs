@@ -31,14 +31,15 @@ use super::{
     epoch::{EpochLog, Ground},
     failure::in_words,
     finder::{Finder, Found},
-    greeting::{Outlook, ServerId},
+    greeting::{Danger, Outlook, ServerId},
     link::Connection,
     rights::Rights,
     target::Target,
 };
 use crate::{
-    backend::Failure,
+    backend::{Failure, ServerFacts},
     callout,
+    clock::{Clock, Tick},
     config::Config,
     error::Cause,
     home::{Home, ThreadGone},
@@ -324,6 +325,15 @@ impl Lanes {
                 });
                 Some(finder.to_string())
             }
+        }
+    }
+
+    /// What the server has said of itself.
+    pub(super) fn said(&self) -> ServerFacts {
+        let outlook = self.dialler.outlook.lock();
+        ServerFacts {
+            started: Tick::from_nanos(self.dialler.started.load(Ordering::Acquire)),
+            is_replica: matches!(*outlook, Outlook::Bad(Danger::Replica { .. })),
         }
     }
 
@@ -719,6 +729,8 @@ pub(super) struct Dialler {
     has_worked: AtomicBool,
     /// What the server that was reached last has said.
     identity: Mutex<ServerId>,
+    /// By when it was started, on the boot clock; zero: it has not been reached.
+    started: AtomicU64,
     /// That it refuses to say which one it is.
     has_warned: Once,
     /// Whether to say that the server may forget locks.
@@ -748,6 +760,7 @@ impl Dialler {
             connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
             identity: Mutex::new(ServerId::NotYet),
+            started: AtomicU64::new(0),
             has_warned: Once::new(),
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
@@ -811,6 +824,7 @@ impl Dialler {
             return Ok(None);
         }
         let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
+        self.note_start(greeted.up);
         *self.identity.lock() = greeted.identity;
         self.is_named.store(greeted.is_named, Ordering::Relaxed);
         self.rights.learn(greeted.rights);
@@ -829,6 +843,19 @@ impl Dialler {
             drop(told);
             self.epochs.cut_off();
         }
+    }
+
+    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now.
+    fn note_start(&self, up: Option<Duration>) {
+        let up = up
+            .unwrap_or_default()
+            .saturating_sub(Duration::from_secs(1));
+        let started = Clock::Boot
+            .now()
+            .nanos()
+            .saturating_sub(Tick::from_nanos(0).after(up).nanos());
+        // The latest start counts, whichever connection learns of it first; it is never "never".
+        self.started.fetch_max(started.max(1), Ordering::Release);
     }
 
     /// Warns of a server that may forget locks, unless the last one has said the same.

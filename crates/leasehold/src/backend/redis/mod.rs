@@ -48,7 +48,7 @@ use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
         KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
-        Reply, ServerLink, Sink, WakeUpSteps,
+        Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -271,6 +271,15 @@ impl ServerLink for Redis {
 
     fn identify(&self) -> Reply<()> {
         self.caller.identify()
+    }
+
+    fn dial(&self) -> Reply<()> {
+        let caller = self.caller.clone();
+        Box::pin(async move { caller.connect().await })
+    }
+
+    fn said(&self) -> ServerFacts {
+        self.caller.said()
     }
 
     fn show(&self, lasts_ms: u64) -> Reply<()> {

@@ -74,6 +74,12 @@ impl Remote {
         (ticket.terms() == terms).then_some(ticket)
     }
 
+    /// The backend has given the ticket up, and settles what the server may have of it: the next ask is for another.
+    pub(crate) fn renew_ticket(&mut self, env: &Env) {
+        self.granted = false;
+        self.ticket = self.ticket.take().map(|ticket| ticket.another(env));
+    }
+
     /// Gives up a ticket that has other terms than these.
     pub(crate) fn give_up_other(&mut self, terms: Terms) -> Option<Debt> {
         let other = self

@@ -54,6 +54,11 @@ impl Ticket {
         }
     }
 
+    /// A ticket on the same terms, in place of one that the backend has given up.
+    pub(crate) fn another(&self, env: &Env) -> Ticket {
+        Ticket::new(env, self.terms)
+    }
+
     pub(crate) fn lease(&self) -> LeaseId {
         self.lease
     }

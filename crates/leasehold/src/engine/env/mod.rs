@@ -22,8 +22,9 @@ use crate::{
     backend::{Backend, Failure, Once},
     clock::Clock,
     config::{Config, millis},
+    durations::humane,
     engine::env::finish::Finish,
-    error::Cause,
+    error::{Cause, Invalid},
     events::Events,
     home::{Home, Resident},
     owner::LeaseId,
@@ -159,6 +160,21 @@ impl Env {
             return Err(Error::Closed);
         }
         self.check_home()
+    }
+
+    /// Whether the servers may be asked for a lease of this length: one of a quorum that has restarted has no vote for as long as the
+    /// longest lasts (QB6).
+    pub(crate) fn check_longest(&self, what: &'static str, lease: Duration) -> Result<(), Error> {
+        let most = self.backend.longest_lease();
+        let Some(most) = most.filter(|most| lease > *most) else {
+            return Ok(());
+        };
+        let limit = format!("at most {}, the longest lease on this quorum", humane(most));
+        Err(Invalid::new(what, humane(lease), limit)
+            .remedy(
+                "take a shorter one, or give all clients of the quorum a longer longest_lease(d)",
+            )
+            .into())
     }
 
     /// Whether the home is there to answer waiters.

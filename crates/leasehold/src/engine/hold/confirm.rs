@@ -27,6 +27,7 @@ impl Hold {
     /// Makes a fixed lease last at least `lease` from now.
     pub(crate) async fn extend(self: &Arc<Self>, lease: Duration) -> Result<(), Error> {
         self.check()?;
+        self.env().check_longest("lease", lease)?;
         self.asks_for(lease);
         let sent = self.env().clock.now();
         match self.env().backend.extend(self.extension(lease)).await {

@@ -13,15 +13,8 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use crate::clock::margin;
 use crate::{LostReason, clock::Tick, name::LockId};
-
-/// How long before the server's end the client stops believing in a lease: 1 % of it and 2 ms, as in Redlock.
-///
-/// The percent covers two quartz clocks at their worst a hundred times over; the 2 ms cover the server's
-/// millisecond resolution.
-pub(crate) fn margin(lease: Duration) -> Duration {
-    lease / 100 + Duration::from_millis(2)
-}
 
 /// Until when the holder may rely on a lease of which the server said, in its reply to the request sent at `sent`, that
 /// `remaining` of it was left (B1).
@@ -150,6 +143,17 @@ impl LeaseTerm {
             let until = until.max(Tick::from_nanos(seen));
             match self.swap(seen, until.nanos()) {
                 Ok(()) => return Standing::Valid(until),
+                Err(newer) => seen = newer,
+            }
+        }
+    }
+
+    /// Moves the end in to `until`, if it is later and the term is not over: servers of a quorum have forgotten their votes (QB1).
+    pub(crate) fn shorten(&self, until: Tick) {
+        let mut seen = self.0.load(Ordering::Acquire);
+        while End::from_code(seen).is_none() && until.nanos() < seen {
+            match self.swap(seen, until.nanos()) {
+                Ok(()) => return,
                 Err(newer) => seen = newer,
             }
         }

@@ -624,7 +624,10 @@ impl Hold {
         match renewal {
             Renewal::Extended => return self.extended(Duration::from_millis(asked.lease_ms), sent),
             Renewal::Lost => self.lose(self.not_ours()),
-            Renewal::Unknown => {
+            Renewal::Unknown | Renewal::Shortened(_) => {
+                if let Renewal::Shortened(within) = renewal {
+                    self.term.shorten(lease::valid_until(sent, within));
+                }
                 // At once after a silence, soon after a refusal.
                 let now = self.env().clock.now();
                 let again = now.after(asked.patience / 8);

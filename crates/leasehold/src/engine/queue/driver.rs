@@ -195,7 +195,11 @@ impl<'a> Driver<'a> {
                 // The first waiter now, if there is one, may ask for something else.
                 Step::Ask
             }
-            Ok(Acquired::Held { ttl, silent }) => {
+            Ok(Acquired::Held {
+                ttl,
+                silent,
+                given_up,
+            }) => {
                 if !queued {
                     ticket.refused();
                 }
@@ -208,6 +212,9 @@ impl<'a> Driver<'a> {
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 state.refuse_try_once(self.queue, access, given);
+                if given_up {
+                    state.remote().renew_ticket(self.core); // the backend owes what the server has of it
+                }
                 self.held_by_another(&mut state, left, silent)
             }
             Ok(Acquired::Unset) => {
@@ -304,6 +311,9 @@ impl<'a> Driver<'a> {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),
         };
+        if self.core.backend.gives_up_failures() {
+            remote.renew_ticket(self.core);
+        }
         if failure.is_final() {
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_none() && cannot_hear {

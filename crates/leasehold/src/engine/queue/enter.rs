@@ -381,6 +381,9 @@ async fn first_attempt(
                 }
                 Ok(Acquired::Held { .. } | Acquired::Unset) => {
                     ticket.refused();
+                    if let Ok(Acquired::Held { given_up: true, .. }) = answer {
+                        ticket = Ticket::new(&core, spec.terms());
+                    }
                     queue.note_unset(&core, &mut state, &answer);
                     let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
                     return Ok(first.said(&answer));
@@ -395,6 +398,9 @@ async fn first_attempt(
                     }
                     // For waiters whose time is up meanwhile.
                     state.remote().failed(&failure, now);
+                    if core.backend.gives_up_failures() {
+                        ticket = ticket.another(&core);
+                    }
                     if waits {
                         return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
                     }

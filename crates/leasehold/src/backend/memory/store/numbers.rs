@@ -94,6 +94,7 @@ impl Store {
         };
         if *free < count(step.access) {
             return Acquired::Held {
+                given_up: false,
                 ttl: None,
                 silent: false,
             };

@@ -53,6 +53,7 @@ impl Store {
     pub(super) fn held_by_others(&self, id: &LockId) -> Acquired {
         let ends = rules(id.kind).ends(self.held_by(id));
         Acquired::Held {
+            given_up: false,
             ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
             silent: self.held_by(id).iter().any(StoredHold::is_foreign),
         }

@@ -217,6 +217,7 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
             tokens: Tokens::NONE,
         }),
         (held @ (0 | 3), ttl) => Some(Acquired::Held {
+            given_up: false,
             ttl: millis(ttl),
             silent: held == 3,
         }),

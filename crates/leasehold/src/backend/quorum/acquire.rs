@@ -1,0 +1,310 @@
+//! The way to a lock on a quorum: one round, or a place at the gate and then a round.
+//!
+//! A first attempt asks all servers at once. A waiter asks its gate only, for a place in the queue there. Once the gate is its own, it asks
+//! the others, keeps what it has, and asks those again that said no, a few times: a client that does not have the gate gives back at once.
+
+use std::time::Duration;
+
+use super::{
+    ballots::stated,
+    parts::Parts,
+    round::{Failures, Round, Said},
+    servers::Servers,
+};
+use crate::{
+    backend::{Acquire, Acquired, Failure, Place, fenced::Tokens},
+    clock::Tick,
+};
+
+/// With the gate in hand, the others are asked again so often.
+const ROUNDS_MORE: u32 = 5;
+
+/// The longest pause before that.
+const PAUSE_MOST: Duration = Duration::from_millis(20);
+
+/// After that a waiter pauses, and looks by itself: the one that has the others may not have the gate, and so wakes no waiter there. But
+/// this client wakes itself, when it gives the gate back.
+const LOOK_FIRST: u64 = 50;
+const LOOK_MORE: u64 = 100;
+
+pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Failure> {
+    parts.servers.check()?;
+    parts.tidy();
+    let gate = parts.servers.gate_or_why(&step.id)?;
+    let began = parts.now();
+    let mut candidate = Candidate {
+        words: vec![VoteAnswer::Unasked; parts.servers.len()],
+        failures: Failures::default(),
+        refused: false,
+        parts,
+        step,
+        gate,
+        began,
+    };
+    let verdict = candidate.way().await;
+    let has_gate = candidate.words[gate] == VoteAnswer::Vote;
+    let looks = has_gate && verdict == Verdict::Held && candidate.step.place.is_some();
+    let home = candidate.parts.servers.home.clone();
+    let answer = candidate.answer(verdict);
+    if looks {
+        let pause = LOOK_FIRST + fastrand::u64(0..=LOOK_MORE);
+        home.sleep(Duration::from_millis(pause)).await;
+    }
+    answer
+}
+
+struct Candidate {
+    parts: Parts,
+    step: Acquire,
+    gate: usize,
+    began: Tick,
+    words: Vec<VoteAnswer>,
+    failures: Failures,
+    /// The lease id was given up before.
+    refused: bool,
+}
+
+/// What a server has said last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VoteAnswer {
+    Unasked,
+    Vote,
+    Held {
+        ttl: Option<Duration>,
+        silent: bool,
+    },
+    /// It gave no answer that is of use.
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Granted,
+    /// It has a place at the gate.
+    Waits,
+    /// Another client has the gate, or enough of the others.
+    Held,
+    /// Too few can vote.
+    NoMajority,
+}
+
+impl Candidate {
+    async fn way(&mut self) -> Verdict {
+        let lease = self.step.lease;
+        match self.step.place {
+            Some(place) if !self.parts.ears.was_granted(lease) => {
+                if let Err(failure) = self.listen().await {
+                    self.failures.note::<()>(self.gate, &Said::Failed(failure));
+                    return Verdict::NoMajority;
+                }
+                self.ask(&[self.gate], Some(place)).await;
+                match self.words[self.gate] {
+                    VoteAnswer::Vote => {}
+                    VoteAnswer::Held { .. } => return Verdict::Waits,
+                    VoteAnswer::Unasked | VoteAnswer::Failed => return Verdict::NoMajority,
+                }
+            }
+            // Its next client is about to ask the others: their votes are left alone.
+            None if self.is_contended() => {
+                self.ask(&[self.gate], None).await;
+                if let VoteAnswer::Held { .. } = self.words[self.gate] {
+                    return Verdict::Held;
+                }
+            }
+            _ => {}
+        }
+        for round in 0..=ROUNDS_MORE {
+            let began = self.parts.now();
+            let mut targets = self.parts.askable();
+            targets.retain(|at| self.words[*at] != VoteAnswer::Vote);
+            if self.votes() + targets.len() < self.parts.servers.need() {
+                return Verdict::NoMajority;
+            }
+            self.ask(&targets, None).await;
+            match self.verdict() {
+                // With the gate in hand it is the next: those that have the others give them back.
+                Verdict::Held
+                    if self.words[self.gate] == VoteAnswer::Vote && round < ROUNDS_MORE =>
+                {
+                    let took = self.parts.now().since(began);
+                    self.pause(took * (2 << round)).await;
+                }
+                verdict => return verdict,
+            }
+        }
+        Verdict::Held
+    }
+
+    fn is_contended(&self) -> bool {
+        self.parts.ears.is_contended(&self.step.id, self.began)
+    }
+
+    /// Hears wake-ups at the gate before it takes a place there.
+    async fn listen(&self) -> Result<(), Failure> {
+        let Parts { servers, ears, .. } = &self.parts;
+        if ears.hears(&self.step.id, self.gate) {
+            return Ok(());
+        }
+        ears.listen(servers, &self.step.id, self.gate).await
+    }
+
+    async fn pause(&self, most: Duration) {
+        let pause = most.min(PAUSE_MOST).mul_f64(fastrand::f64());
+        self.parts.servers.home.sleep(pause).await;
+    }
+
+    /// Asks these at once, until the outcome is known.
+    async fn ask(&mut self, targets: &[usize], place: Option<Place>) {
+        let Parts {
+            servers, ballots, ..
+        } = self.parts.clone();
+        let (lease, sent) = (self.step.lease, self.parts.now());
+        let lease_length = Duration::from_millis(self.step.lease_ms);
+        let mut round = Round::new(&servers, Servers::timeout(lease_length));
+        for &at in targets {
+            if !ballots.asks(lease, at, place.is_some()) {
+                self.refused = true;
+                break;
+            }
+            let step = Acquire {
+                place,
+                ..self.step.clone()
+            };
+            round.ask(at, servers.at(at).backend.acquire(step));
+        }
+        let is_one = targets.len() == 1;
+        while let Some((at, said)) = round.next().await {
+            self.hear(at, sent, said);
+            if !is_one && self.is_decided() {
+                break;
+            }
+        }
+        round.rest(move |at, answer| {
+            let may_vote = servers.may_vote(at);
+            ballots.answered(lease, at, sent, &answer, may_vote);
+        });
+    }
+
+    fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>) {
+        let Parts {
+            servers, ballots, ..
+        } = &self.parts;
+        self.failures.note(at, &said);
+        let answer = match said {
+            Said::Answer(answer) => Ok(answer),
+            Said::Failed(failure) => Err(failure),
+            Said::Silent(_) | Said::Waits(_) => {
+                self.words[at] = VoteAnswer::Failed;
+                return;
+            }
+        };
+        // QB6: also if it restarted after it was asked.
+        let may_vote = servers.may_vote(at);
+        let is_vote = ballots.answered(self.step.lease, at, sent, &answer, may_vote);
+        self.words[at] = match answer {
+            Ok(Acquired::Granted { .. }) if is_vote => VoteAnswer::Vote,
+            Ok(Acquired::Held { ttl, silent, .. }) => VoteAnswer::Held { ttl, silent },
+            _ => VoteAnswer::Failed,
+        };
+    }
+
+    fn votes(&self) -> usize {
+        self.words
+            .iter()
+            .filter(|it| **it == VoteAnswer::Vote)
+            .count()
+    }
+
+    fn held(&self) -> usize {
+        let held = |it: &&VoteAnswer| matches!(it, VoteAnswer::Held { .. });
+        self.words.iter().filter(held).count()
+    }
+
+    fn is_decided(&self) -> bool {
+        let servers = &self.parts.servers;
+        match self.words[self.gate] {
+            VoteAnswer::Held { .. } => true,
+            // It says who is next.
+            VoteAnswer::Unasked => false,
+            VoteAnswer::Vote | VoteAnswer::Failed => {
+                self.votes() >= servers.need() || self.held() > servers.spare()
+            }
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let need = self.parts.servers.need();
+        if let VoteAnswer::Held { .. } = self.words[self.gate] {
+            Verdict::Held
+        } else if self.votes() >= need {
+            Verdict::Granted
+        } else if self.votes() + self.held() >= need {
+            Verdict::Held
+        } else {
+            Verdict::NoMajority
+        }
+    }
+
+    fn answer(self, verdict: Verdict) -> Result<Acquired, Failure> {
+        let Parts {
+            servers, ballots, ..
+        } = &self.parts;
+        if self.refused {
+            return Ok(Acquired::GivenUp);
+        }
+        match verdict {
+            Verdict::Granted => {
+                let end = ballots.end(self.step.lease, servers.need());
+                Ok(Acquired::Granted {
+                    // B1: the engine counts from its own send, which was before this began.
+                    remaining: stated(end.unwrap_or(self.began), self.began),
+                    tokens: Tokens::NONE,
+                })
+            }
+            Verdict::Waits => Ok(self.words[self.gate].held(false, None)),
+            Verdict::Held => {
+                self.parts.give_up(&self.step);
+                let word = self.words[self.gate];
+                if word == VoteAnswer::Vote && self.step.place.is_some() {
+                    return Ok(word.held(true, Some(Duration::ZERO)));
+                }
+                Ok(word.held(true, self.enough_in()))
+            }
+            Verdict::NoMajority => {
+                self.parts.give_up(&self.step);
+                Err(self.failures.failure(servers))
+            }
+        }
+    }
+
+    /// When so many of the servers that said no are free that a majority is.
+    fn enough_in(&self) -> Option<Duration> {
+        let held = self.words.iter().filter_map(|word| match word {
+            VoteAnswer::Held { ttl, .. } => Some(ttl.unwrap_or(Duration::MAX)),
+            _ => None,
+        });
+        let mut held: Vec<Duration> = held.collect();
+        held.sort_unstable();
+        let missing = self.parts.servers.need().saturating_sub(self.votes());
+        let at = missing.saturating_sub(1).min(held.len().checked_sub(1)?);
+        held.get(at).copied().filter(|ttl| *ttl < Duration::MAX)
+    }
+}
+
+impl VoteAnswer {
+    /// The gate says who has the name, and how long.
+    fn held(self, given_up: bool, left: Option<Duration>) -> Acquired {
+        match self {
+            VoteAnswer::Held { ttl, silent } => Acquired::Held {
+                ttl,
+                silent,
+                given_up,
+            },
+            _ => Acquired::Held {
+                ttl: left,
+                silent: false,
+                given_up,
+            },
+        }
+    }
+}

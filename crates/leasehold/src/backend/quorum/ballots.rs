@@ -1,0 +1,327 @@
+//! What each server may have of each lease id: its vote, and what it must still be told.
+//!
+//! - **QB1** A vote ends a margin before the server's end of the lease, counted from the send that it answers.
+//! - **QB4** A lease id is asked for until it is given up; then never again.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    backend::{Acquired, Failure},
+    clock::{Tick, margin},
+    owner::LeaseId,
+};
+
+/// Fewer are not worth a look.
+const FEW: usize = 32;
+
+/// The lease ids of a client that servers may know.
+pub(super) struct Ballots {
+    all: Mutex<HashMap<LeaseId, Ballot>>,
+    /// How many servers there are.
+    of: usize,
+    /// Something may send a request twice.
+    may_duplicate: bool,
+}
+
+struct Ballot {
+    servers: Vec<ServerRecord>,
+    given_up: bool,
+    /// No vote of it counts later than this.
+    ends: Tick,
+}
+
+/// What is known of one server.
+#[derive(Clone, Copy, Default)]
+struct ServerRecord {
+    /// Until when its vote counts.
+    vote: Option<Tick>,
+    /// So many asks have no answer yet.
+    under_way: u32,
+    /// So many asks may have been carried out, and left something there.
+    asked: u32,
+    /// One of them was for a place in its queue.
+    placed: bool,
+    /// A copy of an ask may still be under way, after its answer was lost.
+    copies: bool,
+    /// It has confirmed that it was given up; whether it had it.
+    confirmed: Option<bool>,
+}
+
+impl ServerRecord {
+    fn is_owed(&self) -> bool {
+        self.asked > 0 && self.confirmed.is_none()
+    }
+}
+
+/// A server that must be told that a lease id is given up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    pub(super) at: usize,
+    /// A copy of a request may still be under way (B4).
+    pub(super) copies: bool,
+}
+
+impl Ballots {
+    pub(super) fn new(of: usize, may_duplicate: bool) -> Ballots {
+        Ballots {
+            all: Mutex::default(),
+            of,
+            may_duplicate,
+        }
+    }
+
+    fn ballot(&self) -> Ballot {
+        let word = ServerRecord {
+            copies: self.may_duplicate,
+            ..ServerRecord::default()
+        };
+        Ballot {
+            servers: vec![word; self.of],
+            given_up: false,
+            ends: Tick::MAX,
+        }
+    }
+
+    /// A request that could take the lock is about to be sent. `false`: the lease id was given up.
+    pub(super) fn asks(&self, lease: LeaseId, at: usize, placed: bool) -> bool {
+        let mut all = self.all.lock();
+        let ballot = all.entry(lease).or_insert_with(|| self.ballot());
+        ballot.servers[at].placed |= placed;
+        ballot.asks(at)
+    }
+
+    /// The same for a lease id that is held: not for one of which nothing is known any more.
+    pub(super) fn asks_again(&self, lease: LeaseId, at: usize) -> bool {
+        let mut all = self.all.lock();
+        all.get_mut(&lease).is_some_and(|ballot| ballot.asks(at))
+    }
+
+    /// The answer to such a request, sent at `sent`. Whether it is a vote: not of a server that may not vote.
+    pub(super) fn answered(
+        &self,
+        lease: LeaseId,
+        at: usize,
+        sent: Tick,
+        answer: &Result<Acquired, Failure>,
+        may_vote: bool,
+    ) -> bool {
+        let mut all = self.all.lock();
+        let Some(ballot) = all.get_mut(&lease) else {
+            return false;
+        };
+        let word = &mut ballot.servers[at];
+        word.under_way = word.under_way.saturating_sub(1);
+        let mut is_vote = false;
+        match answer {
+            Ok(Acquired::Granted { remaining, .. }) => {
+                is_vote = may_vote && !ballot.given_up;
+                if is_vote {
+                    ballot.moves_out(at, end_of(sent, *remaining));
+                }
+            }
+            Err(Failure::Ambiguous(_)) => word.copies = true,
+            Ok(_) if word.placed || word.copies => {}
+            // It left nothing there.
+            Ok(_) | Err(_) => word.asked = word.asked.saturating_sub(1),
+        }
+        if ballot.is_over() {
+            all.remove(&lease);
+        }
+        is_vote
+    }
+
+    /// A server has extended it, in its answer to a request sent at `sent`, by which so much was left.
+    pub(super) fn extended(&self, lease: LeaseId, at: usize, sent: Tick, remaining: Duration) {
+        if let Some(ballot) = self.all.lock().get_mut(&lease) {
+            ballot.moves_out(at, end_of(sent, remaining));
+        }
+    }
+
+    /// A server says that it is not ours: its vote has ended.
+    pub(super) fn lost(&self, lease: LeaseId, at: usize) {
+        if let Some(ballot) = self.all.lock().get_mut(&lease) {
+            ballot.servers[at].vote = None;
+        }
+    }
+
+    /// When the hold ends: with the vote that is the `need`th longest (QB1). `None`: there are fewer.
+    pub(super) fn end(&self, lease: LeaseId, need: usize) -> Option<Tick> {
+        let all = self.all.lock();
+        let mut votes: Vec<Tick> = all
+            .get(&lease)?
+            .servers
+            .iter()
+            .filter_map(|it| it.vote)
+            .collect();
+        votes.sort_unstable();
+        votes.iter().rev().nth(need - 1).copied()
+    }
+
+    /// Gives it up. Returns the servers to tell; all, if nothing is known of it.
+    pub(super) fn give_up(&self, lease: LeaseId) -> Vec<Owed> {
+        let mut all = self.all.lock();
+        let unknown = || self.ballot().asked_everywhere();
+        let ballot = all.entry(lease).or_insert_with(unknown);
+        ballot.given_up = true;
+        let owed: Vec<Owed> = ballot.owed().collect();
+        if ballot.is_over() {
+            all.remove(&lease);
+        }
+        owed
+    }
+
+    /// A server has confirmed that it was given up.
+    pub(super) fn confirmed(&self, lease: LeaseId, at: usize, had: bool) {
+        let mut all = self.all.lock();
+        if let Some(ballot) = all.get_mut(&lease) {
+            ballot.servers[at].confirmed = Some(had);
+            if ballot.is_over() {
+                all.remove(&lease);
+            }
+        }
+    }
+
+    /// How many servers had it that have confirmed that it was given up: a release may be repeated.
+    pub(super) fn had(&self, lease: LeaseId) -> usize {
+        let all = self.all.lock();
+        let words = all.get(&lease).map_or(&[][..], |it| &it.servers);
+        words.iter().filter(|it| it.confirmed == Some(true)).count()
+    }
+
+    /// A server has nothing of it any more: it was told so for long enough.
+    pub(super) fn expired(&self, lease: LeaseId, at: usize) {
+        if let Some(ballot) = self.all.lock().get_mut(&lease) {
+            ballot.servers[at].under_way = 0;
+        }
+        self.confirmed(lease, at, false);
+    }
+
+    /// Forgets holds that were left to expire. Of these nothing is told.
+    pub(super) fn tidy(&self, now: Tick) {
+        let is_left = |ballot: &Ballot| {
+            let is_idle = ballot.servers.iter().all(|it| it.under_way == 0);
+            !ballot.given_up && is_idle && ballot.ends < now
+        };
+        self.all.lock().retain(|_, ballot| !is_left(ballot));
+    }
+
+    /// Whether there may be much to tidy.
+    pub(super) fn is_large(&self) -> bool {
+        let all = self.all.lock();
+        all.len() > FEW && all.len() == all.capacity()
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.all.lock().len()
+    }
+}
+
+impl Ballot {
+    /// Of a lease id that any server may have.
+    fn asked_everywhere(mut self) -> Ballot {
+        for word in &mut self.servers {
+            word.asked = 1;
+        }
+        self
+    }
+
+    fn asks(&mut self, at: usize) -> bool {
+        let word = &mut self.servers[at];
+        if !self.given_up {
+            word.under_way += 1;
+            word.asked += 1;
+        }
+        !self.given_up
+    }
+
+    /// QB2: an end only moves forward.
+    fn moves_out(&mut self, at: usize, until: Tick) {
+        let vote = &mut self.servers[at].vote;
+        *vote = (*vote).max(Some(until));
+        self.ends = if self.ends == Tick::MAX {
+            until
+        } else {
+            self.ends.max(until)
+        };
+    }
+
+    fn owed(&self) -> impl Iterator<Item = Owed> {
+        let words = self.servers.iter().enumerate();
+        let owed = words.filter(|(_, word)| word.is_owed());
+        owed.map(|(at, word)| Owed {
+            at,
+            copies: word.copies || word.under_way > 0,
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        let is_done = |word: &ServerRecord| !word.is_owed() && word.under_way == 0;
+        self.given_up && self.servers.iter().all(is_done)
+    }
+}
+
+/// When a vote ends (QB1).
+fn end_of(sent: Tick, remaining: Duration) -> Tick {
+    sent.after(remaining.saturating_sub(margin(remaining)))
+}
+
+/// How much is left, as a server would have to state it in an answer to a send at `sent`, for a hold that ends at `end`: with the margin
+/// that the engine takes off.
+pub(super) fn stated(end: Tick, sent: Tick) -> Duration {
+    let left = end.since(sent) + margin(Duration::ZERO);
+    let nanos = left.as_nanos() * 100 / 99;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stated_is_believed_until_the_end_and_no_longer() {
+        let sent = Tick::from_nanos(7_000_000_001);
+        for nanos in [0, 1, 98, 99, 100, 101, 12_345_678_901, 29_698_000_000] {
+            let end = sent.after(Duration::from_nanos(nanos));
+            let believed = end_of(sent, stated(end, sent));
+            assert!(believed <= end, "{nanos}");
+            assert!(end.since(believed) <= Duration::from_nanos(1), "{nanos}");
+        }
+    }
+
+    #[test]
+    fn a_hold_ends_with_the_vote_that_is_the_qth_longest() {
+        let (ballots, lease) = (Ballots::new(3, false), LeaseId::from(7));
+        let (sent, ms) = (Tick::from_nanos(1_000_000_000), Duration::from_millis);
+        for (at, left) in [1_000, 3_000, 2_000].into_iter().enumerate() {
+            assert!(ballots.asks(lease, at, false));
+            ballots.extended(lease, at, sent, ms(left));
+        }
+        assert_eq!(ballots.end(lease, 2), Some(end_of(sent, ms(2_000))));
+        ballots.lost(lease, 1);
+        assert_eq!(ballots.end(lease, 2), Some(end_of(sent, ms(1_000))));
+        ballots.lost(lease, 0);
+        assert_eq!(ballots.end(lease, 2), None);
+    }
+
+    #[test]
+    fn an_id_that_was_given_up_is_asked_for_at_no_server_again() {
+        let (ballots, lease) = (Ballots::new(3, false), LeaseId::from(7));
+        assert!(ballots.asks(lease, 0, false));
+        let owed = ballots.give_up(lease);
+        assert_eq!(owed.len(), 1, "only one was asked");
+        assert!(owed[0].copies, "and has not answered");
+        assert!(!ballots.asks(lease, 1, false));
+        assert!(!ballots.asks_again(lease, 0));
+        let granted = Ok(Acquired::Granted {
+            remaining: Duration::from_secs(1),
+            tokens: crate::backend::fenced::Tokens::NONE,
+        });
+        let late = ballots.answered(lease, 0, Tick::from_nanos(1), &granted, true);
+        assert!(!late, "a straggler's vote does not count");
+        ballots.confirmed(lease, 0, true);
+        assert_eq!(ballots.len(), 0);
+    }
+}

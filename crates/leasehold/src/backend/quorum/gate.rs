@@ -1,0 +1,218 @@
+//! The gate of a name: the one of its servers where its waiters stand in line, and are woken.
+//!
+//! It is the first, in an order that all clients share, that has a connection, answers, and is not in quarantine. Clients that disagree
+//! lose time, never safety: a grant by the gate is no vote (QB3), and only has its client ask all servers.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+
+use super::servers::Servers;
+use crate::{
+    backend::{EpochChange, Failure, Grant, Reply, Sink, WakeUp},
+    clock::Tick,
+    name::LockId,
+    owner::LeaseId,
+};
+
+/// How often the waiters look whether their gate is still the one.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// For so long a name counts as contended after its gate has passed it on to another client.
+const CONTENDED: Duration = Duration::from_secs(1);
+
+/// More names are not remembered.
+const CONTENDED_MOST: usize = 4096;
+
+/// What this client hears, and at which server.
+pub(super) struct Ears {
+    sink: Arc<dyn Sink>,
+    /// Where the wake-ups for a name are heard.
+    heard_at: Mutex<HashMap<LockId, usize>>,
+    /// Lease ids that a gate has given the name to, by message.
+    granted: Mutex<HashSet<LeaseId>>,
+    contended: Mutex<HashMap<LockId, Tick>>,
+    is_watched: AtomicBool,
+}
+
+/// The sink of one server.
+pub(super) struct Ear {
+    pub(super) ears: Arc<Ears>,
+    pub(super) at: usize,
+}
+
+impl Sink for Ear {
+    fn wake(&self, id: &LockId, wake_up: WakeUp) {
+        let Ear { ears, at } = self;
+        match wake_up {
+            WakeUp::Granted(grant) => {
+                ears.granted.lock().insert(grant.lease);
+                // No ask has this number: it is not believed, and has its client ask (QB3).
+                ears.sink
+                    .wake(id, WakeUp::Granted(Grant { ask: 0, ..grant }));
+            }
+            _ if ears.heard_at.lock().get(id) == Some(at) => ears.sink.wake(id, wake_up),
+            _ => {}
+        }
+    }
+
+    /// Renewals ask it for its vote again (QB7), which counts after its quarantine.
+    fn epoch(&self, change: EpochChange) {
+        self.ears.sink.epoch(change);
+    }
+
+    fn cut_off(&self) {
+        self.ears.sink.cut_off();
+    }
+}
+
+impl fmt::Debug for Ear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server {} of a quorum", self.at)
+    }
+}
+
+impl Ears {
+    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<Ears> {
+        Arc::new(Ears {
+            sink,
+            heard_at: Mutex::default(),
+            granted: Mutex::default(),
+            contended: Mutex::default(),
+            is_watched: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether a gate has said that this lease id has the name, once.
+    pub(super) fn was_granted(&self, lease: LeaseId) -> bool {
+        self.granted.lock().remove(&lease)
+    }
+
+    /// The gate has given the name to another client.
+    pub(super) fn passed_on(&self, id: &LockId, now: Tick) {
+        let mut contended = self.contended.lock();
+        if contended.len() >= CONTENDED_MOST {
+            contended.clear();
+        }
+        contended.insert(id.clone(), now);
+    }
+
+    /// Whether it has a moment ago: then it is asked first, and the votes of that client are left alone.
+    pub(super) fn is_contended(&self, id: &LockId, now: Tick) -> bool {
+        let at = self.contended.lock().get(id).copied();
+        at.is_some_and(|at| now.since(at) < CONTENDED)
+    }
+
+    /// Whether wake-ups are heard at this server.
+    pub(super) fn hears(&self, id: &LockId, at: usize) -> bool {
+        self.heard_at.lock().get(id) == Some(&at)
+    }
+
+    /// Hears wake-ups for the name at this server, and at no other.
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        servers: &Arc<Servers>,
+        id: &LockId,
+        at: usize,
+    ) -> Reply<()> {
+        let before = self.heard_at.lock().insert(id.clone(), at);
+        if let Some(before) = before.filter(|before| *before != at) {
+            drop(servers.at(before).backend.unlisten(id));
+        }
+        self.watch(servers);
+        let answer = servers.at(at).backend.listen(id.clone());
+        let (ears, id) = (Arc::clone(self), id.clone());
+        Box::pin(async move {
+            let answer = answer.await;
+            if answer.is_err() {
+                let mut heard_at = ears.heard_at.lock();
+                if heard_at.get(&id) == Some(&at) {
+                    heard_at.remove(&id);
+                }
+            }
+            answer
+        })
+    }
+
+    pub(super) fn unlisten(&self, servers: &Servers, id: &LockId) -> Reply<()> {
+        match self.heard_at.lock().remove(id) {
+            Some(at) => servers.at(at).backend.unlisten(id),
+            None => Box::pin(std::future::ready(Ok(()))),
+        }
+    }
+
+    /// As long as names are waited for: has the waiters ask whose gate is another server by now.
+    fn watch(self: &Arc<Self>, servers: &Arc<Servers>) {
+        if self.is_watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (ears, servers): (Weak<Ears>, Weak<Servers>) =
+            (Arc::downgrade(self), Arc::downgrade(servers));
+        let Some(home) = servers.upgrade().map(|servers| servers.home.clone()) else {
+            return;
+        };
+        let handle = home.handle().clone();
+        drop(handle.spawn(async move {
+            loop {
+                home.sleep(LOOK_EVERY).await;
+                let (Some(ears), Some(servers)) = (ears.upgrade(), servers.upgrade()) else {
+                    return;
+                };
+                if ears.look(&servers) {
+                    continue;
+                }
+                ears.is_watched.store(false, Ordering::Release);
+                let is_empty = ears.heard_at.lock().is_empty();
+                if is_empty || ears.is_watched.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        }));
+    }
+
+    /// Whether a name is waited for.
+    fn look(&self, servers: &Servers) -> bool {
+        let heard: Vec<(LockId, usize)> = {
+            let heard_at = self.heard_at.lock();
+            heard_at.iter().map(|(id, at)| (id.clone(), *at)).collect()
+        };
+        for (id, at) in &heard {
+            if servers.gate(id).is_some_and(|gate| gate != *at) {
+                self.sink.wake(id, WakeUp::TryAgain);
+            }
+        }
+        !heard.is_empty()
+    }
+}
+
+impl Servers {
+    /// The gate of a name; `None`: no server is well.
+    pub(super) fn gate(&self, id: &LockId) -> Option<usize> {
+        let well = (0..self.len()).filter(|at| self.is_well(*at));
+        well.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
+    }
+
+    pub(super) fn gate_or_why(&self, id: &LockId) -> Result<usize, Failure> {
+        let gate = self.gate(id);
+        gate.ok_or_else(|| Failure::NotSent(self.no_majority(|_| None)))
+    }
+}
+
+/// The place of a server in the order of a name: the same in all programs (FNV-1a, mixed).
+fn rank(name: &str, server: &str) -> u64 {
+    let bytes = name.bytes().chain([0]).chain(server.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash ^ (hash >> 32)
+}

@@ -1,0 +1,128 @@
+//! What servers say of a lock, put together: who holds it, how often its owner has entered, and its end by force.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{
+    parts::Parts,
+    round::{Failures, Round, Said},
+    servers::Servers,
+};
+use crate::{
+    backend::{Count, Counted, Failure, Inspection, Owned, SeenVote},
+    name::LockId,
+};
+
+/// The owner with the votes of a majority holds it. Each server's word is told beside that.
+pub(super) async fn inspect(parts: Parts, id: LockId) -> Result<Inspection, Failure> {
+    let servers = &parts.servers;
+    let gate = servers.gate(&id);
+    let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+    for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
+        round.ask(at, servers.at(at).backend.inspect(id.clone()));
+    }
+    let mut said: Vec<Option<Inspection>> = vec![None; servers.len()];
+    let mut why: Vec<Option<String>> = vec![None; servers.len()];
+    let mut failures = Failures::default();
+    while let Some((at, word)) = round.next().await {
+        failures.note(at, &word);
+        match word {
+            Said::Answer(found) => said[at] = Some(found),
+            Said::Failed(failure) => why[at] = Some(failure.cause().to_string()),
+            Said::Silent(cause) | Said::Waits(cause) => why[at] = Some(cause.to_string()),
+        }
+    }
+    if said.iter().flatten().count() < servers.need() {
+        return Err(failures.failure(servers));
+    }
+    let mut found = gate.and_then(|gate| said[gate].clone()).unwrap_or_default();
+    found.owners = holders(&said, servers.need());
+    found.votes = said
+        .iter_mut()
+        .enumerate()
+        .map(|(at, said)| SeenVote {
+            server: servers.at(at).name.clone(),
+            answer: if let Some(found) = said {
+                Ok(found.owners.pop())
+            } else {
+                let trouble = || servers.at(at).backend.trouble().map(|it| it.to_string());
+                let why = why[at].take().or_else(trouble);
+                Err(why.unwrap_or_else(|| "was not asked".to_owned()))
+            },
+            quarantine: servers.quarantine(at),
+        })
+        .collect();
+    Ok(found)
+}
+
+/// The owners that a majority names, until the end of the vote that is the `need`th longest.
+fn holders(said: &[Option<Inspection>], need: usize) -> Vec<Owned> {
+    let all: Vec<&Owned> = said.iter().flatten().flat_map(|it| &it.owners).collect();
+    let mut holders: Vec<Owned> = Vec::new();
+    for owned in &all {
+        if holders.iter().any(|it| it.owner == owned.owner) {
+            continue;
+        }
+        let votes = all.iter().filter(|it| it.owner == owned.owner);
+        let mut ends: Vec<Duration> = votes.map(|it| it.ttl.unwrap_or(Duration::MAX)).collect();
+        ends.sort_unstable();
+        if let Some(end) = ends.iter().rev().nth(need - 1) {
+            holders.push(Owned {
+                ttl: Some(*end).filter(|end| *end < Duration::MAX),
+                ..(*owned).clone()
+            });
+        }
+    }
+    holders
+}
+
+pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure> {
+    let servers = &parts.servers;
+    let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+    for at in parts.askable() {
+        round.ask(at, servers.at(at).backend.count(step.clone()));
+    }
+    let (mut written, mut not_ours) = (0, 0);
+    let mut failures = Failures::default();
+    while let Some((at, said)) = round.next().await {
+        failures.note(at, &said);
+        match said {
+            Said::Answer(Counted::NotOurs) => not_ours += 1,
+            Said::Answer(_) => written += 1,
+            _ => {}
+        }
+        if written >= servers.need() || not_ours > servers.spare() {
+            break;
+        }
+    }
+    round.rest(|_, _| {});
+    if written >= servers.need() {
+        Ok(Counted::Written)
+    } else if not_ours > servers.spare() {
+        Ok(Counted::NotOurs)
+    } else {
+        Err(failures.failure(servers))
+    }
+}
+
+/// Takes the lock from its holders at all servers; a majority must have done so.
+pub(super) async fn force_unlock(parts: Parts, id: LockId) -> Result<Vec<String>, Failure> {
+    let servers = &parts.servers;
+    let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+    for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
+        round.ask(at, servers.at(at).backend.force_unlock(id.clone()));
+    }
+    let (mut owners, mut answers) = (BTreeSet::new(), 0);
+    let mut failures = Failures::default();
+    while let Some((at, said)) = round.next().await {
+        failures.note(at, &said);
+        if let Said::Answer(held) = said {
+            answers += 1;
+            owners.extend(held);
+        }
+    }
+    round.rest(|_, _| {});
+    if answers < servers.need() {
+        return Err(failures.failure(servers));
+    }
+    Ok(owners.into_iter().collect())
+}

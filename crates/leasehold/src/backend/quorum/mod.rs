@@ -1,0 +1,332 @@
+//! Leases on several servers that know nothing of each other, of which a majority decides (Redlock). A backend over backends.
+//!
+//! What it may believe (QB1 to QB7, docs/guarantees.md) stands in these files:
+//!
+//! ```text
+//! acquire  release  renew  look   the steps: each asks all servers at once, and is decided as soon as it can be
+//! gate                            where the waiters of a name stand in line
+//! owed                            what servers are still to be told
+//! ballots                         what each server may have of a lease id: its vote, and what it must be told
+//! round                           one ask of several servers, and their words in the order in which they come
+//! servers                         which of them can be asked, and whose votes count
+//! ```
+
+mod acquire;
+mod ballots;
+mod gate;
+mod look;
+mod owed;
+mod parts;
+mod release;
+mod renew;
+mod round;
+mod servers;
+
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{MaybeDone, join_all, maybe_done},
+    stream::FuturesUnordered,
+};
+
+use crate::{
+    backend::{
+        Acquire, Acquired, Backend, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
+        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
+        Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        fenced::{FencedRead, FencedWrite, Written},
+        find::{FindPage, FoundPage},
+    },
+    clock::Clock,
+    config::{Config, millis},
+    error::{Cause, Error},
+    home::Home,
+    kind::{Access, LockKind},
+    name::LockId,
+    outage::Outage,
+    owner::LeaseId,
+};
+use ballots::Ballots;
+use gate::{Ear, Ears};
+use owed::Debts;
+use parts::Parts;
+use round::{Failures, Said};
+use servers::Servers;
+
+/// With a majority connected, the others are waited for so long.
+const SLOWER: Duration = Duration::from_millis(300);
+
+/// One client of several servers.
+pub(crate) struct Quorum {
+    parts: Parts,
+    longest: Duration,
+    outage: Outage,
+    shown: String,
+}
+
+/// Makes the sinks of the servers, before there are any.
+pub(crate) struct Sinks(Arc<Ears>);
+
+impl Sinks {
+    pub(crate) fn new(sink: Arc<dyn Sink>) -> Sinks {
+        Sinks(Ears::new(sink))
+    }
+
+    /// That of the server with this number.
+    pub(crate) fn of(&self, at: usize) -> Arc<dyn Sink> {
+        let ears = Arc::clone(&self.0);
+        Arc::new(Ear { ears, at })
+    }
+}
+
+impl Quorum {
+    /// A majority of these decides. `sinks`: those that they were given, in their order.
+    pub(crate) fn new(
+        backends: Vec<Box<dyn Backend>>,
+        sinks: Sinks,
+        clock: Clock,
+        config: &Config,
+        home: &Home,
+    ) -> Quorum {
+        let longest = config.longest_lease();
+        let quarantine = if config.persistent_servers {
+            Duration::ZERO
+        } else {
+            longest
+        };
+        let (of, outage_clock) = (backends.len(), clock.clone());
+        let servers = Servers::new(backends, clock, home.clone(), quarantine);
+        let names: Vec<&str> = servers.iter().map(|it| &*it.name).collect();
+        let shown = names.join(", ");
+        let servers = Arc::new(servers);
+        let ballots = Arc::new(Ballots::new(of, config.may_duplicate));
+        let tombstone = config.lease.max(Duration::from_secs(30));
+        Quorum {
+            outage: Outage::new(shown.clone(), outage_clock),
+            parts: Parts {
+                debts: Debts::new(&servers, &ballots, millis(tombstone)),
+                ears: sinks.0,
+                servers,
+                ballots,
+            },
+            longest,
+            shown,
+        }
+    }
+
+    /// Connects to a majority now, and to the others if they are as quick.
+    pub(crate) async fn connect(&self) -> Result<(), Error> {
+        let connected = self.dial_all().await;
+        connected.map_err(|failure| {
+            failure.into_error(format!("connect to {}", self.shown), Duration::ZERO)
+        })
+    }
+
+    async fn dial_all(&self) -> Result<(), Failure> {
+        let servers = &self.parts.servers;
+        let (mut up, mut failures) = (0, Failures::default());
+        let dials =
+            (0..servers.len()).map(|at| async move { (at, servers.at(at).backend.dial().await) });
+        let mut dials: FuturesUnordered<_> = dials.collect();
+        let mut others = pin!(MaybeDone::Gone);
+        loop {
+            tokio::select! {
+                biased;
+                next = dials.next() => match next {
+                    Some((_, Ok(()))) => up += 1,
+                    Some((at, Err(failure))) => failures.note(at, &Said::<()>::Failed(failure)),
+                    None => break,
+                },
+                () = &mut others, if up >= servers.need() => break,
+            }
+            if up == servers.need() {
+                others.set(maybe_done(servers.home.sleep(SLOWER)));
+            }
+        }
+        servers.check()?;
+        if up < servers.need() {
+            return Err(failures.failure(servers));
+        }
+        Ok(())
+    }
+
+    fn all<T: Send + 'static>(&self, ask: impl Fn(&dyn Backend) -> Reply<T>) -> Vec<Reply<T>> {
+        let servers = self.parts.servers.iter();
+        servers.map(|member| ask(&*member.backend)).collect()
+    }
+}
+
+impl LockSteps for Quorum {
+    fn acquire(&self, step: Acquire) -> Reply<Acquired> {
+        Box::pin(acquire::acquire(self.parts.clone(), step))
+    }
+
+    fn release(&self, step: Release) -> Reply<ReleaseReply> {
+        Box::pin(release::release(self.parts.clone(), step, self.longest))
+    }
+
+    fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        renew::renew(self.parts.clone(), batch)
+    }
+
+    fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
+        Box::pin(renew::extend(self.parts.clone(), step))
+    }
+
+    fn count(&self, step: Count) -> Reply<Counted> {
+        Box::pin(look::count(self.parts.clone(), step))
+    }
+
+    fn downgrade(&self, _step: Downgrade) -> Reply<bool> {
+        refused(NotHere)
+    }
+
+    fn inspect(&self, id: LockId) -> Reply<Inspection> {
+        Box::pin(look::inspect(self.parts.clone(), id))
+    }
+
+    fn find(&self, _step: FindPage) -> Reply<FoundPage> {
+        refused(NoList)
+    }
+
+    fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
+        Box::pin(look::force_unlock(self.parts.clone(), id))
+    }
+
+    fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
+        self.parts.servers.at(0).backend.owner(kind, access, lease)
+    }
+
+    fn keep(&self, _step: Keep) -> Reply<KeptPlaces> {
+        refused(NotHere)
+    }
+
+    fn supports(&self, kind: LockKind) -> Result<(), &'static str> {
+        match kind {
+            LockKind::Mutex | LockKind::SpinMutex | LockKind::PlainMutex => Ok(()),
+            LockKind::LeasedSemaphore | LockKind::Semaphore => Err(
+                "where no server sees all permits, and a majority would give out more than there are",
+            ),
+            LockKind::FencedMutex => Err(
+                "where the largest token of one majority need not be larger than that of the one before",
+            ),
+            LockKind::RwLock | LockKind::FairMutex => Err(
+                "where no server sees all readers or waiters, and several steps change one state",
+            ),
+            LockKind::Latch => Err("where servers would count apart: a count is no vote"),
+        }
+    }
+
+    fn longest_lease(&self) -> Option<Duration> {
+        Some(self.longest)
+    }
+
+    fn gives_up_failures(&self) -> bool {
+        true
+    }
+}
+
+impl WakeUpSteps for Quorum {
+    fn listen(&self, id: LockId) -> Reply<()> {
+        let Parts { servers, ears, .. } = &self.parts;
+        match servers.gate_or_why(&id) {
+            Ok(gate) => ears.listen(servers, &id, gate),
+            Err(failure) => Box::pin(std::future::ready(Err(failure))),
+        }
+    }
+
+    fn unlisten(&self, id: &LockId) -> Reply<()> {
+        self.parts.ears.unlisten(&self.parts.servers, id)
+    }
+
+    fn heard(&self) -> Reply<()> {
+        let all = self.all(|backend| backend.heard());
+        Box::pin(join_all(all).map(|_| Ok(())))
+    }
+}
+
+impl NumberSteps for Quorum {
+    fn permits(&self, _id: LockId, _step: Permits, _once: Once) -> Reply<i64> {
+        refused(NotHere)
+    }
+}
+
+impl FencedSteps for Quorum {
+    fn write(&self, _step: FencedWrite) -> Reply<Written> {
+        refused(NotHere)
+    }
+
+    fn read(&self, _step: FencedRead) -> Reply<Option<Vec<u8>>> {
+        refused(NotHere)
+    }
+}
+
+impl ServerLink for Quorum {
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
+        let all = self.all(|backend| backend.show(lasts_ms));
+        Box::pin(join_all(all).map(|_| Ok(())))
+    }
+
+    fn has_reached(&self) -> bool {
+        self.parts.servers.iter().any(|it| it.backend.has_reached())
+    }
+
+    fn trouble(&self) -> Option<Cause> {
+        self.parts.servers.trouble()
+    }
+
+    fn outage(&self) -> &Outage {
+        &self.outage
+    }
+
+    fn server(&self) -> String {
+        self.shown.clone()
+    }
+
+    /// By address: one of the servers may be away, and has another identity after each restart.
+    fn identity(&self) -> Option<String> {
+        let mut names: Vec<&str> = self.parts.servers.iter().map(|it| &*it.name).collect();
+        names.sort_unstable();
+        Some(names.join(","))
+    }
+
+    fn prepare(&self) {
+        self.parts
+            .servers
+            .iter()
+            .for_each(|it| it.backend.prepare());
+    }
+
+    fn bring_home(&self) {
+        self.parts
+            .servers
+            .iter()
+            .for_each(|it| it.backend.bring_home());
+    }
+
+    fn shut(&self) {
+        self.parts.servers.iter().for_each(|it| it.backend.shut());
+    }
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a majority of {}", self.shown)
+    }
+}
+
+fn refused<T: Send + 'static>(why: impl std::error::Error + Send + Sync + 'static) -> Reply<T> {
+    Box::pin(std::future::ready(Err(Failure::Rejected(Arc::new(why)))))
+}
+
+/// No handle gets here: it asks what a quorum has.
+#[derive(Debug, thiserror::Error)]
+#[error("a quorum of servers has mutexes, spin mutexes and plain mutexes only")]
+struct NotHere;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "a quorum of servers has no list of its locks; ask one of its servers, by the URL of that server"
+)]
+struct NoList;

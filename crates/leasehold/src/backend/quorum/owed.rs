@@ -1,0 +1,169 @@
+//! What servers are still to be told: that a lease id is given up (QB5).
+//!
+//! A release is answered by a majority. The others are told until they confirm it, or until a tombstone and a lease have passed, since
+//! their last word. A server that was out of reach for all of that keeps the id for a lease at most.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+
+use super::{ballots::Ballots, servers::Servers};
+use crate::{
+    backend::{Failure, Release, ReleaseReply},
+    clock::{Tick, margin},
+    owner::LeaseId,
+};
+
+/// So many are told at once.
+const AT_ONCE: usize = 64;
+
+/// Between two tries: this, doubled up to the most.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MOST: Duration = Duration::from_secs(2);
+
+pub(super) struct Debts {
+    servers: Arc<Servers>,
+    ballots: Arc<Ballots>,
+    of: Vec<OfServer>,
+    /// How long a tombstone stays.
+    pub(super) tombstone_ms: u64,
+}
+
+#[derive(Default)]
+struct OfServer {
+    all: Mutex<BTreeMap<LeaseId, OwedRelease>>,
+    is_told: AtomicBool,
+}
+
+#[derive(Clone)]
+struct OwedRelease {
+    release: Release,
+    until: Tick,
+}
+
+impl Debts {
+    pub(super) fn new(
+        servers: &Arc<Servers>,
+        ballots: &Arc<Ballots>,
+        tombstone_ms: u64,
+    ) -> Arc<Debts> {
+        Arc::new(Debts {
+            servers: Arc::clone(servers),
+            ballots: Arc::clone(ballots),
+            of: (0..servers.len()).map(|_| OfServer::default()).collect(),
+            tombstone_ms,
+        })
+    }
+
+    /// A server has answered a release, or has not.
+    pub(super) fn answered(
+        self: &Arc<Self>,
+        at: usize,
+        release: &Release,
+        longest: Duration,
+        answer: &Result<ReleaseReply, Failure>,
+    ) {
+        match answer {
+            Ok(reply) => {
+                let had = *reply != ReleaseReply::NotOurs;
+                self.of[at].all.lock().remove(&release.lease);
+                self.ballots.confirmed(release.lease, at, had);
+            }
+            Err(_) => self.add(at, release, longest),
+        }
+    }
+
+    /// A server is to be told until it confirms. A copy of a request of before may be carried out as long as its tombstone lasts, and holds
+    /// for a lease then.
+    pub(super) fn add(self: &Arc<Self>, at: usize, release: &Release, longest: Duration) {
+        let now = self.servers.clock.now();
+        let release = Release {
+            tombstone_ms: Some(self.tombstone_ms),
+            ..release.clone()
+        };
+        let over = longest + margin(longest) + Duration::from_millis(self.tombstone_ms);
+        let debt = OwedRelease {
+            release,
+            until: now.after(over),
+        };
+        let all = &self.of[at].all;
+        all.lock().entry(debt.release.lease).or_insert(debt);
+        if !self.of[at].is_told.swap(true, Ordering::AcqRel) {
+            let debts = Arc::clone(self);
+            let handle = self.servers.home.handle();
+            drop(handle.spawn(async move { debts.tell(at).await }));
+        }
+    }
+
+    /// Tells one server, until nothing is left to be told.
+    async fn tell(self: Arc<Self>, at: usize) {
+        let (of, member) = (&self.of[at], self.servers.at(at));
+        let mut pause = PAUSE_FIRST;
+        loop {
+            self.servers
+                .home
+                .sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0))
+                .await;
+            pause = (pause * 2).min(PAUSE_MOST);
+            let now = self.servers.clock.now();
+            for lease in self.expired(at, now) {
+                self.ballots.expired(lease, at);
+            }
+            let next: Vec<OwedRelease> = of.all.lock().values().take(AT_ONCE).cloned().collect();
+            if next.is_empty() {
+                of.is_told.store(false, Ordering::Release);
+                // One may have come since.
+                if of.all.lock().is_empty() || of.is_told.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+                continue;
+            }
+            if !self.servers.is_reachable(at) {
+                continue;
+            }
+            let told = next
+                .iter()
+                .map(|debt| member.backend.release(debt.release.clone()));
+            let mut some = false;
+            for (debt, answer) in next.iter().zip(join_all(told).await) {
+                let is_final = answer.as_ref().is_err_and(Failure::is_final);
+                if let Ok(reply) = answer {
+                    some = true;
+                    self.servers.note_silent(at, false);
+                    let had = reply != ReleaseReply::NotOurs;
+                    self.ballots.confirmed(debt.release.lease, at, had);
+                } else if is_final {
+                    // Another try gets the same: it expires.
+                    self.ballots.expired(debt.release.lease, at);
+                } else {
+                    continue;
+                }
+                of.all.lock().remove(&debt.release.lease);
+            }
+            if some {
+                pause = PAUSE_FIRST;
+            }
+        }
+    }
+
+    /// Takes out what the server has nothing of any more.
+    fn expired(&self, at: usize, now: Tick) -> Vec<LeaseId> {
+        let mut all = self.of[at].all.lock();
+        let over: Vec<LeaseId> = all
+            .iter()
+            .filter_map(|(lease, debt)| (debt.until <= now).then_some(*lease))
+            .collect();
+        for lease in &over {
+            all.remove(lease);
+        }
+        over
+    }
+}

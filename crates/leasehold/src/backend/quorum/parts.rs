@@ -1,0 +1,94 @@
+//! What every step on a quorum works with.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    ballots::{Ballots, Owed},
+    gate::Ears,
+    owed::Debts,
+    round::Round,
+    servers::Servers,
+};
+use crate::{
+    backend::{Acquire, Failure, Release, ReleaseReply},
+    clock::Tick,
+};
+
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) servers: Arc<Servers>,
+    pub(super) ballots: Arc<Ballots>,
+    pub(super) debts: Arc<Debts>,
+    pub(super) ears: Arc<Ears>,
+}
+
+impl Parts {
+    pub(super) fn now(&self) -> Tick {
+        self.servers.clock.now()
+    }
+
+    /// The servers of which an answer is of use, and to which a request leaves at once.
+    pub(super) fn askable(&self) -> Vec<usize> {
+        let servers = &self.servers;
+        let all = 0..servers.len();
+        all.filter(|at| servers.may_vote(*at) && servers.is_reachable(*at))
+            .collect()
+    }
+
+    /// Gives up a lease id at all servers that may have anything of it (QB4), and waits for none of them.
+    pub(super) fn give_up(&self, step: &Acquire) {
+        let release = Release {
+            id: step.id.clone(),
+            access: step.access,
+            lease: step.lease,
+            next: None,
+            held: false,
+            tombstone_ms: None,
+            listening: false,
+            holds: None,
+        };
+        let longest = Duration::from_millis(step.lease_ms);
+        let owed = self.ballots.give_up(step.lease);
+        if !owed.is_empty() {
+            self.release_at(&owed, &release, longest)
+                .begin(self.told(release, longest));
+        }
+    }
+
+    /// The round that tells these servers.
+    pub(super) fn release_at(
+        &self,
+        owed: &[Owed],
+        release: &Release,
+        longest: Duration,
+    ) -> Round<ReleaseReply> {
+        let mut round = Round::new(&self.servers, Servers::timeout(longest));
+        for Owed { at, copies } in owed {
+            let tombstone = copies.then_some(self.debts.tombstone_ms);
+            let release = Release {
+                tombstone_ms: release.tombstone_ms.or(tombstone),
+                listening: release.listening && self.ears.hears(&release.id, *at),
+                ..release.clone()
+            };
+            round.ask(*at, self.servers.at(*at).backend.release(release));
+        }
+        round
+    }
+
+    /// What becomes of an answer to such a release.
+    pub(super) fn told(
+        &self,
+        release: Release,
+        longest: Duration,
+    ) -> impl FnMut(usize, Result<ReleaseReply, Failure>) + Send + use<> {
+        let debts = Arc::clone(&self.debts);
+        move |at, answer| debts.answered(at, &release, longest, &answer)
+    }
+
+    /// Forgets what holds have left behind that were left to expire, once in a while.
+    pub(super) fn tidy(&self) {
+        if self.ballots.is_large() {
+            self.ballots.tidy(self.now());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The end of a hold on a quorum: answered when a majority, and the gate, have confirmed it (QB5).
+
+use std::time::Duration;
+
+use super::{
+    parts::Parts,
+    round::{Failures, Said},
+};
+use crate::backend::{Failure, Release, ReleaseReply};
+
+pub(super) async fn release(
+    parts: Parts,
+    step: Release,
+    longest: Duration,
+) -> Result<ReleaseReply, Failure> {
+    let Parts {
+        servers,
+        ballots,
+        debts,
+        ears,
+    } = &parts;
+    // It may have been heard, and not asked about.
+    ears.was_granted(step.lease);
+    let (mut had, mut not_ours) = (ballots.had(step.lease), 0);
+    let owed = ballots.give_up(step.lease);
+    let release = Release {
+        // The name is freed, and asked for again: one server cannot keep it for this client.
+        next: None,
+        holds: None,
+        ..step
+    };
+    let gate = servers.gate(&release.id);
+    let mut waits_for_gate = owed.iter().any(|owed| Some(owed.at) == gate);
+    let (all, mut left) = (owed.len(), owed.len());
+    let mut failures = Failures::default();
+    let mut round = parts.release_at(&owed, &release, longest);
+    let mut open: Vec<usize> = owed.iter().map(|owed| owed.at).collect();
+    while left > servers.spare() || waits_for_gate {
+        let Some((at, said)) = round.next().await else {
+            break;
+        };
+        let is_gate = Some(at) == gate;
+        waits_for_gate &= !is_gate;
+        failures.note(at, &said);
+        match said {
+            Said::Answer(reply) => {
+                left -= usize::from(open.contains(&at));
+                if reply == ReleaseReply::NotOurs {
+                    not_ours += 1;
+                } else {
+                    had += 1;
+                }
+                if is_gate && matches!(reply, ReleaseReply::Granted { .. }) {
+                    ears.passed_on(&release.id, parts.now());
+                }
+                debts.answered(at, &release, longest, &Ok(reply));
+                open.retain(|it| *it != at);
+            }
+            Said::Failed(_) => {
+                debts.add(at, &release, longest);
+            }
+            Said::Silent(_) | Said::Waits(_) => {}
+        }
+    }
+    round.rest(parts.told(release, longest));
+    if left > servers.spare() {
+        return Err(failures.failure(servers));
+    }
+    // A majority cannot have held it.
+    let never = all > 0 && had + left < servers.need() && not_ours > 0;
+    Ok(if never {
+        ReleaseReply::NotOurs
+    } else {
+        ReleaseReply::Freed {
+            others: 0,
+            turns: 0,
+        }
+    })
+}

@@ -1,0 +1,207 @@
+//! Renewals on a quorum: sent to all servers at once, and extended where a majority has extended (QB1, QB2).
+//!
+//! **QB7** Where a server says "not ours" while a majority still holds, the same lease id asks there again.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    ballots::stated,
+    parts::Parts,
+    round::{Round, Said},
+    servers::Servers,
+};
+use crate::{
+    backend::{Acquire, Extend, Failure, Renew, Renewal, Reply},
+    clock::Tick,
+    kind::Access,
+    name::LockId,
+    owner::LeaseId,
+};
+
+use super::round::Failures;
+
+/// One hold of a batch, and what the servers have said of it.
+struct Entry {
+    id: LockId,
+    access: Access,
+    lease: LeaseId,
+    lease_ms: u64,
+    extended: usize,
+    /// These say that it is not ours.
+    not_ours: Vec<usize>,
+}
+
+/// A batch, to all servers that can be reached; those in quarantine, too, whose votes come back so.
+pub(super) fn renew(parts: Parts, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    let servers = Arc::clone(&parts.servers);
+    let asked = (0..servers.len()).filter(|at| servers.is_reachable(*at));
+    let replies: Vec<(usize, Reply<Vec<Renewal>>)> = asked
+        .map(|at| (at, servers.at(at).backend.renew(batch)))
+        .collect();
+    let entries = batch.iter().map(|renew| Entry {
+        id: renew.id.clone(),
+        access: renew.access,
+        lease: renew.lease,
+        lease_ms: renew.lease_ms,
+        extended: 0,
+        not_ours: Vec::new(),
+    });
+    let entries: Vec<Entry> = entries.collect();
+    Box::pin(collect(parts, replies, entries))
+}
+
+async fn collect(
+    parts: Parts,
+    replies: Vec<(usize, Reply<Vec<Renewal>>)>,
+    mut entries: Vec<Entry>,
+) -> Result<Vec<Renewal>, Failure> {
+    let servers = &parts.servers;
+    let sent = parts.now();
+    let shortest = entries.iter().map(|it| it.lease_ms).filter(|it| *it > 0);
+    let shortest = shortest.min().map_or(Duration::MAX, Duration::from_millis);
+    let mut round = Round::new(servers, Servers::timeout(shortest));
+    for (at, reply) in replies {
+        round.ask(at, reply);
+    }
+    let (need, spare) = (servers.need(), servers.spare());
+    let is_decided = |it: &Entry| it.extended >= need || it.not_ours.len() > spare;
+    while let Some((at, said)) = round.next().await {
+        let Said::Answer(renewals) = said else {
+            continue;
+        };
+        // QB6: no vote of a server counts that may have forgotten others.
+        let may_vote = servers.may_vote(at);
+        for (entry, renewal) in entries.iter_mut().zip(renewals) {
+            entry.hear(&parts, at, sent, renewal, may_vote);
+        }
+        if entries.iter().all(is_decided) {
+            break;
+        }
+    }
+    let verdicts = entries.iter().map(|it| it.verdict(&parts, sent));
+    let verdicts = verdicts.collect();
+    let late = parts.clone();
+    round.rest(move |at, answer| {
+        let may_vote = late.servers.may_vote(at);
+        for (entry, renewal) in entries.iter_mut().zip(answer.into_iter().flatten()) {
+            let before = entry.not_ours.len();
+            entry.hear(&late, at, sent, renewal, may_vote);
+            if entry.not_ours.len() > before && entry.extended >= late.servers.need() {
+                entry.repair(&late, at);
+            }
+        }
+    });
+    Ok(verdicts)
+}
+
+impl Entry {
+    fn hear(&mut self, parts: &Parts, at: usize, sent: Tick, renewal: Renewal, may_vote: bool) {
+        match renewal {
+            Renewal::Extended if may_vote => {
+                self.extended += 1;
+                if self.lease_ms > 0 {
+                    let lease = Duration::from_millis(self.lease_ms);
+                    parts.ballots.extended(self.lease, at, sent, lease);
+                }
+            }
+            Renewal::Lost => {
+                self.not_ours.push(at);
+                parts.ballots.lost(self.lease, at);
+            }
+            Renewal::Extended | Renewal::Shortened(_) | Renewal::Unknown => {}
+        }
+    }
+
+    fn verdict(&self, parts: &Parts, sent: Tick) -> Renewal {
+        let Parts {
+            servers, ballots, ..
+        } = parts;
+        if self.not_ours.len() > servers.spare() {
+            return Renewal::Lost;
+        }
+        let renewal = if self.extended >= servers.need() {
+            Renewal::Extended
+        } else if self.not_ours.is_empty() {
+            return Renewal::Unknown;
+        } else {
+            match ballots.end(self.lease, servers.need()) {
+                Some(end) if end > parts.now() => Renewal::Shortened(stated(end, sent)),
+                _ => return Renewal::Lost,
+            }
+        };
+        for at in &self.not_ours {
+            self.repair(parts, *at);
+        }
+        renewal
+    }
+
+    /// Asks there again, under the same lease id (QB7).
+    fn repair(&self, parts: &Parts, at: usize) {
+        let Parts {
+            servers, ballots, ..
+        } = parts;
+        if self.lease_ms == 0 || !ballots.asks_again(self.lease, at) {
+            return;
+        }
+        let (lease, sent) = (self.lease, parts.now());
+        let step = Acquire {
+            id: self.id.clone(),
+            access: self.access,
+            lease,
+            lease_ms: self.lease_ms,
+            place: None,
+            permits: None,
+        };
+        let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+        round.ask(at, servers.at(at).backend.acquire(step));
+        let (ballots, servers) = (Arc::clone(ballots), Arc::clone(servers));
+        round.begin(move |at, answer| {
+            let may_vote = servers.may_vote(at);
+            ballots.answered(lease, at, sent, &answer, may_vote);
+        });
+    }
+}
+
+/// Extends one hold: as much is left of it as of the vote that is the `need`th longest.
+pub(super) async fn extend(parts: Parts, step: Extend) -> Result<Option<Duration>, Failure> {
+    let Parts {
+        servers, ballots, ..
+    } = &parts;
+    let sent = parts.now();
+    let mut failures = Failures::default();
+    let lease = Duration::from_millis(step.lease_ms);
+    let lease = if lease.is_zero() {
+        Duration::MAX
+    } else {
+        lease
+    };
+    let mut round = Round::new(servers, Servers::timeout(lease));
+    for at in parts.askable() {
+        round.ask(at, servers.at(at).backend.extend(step.clone()));
+    }
+    let (mut left, mut not_ours) = (Vec::new(), 0);
+    while let Some((at, said)) = round.next().await {
+        failures.note(at, &said);
+        match said {
+            Said::Answer(Some(remaining)) if servers.may_vote(at) => {
+                ballots.extended(step.lease, at, sent, remaining);
+                left.push(remaining);
+            }
+            Said::Answer(None) => {
+                ballots.lost(step.lease, at);
+                not_ours += 1;
+            }
+            _ => {}
+        }
+        if left.len() >= servers.need() || not_ours > servers.spare() {
+            break;
+        }
+    }
+    round.rest(|_, _| {});
+    left.sort_unstable();
+    match left.iter().rev().nth(servers.need() - 1) {
+        Some(remaining) => Ok(Some(*remaining)),
+        None if not_ours > servers.spare() => Ok(None),
+        None => Err(failures.failure(servers)),
+    }
+}

@@ -1,0 +1,188 @@
+//! One ask of several servers at once, each with the same time to answer.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+
+use super::servers::Servers;
+use crate::{
+    backend::{Failure, Reply},
+    clock::Tick,
+    error::Cause,
+};
+
+/// How often a server that owes an answer is asked whether it has lost its connection.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What one server has said.
+pub(super) enum Said<T> {
+    Answer(T),
+    Failed(Failure),
+    /// Nothing in its time; what it says later is still worth hearing.
+    Silent(Cause),
+    /// The request waits for a connection.
+    Waits(Cause),
+}
+
+type Replies<T> = FuturesUnordered<BoxFuture<'static, (usize, Result<T, Failure>)>>;
+
+/// The answers that are still to come.
+pub(super) struct Round<T> {
+    servers: Arc<Servers>,
+    replies: Replies<T>,
+    /// Those that may still answer in time.
+    waited_for: Vec<usize>,
+    until: Tick,
+    look: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<T: Send + 'static> Round<T> {
+    pub(super) fn new(servers: &Arc<Servers>, timeout: Duration) -> Round<T> {
+        Round {
+            servers: Arc::clone(servers),
+            replies: FuturesUnordered::new(),
+            waited_for: Vec::with_capacity(servers.len()),
+            until: servers.clock.now().after(timeout),
+            look: Box::pin(servers.home.sleep(LOOK_EVERY.min(timeout))),
+        }
+    }
+
+    /// It is sent with the first wait for answers.
+    pub(super) fn ask(&mut self, at: usize, reply: Reply<T>) {
+        self.waited_for.push(at);
+        self.replies
+            .push(Box::pin(async move { (at, reply.await) }));
+    }
+
+    /// The next word of a server. `None`: each has said something, or its time is up.
+    pub(super) async fn next(&mut self) -> Option<(usize, Said<T>)> {
+        loop {
+            if self.waited_for.is_empty() {
+                return None;
+            }
+            tokio::select! {
+                biased;
+                Some((at, answer)) = self.replies.next() => {
+                    self.waited_for.retain(|it| *it != at);
+                    return Some((at, self.heard(at, answer)));
+                }
+                () = &mut self.look => {
+                    let now = self.servers.clock.now();
+                    let left = self.until.since(now);
+                    self.look = Box::pin(self.servers.home.sleep(LOOK_EVERY.min(left)));
+                    if let Some((at, said)) = self.gone(left.is_zero()) {
+                        self.waited_for.retain(|it| *it != at);
+                        return Some((at, said));
+                    }
+                }
+            }
+        }
+    }
+
+    fn heard(&self, at: usize, answer: Result<T, Failure>) -> Said<T> {
+        // One that refuses is no good gate either.
+        self.servers.note_silent(at, answer.is_err());
+        match answer {
+            Ok(answer) => Said::Answer(answer),
+            Err(failure) => Said::Failed(failure),
+        }
+    }
+
+    /// A server that is not waited for any more.
+    fn gone(&self, is_late: bool) -> Option<(usize, Said<T>)> {
+        if is_late {
+            let at = *self.waited_for.first()?;
+            self.servers.note_silent(at, true);
+            return Some((at, Said::Silent(Arc::new(NoAnswerInTime))));
+        }
+        let mut waited_for = self.waited_for.iter();
+        waited_for.find_map(|&at| {
+            let cause = self.servers.at(at).backend.trouble()?;
+            Some((at, Said::Waits(cause)))
+        })
+    }
+
+    /// Sends it now, and hears the answers in the background.
+    pub(super) fn begin(
+        mut self,
+        mut heard: impl FnMut(usize, Result<T, Failure>) + Send + 'static,
+    ) {
+        while let Some(Some((at, answer))) = self.replies.next().now_or_never() {
+            self.servers.note_silent(at, answer.is_err());
+            heard(at, answer);
+        }
+        self.rest(heard);
+    }
+
+    /// Hears the rest in the background.
+    pub(super) fn rest(self, mut heard: impl FnMut(usize, Result<T, Failure>) + Send + 'static) {
+        let Round {
+            servers,
+            mut replies,
+            ..
+        } = self;
+        if replies.is_empty() {
+            return;
+        }
+        let home = servers.home.clone();
+        drop(home.handle().spawn(async move {
+            while let Some((at, answer)) = replies.next().await {
+                if answer.is_ok() {
+                    servers.note_silent(at, false);
+                }
+                heard(at, answer);
+            }
+        }));
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("does not answer in time")]
+struct NoAnswerInTime;
+
+/// Why too few have answered: whether anything may have been carried out, and what each has said.
+#[derive(Default)]
+pub(super) struct Failures {
+    causes: Vec<(usize, Cause)>,
+    rejected: usize,
+    is_ambiguous: bool,
+}
+
+impl Failures {
+    pub(super) fn note<T>(&mut self, at: usize, said: &Said<T>) {
+        let cause = match said {
+            Said::Answer(_) => return,
+            Said::Waits(cause) => cause,
+            Said::Silent(cause) => {
+                self.is_ambiguous = true;
+                cause
+            }
+            Said::Failed(failure) => {
+                self.is_ambiguous |= matches!(failure, Failure::Ambiguous(_));
+                self.rejected += usize::from(failure.is_final());
+                failure.cause()
+            }
+        };
+        self.causes.retain(|(it, _)| *it != at);
+        self.causes.push((at, Arc::clone(cause)));
+    }
+
+    /// The failure of the whole.
+    pub(super) fn failure(&self, servers: &Servers) -> Failure {
+        if self.rejected > servers.spare()
+            && let Some((_, cause)) = self.causes.last()
+        {
+            return Failure::Rejected(Arc::clone(cause));
+        }
+        let of = |at| {
+            let mut causes = self.causes.iter();
+            causes.find_map(|(it, cause)| (*it == at).then(|| Arc::clone(cause)))
+        };
+        let cause = servers.no_majority(of);
+        if self.is_ambiguous {
+            Failure::Ambiguous(cause)
+        } else {
+            Failure::NotSent(cause)
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! A majority of several servers (docs/guarantees.md, the quorum).
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod memory;
+mod servers;

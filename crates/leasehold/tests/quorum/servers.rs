@@ -1,0 +1,314 @@
+//! Real servers: two of five may die, be silent, or restart empty.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, ClientBuilder, ErrorKind};
+use leasehold_testkit::{Flavor, Primaries, wait_until_async};
+use tokio::time::{sleep, timeout};
+
+use crate::common::{SOON, keys, soon};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Servers that were just started have no vote, unless they are said to forget nothing: that is not what most tests are about.
+fn builder(servers: &Primaries) -> ClientBuilder {
+    Client::builder()
+        .quorum(servers.urls())
+        .persistent_servers(true)
+}
+
+async fn client(servers: &Primaries) -> Client {
+    builder(servers).connect().await.unwrap()
+}
+
+/// Until these servers have no lock.
+async fn until_nothing_is_held(servers: &Primaries, at: &[usize]) {
+    let held = |at: &usize| {
+        let keys = keys(servers.server(*at)).into_iter();
+        keys.filter(|key| !key.starts_with("leasehold:")).count()
+    };
+    wait_until_async(SOON, "the living are told", || {
+        at.iter().all(|at| held(at) == 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_of_five_servers_die_and_all_go_on_and_with_the_third_a_try_is_refused() {
+    for flavor in Flavor::available() {
+        let mut servers = Primaries::start(5, flavor);
+        let busy = Arc::new(AtomicBool::new(false));
+        let (done, over) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let mut clients = Vec::new();
+        let mut tasks = Vec::new();
+        for _ in 0..3 {
+            let client = client(&servers).await;
+            for _ in 0..16 {
+                let mutex = client.mutex("name").lease(3 * SECOND);
+                let (busy, done, over) = (Arc::clone(&busy), Arc::clone(&done), Arc::clone(&over));
+                tasks.push(tokio::spawn(async move {
+                    while !over.load(Ordering::SeqCst) {
+                        let guard = mutex.lock().await.unwrap();
+                        if guard.is_valid() {
+                            assert!(!busy.swap(true, Ordering::SeqCst), "two at once");
+                            tokio::task::yield_now().await;
+                            busy.store(false, Ordering::SeqCst);
+                        }
+                        drop(guard.release().await);
+                        done.fetch_add(1, Ordering::SeqCst);
+                    }
+                }));
+            }
+            clients.push(client);
+        }
+        for killed in [None, Some(1), Some(4)] {
+            if let Some(killed) = killed {
+                servers.kill(killed);
+            }
+            let before = done.load(Ordering::SeqCst);
+            let what = format!("{flavor}: all go on without {killed:?}");
+            wait_until_async(SOON, &what, || done.load(Ordering::SeqCst) > before + 300).await;
+        }
+        over.store(true, Ordering::SeqCst);
+        for task in tasks {
+            soon("each ends", task).await.unwrap();
+        }
+        until_nothing_is_held(&servers, &[0, 2, 3]).await;
+
+        servers.kill(0);
+        let began = Instant::now();
+        let error = clients[0].mutex("name").try_lock().await.unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        assert!(began.elapsed() < 3 * SECOND, "{:?}", began.elapsed());
+        until_nothing_is_held(&servers, &[2, 3]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_holder_whose_majority_dies_is_told_before_its_votes_end() {
+    let lease = 600 * MS;
+    let mut servers = Primaries::start(3, Flavor::available()[0]);
+    for round in 0..10_u32 {
+        let client = client(&servers).await;
+        let guard = client.mutex("name").lease(lease).lock().await.unwrap();
+        sleep(lease * round / 10).await;
+        assert!(guard.is_valid());
+        let began = Instant::now();
+        servers.kill(0);
+        servers.kill(2);
+        soon("it is told", guard.lost()).await;
+        // By then no renewal had been answered for a lease.
+        assert!(began.elapsed() <= lease, "{:?}", began.elapsed());
+        servers.restart_empty(0);
+        servers.restart_empty(2);
+        drop(guard);
+        let what = "the survivor is free";
+        wait_until_async(SOON, what, || {
+            !keys(servers.server(1)).contains(&"name".to_owned())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn two_of_five_servers_that_do_not_answer_cost_a_pair_no_timeout() {
+    let servers = Primaries::start(5, Flavor::available()[0]).behind_proxies();
+    let client = client(&servers).await;
+    let pairs = async |of: &str| {
+        let mut took = Vec::new();
+        for _ in 0..100 {
+            let began = Instant::now();
+            let guard = client.mutex("name").lock().await.unwrap();
+            guard.release().await.unwrap();
+            took.push(began.elapsed());
+        }
+        took.sort();
+        println!("{of}: median {:?}, longest {:?}", took[50], took[99]);
+        took
+    };
+    let all = pairs("all five answer").await;
+    servers.proxy(0).black_hole(None);
+    servers.proxy(3).black_hole(None);
+    // The first finds out.
+    drop(client.mutex("name").lock().await.unwrap().release().await);
+    let three = pairs("three answer").await;
+    assert!(
+        three[50] < 2 * all[50] + MS,
+        "{:?} ÷ {:?}",
+        three[50],
+        all[50]
+    );
+    assert!(three[95] < 50 * MS, "{:?}", three[95]);
+}
+
+#[tokio::test]
+async fn one_server_under_two_names_is_refused() {
+    let servers = Primaries::start(2, Flavor::available()[0]);
+    let mut urls = servers.urls();
+    urls.push(servers.url(0).replace("127.0.0.1", "localhost"));
+    let error = Client::builder().quorum(urls).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    assert!(error.to_string().contains("the same server"), "{error}");
+}
+
+#[tokio::test]
+async fn servers_that_were_just_started_say_for_how_long_they_have_no_vote() {
+    let servers = Primaries::start(3, Flavor::available()[0]);
+    let builder = Client::builder().quorum(servers.urls());
+    let lease = 1500 * MS;
+    let client = builder
+        .lease(lease)
+        .longest_lease(4 * SECOND)
+        .connect()
+        .await
+        .unwrap();
+    let mutex = client.mutex("name");
+    let error = mutex.try_lock().await.unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+    assert!(error.to_string().contains("has no vote for"), "{error}");
+    let guard = soon("they vote in the end", mutex.lock()).await.unwrap();
+    assert!(guard.is_valid());
+}
+
+/// A server restarts empty while a bare majority holds, and a rival asks at once: in how many of the rounds two were valid.
+async fn two_hold(rounds: u32, has_quarantine: bool) -> u32 {
+    let lease = 700 * MS;
+    let mut servers = Primaries::start(3, Flavor::available()[0]);
+    sleep(3 * SECOND).await; // they have been up for longer than the longest lease
+    let make = async |servers: &Primaries| {
+        let builder = Client::builder().quorum(servers.urls());
+        let builder = builder.lease(lease).longest_lease(lease);
+        let builder = builder.operation_timeout(300 * MS);
+        builder
+            .persistent_servers(!has_quarantine)
+            .connect()
+            .await
+            .unwrap()
+    };
+    let (holder, rival) = (make(&servers).await, make(&servers).await);
+    let mut both = 0;
+    for round in 0..rounds {
+        let name = format!("name:{round}");
+        let mutex = holder.mutex(&name).fixed_lease(lease);
+        let Ok(Ok(guard)) = timeout(SOON, mutex.lock()).await else {
+            panic!("round {round}: no lock");
+        };
+        // Only a bare majority has it.
+        servers.server(2).cli(&["DEL", &name]);
+        servers.restart_empty(1);
+        let until = Instant::now() + lease;
+        while guard.is_valid() && Instant::now() < until {
+            if let Ok(Some(second)) = rival.mutex(&name).try_lock_for(100 * MS).await {
+                both += u32::from(second.is_valid() && guard.is_valid());
+                break;
+            }
+        }
+        drop(guard);
+        sleep(lease).await;
+    }
+    both
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_empty_gives_no_second_holder() {
+    assert_eq!(two_hold(10, true).await, 0);
+}
+
+/// So that the test above can see it.
+#[tokio::test]
+async fn without_the_quarantine_a_restart_gives_a_second_holder() {
+    assert!(two_hold(3, false).await > 0);
+}
+
+#[tokio::test]
+async fn waiters_of_other_processes_are_woken_through_the_gate() {
+    let servers = Primaries::start(5, Flavor::available()[0]);
+    let (holder, waiter) = (client(&servers).await, client(&servers).await);
+    let mut took = Vec::new();
+    for _ in 0..20 {
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let mutex = waiter.mutex("name");
+        let waits = tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            (Instant::now(), guard)
+        });
+        while holder.status("name").await.unwrap().queue.is_empty() {
+            sleep(MS).await;
+        }
+        let began = Instant::now();
+        guard.release().await.unwrap();
+        let (at, guard) = soon("it is woken", waits).await.unwrap();
+        took.push(at.duration_since(began));
+        guard.release().await.unwrap();
+    }
+    took.sort();
+    println!(
+        "from release to guard: median {:?}, longest {:?}",
+        took[10], took[19]
+    );
+    assert!(took[10] < 50 * MS, "{took:?}");
+    until_nothing_is_held(&servers, &[0, 1, 2, 3, 4]).await;
+}
+
+#[tokio::test]
+async fn three_rivals_take_turns() {
+    let servers = Primaries::start(5, Flavor::available()[0]);
+    let over = Arc::new(AtomicBool::new(false));
+    let before: u64 = scripts(&servers);
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let client = client(&servers).await;
+        let over = Arc::clone(&over);
+        tasks.push(tokio::spawn(async move {
+            let mut waits = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                let began = Instant::now();
+                let guard = client.mutex("name").lock().await.unwrap();
+                waits.push(began.elapsed());
+                sleep(MS).await;
+                guard.release().await.unwrap();
+            }
+            waits
+        }));
+    }
+    sleep(5 * SECOND).await;
+    over.store(true, Ordering::SeqCst);
+    let mut all = Vec::new();
+    let mut shares = Vec::new();
+    for task in tasks {
+        let waits = soon("each ends", task).await.unwrap();
+        shares.push(waits.len());
+        all.extend(waits);
+    }
+    all.sort();
+    let commands = (scripts(&servers) - before) / all.len() as u64;
+    println!(
+        "{} holds, shares {shares:?}, wait: median {:?}, p99 {:?}, longest {:?}; {commands} scripts each",
+        all.len(),
+        all[all.len() / 2],
+        all[all.len() * 99 / 100],
+        all[all.len() - 1],
+    );
+    let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+    assert!(least * 2 > *most, "{shares:?}");
+    assert!(all.len() > 200, "{}", all.len());
+}
+
+fn scripts(servers: &Primaries) -> u64 {
+    let calls = |server: &leasehold_testkit::Server| {
+        let calls = server.calls();
+        let of = |command: &str| calls.get(command).copied().unwrap_or_default();
+        of("eval") + of("evalsha")
+    };
+    servers.servers().iter().map(calls).sum()
+}

@@ -1,0 +1,7 @@
+//! What the kinds promise, on a majority of three and of five servers.
+
+#[path = "conformance.rs"]
+mod conformance;
+#[allow(unreachable_pub, reason = "as in common")]
+#[path = "common/kinds_quorum.rs"]
+mod kinds;
