@@ -181,6 +181,15 @@ impl Config {
         check_prefix(&self.name_prefix)?;
         check_lease("lease", self.lease)?;
         check_renewed(self.lease)?;
+        if let Some(longest) = self.longest_lease {
+            check_lease("longest_lease", longest)?;
+            if longest < self.lease {
+                let limit = format!("at least the lease, which is {}", humane(self.lease));
+                return Err(Invalid::new("longest_lease", humane(longest), limit)
+                    .remedy("take a longer one, the same for all clients of the quorum")
+                    .into());
+            }
+        }
         if let Some(every) = self.renew_every {
             check_renewal(every, self.lease)?;
         }

@@ -22,6 +22,9 @@ use crate::{
 /// for holder in &status.holders {
 ///     println!("{} {:?}: {:?} left", holder.owner, holder.access, holder.remaining);
 /// }
+/// for leasehold::ServerVote { server, holder, .. } in &status.votes {
+///     println!("{server} says {holder:?}"); // one server of a quorum
+/// }
 /// for waiter in &status.queue {
 ///     println!("then {:?}, since {:?}", waiter.label, waiter.since);
 /// }

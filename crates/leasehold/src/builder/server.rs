@@ -1,5 +1,7 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
+use std::time::Duration;
+
 use super::{ClientBuilder, login};
 use crate::{Error, Sentinel, backend::redis::GivenServer, error::Invalid};
 
@@ -38,6 +40,24 @@ impl ClientBuilder {
                 .into());
         }
         GivenServer::named_by(sentinel, &self.login)
+    }
+
+    /// How long the last fencing token of a name is kept on the server after its last use, and the newest token that a
+    /// [`FencedStore`](crate::FencedStore) has seen after its last write; `None`: for ever. Default: 7 days.
+    ///
+    /// At least 1 ms, at most 366 days. The longest retention of all clients of a name counts, and a key without an end keeps
+    /// none. If the last token is lost, the next one is the time on the server's clock in microseconds, which is larger as
+    /// well. Only Redisson would begin at 1: where its clients take fenced locks, say `None`.
+    pub fn token_retention(mut self, retention: Option<Duration>) -> Self {
+        self.config.token_retention = retention;
+        self
+    }
+
+    /// The label of this client in [`Status`](crate::Status), also after a crash. All users of the server can read it. Default: `host:pid`; at
+    /// most 256 printable ASCII characters without spaces.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
     }
 
     /// Whether the client is one of memory, and so lives on the runtime that connects it.

@@ -61,6 +61,7 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<SpinMutexGuard>();
     send_sync_static::<Released>();
     send_sync_static::<Shutdown>();
+    send_sync_static::<leasehold::ServerVote>();
     send_sync_static::<Status>();
 }
 

@@ -179,10 +179,7 @@ impl Candidate {
                 break;
             }
         }
-        round.rest(move |at, answer| {
-            let may_vote = servers.may_vote(at);
-            ballots.answered(lease, at, sent, &answer, may_vote);
-        });
+        round.rest(self.parts.heard_late(&self.step, sent));
     }
 
     fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>) {
@@ -263,7 +260,7 @@ impl Candidate {
             }
             Verdict::Waits => Ok(self.words[self.gate].held(false, None)),
             Verdict::Held => {
-                self.parts.give_up(&self.step);
+                self.give_up();
                 let word = self.words[self.gate];
                 if word == VoteAnswer::Vote && self.step.place.is_some() {
                     return Ok(word.held(true, Some(Duration::ZERO)));
@@ -271,10 +268,15 @@ impl Candidate {
                 Ok(word.held(true, self.enough_in()))
             }
             Verdict::NoMajority => {
-                self.parts.give_up(&self.step);
+                self.give_up();
                 Err(self.failures.failure(servers))
             }
         }
+    }
+
+    fn give_up(&self) {
+        let step = &self.step;
+        self.parts.give_up(&step.id, step.access, step.lease);
     }
 
     /// When so many of the servers that said no are free that a majority is.

@@ -183,6 +183,12 @@ impl Ballots {
         }
     }
 
+    /// Whether it may be asked for still.
+    pub(super) fn is_open(&self, lease: LeaseId) -> bool {
+        let all = self.all.lock();
+        all.get(&lease).is_some_and(|ballot| !ballot.given_up)
+    }
+
     /// How many servers had it that have confirmed that it was given up: a release may be repeated.
     pub(super) fn had(&self, lease: LeaseId) -> usize {
         let all = self.all.lock();

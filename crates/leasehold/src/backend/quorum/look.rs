@@ -98,6 +98,7 @@ pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure>
     if written >= servers.need() {
         Ok(Counted::Written)
     } else if not_ours > servers.spare() {
+        parts.give_up(&step.id, step.access, step.lease);
         Ok(Counted::NotOurs)
     } else {
         Err(failures.failure(servers))

@@ -105,7 +105,7 @@ impl Quorum {
         Quorum {
             outage: Outage::new(shown.clone(), outage_clock),
             parts: Parts {
-                debts: Debts::new(&servers, &ballots, millis(tombstone)),
+                debts: Debts::new(&servers, &ballots, millis(tombstone), longest),
                 ears: sinks.0,
                 servers,
                 ballots,
@@ -163,7 +163,7 @@ impl LockSteps for Quorum {
     }
 
     fn release(&self, step: Release) -> Reply<ReleaseReply> {
-        Box::pin(release::release(self.parts.clone(), step, self.longest))
+        Box::pin(release::release(self.parts.clone(), step))
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {

@@ -35,6 +35,8 @@ pub(super) struct Debts {
     of: Vec<OfServer>,
     /// How long a tombstone stays.
     pub(super) tombstone_ms: u64,
+    /// How long a lease lasts at most.
+    pub(super) longest: Duration,
 }
 
 #[derive(Default)]
@@ -54,12 +56,14 @@ impl Debts {
         servers: &Arc<Servers>,
         ballots: &Arc<Ballots>,
         tombstone_ms: u64,
+        longest: Duration,
     ) -> Arc<Debts> {
         Arc::new(Debts {
             servers: Arc::clone(servers),
             ballots: Arc::clone(ballots),
             of: (0..servers.len()).map(|_| OfServer::default()).collect(),
             tombstone_ms,
+            longest,
         })
     }
 

@@ -10,8 +10,11 @@ use super::{
     servers::Servers,
 };
 use crate::{
-    backend::{Acquire, Failure, Release, ReleaseReply},
+    backend::{Acquire, Acquired, Failure, Release, ReleaseReply},
     clock::Tick,
+    kind::Access,
+    name::LockId,
+    owner::LeaseId,
 };
 
 #[derive(Clone)]
@@ -36,22 +39,30 @@ impl Parts {
     }
 
     /// Gives up a lease id at all servers that may have anything of it (QB4), and waits for none of them.
-    pub(super) fn give_up(&self, step: &Acquire) {
-        let release = Release {
-            id: step.id.clone(),
-            access: step.access,
-            lease: step.lease,
-            next: None,
-            held: false,
-            tombstone_ms: None,
-            listening: false,
-            holds: None,
-        };
-        let longest = Duration::from_millis(step.lease_ms);
-        let owed = self.ballots.give_up(step.lease);
+    pub(super) fn give_up(&self, id: &LockId, access: Access, lease: LeaseId) {
+        let owed = self.ballots.give_up(lease);
         if !owed.is_empty() {
+            let (release, longest) = (release_of(id, access, lease), self.debts.longest);
             self.release_at(&owed, &release, longest)
                 .begin(self.told(release, longest));
+        }
+    }
+
+    /// Hears the answer to an ask that no step waits for. One that holds all the same is given back (B5).
+    pub(super) fn heard_late(
+        &self,
+        step: &Acquire,
+        sent: Tick,
+    ) -> impl FnMut(usize, Result<Acquired, Failure>) + Send + use<> {
+        let parts = self.clone();
+        let release = release_of(&step.id, step.access, step.lease);
+        move |at, answer| {
+            let lease = release.lease;
+            let may_vote = parts.servers.may_vote(at);
+            parts.ballots.answered(lease, at, sent, &answer, may_vote);
+            if matches!(answer, Ok(Acquired::Granted { .. })) && !parts.ballots.is_open(lease) {
+                parts.debts.add(at, &release, parts.debts.longest);
+            }
         }
     }
 
@@ -90,5 +101,18 @@ impl Parts {
         if self.ballots.is_large() {
             self.ballots.tidy(self.now());
         }
+    }
+}
+
+fn release_of(id: &LockId, access: Access, lease: LeaseId) -> Release {
+    Release {
+        id: id.clone(),
+        access,
+        lease,
+        next: None,
+        held: false,
+        tombstone_ms: None,
+        listening: false,
+        holds: None,
     }
 }

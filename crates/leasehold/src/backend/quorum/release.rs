@@ -1,24 +1,19 @@
 //! The end of a hold on a quorum: answered when a majority, and the gate, have confirmed it (QB5).
 
-use std::time::Duration;
-
 use super::{
     parts::Parts,
     round::{Failures, Said},
 };
 use crate::backend::{Failure, Release, ReleaseReply};
 
-pub(super) async fn release(
-    parts: Parts,
-    step: Release,
-    longest: Duration,
-) -> Result<ReleaseReply, Failure> {
+pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply, Failure> {
     let Parts {
         servers,
         ballots,
         debts,
         ears,
     } = &parts;
+    let longest = debts.longest;
     // It may have been heard, and not asked about.
     ears.was_granted(step.lease);
     let (mut had, mut not_ours) = (ballots.had(step.lease), 0);
@@ -45,7 +40,8 @@ pub(super) async fn release(
         match said {
             Said::Answer(reply) => {
                 left -= usize::from(open.contains(&at));
-                if reply == ReleaseReply::NotOurs {
+                // What a server has forgotten it gives to no other yet (QB6).
+                if reply == ReleaseReply::NotOurs && servers.may_vote(at) {
                     not_ours += 1;
                 } else {
                     had += 1;

@@ -117,7 +117,7 @@ impl Entry {
             servers, ballots, ..
         } = parts;
         if self.not_ours.len() > servers.spare() {
-            return Renewal::Lost;
+            return self.is_lost(parts);
         }
         let renewal = if self.extended >= servers.need() {
             Renewal::Extended
@@ -126,13 +126,19 @@ impl Entry {
         } else {
             match ballots.end(self.lease, servers.need()) {
                 Some(end) if end > parts.now() => Renewal::Shortened(stated(end, sent)),
-                _ => return Renewal::Lost,
+                _ => return self.is_lost(parts),
             }
         };
         for at in &self.not_ours {
             self.repair(parts, *at);
         }
         renewal
+    }
+
+    /// It is lost; what the other servers have of it is given back.
+    fn is_lost(&self, parts: &Parts) -> Renewal {
+        parts.give_up(&self.id, self.access, self.lease);
+        Renewal::Lost
     }
 
     /// Asks there again, under the same lease id (QB7).
@@ -153,12 +159,8 @@ impl Entry {
             permits: None,
         };
         let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
-        round.ask(at, servers.at(at).backend.acquire(step));
-        let (ballots, servers) = (Arc::clone(ballots), Arc::clone(servers));
-        round.begin(move |at, answer| {
-            let may_vote = servers.may_vote(at);
-            ballots.answered(lease, at, sent, &answer, may_vote);
-        });
+        round.ask(at, servers.at(at).backend.acquire(step.clone()));
+        round.begin(parts.heard_late(&step, sent));
     }
 }
 
@@ -201,7 +203,10 @@ pub(super) async fn extend(parts: Parts, step: Extend) -> Result<Option<Duration
     left.sort_unstable();
     match left.iter().rev().nth(servers.need() - 1) {
         Some(remaining) => Ok(Some(*remaining)),
-        None if not_ours > servers.spare() => Ok(None),
+        None if not_ours > servers.spare() => {
+            parts.give_up(&step.id, step.access, step.lease);
+            Ok(None)
+        }
         None => Err(failures.failure(servers)),
     }
 }
