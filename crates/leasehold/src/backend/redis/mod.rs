@@ -143,7 +143,9 @@ impl LockSteps for Redis {
         let answer = wire(step.id.kind).release(&self.caller, step);
         Box::pin(async move {
             let answer = answer.await?;
-            again.into_iter().for_each(|again| repeats.confirmed(again));
+            if let Some(again) = again {
+                repeats.confirmed(again);
+            }
             Ok(answer)
         })
     }

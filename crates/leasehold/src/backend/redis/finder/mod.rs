@@ -29,13 +29,13 @@ type Address = (String, u16);
 
 /// A server as it was given, before anything is asked.
 pub(crate) enum GivenServer {
-    At(Target),
-    Named(Group),
+    At(Box<Target>),
+    Named(Box<Group>),
 }
 
 impl From<Target> for GivenServer {
     fn from(target: Target) -> Self {
-        GivenServer::At(target)
+        GivenServer::At(Box::new(target))
     }
 }
 
@@ -45,20 +45,24 @@ impl GivenServer {
         let scheme = given.split_once("://").map(|(scheme, _)| scheme);
         let scheme = scheme.unwrap_or_default().to_ascii_lowercase();
         if SCHEMES.contains(&&*scheme) {
-            return Group::parse(given, login).map(GivenServer::Named);
+            return Group::parse(given, login)
+                .map(Box::new)
+                .map(GivenServer::Named);
         }
-        Target::parse(given, login).map(GivenServer::At)
+        Target::parse(given, login).map(GivenServer::from)
     }
 
     /// By what another library has parsed.
     #[cfg(feature = "redis-1")]
     pub(crate) fn of_info(info: redis::ConnectionInfo, login: &Login) -> Result<Self, Error> {
-        Target::of_info(info, login).map(GivenServer::At)
+        Target::of_info(info, login).map(GivenServer::from)
     }
 
     /// From the settings of a program.
     pub(crate) fn named_by(sentinel: &Sentinel, login: &Login) -> Result<GivenServer, Error> {
-        Group::of(sentinel, login).map(GivenServer::Named)
+        Group::of(sentinel, login)
+            .map(Box::new)
+            .map(GivenServer::Named)
     }
 }
 
@@ -79,8 +83,8 @@ impl Finder {
     /// Asks nothing yet.
     pub(super) fn new(place: GivenServer, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Finder> {
         Arc::new(match place {
-            GivenServer::At(target) => Finder::At(Arc::new(target)),
-            GivenServer::Named(group) => Finder::Sentinels(Sentinels::new(group, home, epochs)),
+            GivenServer::At(target) => Finder::At(Arc::from(target)),
+            GivenServer::Named(group) => Finder::Sentinels(Sentinels::new(*group, home, epochs)),
         })
     }
 
