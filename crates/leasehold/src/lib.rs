@@ -32,7 +32,7 @@
 //! | [`guard.at_risk(d)`](Guard::at_risk) | completes when no more than `d` of the lease remains |
 //! | [`guard.is_valid()`](Guard::is_valid), [`ensure(d)`](Guard::ensure) | a check before a step that counts |
 //!
-//! [`docs::guarantees`] states the guarantees, failure by failure; [`docs::choosing`] says which lock to take, [`docs::servers`] on
+//! [`docs::guarantees`] states the guarantees, failure by failure; [`docs::choosing`] says which lock to take, [`docs::topologies`] on
 //! which servers, and [`docs::keys`] lists every key on the server.
 //!
 //! # Dropping futures
