@@ -75,7 +75,7 @@ impl Lead {
     }
 }
 
-/// Gives the lead back when it goes, whoever else keeps the term.
+/// Gives the lead back when it goes, also where another keeps the term.
 pub(super) struct EndsWithWork(Arc<Lead>);
 
 impl EndsWithWork {
