@@ -439,3 +439,73 @@ async fn too_few_servers_and_one_given_twice_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("promoted"), "{error}");
 }
+
+/// QB1: "not ours" ends a vote.
+#[tokio::test(start_paused = true)]
+async fn a_hold_of_a_bare_majority_is_lost_with_one_vote_and_leaves_nothing_behind() {
+    let servers = servers(3);
+    let client = client(&servers).await;
+    servers[2].cut(true);
+    let guard = client.mutex("name").lock().await.unwrap();
+    assert!(servers[0].expire("name"));
+    let began = Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Replaced);
+    assert!(began.elapsed() < 12 * SECOND, "{:?}", began.elapsed());
+    sleep(SECOND).await;
+    assert_eq!(held(&servers[..2]), 0);
+}
+
+/// QB1: it ends with the vote that is the second longest of three.
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_with_its_second_longest_vote_when_a_server_gave_one_away() {
+    let servers = servers(3);
+    let client = client(&servers).await;
+    let began = Instant::now();
+    let guard = client.mutex("name").lock().await.unwrap();
+    sleep(5 * SECOND).await;
+    servers[2].cut(true); // its vote lasts until 30 s, and is not renewed
+    sleep(7 * SECOND).await; // renewed by two, until 40 s
+    servers[0].expire("name");
+    let other = Client::builder()
+        .memory(&servers[0])
+        .connect()
+        .await
+        .unwrap();
+    let taken = other.mutex("name").lock().await.unwrap();
+    guard.lost().await;
+    let lasted = began.elapsed();
+    assert!(lasted > 20 * SECOND && lasted < 30 * SECOND, "{lasted:?}");
+    drop(taken);
+}
+
+/// QB7: a vote that a server forgot is asked for again, and the hold goes on.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_a_server_forgot_comes_back_and_is_needed() {
+    let servers = servers(3);
+    let client = client(&servers).await;
+    let guard = client.mutex("name").lock().await.unwrap();
+    servers[0].expire("name");
+    sleep(11 * SECOND).await;
+    assert_eq!(servers[0].names(), ["name"]);
+    servers[1].cut(true);
+    sleep(60 * SECOND).await;
+    assert!(guard.is_valid());
+}
+
+/// QB6, QB7: a vote that came back during the quarantine does not count yet.
+#[tokio::test(start_paused = true)]
+async fn a_repaired_vote_does_not_count_during_the_quarantine() {
+    let servers = servers(3);
+    let builder = builder(&servers).longest_lease(120 * SECOND);
+    let client = builder.connect().await.unwrap();
+    let guard = client.mutex("name").lock().await.unwrap();
+    sleep(SECOND).await;
+    servers[0].restart_empty(); // no vote for two minutes
+    sleep(11 * SECOND).await;
+    assert_eq!(servers[0].names(), ["name"], "it is there");
+    servers[1].cut(true); // one is left that may vote
+    let began = Instant::now();
+    guard.lost().await;
+    // The second longest vote is that of the server that was cut off.
+    assert!(began.elapsed() < 29 * SECOND, "{:?}", began.elapsed());
+}

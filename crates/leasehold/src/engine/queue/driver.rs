@@ -212,15 +212,12 @@ impl<'a> Driver<'a> {
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 state.refuse_try_once(self.queue, access, given);
-                if given_up {
-                    state.remote().renew_ticket(self.core); // the backend owes what the server has of it
-                }
-                self.held_by_another(&mut state, left, silent)
+                self.held_by_another(&mut state, left, silent, given_up)
             }
             Ok(Acquired::Unset) => {
                 ticket.refused();
                 state.refuse_try_once(self.queue, access, given);
-                self.held_by_another(&mut state, None, false)
+                self.held_by_another(&mut state, None, false, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state),
             Err(failure) => {
@@ -259,12 +256,14 @@ impl<'a> Driver<'a> {
         Step::Recover
     }
 
-    /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains.
+    /// The server says that another owner holds the name, a `silent` one or not; `left` of its lease remains. `given_up`: as in
+    /// [`Acquired::Held`].
     fn held_by_another(
         &mut self,
         state: &mut Locked<'_, QueueState>,
         left: Option<Duration>,
         silent: bool,
+        given_up: bool,
     ) -> Step {
         self.core.watchdog.needs_label(Duration::ZERO);
         let listening = state.is_listening();
@@ -274,6 +273,9 @@ impl<'a> Driver<'a> {
         }
         let now = self.core.clock.now();
         let remote = state.remote();
+        if given_up {
+            remote.renew_ticket(self.core); // the backend owes what the server has of it
+        }
         remote.answered();
         remote.held = Some(now);
         remote.turns.shared = true;
