@@ -729,7 +729,7 @@ async fn ends(table: &mut Table) {
 
 async fn table(flavor: Flavor) -> Table {
     let mut table = Table::default();
-    invalid_settings(&mut table).await;
+    Box::pin(invalid_settings(&mut table)).await;
     invalid_locks(&mut table).await;
     connecting(&mut table).await;
     by_tls(&mut table).await;

@@ -80,6 +80,18 @@ impl ClientBuilder {
     }
 }
 
+/// Whether a server is named there, in place of a URL.
+pub(super) fn names_server(login: &Login) -> bool {
+    #[cfg(feature = "redis-1")]
+    let names = login.info.is_some();
+    #[cfg(not(feature = "redis-1"))]
+    let names = {
+        let _ = login;
+        false
+    };
+    names
+}
+
 /// The server that was named, or the default one.
 pub(super) fn server(url: Option<&str>, login: &Login) -> Result<GivenServer, Error> {
     #[cfg(feature = "redis-1")]

@@ -32,7 +32,7 @@ impl ClientBuilder {
         let Some(sentinel) = &self.sentinel else {
             return login::server(self.url.as_deref(), &self.login);
         };
-        if self.url.is_some() || self.login.names_server() {
+        if self.url.is_some() || login::names_server(&self.login) {
             let limit = "the only place that names the server";
             let invalid = Invalid::new("sentinel", "given beside another server", limit);
             return Err(invalid

@@ -128,7 +128,13 @@ async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
             .connect()
             .await
             .unwrap();
-        let guards = take(&client, 0..10).await;
+        // None with a fixed lease, which is looked at every ten seconds.
+        let locks = (0..10).map(|i| client.mutex(format!("name{i}")).lock());
+        let guards: Vec<_> = join_all(locks)
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
         wait_until(SOON, "it has connections", || is_connected(&server));
         let scripts = || server.calls().get("evalsha").copied();
         let before = scripts();

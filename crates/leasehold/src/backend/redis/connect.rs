@@ -268,9 +268,10 @@ impl Target {
 
     pub(super) fn speaks_tls(&self) -> bool {
         #[cfg(feature = "tls")]
-        return self.tls.is_some();
+        let speaks = self.tls.is_some();
         #[cfg(not(feature = "tls"))]
-        return false;
+        let speaks = matches!(self.info.addr(), ConnectionAddr::TcpTls { .. });
+        speaks
     }
 
     fn is_unix(&self) -> bool {

@@ -29,16 +29,6 @@ pub(crate) struct Login {
     pub(crate) tls: Option<Tls>,
 }
 
-impl Login {
-    /// Whether a server is named here, in place of a URL.
-    pub(crate) fn names_server(&self) -> bool {
-        #[cfg(feature = "redis-1")]
-        return self.info.is_some();
-        #[cfg(not(feature = "redis-1"))]
-        return false;
-    }
-}
-
 /// A server and how to log in to it. Shown without secrets.
 pub(crate) struct Target {
     pub(super) info: ConnectionInfo,
@@ -116,6 +106,8 @@ impl Target {
         #[cfg(not(feature = "tls"))]
         let _ = (scheme, with_tls);
         login.connection.check()?;
+        #[cfg(not(feature = "tls"))]
+        let _ = (scheme, with_tls); // checked before
         let database = info.redis_settings().db();
         if database < 0 {
             let limit = "at least 0, as in redis://127.0.0.1:6379/0";

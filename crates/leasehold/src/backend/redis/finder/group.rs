@@ -88,7 +88,7 @@ impl Group {
         let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
         let master = master.filter(|master| !master.is_empty()).ok_or_else(|| {
             Invalid::new(
-                "the master in the url",
+                "the url's master",
                 "missing",
                 "the name by which the sentinels know the primary",
             )
