@@ -319,7 +319,7 @@ impl ClientBuilder {
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let quorum = quorum::Given::of(self.quorum.clone(), self.url.as_deref())?;
-        if quorum.is_some() && (self.sentinel.is_some() || self.login.names_server()) {
+        if quorum.is_some() && (self.sentinel.is_some() || login::names_server(&self.login)) {
             return Err(quorum::beside_another_server());
         }
         let wake_ups = Arc::new(WakeUps::default());

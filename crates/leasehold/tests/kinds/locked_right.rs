@@ -258,6 +258,7 @@ async fn raw(r#type: u32) -> Result<(), Error> {
     Ok(())
 }
 
+#[expect(clippy::diverging_sub_expression, reason = "nothing else can be said")]
 #[locked("right", failed = |error| panic!("{error}"))]
 async fn never() -> ! {
     loop {
