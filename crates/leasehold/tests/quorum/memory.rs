@@ -247,7 +247,12 @@ async fn a_server_that_restarts_empty_gives_no_second_holder() {
 /// So that the test above can see it.
 #[tokio::test(start_paused = true)]
 async fn without_the_quarantine_a_restart_gives_a_second_holder() {
-    assert!(two_hold_after_a_restart(false).await);
+    let mut found = 0;
+    for _ in 0..30 {
+        found += u32::from(two_hold_after_a_restart(false).await);
+    }
+    // Not where the gate is the server that remembers.
+    assert!(found > 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -504,8 +509,7 @@ async fn a_repaired_vote_does_not_count_during_the_quarantine() {
     sleep(11 * SECOND).await;
     assert_eq!(servers[0].names(), ["name"], "it is there");
     servers[1].cut(true); // one is left that may vote
-    let began = Instant::now();
-    guard.lost().await;
     // The second longest vote is that of the server that was cut off.
-    assert!(began.elapsed() < 29 * SECOND, "{:?}", began.elapsed());
+    let lost = timeout(29 * SECOND, guard.lost()).await;
+    assert_eq!(lost.expect("it ends with that vote"), LostReason::Expired);
 }

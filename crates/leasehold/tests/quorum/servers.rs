@@ -227,7 +227,7 @@ async fn a_server_that_restarts_empty_gives_no_second_holder() {
 /// So that the test above can see it.
 #[tokio::test]
 async fn without_the_quarantine_a_restart_gives_a_second_holder() {
-    assert!(two_hold(3, false).await > 0);
+    assert!(two_hold(8, false).await > 0);
 }
 
 #[tokio::test]
