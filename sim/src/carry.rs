@@ -20,18 +20,14 @@ use crate::{
 };
 
 impl Process {
-    pub fn lane(&mut self, subscription: bool) -> &mut Lane {
-        if subscription {
-            &mut self.subscription
-        } else {
-            &mut self.commands
-        }
+    pub fn lane(&mut self, server: u8, subscription: bool) -> &mut Lane {
+        &mut self.lanes[usize::from(server)][usize::from(subscription)]
     }
 }
 
 impl World {
     /// A request leaves its client.
-    pub fn send(&mut self, request: Request) {
+    pub fn send(&mut self, server: u8, request: Request) {
         let client = number_of(&LETTERS, &request.client);
         let kind = request.kind;
         let about = request.about.iter();
@@ -41,16 +37,23 @@ impl World {
         let subscription = kind.is_subscription();
         let now = self.now;
         let number = self.number();
-        let lane = *self.processes[usize::from(client)].lane(subscription);
+        let lane = *self.processes[usize::from(client)].lane(server, subscription);
         let mut shared = self.shared.lock();
+        let to = self.of_server(server, " to ");
         shared.say(|| {
             let letter = LETTERS[usize::from(client)];
-            format!("client {letter}  sends [{number}] {}", in_words(&request))
+            format!(
+                "client {letter}  sends [{number}]{to} {}",
+                in_words(&request)
+            )
         });
         shared.count(label(kind));
         drop(shared);
-        self.watch
-            .sent(client, now, &mut self.processes, &self.shared);
+        // A quorum's servers are asked as often each.
+        if server == 0 {
+            self.watch
+                .sent(client, now, &mut self.processes, &self.shared);
+        }
         // That its place is kept says nothing about a grant.
         if !self.watch.granted.is_empty() && kind != Kind::Keep {
             let leases = about
@@ -65,6 +68,7 @@ impl World {
             number,
             sent: now,
             client,
+            server,
             request: Mutex::new(request),
             kind,
             about,
@@ -72,10 +76,11 @@ impl World {
         match kind {
             Kind::Listen => {
                 let name = asked.about[0].0;
-                self.wanted.insert((client, name), Arc::clone(&asked));
+                let wanted = (client, server, name);
+                self.wanted.insert(wanted, Arc::clone(&asked));
             }
             Kind::Unlisten => {
-                self.wanted.remove(&(client, asked.about[0].0));
+                self.wanted.remove(&(client, server, asked.about[0].0));
             }
             _ => {}
         }
@@ -115,7 +120,16 @@ impl World {
             stray: false,
         };
         self.dispatch(client, freight, due);
-        self.react(client, "sends");
+        self.react(client, server, "sends");
+    }
+
+    /// Which of a quorum, in a trace.
+    pub fn of_server(&self, server: u8, before: &str) -> String {
+        if self.is_quorum() {
+            format!("{before}{server}")
+        } else {
+            String::new()
+        }
     }
 
     pub fn chance(&mut self, point: Point, who: u8, probability: f64) -> Option<fastrand::Rng> {
@@ -174,7 +188,7 @@ impl World {
         let stray = matches!(message.freight, Freight::Request { stray: true, .. });
         if !stray {
             let (to_client, subscription) = (message.is_to_client(), message.is_subscription());
-            let lane = self.processes[usize::from(client)].lane(subscription);
+            let lane = self.processes[usize::from(client)].lane(message.server(), subscription);
             let last = if to_client {
                 &mut lane.last_in
             } else {
@@ -195,9 +209,14 @@ impl World {
             return;
         };
         let client = message.client;
-        if !message.is_to_client() && self.paused_until > self.now {
+        let server = &self.servers[usize::from(message.server())];
+        if server.is_gone {
+            self.messages.remove(&id);
+            return;
+        }
+        if !message.is_to_client() && server.paused_until > self.now {
             // In the order of sending, also if it stood still more than once: a server reads each connection in its order.
-            message.due = self.paused_until + id % MS;
+            message.due = server.paused_until + id % MS;
             let due = message.due;
             self.at(due, Event::Message(id));
             return;
@@ -233,7 +252,7 @@ impl World {
                 && self.now > request.sent + 50 * SECOND => {}
             Freight::Request { request, stray } => self.execute(&request, stray),
             Freight::Reply { request, answer } => self.reply(&request, answer),
-            Freight::Hint(hint) => self.hint(client, hint),
+            Freight::Hint { hint, server } => self.hint(client, server, hint),
         }
     }
 
@@ -246,7 +265,7 @@ impl World {
             return None;
         }
         let way = |m: &Message| {
-            let ends = (m.client, m.is_to_client(), m.is_subscription());
+            let ends = (m.client, m.server(), m.is_to_client(), m.is_subscription());
             (ends, m.generation)
         };
         let earlier = self.messages.range(..id).map(|(_, message)| message);
@@ -261,7 +280,8 @@ impl World {
         let count = latch::before(self, asked);
         let free = permits::before(self, asked);
         self.trouble(asked, true);
-        let (answer, hints) = asked.request.lock().execute(&self.server);
+        let at = usize::from(asked.server);
+        let (answer, hints) = asked.request.lock().execute(&self.servers[at].memory);
         self.trouble(asked, false);
         let mut seen = mem::take(&mut self.seen);
         seen.transition(self, asked, &answer);
@@ -269,9 +289,10 @@ impl World {
         {
             let mut shared = self.shared.lock();
             let copy = if stray { ", a stray copy" } else { "" };
+            let which = self.of_server(asked.server, " ");
             shared.say(|| {
                 format!(
-                    "server    [{number}] from {}{copy}: {:?}",
+                    "server{which}    [{number}] from {}{copy}: {:?}",
                     LETTERS[usize::from(client)],
                     answer.text
                 )
@@ -284,7 +305,9 @@ impl World {
         }
         self.watch.executed(asked, &answer, &self.shared);
         // A server without its data has no tombstones either.
-        if self.now - asked.sent > self.config.tombstone() || asked.sent < self.watch.forgot_at {
+        if self.now - asked.sent > self.config.tombstone()
+            || asked.sent < self.servers[at].forgot_at
+        {
             let next = next_of(&asked.request.lock());
             let leases = asked.about.iter().map(|(_, lease)| *lease).chain(next);
             self.watch
@@ -299,7 +322,7 @@ impl World {
         permits::executed(self, asked, free);
         s2::check(self, asked, before);
         for hint in hints {
-            self.send_hint(hint);
+            self.send_hint(asked.server, hint);
         }
         if stray && asked.kind == Kind::Acquire {
             // The answer to a copy reaches no client: a grant in it is heard of when the waiter asks again.
@@ -347,7 +370,7 @@ impl World {
             _ => Trouble::None,
         };
         if trouble != Trouble::None {
-            self.server.lose_twin();
+            self.server().lose_twin();
             self.note(asked.client, "fault: command refused", || {
                 format!("the server: {trouble:?}")
             });
@@ -402,12 +425,12 @@ impl World {
         let held = self.watch.heard(asked, &answer);
         answer.deliver();
         self.drive_soon(client);
-        self.react(client, if held { "in line" } else { "hears" });
+        self.react(client, asked.server, if held { "in line" } else { "hears" });
     }
 
-    pub fn send_hint(&mut self, hint: Hint) {
+    pub fn send_hint(&mut self, server: u8, hint: Hint) {
         let client = number_of(&LETTERS, &hint.client);
-        let lane = *self.processes[usize::from(client)].lane(true);
+        let lane = *self.processes[usize::from(client)].lane(server, true);
         let faults = self.config.faults.clone();
         let lost = self.chance(Point::Hint, client, faults.lost_hint).is_some();
         if lost || lane.down_until > self.now {
@@ -421,10 +444,10 @@ impl World {
         }
         let number = hint.granted.unwrap_or(0);
         let due = self.delay(Point::Hint, client, faults.slow_hint, "wake-up", number);
-        self.dispatch(client, Freight::Hint(hint), due);
+        self.dispatch(client, Freight::Hint { hint, server }, due);
     }
 
-    fn hint(&mut self, client: u8, hint: Hint) {
+    fn hint(&mut self, client: u8, server: u8, hint: Hint) {
         {
             let mut shared = self.shared.lock();
             let letter = LETTERS[usize::from(client)];
@@ -436,7 +459,7 @@ impl World {
                 None => format!("client {letter}  is woken: {} may be free", hint.name),
             });
             if let Some(lease) = hint.granted {
-                let held = self.server.holders(&hint.name);
+                let held = self.servers[usize::from(server)].holders(&hint.name);
                 let still = held.iter().any(|held| held.lease == lease);
                 shared.count(if still {
                     "seen: grant heard"
@@ -452,7 +475,7 @@ impl World {
         hint.deliver();
         drop(inside);
         self.drive_soon(client);
-        self.react(client, "woken");
+        self.react(client, server, "woken");
     }
 }
 

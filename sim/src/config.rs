@@ -16,6 +16,7 @@ pub const SECOND: u64 = 1_000 * MS;
 
 static TROUBLE: AtomicBool = AtomicBool::new(false);
 static BACKEND: AtomicU8 = AtomicU8::new(0);
+static QUORUM: AtomicU8 = AtomicU8::new(1);
 
 /// On what the worlds of this process are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,11 @@ pub enum Backend {
 
 pub fn set_backend(backend: Backend) {
     BACKEND.store(backend as u8, Ordering::Relaxed);
+}
+
+/// So many servers has each world; of more than one a majority decides.
+pub fn set_quorum(servers: u8) {
+    QUORUM.store(servers, Ordering::Relaxed);
 }
 
 /// Whether, in worlds on scripts, the server may be out of memory for a while, and refuse single commands.
@@ -71,6 +77,8 @@ pub struct Faults {
     pub cuts: u32,
     pub deaths: u32,
     pub shutdowns: u32,
+    /// Servers of a quorum that die for good.
+    pub gone: u32,
 }
 
 impl Faults {
@@ -147,6 +155,10 @@ pub struct Config {
     pub hold: f64,
     /// How often a task takes several names at once.
     pub several: f64,
+    /// Of more than one, a majority decides.
+    pub servers: u8,
+    /// No lease on a quorum is longer.
+    pub longest: u64,
 }
 
 impl Config {
@@ -188,6 +200,8 @@ impl Config {
             polls: u32::try_from(pick(r, &[1, 2, 5, 100])).unwrap_or(1),
             hold: pick_f(r, &[0.05, 0.3, 1.0, 2.0]),
             several: 0.0,
+            servers: QUORUM.load(Ordering::Relaxed),
+            longest: 0,
         };
         config.faults = faults(r);
         if r.f64() < 0.4 {
@@ -244,15 +258,56 @@ impl Config {
         if config.faults.old > 0.0 {
             config.chaos = 120 * SECOND;
         }
+        if config.servers > 1 {
+            config.on_quorum();
+        }
         config
+    }
+
+    /// What a quorum has not, and what it has more of.
+    fn on_quorum(&mut self) {
+        let mut r = Rng::with_seed(mix(self.seed, 0x00A0_0121));
+        (self.on_scripts, self.trouble) = (false, false);
+        self.kind = match r.u32(0..6) {
+            0 => LockKind::PlainMutex,
+            1 => LockKind::SpinMutex,
+            _ => LockKind::Mutex,
+        };
+        self.clients = self.clients.max(2);
+        // A server has a tenth of a lease to answer.
+        self.lease = self.lease.max(300 * MS);
+        self.latency = self.latency.min(self.lease / 200);
+        self.longest = (self.lease * 10).min(60 * SECOND);
+        let faults = &mut self.faults;
+        if r.f64() < 0.6 {
+            faults.restarts = r.u32(1..=4);
+        }
+        if r.f64() < 0.3 {
+            faults.pauses = r.u32(1..=3);
+        }
+        if r.f64() < 0.2 {
+            faults.gone = r.u32(1..=u32::from(self.servers / 2));
+        }
+        if r.f64() < 0.3 {
+            faults.cuts = r.u32(1..=6);
+        }
+    }
+
+    /// For how long a server that has restarted has no vote, at most.
+    pub fn quarantine(&self) -> u64 {
+        self.longest + self.longest / 50 + 10 * MS
     }
 
     pub fn in_words(&self) -> String {
         let time = Duration::from_nanos;
         format!(
-            "seed {} on {}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
+            "seed {} on {}{}: {}, {} clients with {} tasks, {} names; leases about {:?}, operation timeout {:?}, polls every {:?}, {:?} each way",
             self.seed,
             if self.on_scripts { "scripts" } else { "memory" },
+            match self.servers {
+                0 | 1 => String::new(),
+                all => format!(", a majority of {all}"),
+            },
             self.kind,
             self.clients,
             self.tasks,

@@ -15,7 +15,7 @@ use crate::{
 
 impl World {
     /// Trouble at the very moment at which something has reached a client or left it.
-    pub fn react(&mut self, client: u8, at: &'static str) {
+    pub fn react(&mut self, client: u8, server: u8, at: &'static str) {
         let faults = &self.config.faults;
         let (freeze, cut, deaf) = (faults.freeze, faults.cut, faults.cut_subscription);
         let freeze = if at == "in line" {
@@ -36,11 +36,11 @@ impl World {
         if at == "sends" || at == "hears" {
             if let Some(mut r) = self.chance(Point::React, client, cut) {
                 let after = r.u64(0..=self.config.latency * 2);
-                self.at(self.now + after, Event::Cut(client, false));
+                self.at(self.now + after, Event::Cut(client, server, false));
             }
         } else if let Some(mut r) = self.chance(Point::React, client, deaf) {
             let after = r.u64(0..=self.config.latency * 2);
-            self.at(self.now + after, Event::Cut(client, true));
+            self.at(self.now + after, Event::Cut(client, server, true));
         }
     }
 
@@ -76,9 +76,9 @@ impl World {
         self.note(client, "fault: thawed", || {
             format!("client {} goes on", LETTERS[usize::from(client)])
         });
-        let mut later = [0, 0];
+        let mut later = vec![0; 2 * self.servers.len()];
         if let Some(mut r) = self.chance(Point::Thaw, client, 0.7) {
-            let which = r.usize(0..2);
+            let which = r.usize(0..later.len());
             later[which] = match r.u32(0..3) {
                 0 => self.config.latency,
                 1 => self.config.latency * 10,
@@ -89,14 +89,15 @@ impl World {
         let mut due = Vec::new();
         for (&id, message) in &mut self.messages {
             if message.client == client && message.due == u64::MAX {
-                let lane = usize::from(message.is_subscription());
+                let (server, subscription) = (message.server(), message.is_subscription());
+                let lane = usize::from(server) * 2 + usize::from(subscription);
                 later[lane] += 1_000;
                 message.due = now + later[lane];
-                due.push((id, message.due, message.is_subscription()));
+                due.push((id, message.due, server, subscription));
             }
         }
-        for (id, due, subscription) in due {
-            let lane = self.processes[usize::from(client)].lane(subscription);
+        for (id, due, server, subscription) in due {
+            let lane = self.processes[usize::from(client)].lane(server, subscription);
             lane.last_in = lane.last_in.max(due);
             self.at(due, Event::Message(id));
         }
@@ -104,7 +105,10 @@ impl World {
     }
 
     /// A connection breaks. Messages under way are lost, or arrive much later without a receiver.
-    pub fn cut(&mut self, client: u8, subscription: bool) {
+    pub fn cut(&mut self, client: u8, server: u8, subscription: bool) {
+        if self.servers[usize::from(server)].is_gone {
+            return;
+        }
         if self.healed_at.is_some() || self.processes[usize::from(client)].life == Life::Unborn {
             return;
         }
@@ -121,6 +125,7 @@ impl World {
             "connection"
         };
         let letter = LETTERS[usize::from(client)];
+        let to = self.of_server(server, " to ");
         self.note(
             client,
             if subscription {
@@ -128,11 +133,16 @@ impl World {
             } else {
                 "fault: cut"
             },
-            || format!("the {which} of client {letter} is cut for {}", span(down)),
+            || {
+                format!(
+                    "the {which} of client {letter}{to} is cut for {}",
+                    span(down)
+                )
+            },
         );
         let now = self.now;
         let process = &mut self.processes[usize::from(client)];
-        let lane = process.lane(subscription);
+        let lane = process.lane(server, subscription);
         lane.generation += 1;
         lane.down_until = now + down;
         (lane.last_in, lane.last_out) = (0, 0);
@@ -140,7 +150,8 @@ impl World {
         let cut: Vec<u64> = self
             .messages
             .iter()
-            .filter(|(_, m)| m.client == client && m.is_subscription() == subscription)
+            .filter(|(_, m)| m.client == client && m.server() == server)
+            .filter(|(_, m)| m.is_subscription() == subscription)
             .filter(|(_, m)| !matches!(m.freight, Freight::Request { stray: true, .. }))
             .map(|(&id, _)| id)
             .collect();
@@ -151,8 +162,13 @@ impl World {
             self.strand(message);
         }
         if subscription {
-            self.server.disconnect(letter);
-            self.at(now + down, Event::Listen(client, generation));
+            let server_of_it = &self.servers[usize::from(server)].memory;
+            server_of_it.disconnect(letter);
+            self.at(now + down, Event::Listen(client, server, generation));
+        } else if self.is_quorum() {
+            let mut known = self.outbox.known.lock();
+            let known = known.entry((server, letter.to_owned())).or_default();
+            known.down_until = now + down;
         }
         self.drive_soon(client);
     }
@@ -189,33 +205,36 @@ impl World {
                 request.request.lock().fail(NoAnswer::Ambiguous);
                 self.maybe_double(&request);
             }
-            Freight::Hint(_) => {}
+            Freight::Hint { .. } => {}
         }
     }
 
     /// The connection for wake-ups is back: everything is subscribed again, and all listeners are told to look.
-    pub fn listen_again(&mut self, client: u8, generation: u32) {
+    pub fn listen_again(&mut self, client: u8, server: u8, generation: u32) {
         let process = &mut self.processes[usize::from(client)];
-        if process.subscription.generation != generation || process.life == Life::Dead {
+        let is_dead = process.life == Life::Dead;
+        let lane = process.lane(server, true);
+        if lane.generation != generation || is_dead {
             return;
         }
-        process.subscription.down_until = self.now;
+        lane.down_until = self.now;
         let wanted: Vec<_> = self
             .wanted
             .iter()
-            .filter(|((who, _), _)| *who == client)
+            .filter(|((who, of, _), _)| (*who, *of) == (client, server))
             .map(|(_, asked)| Arc::clone(asked))
             .collect();
         for asked in wanted {
             let name = NAMES[usize::from(asked.about[0].0)];
             // The order of the server: subscribed first, then told.
-            let (answer, _) = asked.request.lock().execute(&self.server);
+            let memory = self.servers[usize::from(server)].memory.clone();
+            let (answer, _) = asked.request.lock().execute(&memory);
             let due = self.now + self.config.latency;
             let request = Arc::clone(&asked);
             self.dispatch(client, Freight::Reply { request, answer }, due);
-            let hints = self.server.after_gap(LETTERS[usize::from(client)]);
+            let hints = memory.after_gap(LETTERS[usize::from(client)]);
             for hint in hints.into_iter().filter(|hint| &*hint.name == name) {
-                self.dispatch(client, Freight::Hint(hint), due);
+                self.dispatch(client, Freight::Hint { hint, server }, due);
             }
         }
     }
@@ -246,7 +265,9 @@ impl World {
             format!("client {letter} dies, and {how}")
         });
         if closed {
-            self.server.disconnect(letter);
+            for server in &self.servers {
+                server.memory.disconnect(letter);
+            }
         }
         let mut shared = self.shared.lock();
         shared.doing.retain(|(who, _), _| *who != client);
@@ -255,7 +276,7 @@ impl World {
         shared.taking.retain(|(who, _), _| *who != client);
     }
 
-    pub fn pause(&mut self, time: u64) {
+    pub fn pause(&mut self, server: u8, time: u64) {
         if self.healed_at.is_some() {
             return;
         }
@@ -266,12 +287,14 @@ impl World {
         } else {
             time
         };
-        self.paused_until = self.paused_until.max(self.now + time);
+        let paused = &mut self.servers[usize::from(server)].paused_until;
+        *paused = (*paused).max(self.now + time);
+        let which = self.of_server(server, " ");
         for client in 0..self.config.clients {
             self.processes[usize::from(client)].last_fault = self.now + time;
         }
         self.note(0, "fault: server paused", || {
-            format!("the server stands still for {}", span(time))
+            format!("the server{which} stands still for {}", span(time))
         });
     }
 
@@ -281,7 +304,12 @@ impl World {
         let time = time.min(self.config.chaos.saturating_sub(self.now));
         let lease = Duration::from_nanos(time);
         let called = NAMES[usize::from(name)];
-        if self.healed_at.is_some() || lease.is_zero() || !self.server.visit(called, Some(lease)) {
+        if self.healed_at.is_some() || lease.is_zero() {
+            return;
+        }
+        // One of a quorum, so that its vote is missing.
+        let at = usize::try_from(time).unwrap_or(0) % self.servers.len();
+        if !self.servers[at].memory.visit(called, Some(lease)) {
             return;
         }
         if time.is_multiple_of(2) {
@@ -294,51 +322,67 @@ impl World {
 
     pub fn visitor_leaves(&mut self, name: u8) {
         let called = NAMES[usize::from(name)];
-        if self.server.visit(called, None) {
+        let mut left = false;
+        for server in &self.servers {
+            left |= server.memory.visit(called, None);
+        }
+        if left {
             self.note(0, "another library leaves", || {
                 format!("another library gives {called} back")
             });
         }
     }
 
-    pub fn restart(&mut self, with_data: bool) {
-        if self.healed_at.is_some() {
+    pub fn restart(&mut self, server: u8, with_data: bool) {
+        if self.healed_at.is_some() || self.servers[usize::from(server)].is_gone {
             return;
         }
         // Of permits without leases nobody would learn of it.
         let with_data = with_data || self.config.kind == LockKind::Semaphore;
+        let which = self.of_server(server, " ");
         self.note(0, "fault: server restarted", || {
             let data = if with_data { "with" } else { "without" };
-            format!("the server restarts {data} its data")
+            format!("the server{which} restarts {data} its data")
         });
         if !with_data {
-            for held in self.server.snapshot().held {
-                self.watch.forgive(&held);
+            for held in self.servers[usize::from(server)].forget(self.now) {
+                // A majority has not forgotten, nor may this one vote now (QB6).
+                if !self.is_quorum() {
+                    self.watch.forgive(&held);
+                }
                 self.watch.taken(&held);
             }
-            self.server.forget();
-            self.watch.forgot_at = self.now;
         }
         for client in 0..self.config.clients {
-            self.cut(client, false);
-            self.cut(client, true);
+            self.cut(client, server, false);
+            self.cut(client, server, true);
             if !with_data {
-                let up = self.processes[usize::from(client)].commands.down_until;
-                self.at(up, Event::Epoch(client));
+                let process = &mut self.processes[usize::from(client)];
+                let up = process.lane(server, false).down_until;
+                self.at(up, Event::Epoch(client, server));
+            }
+            if self.is_quorum() {
+                let process = &self.processes[usize::from(client)];
+                let mut known = self.outbox.known.lock();
+                let key = (server, process.letter().to_owned());
+                known.entry(key).or_default().restarted = process.reading(self.now);
             }
         }
     }
 
     /// A client is connected again, and finds that the server has forgotten.
-    pub fn epoch(&mut self, client: u8) {
-        let process = &self.processes[usize::from(client)];
+    pub fn epoch(&mut self, client: u8, server: u8) {
+        if self.servers[usize::from(server)].is_gone {
+            return;
+        }
+        let process = &mut self.processes[usize::from(client)];
         let later = match process.life {
             Life::Unborn | Life::Dead => return,
             Life::Frozen => self.now + 10 * MS,
-            Life::Runs => process.commands.down_until,
+            Life::Runs => process.lane(server, false).down_until,
         };
         if later > self.now {
-            return self.at(later, Event::Epoch(client));
+            return self.at(later, Event::Epoch(client, server));
         }
         let letter = LETTERS[usize::from(client)];
         self.note(client, "seen: epoch", || {
@@ -346,9 +390,31 @@ impl World {
         });
         let inside = self.processes[usize::from(client)].runtime.enter();
         fastrand::seed(crate::dice::mix(self.config.seed, self.now));
-        self.server.tell_epoch(letter);
+        self.servers[usize::from(server)].memory.tell_epoch(letter);
         drop(inside);
         self.drive_soon(client);
+    }
+
+    /// A server is dead for good, if a majority is left.
+    pub fn gone(&mut self, server: u8) {
+        if self.healed_at.is_some() || self.living().count() <= self.need() {
+            return;
+        }
+        for client in 0..self.config.clients {
+            self.cut(client, server, false);
+            self.cut(client, server, true);
+            for subscription in [false, true] {
+                let process = &mut self.processes[usize::from(client)];
+                process.lane(server, subscription).down_until = u64::MAX;
+            }
+            let letter = LETTERS[usize::from(client)].to_owned();
+            let mut known = self.outbox.known.lock();
+            known.entry((server, letter)).or_default().down_until = u64::MAX;
+        }
+        self.servers[usize::from(server)].is_gone = true;
+        self.note(0, "fault: server gone for good", || {
+            format!("the server {server} is gone for good")
+        });
     }
 
     /// Faults end. Messages still under way arrive soon.
@@ -363,7 +429,15 @@ impl World {
             shared.healed = true;
             shared.dice.quiet = true;
         }
-        self.paused_until = self.now;
+        for server in &mut self.servers {
+            server.paused_until = self.now;
+        }
+        for known in self.outbox.known.lock().values_mut() {
+            known.down_until = match known.down_until {
+                u64::MAX => u64::MAX, // gone for good
+                _ => 0,
+            };
+        }
         let soon = self.now + 50 * MS;
         let mut early = Vec::new();
         for (&id, message) in &mut self.messages {
@@ -377,19 +451,28 @@ impl World {
         }
         for client in 0..self.config.clients {
             let process = &mut self.processes[usize::from(client)];
-            process.commands.down_until = self.now;
-            for lane in [&mut process.commands, &mut process.subscription] {
-                // Later messages must not overtake those moved above.
-                (lane.last_in, lane.last_out) = (soon, soon);
+            let mut down = Vec::new();
+            for (server, lanes) in (0..).zip(&mut process.lanes) {
+                for lane in lanes.iter_mut() {
+                    // Later messages must not overtake those moved above.
+                    (lane.last_in, lane.last_out) = (soon, soon);
+                }
+                if self.servers[usize::from(server)].is_gone {
+                    continue;
+                }
+                let [commands, subscription] = lanes;
+                commands.down_until = self.now;
+                if mem::replace(&mut subscription.down_until, self.now) > self.now {
+                    down.push((server, subscription.generation));
+                }
             }
-            let (life, generation) = (process.life, process.subscription.generation);
-            let down = mem::replace(&mut process.subscription.down_until, self.now) > self.now;
+            let life = process.life;
             process.healed.notify_waiters();
             if life == Life::Frozen {
                 self.at(self.now, Event::Thaw(client));
             }
-            if down {
-                self.at(self.now, Event::Listen(client, generation));
+            for (server, generation) in down {
+                self.at(self.now, Event::Listen(client, server, generation));
             }
             self.drive_soon(client);
         }

@@ -16,6 +16,7 @@ pub mod panics;
 pub mod process;
 pub mod report;
 pub mod runner;
+pub mod servers;
 pub mod several;
 pub mod shared;
 pub mod shrink;

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use leasehold_sim::{
-    config::{Backend, set_backend, set_trouble},
+    config::{Backend, set_backend, set_quorum, set_trouble},
     invariants::{Asked, l4},
     keys, panics, report,
     runner::{Job, run_all},
@@ -61,6 +61,9 @@ struct Args {
     /// Memory alone; the real scripts, with memory beside them; or the one for even seeds, the other for odd ones.
     #[arg(long, value_parser = backend, default_value = "both")]
     backend: Backend,
+    /// So many servers, of which a majority decides; each is memory.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    quorum: u8,
 }
 
 #[derive(Clone)]
@@ -90,6 +93,9 @@ impl Args {
         }
         if self.trouble {
             again += " --trouble";
+        }
+        if self.quorum > 1 {
+            again += &format!(" --quorum {}", self.quorum);
         }
         if self.replace.is_some() {
             again += " --replace (as before)";
@@ -131,6 +137,7 @@ fn main() -> ExitCode {
     };
     set_backend(args.backend);
     set_trouble(args.trouble);
+    set_quorum(args.quorum);
     if let Some(Texts(texts)) = &args.replace {
         keys::replace(texts.clone());
     }

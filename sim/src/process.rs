@@ -14,7 +14,7 @@ use std::{
 };
 
 use leasehold::{
-    Client, MemoryServer,
+    Client,
     sim::{self, Identity, SimClock, identify},
 };
 use parking_lot::Mutex;
@@ -27,6 +27,7 @@ use tokio::{
 use crate::{
     config::{Config, MS},
     dice::mix,
+    servers::Server,
     shared::LETTERS,
 };
 
@@ -71,8 +72,8 @@ pub struct Process {
     pub drive_at: u64,
     /// Since when it has had nothing to do.
     pub idle_since: u64,
-    pub commands: Lane,
-    pub subscription: Lane,
+    /// To each server: for commands, and for wake-ups.
+    pub lanes: Vec<[Lane; 2]>,
     pub shut_down: bool,
     /// …and its holds were left to expire.
     pub left_to_expire: bool,
@@ -91,7 +92,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn new(me: u8, rate: u64) -> Process {
+    pub fn new(me: u8, rate: u64, servers: u8) -> Process {
         let signal = Arc::new(Signal::default());
         let parks = Arc::clone(&signal);
         let runtime = Builder::new_current_thread()
@@ -116,8 +117,7 @@ impl Process {
             shown: 0,
             drive_at: u64::MAX,
             idle_since: 0,
-            commands: Lane::default(),
-            subscription: Lane::default(),
+            lanes: vec![Default::default(); usize::from(servers.max(1))],
             shut_down: false,
             left_to_expire: false,
             last_fault: 0,
@@ -132,6 +132,11 @@ impl Process {
 
     pub fn letter(&self) -> &'static str {
         LETTERS[usize::from(self.me)]
+    }
+
+    /// The reading of its lease clock at this moment of the world.
+    pub fn reading(&self, now: u64) -> u64 {
+        CLOCK_STARTS + self.local(now)
     }
 
     /// The readings of its clocks at this moment of the world.
@@ -156,19 +161,24 @@ impl Process {
     }
 
     pub fn set_clock(&self, now: u64) {
-        self.clock.set(CLOCK_STARTS + self.local(now));
+        self.clock.set(self.reading(now));
     }
 
     /// It starts, and connects.
-    pub fn connect(&mut self, server: &MemoryServer, config: &Config, now: u64) -> Client {
+    pub fn connect(&mut self, servers: &[Server], config: &Config, now: u64) -> Client {
         self.set_clock(now);
         fastrand::seed(mix(config.seed, u64::from(self.me)));
         identify(Some(Identity {
             client: self.letter().into(),
             clock: self.clock.clone(),
         }));
-        let builder = Client::builder()
-            .memory(server)
+        let builder = match servers {
+            [one] => Client::builder().memory(&one.memory),
+            all => Client::builder()
+                .quorum_memory(all.iter().map(|server| &server.memory))
+                .longest_lease(Duration::from_nanos(config.longest)),
+        };
+        let builder = builder
             .label(self.letter())
             .lease(Duration::from_nanos(config.lease))
             .operation_timeout(Duration::from_nanos(config.operation_timeout))

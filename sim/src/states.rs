@@ -74,15 +74,17 @@ impl Seen {
     pub fn transition(&mut self, world: &World, asked: &Asked, answer: &Answer) {
         let _ = answer;
         let mut hasher = DefaultHasher::new();
-        let store = world.server.snapshot();
-        for held in &store.held {
-            (&held.name, &held.client, held.holds).hash(&mut hasher);
+        for server in &world.servers {
+            let store = server.snapshot();
+            for held in &store.held {
+                (&held.name, &held.client, held.holds).hash(&mut hasher);
+            }
+            for (name, client, _) in &store.queued {
+                (name, client).hash(&mut hasher);
+            }
+            store.listeners.hash(&mut hasher);
+            store.tombstones.min(3).hash(&mut hasher);
         }
-        for (name, client, _) in &store.queued {
-            (name, client).hash(&mut hasher);
-        }
-        store.listeners.hash(&mut hasher);
-        store.tombstones.min(3).hash(&mut hasher);
         for process in &world.processes {
             (process.life as u8).hash(&mut hasher);
         }
@@ -94,7 +96,7 @@ impl Seen {
             let kind = match &message.freight {
                 Freight::Request { request, stray } => (request.kind as u8, u8::from(*stray)),
                 Freight::Reply { request, .. } => (request.kind as u8, 2),
-                Freight::Hint(hint) => (u8::from(hint.granted.is_some()), 3),
+                Freight::Hint { hint, .. } => (u8::from(hint.granted.is_some()), 3),
             };
             (message.client, kind).hash(&mut hasher);
         }

@@ -1,6 +1,12 @@
 //! The messages between clients and the server: requests, replies and wake-ups, each by itself.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use leasehold::sim::{Answer, Hint, Kind, Network, Request};
 use parking_lot::Mutex;
@@ -10,17 +16,56 @@ use crate::process::Signal;
 /// Collects what clients send while they run.
 #[derive(Default)]
 pub struct Outbox {
-    pub sent: Mutex<Vec<Request>>,
+    pub sent: Mutex<Vec<(u8, Request)>>,
     /// Of the client that runs now.
     pub signal: Mutex<Option<Arc<Signal>>>,
+    /// What clients know of the servers of a quorum, by server and client.
+    pub known: Mutex<BTreeMap<(u8, String), Known>>,
+    pub now: AtomicU64,
 }
 
-impl Network for Outbox {
+/// What a client knows of a server.
+#[derive(Clone, Copy, Default)]
+pub struct Known {
+    /// When it restarted last, on the client's clock.
+    pub restarted: u64,
+    /// Until when there is no connection.
+    pub down_until: u64,
+}
+
+/// The way to one server.
+pub struct Wire {
+    pub outbox: Arc<Outbox>,
+    pub server: u8,
+    pub called: Option<String>,
+}
+
+impl Wire {
+    fn known(&self, client: &str) -> Known {
+        let known = self.outbox.known.lock();
+        let known = known.get(&(self.server, client.to_owned())).copied();
+        known.unwrap_or_default()
+    }
+}
+
+impl Network for Wire {
     fn send(&self, request: Request) {
-        self.sent.lock().push(request);
-        if let Some(signal) = &*self.signal.lock() {
+        self.outbox.sent.lock().push((self.server, request));
+        if let Some(signal) = &*self.outbox.signal.lock() {
             signal.send();
         }
+    }
+
+    fn called(&self) -> Option<String> {
+        self.called.clone()
+    }
+
+    fn restarted(&self, client: &str) -> u64 {
+        self.known(client).restarted
+    }
+
+    fn is_cut(&self, client: &str) -> bool {
+        self.known(client).down_until > self.outbox.now.load(Ordering::Relaxed)
     }
 }
 
@@ -35,7 +80,10 @@ pub enum Freight {
         request: Arc<Asked>,
         answer: Answer,
     },
-    Hint(Hint),
+    Hint {
+        hint: Hint,
+        server: u8,
+    },
 }
 
 /// A request, kept as long as a copy of it may be carried out.
@@ -43,6 +91,7 @@ pub struct Asked {
     pub number: u64,
     pub sent: u64,
     pub client: u8,
+    pub server: u8,
     pub request: Mutex<Request>,
     pub kind: Kind,
     /// Which names, as numbers, and under which lease ids.
@@ -61,10 +110,17 @@ impl Message {
     /// Travels on the connection for wake-ups.
     pub fn is_subscription(&self) -> bool {
         match &self.freight {
-            Freight::Hint(_) => true,
+            Freight::Hint { .. } => true,
             Freight::Request { request, .. } | Freight::Reply { request, .. } => {
                 request.kind.is_subscription()
             }
+        }
+    }
+
+    pub fn server(&self) -> u8 {
+        match &self.freight {
+            Freight::Hint { server, .. } => *server,
+            Freight::Request { request, .. } | Freight::Reply { request, .. } => request.server,
         }
     }
 

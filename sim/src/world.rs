@@ -5,7 +5,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap},
     mem,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -20,10 +20,11 @@ use crate::{
     keys::Keyspace,
     panics,
     process::{Life, Process},
+    servers::Server,
     shared::{Breach, LETTERS, NAMES, Shared, World as SharedWorld, number_of},
     states::Seen,
     tasks::{self, Task},
-    wire::{Message, Outbox},
+    wire::{Message, Outbox, Wire},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,14 +33,17 @@ pub enum Event {
     Drive(u8),
     Thaw(u8),
     Freeze(u8, u64),
-    Cut(u8, bool),
-    Listen(u8, u32),
+    /// A connection of a client breaks, to this server.
+    Cut(u8, u8, bool),
+    Listen(u8, u8, u32),
     Die(u8),
     Born(u8),
-    Pause(u64),
-    Restart(bool),
+    Pause(u8, u64),
+    Restart(u8, bool),
     /// A client is connected to a server that has restarted without its data.
-    Epoch(u8),
+    Epoch(u8, u8),
+    /// A server is dead for good.
+    Gone(u8),
     /// A client of another library takes a name for so long.
     Visit(u8, u64),
     /// It gives it back.
@@ -54,16 +58,15 @@ pub struct World {
     pub config: Config,
     pub now: u64,
     pub shared: SharedWorld,
-    pub server: MemoryServer,
+    pub servers: Vec<Server>,
     /// Of a world on scripts.
     pub keys: Option<Arc<Mutex<Keyspace>>>,
     pub outbox: Arc<Outbox>,
     pub processes: Vec<Process>,
     pub agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
     pub messages: BTreeMap<u64, Message>,
-    /// Which listen requests of a client are to be sent again after a gap, by client and name.
-    pub wanted: BTreeMap<(u8, u8), Arc<crate::wire::Asked>>,
-    pub paused_until: u64,
+    /// Which listen requests of a client are to be sent again after a gap, by client, server and name.
+    pub wanted: BTreeMap<(u8, u8, u8), Arc<crate::wire::Asked>>,
     /// Since when and until when the server has no memory.
     pub full_from: u64,
     pub full_until: u64,
@@ -114,7 +117,12 @@ impl World {
         sim::enter(if config.on_scripts { FIRST_LEASE } else { 0 });
         panics::forget();
         let outbox = Arc::new(Outbox::default());
-        let network = Arc::clone(&outbox) as Arc<dyn sim::Network>;
+        let wire = Wire {
+            outbox: Arc::clone(&outbox),
+            server: 0,
+            called: None,
+        };
+        let network = Arc::new(wire) as Arc<dyn sim::Network>;
         let keys = config
             .on_scripts
             .then(|| Arc::new(Mutex::new(Keyspace::default())));
@@ -127,20 +135,25 @@ impl World {
                 server.set_permits(config.kind, name, config.permits.into());
             }
         }
+        let servers = match config.servers {
+            0 | 1 => vec![Server::new(server, 1_000_000)],
+            all => (0..all)
+                .map(|at| Server::of_quorum(&config, &outbox, at))
+                .collect(),
+        };
         let dice = Dice::new(config.seed, calm);
         let mut shared = Shared::new(config.clone(), dice, traced);
         shared.say(|| config.in_words());
         World {
             now: 0,
             shared: Arc::new(Mutex::new(shared)),
-            server,
+            servers,
             keys,
             outbox,
             processes: Vec::new(),
             agenda: BinaryHeap::new(),
             messages: BTreeMap::new(),
             wanted: BTreeMap::new(),
-            paused_until: 0,
             full_from: 0,
             full_until: 0,
             watch: Watch::new(&config, asked),
@@ -155,8 +168,11 @@ impl World {
 
     /// The hold for one lease of one client.
     pub fn holder(&self, name: u8, letter: &str, lease: u64) -> Option<sim::Held> {
+        if self.is_quorum() {
+            return self.majority(name, letter, lease, false);
+        }
         let out = (name, number_of(&LETTERS, letter), lease);
-        let held = self.server.holders(NAMES[usize::from(name)]).into_iter();
+        let held = self.server().holders(NAMES[usize::from(name)]).into_iter();
         let mut held = held.filter(|held| *held.client == *letter && held.lease == lease);
         held.next()
             .or_else(|| self.watch.out.get(&out).map(|(held, _)| held.clone()))
@@ -212,7 +228,10 @@ impl World {
     fn set_time(&mut self, time: u64) {
         self.now = time;
         self.shared.lock().now = time;
-        self.server.set_clock(Duration::from_nanos(time));
+        self.outbox.now.store(time, Ordering::Relaxed);
+        for server in &self.servers {
+            server.set_clock(time);
+        }
         for process in &self.processes {
             process.set_clock(time);
         }
@@ -224,13 +243,16 @@ impl World {
             Event::Drive(client) => self.drive(client),
             Event::Thaw(client) => self.thaw(client),
             Event::Freeze(client, time) => self.freeze(client, time, "for no reason"),
-            Event::Cut(client, subscription) => self.cut(client, subscription),
-            Event::Listen(client, generation) => self.listen_again(client, generation),
+            Event::Cut(client, server, subscription) => self.cut(client, server, subscription),
+            Event::Listen(client, server, generation) => {
+                self.listen_again(client, server, generation);
+            }
             Event::Die(client) => self.die(client),
             Event::Born(client) => self.born(client),
-            Event::Pause(time) => self.pause(time),
-            Event::Restart(with_data) => self.restart(with_data),
-            Event::Epoch(client) => self.epoch(client),
+            Event::Pause(server, time) => self.pause(server, time),
+            Event::Restart(server, with_data) => self.restart(server, with_data),
+            Event::Epoch(client, server) => self.epoch(client, server),
+            Event::Gone(server) => self.gone(server),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),
             Event::Free(client, name, lease) => release::is_free(self, client, name, lease),
@@ -250,7 +272,14 @@ impl World {
                 2 => 1_000_000,
                 _ => r.u64(990_000..=1_010_000),
             };
-            self.processes.push(Process::new(me, rate));
+            // Servers have clocks of their own there: any two clocks are within 1 %.
+            let rate = if config.servers > 1 {
+                1_000_000 - (1_000_000 - rate.min(1_000_000)) / 2
+                    + rate.saturating_sub(1_000_000) / 2
+            } else {
+                rate
+            };
+            self.processes.push(Process::new(me, rate, config.servers));
             let born = if me > 0 && r.f64() < 0.2 {
                 r.u64(0..config.chaos / 2)
             } else {
@@ -265,6 +294,7 @@ impl World {
             (faults.deaths, 2),
             (faults.pauses, 3),
             (faults.restarts, 4),
+            (faults.gone, 6),
         ];
         for (count, kind) in planned {
             for _ in 0..count {
@@ -274,12 +304,21 @@ impl World {
                 let time = r.u64(0..config.lease * 3 + 100 * MS).min(config.chaos);
                 let client = r.u8(0..config.clients);
                 let span = config.span(&mut r);
+                let server = match config.servers {
+                    0 | 1 => 0,
+                    all => r.u8(0..all),
+                };
                 let event = match kind {
                     0 => Event::Freeze(client, span),
-                    1 => Event::Cut(client, r.bool()),
+                    1 => Event::Cut(client, server, r.bool()),
                     2 => Event::Die(client),
-                    3 => Event::Pause(span),
-                    _ => Event::Restart(r.bool()),
+                    3 => Event::Pause(server, span),
+                    6 => Event::Gone(server),
+                    _ => Event::Restart(server, r.bool()),
+                };
+                let time = match kind {
+                    3 | 4 if config.servers > 1 && r.bool() => r.u64(0..config.chaos),
+                    _ => time,
                 };
                 self.at(time, event);
             }
@@ -305,7 +344,7 @@ impl World {
     fn born(&mut self, me: u8) {
         let config = self.config.clone();
         let process = &mut self.processes[usize::from(me)];
-        let client = process.connect(&self.server, &config, self.now);
+        let client = process.connect(&self.servers, &config, self.now);
         let owner = Owner::new();
         for number in 0..config.tasks {
             let task = Task {
@@ -420,8 +459,8 @@ impl World {
 
     fn send_all(&mut self) {
         let sent = mem::take(&mut *self.outbox.sent.lock());
-        for request in sent {
-            self.send(request);
+        for (server, request) in sent {
+            self.send(server, request);
         }
     }
 
@@ -466,5 +505,10 @@ impl World {
 
 /// How long faults may echo after their end: one operation timeout, and the longest pause between two tries.
 pub fn settle(config: &Config) -> u64 {
-    config.operation_timeout + SECOND
+    let of_quorum = if config.servers > 1 {
+        config.quarantine() + 4 * SECOND
+    } else {
+        0
+    };
+    config.operation_timeout + SECOND + of_quorum
 }

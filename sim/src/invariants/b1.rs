@@ -27,7 +27,11 @@ pub fn check(world: &mut World) {
         let until = world.now + process.in_server_time(left);
         let letter = LETTERS[usize::from(guard.client)];
         let lease = guard.probe.lease();
-        let held = world.holder(guard.name, letter, lease);
+        let held = if world.is_quorum() {
+            world.majority(guard.name, letter, lease, true)
+        } else {
+            world.holder(guard.name, letter, lease)
+        };
         let ends = held.as_ref().map_or(0, nanos);
         // The clock of the engine is a few nanoseconds ahead of the time that it was set to.
         if until > ends + 1_000 {

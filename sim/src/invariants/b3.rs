@@ -31,11 +31,11 @@ pub fn check(world: &mut World) {
                 return true;
             }
             let letter = LETTERS[usize::from(client)];
-            let holds = world
-                .server
-                .holders(NAMES[usize::from(*name)])
-                .iter()
-                .any(|held| *held.client == *letter && held.lease == lease);
+            let holds = world.servers.iter().any(|server| {
+                let held = server.holders(NAMES[usize::from(*name)]);
+                let mut held = held.iter();
+                held.any(|held| *held.client == *letter && held.lease == lease)
+            });
             let done = !holds
                 || shared.guarded.contains(&(client, lease))
                 || shared.detached.contains_key(&(client, lease))

@@ -6,6 +6,7 @@ use leasehold::{LockKind, sim::Look};
 use crate::{
     invariants::GRACE,
     process::Life,
+    servers::Server,
     shared::{LETTERS, NAMES, Waits, span},
     world::World,
 };
@@ -40,6 +41,8 @@ pub fn check(world: &mut World, settled: u64) {
         // Nothing ends by itself there: a message that was lost before is made up for by a poll.
         let polls = match world.config.kind {
             LockKind::Semaphore => true,
+            // Which server was the gate may have changed, and who waited there is looked for by polls.
+            LockKind::Mutex | LockKind::PlainMutex if world.is_quorum() => true,
             _ => lost > 1,
         };
         let polls = u64::from(polls) * (world.config.poll_every / 100 * 130);
@@ -50,7 +53,7 @@ pub fn check(world: &mut World, settled: u64) {
                 "{letter} has waited for {} since {}, and nobody has it; the server says {:?}",
                 NAMES[at],
                 crate::shared::stamp(wait.since),
-                world.server.snapshot()
+                world.living().map(Server::snapshot).collect::<Vec<_>>()
             );
             let late = span(world.now - since);
             shared.breach(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold::LockKind;
+use leasehold::{LockKind, sim::Snapshot};
 
 use crate::{
     config::SECOND,
@@ -50,7 +50,12 @@ pub fn orphans(world: &mut World) {
         let key = (name, client, held.lease);
         let since = world.watch.orphans.get(&key).copied().unwrap_or(now);
         found.insert(key, since);
-        if now - since >= SECOND {
+        // A server of a quorum is told again within 2 s.
+        let patience = match world.is_quorum() {
+            true => 5 * SECOND + 2 * world.config.operation_timeout,
+            false => SECOND,
+        };
+        if now - since >= patience {
             let heard = world.watch.last_heard(client, held.lease).to_owned();
             let waits = shared.waits.values().any(|wait| wait.name == key.0);
             let kind = format!(
@@ -71,7 +76,12 @@ pub fn check(world: &mut World) {
     if !world.watch.asks("L3") {
         return;
     }
-    let left = world.server.snapshot();
+    let mut left = Snapshot::default();
+    for server in world.living() {
+        let seen = server.snapshot();
+        left.queued.extend(seen.queued);
+        left.listeners.extend(seen.listeners);
+    }
     let mut shared = world.shared.lock();
     let process = |client: &str| &world.processes[usize::from(client_of(client))];
     let lives = |client: &str| process(client).life == Life::Runs;

@@ -22,7 +22,7 @@ pub fn before(world: &World, asked: &Asked) -> Option<i64> {
     let counts = is_about(world) && asked.kind == Kind::Permits;
     counts.then(|| {
         world
-            .server
+            .server()
             .number(LockKind::Latch, NAMES[usize::from(name)])
     })
 }
@@ -34,14 +34,14 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
     };
     let id = (asked.client, number);
     let after = world
-        .server
+        .server()
         .number(LockKind::Latch, NAMES[usize::from(name)]);
     if before == after || world.watch.outlived.contains(&id) {
         return;
     }
     let earlier = world.watch.counted.insert(id, world.now);
     // A server without its data does not remember it.
-    let counted = earlier.is_some_and(|at| at > world.watch.forgot_at);
+    let counted = earlier.is_some_and(|at| at > world.servers[0].forgot_at);
     if counted && world.watch.asks("latch") {
         let letter = LETTERS[usize::from(asked.client)];
         let what = format!("a request of client {letter} counts once more: {before} to {after}");
@@ -59,7 +59,7 @@ pub fn check(world: &mut World) {
     let mut shared = world.shared.lock();
     let names = usize::from(world.config.names);
     for (name, called) in NAMES.iter().enumerate().take(names) {
-        if world.server.number(LockKind::Latch, called) == 0 {
+        if world.server().number(LockKind::Latch, called) == 0 {
             shared.zero_at[name] = now;
             let since = &mut world.watch.zero_since[name];
             *since = since.or(Some(now));
@@ -76,9 +76,9 @@ pub fn open(world: &mut World) {
     }
     for name in 0..world.config.names {
         let called = NAMES[usize::from(name)];
-        if world.server.number(LockKind::Latch, called) > 0 {
-            for hint in world.server.open(called) {
-                world.send_hint(hint);
+        if world.server().number(LockKind::Latch, called) > 0 {
+            for hint in world.server().open(called) {
+                world.send_hint(0, hint);
             }
         }
     }

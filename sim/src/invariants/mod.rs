@@ -93,8 +93,6 @@ pub struct Watch {
     pub counted: BTreeMap<(u8, u64), u64>,
     /// Since when the count of a latch is zero, by name.
     pub zero_since: Vec<Option<u64>>,
-    /// When the server lost its data last.
-    pub forgot_at: u64,
     pub longest: u64,
     pub all_done_at: Option<u64>,
     /// Of each name: see [`tokens`].
@@ -127,7 +125,6 @@ impl Watch {
             out: BTreeMap::new(),
             counted: BTreeMap::new(),
             zero_since: vec![None; names],
-            forgot_at: 0,
             longest: config.lease,
             all_done_at: None,
             tokens: vec![(0, (0, 0)); names],
@@ -329,8 +326,8 @@ impl World {
                 shared.guards.retain(|guard| !is_its(guard));
                 drop(shared);
                 self.watch.out.remove(&(name, id.0, id.1));
-                for hint in self.server.give_back(&held) {
-                    self.send_hint(hint);
+                for hint in self.server().give_back(&held) {
+                    self.send_hint(0, hint);
                 }
             }
         }

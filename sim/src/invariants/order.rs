@@ -17,7 +17,7 @@ pub fn check(world: &mut World) {
     if world.config.kind != LockKind::FairMutex || !world.watch.asks("Order") {
         return;
     }
-    let now = world.server.snapshot();
+    let now = world.server().snapshot();
     let before = std::mem::replace(&mut world.watch.before, now.clone());
     for held in &now.held {
         let same = |there: &Held| {

@@ -27,7 +27,7 @@ pub fn before(world: &World, asked: &Asked) -> Option<i64> {
 
 fn free(world: &World, name: u8) -> i64 {
     let called = NAMES[usize::from(name)];
-    world.server.number(world.config.kind, called)
+    world.server().number(world.config.kind, called)
 }
 
 /// It has been carried out.
@@ -65,7 +65,7 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
             let free = u32::try_from(free(world, name) + taken).unwrap_or(0);
             let called = NAMES[usize::from(name)];
             world
-                .server
+                .server()
                 .set_permits(world.config.kind, called, free.into());
         }
         before.is_none() || is_forgotten
@@ -102,7 +102,8 @@ impl World {
 
     /// All holds: those that the server knows, and the permits that it does not.
     pub fn held(&self) -> Vec<Held> {
-        let mut held = self.server.snapshot().held;
+        let servers = self.living();
+        let mut held: Vec<Held> = servers.flat_map(|it| it.snapshot().held).collect();
         held.extend(self.watch.out.values().map(|(held, _)| held.clone()));
         held
     }

@@ -50,7 +50,8 @@ pub fn check(world: &mut World) {
                 continue;
             }
         };
-        if !sure && stands_in_a_queue(world, id) {
+        // A majority has confirmed it, the others are told later.
+        if world.is_quorum() || !sure && stands_in_a_queue(world, id) {
             continue;
         }
         world.watch.free.insert(id, (free_from, sure));
@@ -68,7 +69,7 @@ fn tell(world: &World, kind: &'static str, (client, lease): (u8, u64), told: &st
 /// A copy of a request was carried out after its lease id had got the name, and has left a place: no client can tell when
 /// its turn comes, nor how long it lasts.
 fn stands_in_a_queue(world: &World, (client, lease): (u8, u64)) -> bool {
-    let queued = world.server.snapshot().queued;
+    let queued = world.server().snapshot().queued;
     let mut queued = queued.iter();
     queued.any(|(_, letter, id)| (number_of(&LETTERS, letter), *id) == (client, lease))
 }

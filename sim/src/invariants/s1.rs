@@ -38,7 +38,8 @@ pub fn check(world: &mut World) {
         return too_many_permits(world, &mut shared);
     };
     let name = NAMES[usize::from(one.name)];
-    let held = world.server.holders(name);
+    let held = world.servers.iter().flat_map(|it| it.holders(name));
+    let held: Vec<_> = held.collect();
     let tell = |guard: &Visible, left: u64| {
         let letter = LETTERS[usize::from(guard.client)];
         let lease = guard.probe.lease();
@@ -99,7 +100,7 @@ fn too_many_permits(world: &World, shared: &mut Shared) {
         let sum: u32 = of_name.map(|(_, count)| count).sum();
         if sum > world.config.permits {
             let called = NAMES[usize::from(name)];
-            let held = world.server.holders(called);
+            let held = world.server().holders(called);
             let permits = world.config.permits;
             let what = format!(
                 "{sum} of {permits} permits of {called} are believed in: {taken:?}; the server says {held:?}"

@@ -15,19 +15,21 @@ use crate::{
 
 /// The holders of the names of a request.
 pub fn look(world: &World, asked: &Asked) -> Vec<Vec<Held>> {
-    let held = |(name, _): &(u8, u64)| world.server.holders(NAMES[usize::from(*name)]);
+    let server = &world.servers[usize::from(asked.server)];
+    let held = |(name, _): &(u8, u64)| server.holders(NAMES[usize::from(*name)]);
     asked.about.iter().map(held).collect()
 }
 
 /// Compares with the holds before the request was carried out.
 pub fn check(world: &mut World, asked: &Asked, before: Vec<Vec<Held>>) {
     for ((name, lease), before) in asked.about.iter().zip(before) {
-        let after = world.server.holders(NAMES[usize::from(*name)]);
+        let server = &world.servers[usize::from(asked.server)];
+        let after = server.holders(NAMES[usize::from(*name)]);
         let is_new = |held: &Held| {
             let mut before = before.iter();
             !before.any(|one| one.client == held.client && one.lease == held.lease)
         };
-        if world.config.faults.wake_ups_come() && after.iter().any(is_new) {
+        if !world.is_quorum() && world.config.faults.wake_ups_come() && after.iter().any(is_new) {
             // Those that wait hear of the lease last granted, whatever they were told before.
             world.watch.granted_until[usize::from(*name)] = 0;
         }

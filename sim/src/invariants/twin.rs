@@ -6,7 +6,7 @@ pub fn check(world: &mut World) {
     if !world.config.on_scripts {
         return;
     }
-    let difference = world.server.difference();
+    let difference = world.server().difference();
     let Some(what) = difference.filter(|_| world.watch.asks("Twin")) else {
         return;
     };

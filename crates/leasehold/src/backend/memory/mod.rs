@@ -11,7 +11,7 @@ pub use server::MemoryServer;
 
 #[cfg(feature = "sim")]
 use crate::{
-    backend::simulated::request::{Kind, Request},
+    backend::simulated::request::{Kind, Request, Unconnected},
     world,
 };
 use crate::{
@@ -349,13 +349,21 @@ impl ServerLink for Memory {
     }
 
     fn said(&self) -> ServerFacts {
+        #[cfg(feature = "sim")]
+        let started = self.server.started(&self.client);
+        #[cfg(not(feature = "sim"))]
+        let started = self.server.restarted();
         ServerFacts {
-            started: self.server.restarted(),
+            started,
             is_replica: false,
         }
     }
 
     fn trouble(&self) -> Option<crate::error::Cause> {
+        #[cfg(feature = "sim")]
+        if self.server.network()?.is_cut(&self.client) {
+            return Some(Arc::new(Unconnected));
+        }
         None
     }
 }

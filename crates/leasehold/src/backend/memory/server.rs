@@ -144,6 +144,10 @@ impl MemoryServer {
 
     /// A name that no other server of this process has.
     pub(crate) fn called(&self) -> String {
+        #[cfg(feature = "sim")]
+        if let Some(called) = self.0.network.as_ref().and_then(|it| it.called()) {
+            return called;
+        }
         format!("memory:{:p}", Arc::as_ptr(&self.0))
     }
 

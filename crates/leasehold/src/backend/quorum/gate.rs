@@ -130,13 +130,15 @@ impl Ears {
         }
         self.watch(servers);
         let answer = servers.at(at).backend.listen(id.clone());
-        let (ears, id) = (Arc::clone(self), id.clone());
+        let (ears, servers, id) = (Arc::clone(self), Arc::clone(servers), id.clone());
         Box::pin(async move {
             let answer = answer.await;
             if answer.is_err() {
                 let mut heard_at = ears.heard_at.lock();
                 if heard_at.get(&id) == Some(&at) {
                     heard_at.remove(&id);
+                    // It may have been carried out, and nobody would end it later.
+                    drop(servers.at(at).backend.unlisten(&id));
                 }
             }
             answer

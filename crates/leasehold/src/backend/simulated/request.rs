@@ -15,6 +15,21 @@ use crate::backend::{
 pub trait Network: Send + Sync {
     /// A request leaves its client.
     fn send(&self, request: Request);
+
+    /// What its server is called, if that matters.
+    fn called(&self) -> Option<String> {
+        None
+    }
+
+    /// When its server restarted last, on the clock of this client; zero: it has forgotten nothing.
+    fn restarted(&self, _client: &str) -> u64 {
+        0
+    }
+
+    /// Whether this client has no connection, and knows it.
+    fn is_cut(&self, _client: &str) -> bool {
+        false
+    }
 }
 
 /// The kinds of requests.
@@ -128,7 +143,7 @@ where
 
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is gone")]
-struct Unconnected;
+pub(crate) struct Unconnected;
 
 /// A step, and the answer that its client waits for.
 pub(crate) fn step<T: Clone + fmt::Debug + Send + 'static>(

@@ -13,6 +13,7 @@ use crate::{
             scripts::Scripts,
         },
     },
+    clock::Tick,
     kind::LockKind,
     name::{LockId, Name},
 };
@@ -41,6 +42,15 @@ impl MemoryServer {
 
     pub(crate) fn network(&self) -> Option<&Arc<dyn Network>> {
         self.0.network.as_ref()
+    }
+
+    /// When it restarted last, as this client knows it.
+    pub(crate) fn started(&self, client: &str) -> Tick {
+        let network = self.network();
+        network.map_or_else(
+            || self.restarted(),
+            |network| Tick::from_nanos(network.restarted(client)),
+        )
     }
 
     pub(crate) fn scripts(&self) -> Option<&Arc<Scripts>> {

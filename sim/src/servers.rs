@@ -1,0 +1,126 @@
+//! The servers of a world: one, or those of a quorum, each with a clock of its own. Here all times are the world's.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{
+    MemoryServer,
+    sim::{Held, Snapshot},
+};
+
+use crate::{
+    config::Config,
+    dice::mix,
+    invariants::nanos,
+    shared::NAMES,
+    wire::{Outbox, Wire},
+    world::World,
+};
+
+pub struct Server {
+    pub memory: MemoryServer,
+    /// How fast its clock runs, in parts of a million of the world's.
+    rate: u64,
+    pub paused_until: u64,
+    /// When it lost its data last.
+    pub forgot_at: u64,
+    /// For good.
+    pub is_gone: bool,
+    /// What it had when it lost its data. Holders believe in these votes until they end.
+    pub forgotten: Vec<Held>,
+}
+
+impl Server {
+    pub fn new(memory: MemoryServer, rate: u64) -> Server {
+        Server {
+            memory,
+            rate,
+            paused_until: 0,
+            forgot_at: 0,
+            is_gone: false,
+            forgotten: Vec::new(),
+        }
+    }
+
+    /// One of a quorum. Its name, and so whose gate it is, depends on the seed.
+    pub fn of_quorum(config: &Config, outbox: &Arc<Outbox>, at: u8) -> Server {
+        let wire = Wire {
+            outbox: Arc::clone(outbox),
+            server: at,
+            called: Some(format!("memory:{}.{at}", config.seed)),
+        };
+        // With the clients' rates, any two clocks are within 1 %.
+        let drift = mix(config.seed, 0x00C1_0C00 + u64::from(at)) % 10_001;
+        Server::new(MemoryServer::simulated(Arc::new(wire)), 995_000 + drift)
+    }
+
+    pub fn set_clock(&self, now: u64) {
+        let local = u128::from(now) * u128::from(self.rate) / 1_000_000;
+        let local = u64::try_from(local).unwrap_or(u64::MAX);
+        self.memory.set_clock(Duration::from_nanos(local));
+    }
+
+    fn in_world_time(&self, mut held: Held) -> Held {
+        let ends = u128::from(nanos(&held)) * 1_000_000 / u128::from(self.rate);
+        held.ends = Duration::from_nanos(u64::try_from(ends).unwrap_or(u64::MAX));
+        held
+    }
+
+    pub fn holders(&self, name: &str) -> Vec<Held> {
+        let held = self.memory.holders(name).into_iter();
+        held.map(|held| self.in_world_time(held)).collect()
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let mut seen = self.memory.snapshot();
+        let held = seen.held.into_iter();
+        seen.held = held.map(|held| self.in_world_time(held)).collect();
+        seen
+    }
+
+    /// It restarts without its data, which it returns.
+    pub fn forget(&mut self, now: u64) -> Vec<Held> {
+        let held = self.snapshot().held;
+        self.forgotten.retain(|held| nanos(held) > now);
+        self.forgotten.extend(held.iter().cloned());
+        self.memory.forget();
+        self.forgot_at = now;
+        held
+    }
+}
+
+impl World {
+    /// That of a world that has one.
+    pub fn server(&self) -> &MemoryServer {
+        &self.servers[0].memory
+    }
+
+    pub fn is_quorum(&self) -> bool {
+        self.servers.len() > 1
+    }
+
+    /// So many votes make a hold.
+    pub fn need(&self) -> usize {
+        self.servers.len() / 2 + 1
+    }
+
+    /// Those that are not gone for good.
+    pub fn living(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(|server| !server.is_gone)
+    }
+
+    /// The hold of one lease of one client on a majority, until the end of the vote that is the last needed.
+    /// `forgotten`: also votes that servers have forgotten.
+    pub fn majority(&self, name: u8, letter: &str, lease: u64, forgotten: bool) -> Option<Held> {
+        let name = NAMES[usize::from(name)];
+        let is_it = |held: &Held| *held.client == *letter && held.lease == lease;
+        let mut votes: Vec<Held> = Vec::new();
+        for server in &self.servers {
+            let now = server.holders(name).into_iter().filter(is_it);
+            let before = server.forgotten.iter().cloned();
+            let before = before.filter(|it| forgotten && *it.name == *name && is_it(it));
+            votes.extend(now.chain(before).max_by_key(|held| held.ends));
+        }
+        votes.sort_by_key(|held| std::cmp::Reverse(held.ends));
+        votes.into_iter().nth(self.need() - 1)
+    }
+}
