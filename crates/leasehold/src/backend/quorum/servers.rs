@@ -149,8 +149,11 @@ impl Servers {
         let ids: Vec<_> = self.iter().map(|it| it.backend.identity()).collect();
         let ids: Vec<Option<&str>> = ids
             .iter()
-            // Two databases of one server are one server.
-            .map(|id| Some(id.as_deref()?.split('/').next().unwrap_or_default()))
+            // Two databases of one server are one server. One that does not say its run id has its whole address for an identity.
+            .map(|id| match id.as_deref()? {
+                address if address.contains("://") => Some(address),
+                run_id => run_id.split('/').next(),
+            })
             .collect();
         for (at, id) in ids.iter().enumerate() {
             if self.at(at).backend.said().is_replica {

@@ -31,7 +31,7 @@ use super::{
     epoch::{EpochLog, Ground},
     failure::in_words,
     finder::{Finder, Found},
-    greeting::{Danger, Outlook, ServerId},
+    greeting::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
     target::Target,
@@ -330,10 +330,9 @@ impl Lanes {
 
     /// What the server has said of itself.
     pub(super) fn said(&self) -> ServerFacts {
-        let outlook = self.dialler.outlook.lock();
         ServerFacts {
             started: Tick::from_nanos(self.dialler.started.load(Ordering::Acquire)),
-            is_replica: matches!(*outlook, Outlook::Bad(Danger::Replica { .. })),
+            is_replica: self.dialler.is_replica.load(Ordering::Acquire),
         }
     }
 
@@ -731,6 +730,8 @@ pub(super) struct Dialler {
     identity: Mutex<ServerId>,
     /// By when it was started, on the boot clock; zero: it has not been reached.
     started: AtomicU64,
+    /// It takes its data from another.
+    is_replica: AtomicBool,
     /// That it refuses to say which one it is.
     has_warned: Once,
     /// Whether to say that the server may forget locks.
@@ -761,6 +762,7 @@ impl Dialler {
             has_worked: AtomicBool::new(false),
             identity: Mutex::new(ServerId::NotYet),
             started: AtomicU64::new(0),
+            is_replica: AtomicBool::new(false),
             has_warned: Once::new(),
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
@@ -825,6 +827,7 @@ impl Dialler {
         }
         let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
         self.note_start(greeted.up);
+        self.is_replica.store(greeted.is_replica, Ordering::Release);
         *self.identity.lock() = greeted.identity;
         self.is_named.store(greeted.is_named, Ordering::Relaxed);
         self.rights.learn(greeted.rights);
