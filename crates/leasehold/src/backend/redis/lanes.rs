@@ -576,14 +576,22 @@ impl Lane {
         );
     }
 
-    /// The connection has ended, and no request waits for it. Told once a second at most: a server that closes idle connections wants fewer.
+    /// The connection has ended, and no request waits for it. Told once a second at most, else later: a server that closes idle
+    /// connections wants fewer.
     fn cut_off(&self) {
-        let mut told = self.told_end.lock();
-        if told.is_none_or(|told| told.elapsed() >= RECONNECT_MOST) {
-            *told = Some(Instant::now());
-            drop(told);
-            self.dialler.epochs.cut_off();
+        let now = Instant::now();
+        let told = self.told_end.lock().replace(now);
+        let wait = told.map_or(Duration::ZERO, |told| {
+            RECONNECT_MOST.saturating_sub(now.duration_since(told))
+        });
+        if wait.is_zero() {
+            return self.dialler.epochs.cut_off();
         }
+        let epochs = Arc::clone(&self.dialler.epochs);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(wait).await;
+            epochs.cut_off();
+        });
     }
 
     /// Sees to a connection, unless another caller does.
