@@ -568,6 +568,7 @@ impl Lane {
             }
         };
         drop(was);
+        self.dialler.epochs.ended();
         self.cut_off();
         self.silent.store(0, Ordering::Relaxed);
         self.changed.notify_waiters();
@@ -628,6 +629,7 @@ impl Lane {
         let was = std::mem::replace(&mut *state, LaneState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
+        self.dialler.epochs.ended();
         callout::quietly(|| {
             tracing::debug!(target: "leasehold", server = %self.dialler.finder, %cause, "connection lost, reconnecting");
         });
