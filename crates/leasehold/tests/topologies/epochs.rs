@@ -110,7 +110,7 @@ async fn holds_on_a_server_that_restarts_with_its_data_stay_valid() {
         server.restart();
         // Two thirds of them are verified by a renewal.
         wait_until_async(SOON, "all are verified", || {
-            renewed.load(Ordering::Relaxed) == 200
+            renewed.load(Ordering::Relaxed) >= 200
         })
         .await;
         for guard in &guards {
@@ -204,7 +204,7 @@ async fn the_subscription_is_made_anew_at_a_server_that_was_a_replica_meanwhile(
         server.cli(&["REPLICAOF", "NO", "ONE"]);
         server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         // The next request finds that it is in another epoch.
-        client.status("name").await.unwrap();
+        while client.status("name").await.is_err() {}
         wait_until_async(SOON, "another subscription", || {
             let now = subscribers();
             !now.is_empty() && now != before

@@ -4,7 +4,13 @@
 //! has its place, or it was a replica meanwhile. (The replication id changes, too, when the first replica comes: then nothing was
 //! forgotten, and a look finds so.) A connection that broke is no reason by itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -54,6 +60,8 @@ pub(super) struct Ground {
 pub(super) struct EpochLog {
     sink: Arc<dyn Sink>,
     known: Mutex<Option<Epoch>>,
+    /// A connection has ended since the last server greeted.
+    has_ended: AtomicBool,
     ground: watch::Sender<Ground>,
 }
 
@@ -62,6 +70,7 @@ impl EpochLog {
         Arc::new(EpochLog {
             sink,
             known: Mutex::default(),
+            has_ended: AtomicBool::new(false),
             ground: watch::Sender::default(),
         })
     }
@@ -83,6 +92,7 @@ impl EpochLog {
         up: Option<Duration>,
         again: bool,
     ) -> Ground {
+        let has_ended = self.has_ended.swap(false, Ordering::AcqRel);
         let changed = match epoch {
             Some(epoch) => {
                 let mut known = self.known.lock();
@@ -90,7 +100,7 @@ impl EpochLog {
                 *known = Some(epoch);
                 is_new.then_some((1, 0))
             }
-            None => again.then_some((0, 1)),
+            None => (again || has_ended).then_some((0, 1)),
         };
         if let Some((epochs, doubts)) = changed {
             // The engine first: then it knows before any answer comes.
@@ -104,6 +114,11 @@ impl EpochLog {
             });
         }
         self.ground()
+    }
+
+    /// A connection has ended, of any lane.
+    pub(super) fn ended(&self) {
+        self.has_ended.store(true, Ordering::Release);
     }
 
     /// Another server was named the primary.
@@ -126,7 +141,7 @@ impl EpochLog {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
     use crate::{backend::WakeUp, name::LockId};

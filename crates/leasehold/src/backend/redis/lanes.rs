@@ -78,6 +78,8 @@ pub(super) struct Lane {
     made: AtomicU64,
     /// Commands in a row without an answer.
     silent: AtomicU32,
+    /// When it was last told that its connection has ended.
+    told_end: Mutex<Option<Instant>>,
     /// The task that reconnects, or did.
     dialling: Mutex<Option<AbortHandle>>,
     /// The task that ends with the runtime, and tells.
@@ -470,6 +472,7 @@ impl Lane {
             wanted: Arc::default(),
             made: AtomicU64::new(0),
             silent: AtomicU32::new(0),
+            told_end: Mutex::default(),
             dialling: Mutex::default(),
             sentinel: OnceLock::new(),
         })
@@ -574,12 +577,31 @@ impl Lane {
             }
         };
         drop(was);
-        self.dialler.cut_off();
+        self.dialler.epochs.ended();
+        self.cut_off();
         self.silent.store(0, Ordering::Relaxed);
         self.changed.notify_waiters();
         callout::quietly(
             || tracing::debug!(target: "leasehold", server = %self.dialler.finder, "connection ended"),
         );
+    }
+
+    /// The connection has ended, and no request waits for it. Told once a second at most, else later: a server that closes idle
+    /// connections wants fewer.
+    fn cut_off(&self) {
+        let now = Instant::now();
+        let told = self.told_end.lock().replace(now);
+        let wait = told.map_or(Duration::ZERO, |told| {
+            RECONNECT_MOST.saturating_sub(now.duration_since(told))
+        });
+        if wait.is_zero() {
+            return self.dialler.epochs.cut_off();
+        }
+        let epochs = Arc::clone(&self.dialler.epochs);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(wait).await;
+            epochs.cut_off();
+        });
     }
 
     /// Sees to a connection, unless another caller does.
@@ -616,6 +638,7 @@ impl Lane {
         let was = std::mem::replace(&mut *state, LaneState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
+        self.dialler.epochs.ended();
         callout::quietly(|| {
             tracing::debug!(target: "leasehold", server = %self.dialler.finder, %cause, "connection lost, reconnecting");
         });
@@ -719,8 +742,6 @@ struct Made {
 pub(super) struct Dialler {
     finder: Arc<Finder>,
     epochs: Arc<EpochLog>,
-    /// When it was last told that a connection has ended that no request waits for.
-    told_end: Mutex<Option<Instant>>,
     /// Under which name `CLIENT LIST` shows us.
     name: String,
     connect_timeout: Duration,
@@ -756,7 +777,6 @@ impl Dialler {
         Dialler {
             finder,
             epochs,
-            told_end: Mutex::default(),
             name,
             connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
@@ -836,16 +856,6 @@ impl Dialler {
             self.outage.is_over();
         }
         Ok(Some(Made { connection, ground }))
-    }
-
-    /// A connection has ended that no request waits for. Told once a second at most: a server that closes idle connections wants fewer.
-    fn cut_off(&self) {
-        let mut told = self.told_end.lock();
-        if told.is_none_or(|told| told.elapsed() >= RECONNECT_MOST) {
-            *told = Some(Instant::now());
-            drop(told);
-            self.epochs.cut_off();
-        }
     }
 
     /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now.
