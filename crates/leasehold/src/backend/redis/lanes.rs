@@ -540,7 +540,7 @@ impl Lane {
     /// Breaks the connection if it leads to a server that is not the one any more. One that was named by a sentinel is not: all that is
     /// under way is repeated elsewhere. One that greets in another epoch may only be told of by another lane: once a second at most.
     fn leave_behind(self: &Arc<Self>, now: Ground) {
-        let (number, is_demoted) = match &*self.state.read() {
+        let (number, is_demoted, rest) = match &*self.state.read() {
             LaneState::Up {
                 connection,
                 number,
@@ -548,15 +548,27 @@ impl Lane {
                 since,
             } => {
                 let is_demoted = ground.switches < now.switches;
+                let rest = RECONNECT_MOST.saturating_sub(since.elapsed());
                 if is_demoted {
                     connection.void();
-                } else if ground.epochs >= now.epochs || since.elapsed() < RECONNECT_MOST {
+                } else if ground.epochs >= now.epochs {
                     return;
                 }
-                (*number, is_demoted)
+                (*number, is_demoted, rest)
             }
             _ => return,
         };
+        if !is_demoted && !rest.is_zero() {
+            // Not more often than once a second; but not never.
+            let lane = Arc::downgrade(self);
+            self.runtime.spawn(async move {
+                tokio::time::sleep(rest).await;
+                if let Some(lane) = lane.upgrade() {
+                    lane.leave_behind(now);
+                }
+            });
+            return;
+        }
         let cause: Cause = Arc::new(LeftBehind);
         if is_demoted {
             self.dialler.outage.is_over();
@@ -738,6 +750,19 @@ struct Made {
     ground: Ground,
 }
 
+/// An attempt to connect, which the finder is told of when it goes.
+struct Trying<'a> {
+    finder: &'a Finder,
+    target: &'a Target,
+    works: bool,
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        self.finder.tried(self.target, self.works);
+    }
+}
+
 /// Makes connections.
 pub(super) struct Dialler {
     finder: Arc<Finder>,
@@ -801,13 +826,20 @@ impl Dialler {
         let dialling = async {
             loop {
                 let Found { target, switches } = self.finder.find().await?;
+                // Also if the time is up meanwhile: a server that is silent has been tried in vain.
+                let mut trying = Trying {
+                    finder: &self.finder,
+                    target: &target,
+                    works: false,
+                };
                 let made = tokio::select! {
                     biased;
                     made = self.dial_at(&target, again, &progress) => made,
                     // One that is silent there will not be the primary again.
                     () = self.epochs.switched_since(switches) => continue,
                 };
-                self.finder.tried(&target, matches!(made, Ok(Some(_))));
+                trying.works = matches!(made, Ok(Some(_)));
+                drop(trying);
                 if let Some(mut made) = made? {
                     made.ground.switches = switches;
                     return Ok(made);

@@ -201,7 +201,11 @@ impl Sentinels {
         if let Some(primary) = &mut known.primary
             && target.address().as_ref() == Some(&primary.address)
         {
-            primary.is_announced &= works;
+            if primary.is_announced && !works {
+                // A word that came late: what sentinels answer is believed again.
+                primary.is_announced = false;
+                primary.epoch = primary.epoch.saturating_sub(1);
+            }
             primary.failing = (!works).then(|| primary.failing.unwrap_or_else(Instant::now));
         }
     }
