@@ -197,10 +197,15 @@ impl Ears {
 }
 
 impl Servers {
-    /// The gate of a name; `None`: no server is well.
+    /// The gate of a name; `None`: no server can be it. Where none is well, one is asked all the same: only so is it known that it answers
+    /// again.
     pub(super) fn gate(&self, id: &LockId) -> Option<usize> {
-        let well = (0..self.len()).filter(|at| self.is_well(*at));
-        well.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
+        let first = |all: &mut dyn Iterator<Item = usize>| {
+            all.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
+        };
+        let all = 0..self.len();
+        first(&mut all.clone().filter(|at| self.is_well(*at)))
+            .or_else(|| first(&mut all.filter(|at| self.can_vote(*at))))
     }
 
     pub(super) fn gate_or_why(&self, id: &LockId) -> Result<usize, Failure> {
