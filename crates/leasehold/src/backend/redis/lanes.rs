@@ -878,7 +878,7 @@ impl Dialler {
             return Ok(None);
         }
         let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
-        self.note_start(greeted.up);
+        self.note_start(greeted.up, again);
         self.is_replica.store(greeted.is_replica, Ordering::Release);
         *self.identity.lock() = greeted.identity;
         self.is_named.store(greeted.is_named, Ordering::Relaxed);
@@ -890,8 +890,12 @@ impl Dialler {
         Ok(Some(Made { connection, ground }))
     }
 
-    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now.
-    fn note_start(&self, up: Option<Duration>) {
+    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now,
+    /// unless this connection is one more beside others.
+    fn note_start(&self, up: Option<Duration>, again: bool) {
+        if up.is_none() && !again && self.started.load(Ordering::Acquire) != 0 {
+            return;
+        }
         let up = up
             .unwrap_or_default()
             .saturating_sub(Duration::from_secs(1));

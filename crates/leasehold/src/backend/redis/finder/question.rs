@@ -29,7 +29,7 @@ use crate::{
 pub(super) const ANSWER: Duration = Duration::from_millis(300);
 
 /// The answer of one sentinel.
-pub(super) enum Said {
+pub(super) enum SentinelSaid {
     Primary {
         address: Address,
         epoch: u64,
@@ -41,7 +41,7 @@ pub(super) enum Said {
 
 impl Group {
     /// Asks one sentinel.
-    pub(super) async fn ask(&self, address: &Address) -> Result<Said, Failure> {
+    pub(super) async fn ask(&self, address: &Address) -> Result<SentinelSaid, Failure> {
         let of = |cause| {
             Arc::new(OfSentinel {
                 address: shown(address),
@@ -56,7 +56,7 @@ impl Group {
         }
     }
 
-    async fn question(&self, address: &Address) -> Result<Said, Failure> {
+    async fn question(&self, address: &Address) -> Result<SentinelSaid, Failure> {
         let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
         let failed = |error: NoConnection| match wrong_login(&error) {
             Some(wrong) => Failure::Rejected(Arc::new(wrong)),
@@ -87,7 +87,9 @@ impl Group {
                     .await;
                 let name = |mut master: HashMap<_, _>| master.remove("name");
                 let names = masters.map_or_else(|_| Vec::new(), each);
-                return Ok(Said::Unknown(names.into_iter().filter_map(name).collect()));
+                return Ok(SentinelSaid::Unknown(
+                    names.into_iter().filter_map(name).collect(),
+                ));
             }
             Err(error)
                 if error
@@ -106,7 +108,7 @@ impl Group {
         let epoch = master
             .get("config-epoch")
             .and_then(|epoch| epoch.parse().ok());
-        Ok(Said::Primary {
+        Ok(SentinelSaid::Primary {
             address,
             epoch: epoch.unwrap_or(0),
             others: others

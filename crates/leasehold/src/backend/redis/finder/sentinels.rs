@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Address, Found,
     group::Group,
-    question::{ANSWER, Said, SilentSentinel},
+    question::{ANSWER, SentinelSaid, SilentSentinel},
 };
 use crate::{
     backend::{
@@ -119,7 +119,7 @@ impl Sentinels {
         let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
         while let Some(said) = asked.next().await {
             match said {
-                Ok(Said::Primary {
+                Ok(SentinelSaid::Primary {
                     address,
                     epoch,
                     others,
@@ -128,7 +128,7 @@ impl Sentinels {
                     told += 1;
                     newest = newest.max(Some((epoch, address)));
                 }
-                Ok(Said::Unknown(its)) => names.get_or_insert_default().extend(its),
+                Ok(SentinelSaid::Unknown(its)) => names.get_or_insert_default().extend(its),
                 Err(failure) => failures.push(failure),
             }
             if told > all.len() / 2 {
@@ -139,13 +139,13 @@ impl Sentinels {
             self.learn(address, epoch);
             return Ok(());
         }
-        if let Some(names) = names {
-            let master = self.group.master.clone();
-            return Err(Failure::Rejected(Arc::new(NoSuchMaster { master, names })));
-        }
         // Without them all the same: the last primary that they have named may be there.
         if self.known.lock().primary.is_some() {
             return Ok(());
+        }
+        if let Some(names) = names {
+            let master = self.group.master.clone();
+            return Err(Failure::Rejected(Arc::new(NoSuchMaster { master, names })));
         }
         let at = failures.iter().position(Failure::is_final).unwrap_or(0);
         Err(match failures.into_iter().nth(at) {
@@ -269,7 +269,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
         if let Ok(Some((sink, mut stream))) = subscribed {
             pause = PAUSE_FIRST;
             // What it said before is lost. So it is asked, now that nothing more can be.
-            if let Ok(Said::Primary {
+            if let Ok(SentinelSaid::Primary {
                 address,
                 epoch,
                 others,
