@@ -404,7 +404,7 @@ fn compare(heard: &Heard, begun: &BTreeMap<String, f64>, scraped: &BTreeMap<Stri
     let granted = heard.answered["granted"] as f64;
     assert!(told("leasehold_wait_seconds_count", &[]).eq(&granted));
     assert!(told("leasehold_lost_total", &[]).eq(&(heard.lost as f64)));
-    assert!(heard.lost > 20, "{}", heard.lost);
+    assert!(heard.lost > 0, "{}", heard.lost);
     for gauge in ["leasehold_waiting", "leasehold_held"] {
         let all = scraped
             .iter()

@@ -137,7 +137,7 @@ impl Ears {
                 let mut heard_at = ears.heard_at.lock();
                 if heard_at.get(&id) == Some(&at) {
                     heard_at.remove(&id);
-                    // It may have been carried out, and nobody would end it later.
+                    // It may have been carried out, and no other would end it later.
                     drop(servers.at(at).backend.unlisten(&id));
                 }
             }
