@@ -305,7 +305,8 @@ impl World {
         }
         self.watch.executed(asked, &answer, &self.shared);
         // A server without its data has no tombstones either.
-        if self.now - asked.sent > self.config.tombstone() || asked.sent < self.servers[at].forgot_at
+        if self.now - asked.sent > self.config.tombstone()
+            || asked.sent < self.servers[at].forgot_at
         {
             let next = next_of(&asked.request.lock());
             let leases = asked.about.iter().map(|(_, lease)| *lease).chain(next);

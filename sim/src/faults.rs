@@ -133,7 +133,12 @@ impl World {
             } else {
                 "fault: cut"
             },
-            || format!("the {which} of client {letter}{to} is cut for {}", span(down)),
+            || {
+                format!(
+                    "the {which} of client {letter}{to} is cut for {}",
+                    span(down)
+                )
+            },
         );
         let now = self.now;
         let process = &mut self.processes[usize::from(client)];
@@ -351,6 +356,11 @@ impl World {
         for client in 0..self.config.clients {
             self.cut(client, server, false);
             self.cut(client, server, true);
+            if !with_data {
+                let process = &mut self.processes[usize::from(client)];
+                let up = process.lane(server, false).down_until;
+                self.at(up, Event::Epoch(client, server));
+            }
             if self.is_quorum() {
                 let process = &self.processes[usize::from(client)];
                 let mut known = self.outbox.known.lock();
@@ -358,6 +368,31 @@ impl World {
                 known.entry(key).or_default().restarted = process.reading(self.now);
             }
         }
+    }
+
+    /// A client is connected again, and finds that the server has forgotten.
+    pub fn epoch(&mut self, client: u8, server: u8) {
+        if self.servers[usize::from(server)].is_gone {
+            return;
+        }
+        let process = &mut self.processes[usize::from(client)];
+        let later = match process.life {
+            Life::Unborn | Life::Dead => return,
+            Life::Frozen => self.now + 10 * MS,
+            Life::Runs => process.lane(server, false).down_until,
+        };
+        if later > self.now {
+            return self.at(later, Event::Epoch(client, server));
+        }
+        let letter = LETTERS[usize::from(client)];
+        self.note(client, "seen: epoch", || {
+            format!("{letter} notices that the server has forgotten")
+        });
+        let inside = self.processes[usize::from(client)].runtime.enter();
+        fastrand::seed(crate::dice::mix(self.config.seed, self.now));
+        self.servers[usize::from(server)].memory.tell_epoch(letter);
+        drop(inside);
+        self.drive_soon(client);
     }
 
     /// A server is dead for good, if a majority is left.

@@ -95,7 +95,8 @@ impl Args {
             again += " --trouble";
         }
         if self.quorum > 1 {
-            again += &format!(" --quorum {}", self.quorum);
+            again.push_str(" --quorum ");
+            again.push_str(&self.quorum.to_string());
         }
         if self.replace.is_some() {
             again += " --replace (as before)";

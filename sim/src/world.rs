@@ -40,6 +40,8 @@ pub enum Event {
     Born(u8),
     Pause(u8, u64),
     Restart(u8, bool),
+    /// A client is connected to a server that has restarted without its data.
+    Epoch(u8, u8),
     /// A server is dead for good.
     Gone(u8),
     /// A client of another library takes a name for so long.
@@ -249,6 +251,7 @@ impl World {
             Event::Born(client) => self.born(client),
             Event::Pause(server, time) => self.pause(server, time),
             Event::Restart(server, with_data) => self.restart(server, with_data),
+            Event::Epoch(client, server) => self.epoch(client, server),
             Event::Gone(server) => self.gone(server),
             Event::Visit(name, time) => self.visit(name, time),
             Event::Leave(name) => self.visitor_leaves(name),
@@ -271,7 +274,8 @@ impl World {
             };
             // Servers have clocks of their own there: any two clocks are within 1 %.
             let rate = if config.servers > 1 {
-                1_000_000 - (1_000_000 - rate.min(1_000_000)) / 2 + rate.saturating_sub(1_000_000) / 2
+                1_000_000 - (1_000_000 - rate.min(1_000_000)) / 2
+                    + rate.saturating_sub(1_000_000) / 2
             } else {
                 rate
             };

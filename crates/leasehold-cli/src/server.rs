@@ -14,7 +14,7 @@ use crate::{
     output,
 };
 
-const URL: &str = "Server to use; rediss:// speaks TLS, redlock://A,B,C is a majority of several [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
+const URL: &str = "Server to use; rediss:// speaks TLS, redis-sentinel://HOST,HOST/?master=NAME asks where the primary is, redlock://A,B,C is a majority of several [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const PREFIX: &str = "Put this before each name on the server, such as app: [default: $LEASEHOLD_PREFIX, else nothing]";
 const QUORUM: &str = "Several servers, for redlock://";
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
@@ -133,7 +133,9 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn new(url: String, tls: &TlsOptions) -> Result<Address, Failure> {
         let scheme = url.split(':').next().unwrap_or_default();
-        let tls = if ["rediss", "valkeys", "redlocks"].contains(&&*scheme.to_ascii_lowercase()) {
+        let scheme = scheme.to_ascii_lowercase();
+        let of_server = scheme.strip_suffix("-sentinel").unwrap_or(&scheme);
+        let tls = if ["rediss", "valkeys", "redlocks"].contains(&of_server) {
             tls.or_of_environment()?
         } else {
             tls.clone()

@@ -78,7 +78,7 @@ fn refuse_shape(function: &ItemFn, options: &Options) -> Result<()> {
     if let Some(word) = &sig.constness {
         return Err(Error::new(
             word.span(),
-            "a `const fn` cannot lock: it may run while the program is compiled",
+            "a `const fn` cannot lock, since it may run while the program is compiled: take `const` away",
         ));
     }
     if let Some(abi) = &sig.abi {
@@ -94,7 +94,7 @@ fn refuse_shape(function: &ItemFn, options: &Options) -> Result<()> {
         )),
         (None, None) if promised(function).is_none() => Err(Error::new(
             sig.fn_token.span(),
-            "`#[locked]` goes onto an `async fn`: where a plain `fn` returns a future, the lock would end before that runs; write `async fn`, or say `blocking` if the work blocks the thread",
+            "`#[locked]` goes onto an `async fn`: write `async fn`, or add `blocking` to the attribute if the work blocks its thread (of a future that a plain `fn` returns, the lock would end before it runs)",
         )),
         _ => Ok(()),
     }
@@ -353,6 +353,10 @@ impl<'a> Writer<'a> {
     /// Tells the compiler the type of the body, which it knew of the function.
     fn typed(&self) -> TokenStream {
         let output = inferred(self.output.clone());
+        // The compiler knows all about what never returns, and lets no other code name it.
+        if output.to_string() == "!" {
+            return TokenStream::new();
+        }
         let typed = ours("typed");
         quote! {
             #[allow(

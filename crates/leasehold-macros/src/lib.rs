@@ -37,16 +37,16 @@ use proc_macro::TokenStream;
 /// | `fixed_lease = "15s"` | a lease that is not renewed | it is renewed |
 /// | `max_hold = "10m"` | an end to the renewals | none |
 /// | `kind = fenced` | `mutex`, `fenced`, `fair`, `read`, `write`, `plain`, `spin` | `mutex` |
-/// | `client = self.locks` | the client: a `Client`, or what derefs to one | that of `client.scope(future)` around the call, else that of `leasehold::set_global(client)` |
+/// | `client = self.locks` | the client: a `Client`, or what derefs to one (of a `blocking::Client` it is `Client::from(…)`) | that of `client.scope(future)` around the call, else that of `leasehold::set_global(client)` |
 /// | `guard = g` | the body's name for its guard, a `&Guard`: `g.token()`, `g.ensure(d)` | |
-/// | `busy = expression` | what the function returns when `wait` is over | `Error::Busy`, as every failure |
+/// | `busy = expression` | what the function returns when `wait` is over, or the name is taken for its interval | `Error::Busy`, as every failure |
 /// | `failed = \|error\| …` | what the function returns when the lock fails | `Err(error.into())` |
 /// | `reentrant` | enters a name that a `#[locked]` function around it holds | `Error::Reentered` |
 /// | `once_per = "1h"` | at most once in this time, among all processes: `run_once_per` | |
 /// | `blocking` | for a plain `fn`, which blocks its thread | for an `async fn` |
 ///
-/// Times are a text with a unit (`"200ms"`, `"5s"`, `"1h 30m"`), or an expression of type `Duration`. A value that no option has is
-/// refused where it stands, when the program is compiled.
+/// Times are a text with a unit (`"200ms"`, `"5s"`, `"1h 30m"`), or an expression of type `Duration`. A text that is no time
+/// is refused where it stands, when the program is compiled; a time that is too short or too long, when the function is called.
 ///
 /// # Errors
 /// The function's return type says them: a `Result` whose error is made `From<leasehold::Error>`. Else say `failed`. The body was not
@@ -58,13 +58,15 @@ use proc_macro::TokenStream;
 /// - `Error::Invalid`: there is no client, or the name or a time is not valid; nothing was sent.
 /// - Any other, as `Mutex::lock`.
 ///
-/// A lost lease drops the arguments with the body, so `failed` can then only use those that it may copy; references are.
+/// A lost lease drops the arguments with the body, so `failed`, and `busy` beside `once_per`, can only use those that it may copy; references are.
+/// Under `#[async_trait]` take plain arguments: the names within a pattern are not known to the name of the lock there.
 ///
 /// # Calls inside calls
 /// A call on a name that a `#[locked]` call around it holds, by the same client, is refused at once; with `reentrant` on the inner function it enters.
 /// What counts is which call runs inside which, not the task. So the branches of a `join!` exclude each other; but under one holder,
 /// branches that say `reentrant` are inside together, as their holder is. A task that is spawned inside is on its own: it waits for the
-/// name, and if the function waits for the task, both wait for ever.
+/// name, and if the function waits for the task, both wait for ever. Inside of `Owner::scope` all calls are of the scope's owner: there
+/// siblings enter together, as all re-entry by that owner does.
 ///
 /// # Transactions
 /// The lock is given back when the function returns. A transaction that came in as `&mut` is committed later, by the caller: then the

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{format_ident, quote, quote_spanned};
-use syn::{FnArg, Pat, PatIdent, Signature};
+use syn::{FnArg, Pat, PatIdent, Signature, ext::IdentExt};
 
 /// The words of some tokens, those of their texts too.
 pub(crate) fn words(tokens: &TokenStream) -> BTreeSet<String> {
@@ -40,15 +40,18 @@ pub(crate) fn moved(sig: &mut Signature, used: &BTreeSet<String>) -> TokenStream
             });
             continue;
         }
+        // Those that say whether it is there, and which lints are silent.
+        let attrs = &argument.attrs;
         let mut names = Vec::new();
         bound(&mut argument.pat, &mut names);
         for (mutability, name) in names {
             moves.extend(quote! {
+                #(#attrs)*
                 #[allow(clippy::redundant_locals, clippy::used_underscore_binding, clippy::no_effect_underscore_binding)]
                 let #mutability #name = #name;
             });
-            if used.contains(&name.to_string()) {
-                moves.extend(quote!(let _ = &#name;));
+            if used.contains(&name.unraw().to_string()) {
+                moves.extend(quote!(#(#attrs)* let _ = &#name;));
             }
         }
     }

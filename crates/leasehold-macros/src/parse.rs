@@ -220,6 +220,13 @@ impl Options {
             )?;
         }
         said.not_both("wait", "once_per", "it asks once, and does not wait")?;
+        if let Some(at) = said.at("busy")
+            && self.wait.is_none()
+            && self.once_per.is_none()
+        {
+            let why = "`busy` is for a call that ends its wait: say `wait = \"5s\"`, or `wait = \"0s\"` to ask once; without one it waits as long as it takes";
+            return Err(Error::new(at, why));
+        }
         said.not_both(
             "guard",
             "once_per",
@@ -285,7 +292,12 @@ fn example(option: &str) -> &'static str {
 fn unknown(word: &Ident) -> Error {
     let said = word.to_string();
     let names = OPTIONS.map(|(option, _)| option);
-    let advice = match nearest(&said, &names) {
+    let meant = match &*said {
+        "timeout" => Some("wait"),
+        "ttl" | "lease_time" => Some("lease"),
+        _ => nearest(&said, &names),
+    };
+    let advice = match meant {
         Some(option) => format!("did you mean `{}`?", example(option)),
         None => format!("there are {}", listed(&names)),
     };
@@ -295,18 +307,25 @@ fn unknown(word: &Ident) -> Error {
     )
 }
 
-/// Whether the text of a name has braces with this word in them.
+/// Whether the text of a name has braces with this word in them, or takes a width from it.
 fn mentions(text: &str, word: &str) -> bool {
     text.split('{').skip(1).any(|rest| {
-        rest.strip_prefix(word)
-            .is_some_and(|rest| rest.starts_with(['}', ':']))
+        let within = rest.split('}').next().unwrap_or_default();
+        let (value, form) = within.split_once(':').unwrap_or((within, ""));
+        let mut counts = form.split('$').rev().skip(1);
+        value == word || counts.any(|before| before.ends_with(word))
     })
 }
 
 /// A text with a unit, or an expression that the compiler takes for a `Duration`.
 fn duration(option: &str, input: ParseStream) -> Result<TokenStream> {
     let value: Expr = input.parse()?;
-    let Expr::Lit(ExprLit { lit, .. }) = &value else {
+    let mut plain = &value;
+    // What a `macro_rules!` hands on.
+    while let Expr::Group(group) = plain {
+        plain = &group.expr;
+    }
+    let Expr::Lit(ExprLit { lit, .. }) = plain else {
         let span = value.span();
         let name = Ident::new("duration", Span::mixed_site());
         // Its type is said here, so that the compiler complains at the value.

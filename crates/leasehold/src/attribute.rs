@@ -242,12 +242,12 @@ pub fn once<K: OncePer, F: Future>(
 
 /// A second guard beside that of the frame around, if the call says that it may.
 fn again<K: Lockable>(frame: &Frame, reentrant: bool) -> Result<Guard<K>, Error> {
-    if !reentrant {
-        return Err(frame.reentered(SAY_REENTRANT));
-    }
     let held = frame.guard.upgrade();
-    let beside = held.and_then(|held| K::beside(&*held));
-    beside.unwrap_or_else(|| Err(frame.reentered(OTHER_KIND)))
+    match held.and_then(|held| K::beside(&*held)) {
+        None => Err(frame.reentered(OTHER_KIND)),
+        Some(beside) if reentrant => beside,
+        Some(_) => Err(frame.reentered(SAY_REENTRANT)),
+    }
 }
 
 impl<K: Lockable> Entered<K> {
@@ -272,6 +272,7 @@ impl<K: Lockable> Entered<K> {
     /// Runs the body of a function that blocks.
     #[cfg(feature = "blocking")]
     pub(crate) fn run_blocking<T>(&self, body: impl FnOnce() -> T) -> T {
+        let body = || self.guard.in_its_span(body);
         INNERMOST.sync_scope(Arc::clone(&self.frame), body)
     }
 
@@ -304,6 +305,8 @@ pub trait Report {
     fn report(error: Error) -> Self;
 }
 
+// Else the compiler asks for `From` alone, and does not say that `failed` would do as well.
+#[diagnostic::do_not_recommend]
 impl<T, E: From<Error>> Report for Result<T, E> {
     fn report(error: Error) -> Self {
         Err(error.into())

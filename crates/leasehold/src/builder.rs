@@ -1,6 +1,7 @@
 //! The settings of a client, and how it connects.
 
 mod given;
+mod login;
 mod observers;
 mod quorum;
 mod server;
@@ -10,7 +11,7 @@ use std::{io, sync::Arc, time::Duration};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
-    Client, Error,
+    Client, Error, Sentinel,
     backend::{Backend, memory, memory::MemoryServer, redis},
     clock::Clock,
     config::{Config, Handoff, millis},
@@ -20,6 +21,8 @@ use crate::{
     owner::client_uuid,
 };
 
+const DEFAULT_URL: &str = "redis://127.0.0.1/";
+
 impl Client {
     /// Connects with default settings.
     ///
@@ -27,6 +30,7 @@ impl Client {
     /// |---|---|
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
+    /// | `redis-sentinel://[user:password@]host[:port],…[/database]?master=name` | where sentinels say, see [`Sentinel`](crate::Sentinel); `rediss-sentinel://` over TLS; `valkey-…` are the same |
     /// | `redlock://[user[:password]@]a,b,c[/database]` | a majority of several servers, each `host[:port]`; see [`ClientBuilder::quorum`] |
     /// | `redlocks://…` | the same over TLS |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
@@ -129,6 +133,7 @@ impl Client {
 pub struct ClientBuilder {
     url: Option<String>,
     memory: Option<MemoryServer>,
+    sentinel: Option<Sentinel>,
     quorum: Option<quorum::Given>,
     login: redis::Login,
     label: Option<String>,
@@ -309,18 +314,21 @@ impl ClientBuilder {
     }
 
     fn prepare(self, home: impl FnOnce() -> io::Result<Home>) -> Result<Prepared, Error> {
-        let mut config = self.config;
+        let mut config = self.config.clone();
         config.check()?;
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
-        let quorum = quorum::Given::of(self.quorum, self.url.as_deref())?;
+        let quorum = quorum::Given::of(self.quorum.clone(), self.url.as_deref())?;
+        if quorum.is_some() && (self.sentinel.is_some() || login::names_server(&self.login)) {
+            return Err(quorum::beside_another_server());
+        }
         let wake_ups = Arc::new(WakeUps::default());
-        let url = self.url.as_deref().unwrap_or("redis://127.0.0.1/");
+        let url = self.url.as_deref().unwrap_or(DEFAULT_URL);
         given::check_characters(url)?;
-        let label = given::label(self.label)?;
+        let label = given::label(self.label.clone())?;
         config.label.clone_from(&label);
-        let memory = match self.memory {
-            Some(server) => Some(server),
+        let memory = match &self.memory {
+            Some(server) => Some(server.clone()),
             None if quorum.is_some() => None,
             None => MemoryServer::from_url(&given::in_small_letters(url))
                 .inspect(|_| loudly::memory_was_chosen()),
@@ -345,12 +353,12 @@ impl ClientBuilder {
             let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
-            let target = redis::Target::parse(url, &self.login)?;
+            let place = self.place()?;
             let home = home().map_err(|error| Error::NotSent {
                 doing: "start the thread of this client".into(),
                 source: Arc::new(error),
             })?;
-            let backend = redis::Redis::new(target, &uuid, &label, &config, sink, &home);
+            let backend = redis::Redis::new(place, &uuid, &label, &config, sink, &home);
             Backing::Server(Box::new(backend), home)
         };
         Ok(Prepared {

@@ -15,6 +15,8 @@ pub(crate) fn wake(waker: Waker) {
 pub(crate) fn quietly(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
         // Its drop is the user's code, too.
-        std::mem::forget(payload);
+        if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(second);
+        }
     }
 }

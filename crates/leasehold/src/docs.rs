@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`guarantees`] | what holds, failure by failure, and what does not |
 //! | [`choosing`] | which kind of lock, which lease, which wait |
-//! | [`servers`] | which servers and topologies, and the settings of a server that matter |
+//! | [`topologies`] | one server, Sentinel or a majority: what each survives, and the settings of a server that matter |
 //! | [`observing`] | observers and events, `tracing` for logs, OpenTelemetry, `status` for a look at the server |
 //! | [`metrics`] | each metric, what it means, what to do when it moves; the recipe for Prometheus |
 //! | [`from_redisson`] | method by method, setting by setting, with the trap of each |
@@ -22,8 +22,8 @@ pub mod choosing {}
 
 /// [permissions]: crate::docs::keys#permissions
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
-#[doc = include_str!("../docs/servers.md")]
-pub mod servers {}
+#[doc = include_str!("../docs/topologies.md")]
+pub mod topologies {}
 
 /// [keys]: crate::docs::keys
 #[doc = include_str!("../docs/from-redisson.md")]

@@ -21,7 +21,7 @@ pub use invalid::Invalid;
 /// | [`Ambiguous`](Error::Ambiguous) | maybe our lease, at most for `free_within` after it carries the request out | wait that long, or try again at once: this client takes the old request back meanwhile |
 /// | [`Reentered`](Error::Reentered) | the outer hold, unchanged | pass the guard on, or allow re-entry |
 /// | [`Lost`](Error::Lost) | nothing of ours, or nothing we may rely on | stop what the lock protected |
-/// | [`Busy`](Error::Busy) | nothing of ours | try again later, or wait longer |
+/// | [`Busy`](Error::Busy) | nothing of ours | try again later, or with a longer `wait` |
 /// | [`TooShort`](Error::TooShort) | our lease, still valid | do less, or take a longer lease |
 /// | [`Stale`](Error::Stale) | the data as a newer holder left it | stop: the lock was lost long ago |
 /// | [`Closed`](Error::Closed) | nothing new of ours | connect a new client |
@@ -142,8 +142,11 @@ pub type Cause = Arc<dyn StdError + Send + Sync + 'static>;
 pub enum LostReason {
     /// Its time ran out: a fixed lease ended, or no renewal got through in time.
     Expired,
-    /// The server says that the name is not ours: it was unlocked by force, evicted, flushed, or forgotten in a failover.
+    /// The server says that the name is not ours: it was unlocked by force, evicted, or flushed.
     Replaced,
+    /// The server has forgotten it: it was restarted without its data, or another has taken its place and was never told of it. The client
+    /// looks at all of its holds as soon as it notices that.
+    Failover,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
     /// The client was shut down.
@@ -257,7 +260,7 @@ impl fmt::Display for Error {
             ),
             Error::Busy { name, waited } => write!(
                 f,
-                "{name:?} is held by another, and was not free within {}; try again later, or wait longer",
+                "{name:?} is held by another, and was not free within {}; try again later",
                 about(*waited)
             ),
             Error::TooShort { name, left, wanted } => write!(
@@ -319,6 +322,9 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             LostReason::Expired => "its time ran out before it was renewed or released",
             LostReason::Replaced => "the server says that it is not ours any more",
+            LostReason::Failover => {
+                "the server was restarted, or another has taken its place, and does not know of it"
+            }
             LostReason::MaxHold => "it was held for as long as max_hold allows",
             LostReason::ClientShutdown => "the client was shut down",
             LostReason::Unconfirmed => "its release was sent, and the server never confirmed that",

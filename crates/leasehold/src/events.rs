@@ -145,7 +145,8 @@ pub enum EventKind {
         /// How long the holder had it.
         held: Duration,
     },
-    /// An end: the lease was lost; [`LostReason::Replaced`] also if only the release found that the name was not ours any more.
+    /// An end: the lease was lost; [`LostReason::Replaced`] or [`Failover`](LostReason::Failover) also if only the release found that the
+    /// name was not ours any more.
     Lost {
         /// How it was lost.
         reason: LostReason,

@@ -32,7 +32,7 @@
 //! | [`guard.at_risk(d)`](Guard::at_risk) | completes when no more than `d` of the lease remains |
 //! | [`guard.is_valid()`](Guard::is_valid), [`ensure(d)`](Guard::ensure) | a check before a step that counts |
 //!
-//! [`docs::guarantees`] states the guarantees, failure by failure; [`docs::choosing`] says which lock to take, [`docs::servers`] on
+//! [`docs::guarantees`] states the guarantees, failure by failure; [`docs::choosing`] says which lock to take, [`docs::topologies`] on
 //! which servers, and [`docs::keys`] lists every key on the server.
 //!
 //! # Dropping futures
@@ -64,6 +64,7 @@
 //! | `blocking` | `leasehold::blocking`: every lock and verb for threads without async code |
 //! | `tls` | `rediss://` and `valkeys://`, with rustls and ring; `Tls` and `ClientBuilder::tls` for certificates |
 //! | `serde` | [`ClientBuilder`] can be read from a configuration file |
+//! | `redis-1` | `ClientBuilder::redis_info` takes a `ConnectionInfo` of the crate `redis`, version 1 |
 //! | `metrics` | `ClientBuilder::metrics`: counters, gauges and histograms by the crate `metrics` ([`docs::metrics`]) |
 //!
 //! # Runtime
@@ -98,6 +99,8 @@ mod callout;
 mod client;
 mod clock;
 mod config;
+mod connection;
+mod credentials;
 pub mod docs;
 mod durations;
 mod engine;
@@ -113,6 +116,7 @@ pub mod metrics;
 mod name;
 mod outage;
 mod owner;
+mod sentinel;
 #[cfg(feature = "serde")]
 mod settings;
 #[cfg(feature = "sim")]
@@ -134,6 +138,8 @@ pub use config::{
     CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, LINGER_DEFAULT,
     OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, TOKEN_RETENTION_DEFAULT,
 };
+pub use connection::{ConnectionSettings, Protocol};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener, Outcome};
 pub use find::Find;
@@ -149,6 +155,7 @@ pub use locks::{
     SpinMutexGuard, Term, Write, WriteGuard,
 };
 pub use owner::Owner;
+pub use sentinel::Sentinel;
 pub use status::{Holder, QueuedClient, ServerVote, Status};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -62,7 +62,7 @@ const SECONDS: &[f64] = &[
 /// What the metrics of a client tell apart: by kind of lock, and by these classes of names.
 ///
 /// A class is the beginning of a name, and the value of the label `class`; names of no class are `other`. A name itself is never a
-/// label, so there are no more series than classes and kinds. A [name prefix](crate::ClientBuilder::name_prefix) is no part of the name here.
+/// label but of `leasehold_leader`, so there are no more series than classes, kinds, and elections that this client has led. A [name prefix](crate::ClientBuilder::name_prefix) is no part of the name here.
 ///
 /// # Examples
 /// ```
@@ -122,7 +122,7 @@ fn check_classes(classes: &[String]) -> Result<(), Error> {
         if class == OTHER {
             let remedy = "take a longer prefix, such as \"other:\"";
             return refuse(
-                format!("not {OTHER:?}, which names of no class have"),
+                format!("another word than {OTHER:?}, which names of no class have"),
                 remedy,
             );
         }
@@ -132,7 +132,7 @@ fn check_classes(classes: &[String]) -> Result<(), Error> {
             .map(|(_, other)| (at, other))
             .find(|(_, other)| other.starts_with(class.as_str()))
         {
-            let limit = format!("not the beginning of the class {other:?}");
+            let limit = format!("no beginning of the class {other:?}");
             return refuse(limit, "leave one of the two out: a name is in one class");
         }
     }
@@ -217,7 +217,7 @@ impl Counting {
         if let Some(releases) = self.releases.get() {
             return Some(releases);
         }
-        with_recorder(|recorder| {
+        let releases = with_recorder(|recorder| {
             describe(recorder);
             let of = |outcome: &'static str| {
                 let key = Key::from_parts(RELEASES, vec![Label::new("outcome", outcome)]);
@@ -228,7 +228,12 @@ impl Counting {
                 unconfirmed: of("unconfirmed"),
                 detached: of("detached"),
             })
-        })
+        });
+        if releases.is_some() {
+            // The recorder came while this client led.
+            self.led.lock().iter().for_each(|led| set_leader(led, 1.0));
+        }
+        releases
     }
 }
 

@@ -381,7 +381,7 @@ fn check(what: &'static str, prefix: &str, text: &str, wire: &str) -> Result<(),
             told(),
             "without braces, or with one hash tag that is not empty, such as \"order:{42}\"",
         )
-        .remedy("close the brace or leave it out; else the keys of the lock fall into different cluster slots"));
+        .remedy("close the brace or leave it out (a value comes into a name by format!); else the keys of the lock fall into different cluster slots"));
     }
     Ok(())
 }

@@ -508,6 +508,25 @@ async fn a_client_of_an_async_program_blocks_in_spawn_blocking() {
     }
 }
 
+/// The library's own runtime renews all leases: what a user spawns would hold it up.
+#[tokio::test]
+async fn what_work_spawns_is_a_task_of_its_callers_runtime() {
+    for world in World::all() {
+        let client = Client::from(world.client().await);
+        let ours = tokio::runtime::Handle::current().id();
+        let done = spawn_blocking(move || {
+            let here = || tokio::runtime::Handle::current().id();
+            let mutex = client.mutex("name");
+            assert_eq!(mutex.run(|_| here()).unwrap(), ours);
+            assert_eq!(
+                mutex.run_once_per(60 * MS * 1000, here).unwrap(),
+                Some(ours)
+            );
+        });
+        done.await.unwrap();
+    }
+}
+
 #[leasehold::locked("counter", blocking, wait = "10s", client = client, guard = guard)]
 fn count(client: &leasehold::Client, inside: &AtomicUsize) -> Result<u64, Error> {
     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");

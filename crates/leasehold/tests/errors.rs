@@ -110,6 +110,7 @@ async fn invalid_settings(table: &mut Table) {
         "localhost",
         "127.0.0.1:6379",
         "http://127.0.0.1/",
+        "redis-sentinel://127.0.0.1,127.0.0.2/",
         "redis:///",
         "redis://127.0.0.1:0/",
         "redis://127.0.0.1/first",
@@ -411,6 +412,18 @@ async fn refused_clients(table: &mut Table, flavor: Flavor) {
     );
     let sentinel = Sentinel::start(flavor);
     table.varies(sentinel.addr(), "127.0.0.1:26379");
+    table.add(
+        "connect to a primary that the sentinels do not know",
+        Client::connect(&format!(
+            "redis-sentinel://{}/?master=main",
+            sentinel.addr()
+        ))
+        .await,
+    );
+    table.add(
+        "connect to a server of data as if it was a sentinel",
+        Client::connect(&format!("redis-sentinel://{}/?master=main", server.addr())).await,
+    );
     table.add(
         "connect to a Sentinel",
         Client::connect(&sentinel.url()).await,
@@ -716,7 +729,7 @@ async fn ends(table: &mut Table) {
 
 async fn table(flavor: Flavor) -> Table {
     let mut table = Table::default();
-    invalid_settings(&mut table).await;
+    Box::pin(invalid_settings(&mut table)).await;
     invalid_locks(&mut table).await;
     connecting(&mut table).await;
     by_tls(&mut table).await;

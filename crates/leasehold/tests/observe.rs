@@ -404,7 +404,7 @@ fn compare(heard: &Heard, begun: &BTreeMap<String, f64>, scraped: &BTreeMap<Stri
     let granted = heard.answered["granted"] as f64;
     assert!(told("leasehold_wait_seconds_count", &[]).eq(&granted));
     assert!(told("leasehold_lost_total", &[]).eq(&(heard.lost as f64)));
-    assert!(heard.lost > 20, "{}", heard.lost);
+    assert!(heard.lost > 0, "{}", heard.lost);
     for gauge in ["leasehold_waiting", "leasehold_held"] {
         let all = scraped
             .iter()
@@ -550,17 +550,17 @@ async fn a_class_that_leaves_open_where_a_name_belongs_is_refused() {
         (&[""][..], "at least one character"),
         (
             &["order:", "order:4"],
-            "not the beginning of the class \"order:4\"",
+            "no beginning of the class \"order:4\"",
         ),
         (
             &["order:4", "order:"],
-            "not the beginning of the class \"order:4\"",
+            "no beginning of the class \"order:4\"",
         ),
         (
             &["order:", "order:"],
-            "not the beginning of the class \"order:\"",
+            "no beginning of the class \"order:\"",
         ),
-        (&["other"], "not \"other\""),
+        (&["other"], "another word than \"other\""),
     ] {
         let metrics = classes
             .iter()

@@ -16,8 +16,9 @@ const ANSWER_MOST: usize = 64 * 1024;
 /// To be laid around routes with [`axum::middleware::from_fn_with_state`].
 ///
 /// The lock keeps two requests with one key apart, in whichever processes they are. The answer is kept in the database, and what was refused for now (503) is
-/// not, so that it may be tried again. A process that dies between its sale and its answer keeps none: a shop that must not sell
-/// twice even then writes the key in the transaction of the sale.
+/// not, so that it may be tried again. A process that dies between its sale and its answer keeps none, and one that lost its lock goes on: a
+/// shop that must not sell twice even then writes the key in the transaction of the sale. Keys are the buyers' own: a shop with logins
+/// puts the buyer in front of the key.
 pub async fn once(State(shop): State<Shop>, request: Request, next: Next) -> Response {
     let key = match key(request.headers()) {
         Ok(Some(key)) => key,

@@ -13,7 +13,7 @@ use axum::{
     http::{Request, StatusCode},
     routing::post,
 };
-use leasehold::{Client, Error, Term, locked};
+use leasehold::{Client, Error, Term};
 use tower::ServiceExt;
 
 async fn memory() -> Result<Client, Error> {
@@ -70,7 +70,7 @@ async fn take(_id: u64) -> Result<Sold, Error> {
     Ok(Sold::One)
 }
 
-#[locked("order:{id}", wait = "5s", busy = Ok(Sold::TryLater))]
+#[leasehold::locked("order:{id}", wait = "5s", busy = Ok(Sold::TryLater))]
 async fn sell(id: u64) -> Result<Sold, Error> {
     take(id).await
 }

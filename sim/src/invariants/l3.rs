@@ -51,9 +51,10 @@ pub fn orphans(world: &mut World) {
         let since = world.watch.orphans.get(&key).copied().unwrap_or(now);
         found.insert(key, since);
         // A server of a quorum is told again within 2 s.
-        let patience = match world.is_quorum() {
-            true => 5 * SECOND + 2 * world.config.operation_timeout,
-            false => SECOND,
+        let patience = if world.is_quorum() {
+            5 * SECOND + 2 * world.config.operation_timeout
+        } else {
+            SECOND
         };
         if now - since >= patience {
             let heard = world.watch.last_heard(client, held.lease).to_owned();

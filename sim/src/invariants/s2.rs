@@ -112,7 +112,8 @@ pub fn told_in_error(world: &mut World) {
     }
     let mut shared = world.shared.lock();
     let wrong = shared.guards.iter().find_map(|guard| {
-        if guard.probe.look() != Look::Lost(LostReason::Replaced) {
+        let told = [LostReason::Replaced, LostReason::Failover].map(Look::Lost);
+        if !told.contains(&guard.probe.look()) {
             return None;
         }
         let lease = guard.probe.lease();

@@ -58,7 +58,7 @@ pub struct Server {
     tls_port: Option<u16>,
     dir: TempDir,
     process: Process,
-    /// It was stopped, or killed: nobody need ask it.
+    /// It was stopped, or killed: it answers none.
     silent: AtomicBool,
     /// Kept open between assertions, so that these do not count connections.
     assertions: Mutex<Option<Assertions>>,
@@ -261,7 +261,7 @@ impl Server {
         }
     }
 
-    /// [`restart`](Server::restart) without the data, whatever the arguments ask for: what it kept on disk is removed in between.
+    /// [`restart`](Server::restart) without the data, even if the arguments ask for persistence: its files are removed in between.
     ///
     /// # Panics
     /// As [`restart`](Server::restart).
@@ -324,20 +324,24 @@ impl Server {
             .assertions
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Taken out, and put back only when it still works.
-        let mut assertions = match slot.take() {
-            Some(assertions) => assertions,
-            None => Assertions(self.try_connection(ANSWER_DEADLINE)?),
-        };
         let (program, args) = command.split_first().expect("a command has a name");
-        let reply = redis::cmd(program).arg(args).query(&mut assertions.0);
-        if reply
-            .as_ref()
-            .map_or_else(|error| !error.is_unrecoverable_error(), |_| true)
-        {
-            *slot = Some(assertions);
+        // Taken out, and put back only when it still works.
+        let mut kept = slot.take();
+        loop {
+            let is_new = kept.is_none();
+            let mut assertions = match kept.take() {
+                Some(assertions) => assertions,
+                None => Assertions(self.try_connection(ANSWER_DEADLINE)?),
+            };
+            let reply = redis::cmd(program).arg(args).query(&mut assertions.0);
+            match &reply {
+                // A sentinel that gives a server another role has it close all its connections.
+                Err(error) if error.is_connection_dropped() && !is_new => continue,
+                Err(error) if error.is_unrecoverable_error() => {}
+                _ => *slot = Some(assertions),
+            }
+            return reply;
         }
-        reply
     }
 
     /// How many commands the server has processed since it started, the kit's own included: this

@@ -37,7 +37,7 @@ pub(super) fn write_file(dir: &Path, text: &str) {
     std::fs::write(dir.join(FILE), text).expect("a file for the sentinel is written");
 }
 
-/// Removes what a server of data would read at its start. A replica keeps what it was sent, whatever its settings.
+/// Removes what a server of data would read at its start. A replica keeps what its primary sent, also with persistence off.
 pub(super) fn forget(dir: &Path) {
     // Either may not be there.
     let _ = std::fs::remove_file(dir.join("dump.rdb"));

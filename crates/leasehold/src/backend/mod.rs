@@ -371,4 +371,17 @@ pub(crate) struct Grant {
 pub(crate) trait Sink: fmt::Debug + Send + Sync {
     /// A hint: it may be lost, late, or for a lease that is no more.
     fn wake(&self, id: &LockId, wake_up: WakeUp);
+
+    /// The server may have forgotten what it was told. Told before any answer from it.
+    fn epoch(&self, change: EpochChange);
+
+    /// A connection has ended that no request waits for, so nothing else would have another made yet.
+    fn cut_off(&self) {}
+}
+
+/// A server was restarted, or another has taken its place: it may have forgotten what it was told of these locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EpochChange {
+    /// Of all locks.
+    All,
 }

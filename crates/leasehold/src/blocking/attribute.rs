@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Client, wait::wait};
+use super::{
+    Client,
+    wait::{on_this_runtime, wait},
+};
 use crate::{
     Error,
     attribute::{self, Demand, Entered, Lockable, OncePer, client_of},
@@ -48,6 +51,6 @@ pub fn once<K: OncePer, T>(
     let client = client(&mut demand)?;
     wait(
         &client.home,
-        attribute::once::<K, _>(demand, interval, async { work() }),
+        attribute::once::<K, _>(demand, interval, on_this_runtime(work)),
     )?
 }

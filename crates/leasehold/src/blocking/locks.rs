@@ -106,13 +106,14 @@ macro_rules! once_rows {
             /// for the interval, after success, `Err`, panic and crash.
             ///
             #[doc = concat!("See [`leasehold::", stringify!($kind), "::run_once_per`](crate::", stringify!($kind), "::run_once_per).")]
-            /// `work` runs inside of the library's runtime: what it spawns by `tokio::spawn` is a task there.
+            /// What `work` spawns by `tokio::spawn` is a task of the caller's runtime. On a thread without one it is a task of the
+            /// library's, on the thread that renews all leases: it must not block there.
             ///
             /// # Errors
             /// As there; and [`Error::Invalid`](crate::Error::Invalid), with nothing sent, where a tokio scheduler polls.
             #[track_caller]
             pub fn run_once_per<T>(&self, interval: Duration, work: impl FnOnce() -> T) -> Result<Option<T>, crate::Error> {
-                super::wait::wait(&self.home, self.inner.run_once_per(interval, async { work() }))?
+                super::wait::wait(&self.home, self.inner.run_once_per(interval, super::wait::on_this_runtime(work)))?
             }
         })*
     };

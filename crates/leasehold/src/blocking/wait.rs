@@ -34,6 +34,15 @@ pub(super) fn wait<F: Future>(home: &Home, future: F) -> Result<F::Output, Error
     }
 }
 
+/// Work of the user's that is polled while this thread waits: in the runtime that it has now, if there is one, not in the home.
+pub(super) fn on_this_runtime<T>(work: impl FnOnce() -> T) -> impl Future<Output = T> {
+    let here = Handle::try_current().ok();
+    async move {
+        let _here = here.as_ref().map(Handle::enter);
+        work()
+    }
+}
+
 /// Refuses a thread that must not wait.
 pub(super) fn check_thread() -> Result<(), Error> {
     let (place, remedy) = match Handle::try_current() {

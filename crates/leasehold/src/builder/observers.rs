@@ -13,7 +13,8 @@ impl ClientBuilder {
     ///
     /// Events come one at a time, in the order in which they happened. They come inline, outside of all locks of this library, on whichever thread noticed
     /// them or is telling others at that moment: also on the thread that renews leases. **An observer must not block**: meanwhile no
-    /// lease of this client may be renewed, and all events wait for it. It may send into a channel. One
+    /// lease of this client may be renewed, and all events wait for it. Nor may it take a lock of yours under which you call this library, or
+    /// drop a guard: the event comes within that call. It may send into a channel. One
     /// that panics harms no lock: the first panic is told by a warning, and it goes on hearing events.
     ///
     /// An observer lives as long as anything of the client; it must not own a handle of it.

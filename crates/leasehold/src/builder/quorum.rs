@@ -9,7 +9,7 @@ use crate::{
         Backend, Sink,
         memory::{Memory, MemoryServer},
         quorum::{Quorum, Sinks},
-        redis::{Login, Redis, Target},
+        redis::{GivenServer, Login, Redis},
     },
     callout,
     clock::Clock,
@@ -214,7 +214,7 @@ impl Given {
                     } else {
                         login
                     };
-                    Target::parse(url, login)
+                    GivenServer::parse(url, login)
                 };
                 let targets = urls.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
                 let home = home().map_err(|error| Error::NotSent {
@@ -265,6 +265,12 @@ fn check(url: &str) -> Result<(), Error> {
     let limit = "servers that know nothing of each other: nothing tells when a Sentinel's primary was promoted, and for how long it has no vote";
     let invalid = Invalid::new("servers of a quorum", format!("{scheme}:…"), limit);
     Err(invalid.remedy("give the URLs of single servers").into())
+}
+
+pub(super) fn beside_another_server() -> Error {
+    let limit = "the only place that names servers";
+    let invalid = Invalid::new("servers of a quorum", "given beside another server", limit);
+    invalid.remedy("leave the other out").into()
 }
 
 fn speaks_tls(url: &str) -> bool {

@@ -2,9 +2,46 @@
 
 use std::time::Duration;
 
-use super::ClientBuilder;
+use super::{ClientBuilder, login};
+use crate::{Error, Sentinel, backend::redis::GivenServer, error::Invalid};
 
 impl ClientBuilder {
+    /// Asks these sentinels where the server is, in place of a URL. The user, the password, the database and TLS of the builder are those
+    /// of the primary.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Sentinel};
+    ///
+    /// let sentinel = Sentinel::new(["sentinel-1", "sentinel-2", "sentinel-3"]).master("main");
+    /// let client = Client::builder().sentinel(sentinel).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `Config#useSentinelServers`.
+    #[doc(alias("useSentinelServers", "MASTER_NAME"))]
+    pub fn sentinel(mut self, sentinel: Sentinel) -> Self {
+        self.sentinel = Some(sentinel);
+        self
+    }
+
+    /// Where the server is.
+    pub(super) fn place(&self) -> Result<GivenServer, Error> {
+        let Some(sentinel) = &self.sentinel else {
+            return login::server(self.url.as_deref(), &self.login);
+        };
+        if self.url.is_some() || login::names_server(&self.login) {
+            let limit = "the only place that names the server";
+            let invalid = Invalid::new("sentinel", "given beside another server", limit);
+            return Err(invalid
+                .remedy("leave the other out, or say redis-sentinel://host:26379/?master=name in the URL")
+                .into());
+        }
+        GivenServer::named_by(sentinel, &self.login)
+    }
+
     /// How long the last fencing token of a name is kept on the server after its last use, and the newest token that a
     /// [`FencedStore`](crate::FencedStore) has seen after its last write; `None`: for ever. Default: 7 days.
     ///

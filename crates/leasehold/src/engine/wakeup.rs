@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::{
-    backend::{Sink, WakeUp},
+    backend::{EpochChange, Sink, WakeUp},
     engine::{core::Core, fair::lineups::Lineups, gates::Gates, queue::map::Queues},
     kind::LockKind,
     name::LockId,
@@ -47,6 +47,19 @@ impl Sink for WakeUps {
                 Some(fair) if id.kind == LockKind::FairMutex => fair.wake(&queues, id, wake_up),
                 _ => queues.wake(id, wake_up),
             }
+        }
+    }
+
+    /// Holds are verified. Those that wait are told to ask when they are heard again, on the new subscription.
+    fn epoch(&self, EpochChange::All: EpochChange) {
+        if let Some(queues) = self.0.get().and_then(|woken| woken.queues.upgrade()) {
+            queues.watchdog.begin_epoch(queues.clock.now());
+        }
+    }
+
+    fn cut_off(&self) {
+        if let Some(queues) = self.0.get().and_then(|woken| woken.queues.upgrade()) {
+            queues.watchdog.wake_up();
         }
     }
 }

@@ -8,10 +8,10 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use super::{
     fenced_mutex::FencedMutex,
     leader::{Leader, LeaderWatch},
-    seat::Seat,
-    term::Term,
+    seat::{Seat, SeatText},
+    term::{EndsWithWork, Term},
 };
-use crate::{Error, FencedMutexGuard, Handoff, Owner, error::Invalid};
+use crate::{Error, Handoff, Owner, error::Invalid};
 
 /// A leader whose value could not be written tries again after this long.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -34,8 +34,8 @@ const VALUE_MAX: usize = 1024;
 /// # What is promised
 ///
 /// **Never are two terms valid at once.** A leader whose lease is not renewed in time learns it before the server can give the name to the
-/// next: its work is dropped first. A leader that dies, or is cut off, is replaced when its lease ends; one that resigns, drops its
-/// term, or shuts its client down, at once. What a leader had begun may still take effect elsewhere afterwards; send its
+/// next: its work is dropped first. A leader that dies, or is cut off, is replaced when its lease ends; so is one whose client is shut down
+/// with `LetExpire`. One that resigns, drops its term, or shuts its client down with `ReleaseAll` is replaced at once. What a leader had begun may still take effect elsewhere afterwards; send its
 /// [`token`](Term::token) with each write, so that the resource refuses an old leader.
 ///
 /// # Examples
@@ -115,7 +115,7 @@ impl Election {
     ///
     /// # Errors
     /// - [`Error::Invalid`]: the name, the value or the lease is not valid; nothing was sent.
-    /// - [`Error::Rejected`]: the server refuses for good, for instance because another type stands under the name. It does not hold
+    /// - [`Error::Rejected`]: the server refuses, for instance because another type stands under the name, or its memory is full. It does not hold
     ///   the name for us.
     /// - [`Error::Stale`]: a write under a newer token was seen for this name, although this candidate holds it: tokens went back, or
     ///   [`FencedStore`](crate::FencedStore) was given a number that is no token. The name was given back.
@@ -161,11 +161,12 @@ impl Election {
                     Some(asked) => asked.await?,
                     None => mutex.lock().await?,
                 };
-                let taken = guard.run(election.take(&guard, &value)).await;
+                let text = election.seat.text(&guard.owner(), guard.token(), &value)?;
+                let taken = guard.run(election.take(&text)).await;
                 match taken {
                     Ok(Ok(())) => {
                         election.seat.leads(election.name());
-                        return Ok(Term::new(guard, &election.seat));
+                        return Ok(Term::new(guard, &election.seat, text));
                     }
                     // Lost again before the value was there, which `run` may or may not have seen first.
                     Err(_) => {}
@@ -220,7 +221,7 @@ impl Election {
                     Some(campaign) => campaign.await?,
                     None => election.campaign().await?,
                 };
-                let (lead, watch) = (term.lead(), term.watch().clone());
+                let (lead, watch) = (EndsWithWork::new(&term), term.watch().clone());
                 let work = work(term);
                 // The only error is a loss. The guard is dropped with the lead, and the next lap stands in line.
                 if let Ok(output) = watch.run(work).await {
@@ -299,11 +300,10 @@ impl Election {
     }
 
     /// Writes the value, for as long as that takes.
-    async fn take(&self, guard: &FencedMutexGuard, value: &str) -> Result<(), Error> {
-        let owner = guard.owner();
+    async fn take(&self, text: &SeatText) -> Result<(), Error> {
         loop {
             // The same text under the same token: a second copy does no harm.
-            match self.seat.take(&owner, guard.token(), value).await {
+            match self.seat.take(text).await {
                 Err(error) if error.is_unreachable() => self.seat.sleep(PAUSE).await,
                 written => return written,
             }

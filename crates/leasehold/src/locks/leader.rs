@@ -97,7 +97,7 @@ impl LeaderWatch {
     /// leader after the other is a change, also if both have the same value.
     ///
     /// # Errors
-    /// As [`Election::leader`](crate::Election::leader). The next call looks again, not sooner than two seconds later.
+    /// As [`Election::leader`](crate::Election::leader), and [`Error::Closed`] within two seconds of the client's shutdown. The next call looks again, not sooner than two seconds later.
     ///
     /// # Cancel safety
     /// Cancel safe. No change is lost, and the looks keep their distance.
@@ -109,6 +109,7 @@ impl LeaderWatch {
             if let Some(at) = self.looks_at {
                 self.seat.sleep(at.since(self.seat.now())).await;
             }
+            self.seat.check_open()?;
             self.looks_at = Some(self.seat.now().after(LOOK_EVERY));
             let leader = Leader::seen(&self.seat).await?;
             let seen = Some(leader.as_ref().map_or(0, |leader| leader.token));

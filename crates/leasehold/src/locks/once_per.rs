@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::oneshot;
 
 use super::{guard::Guard, handle::Settings};
@@ -25,7 +26,7 @@ use crate::{
     error::Invalid,
 };
 
-/// A request without an answer for that long has failed.
+/// After that long without an answer it is asked again.
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
 
 /// No lease is shorter, so no extension by it changes one.
@@ -183,6 +184,8 @@ impl Keeper {
 async fn keep(hold: Arc<Hold>, kept: AtLeast, patience: Duration, asked: Arc<AtomicBool>) {
     let env = hold.env();
     let every = kept.every();
+    // Where the network is slow, an earlier one is answered while a later one is under way. Neither undoes the other (B2).
+    let mut under_way = FuturesUnordered::new();
     while let Ok(left) = hold.standing() {
         let early = left.saturating_sub(kept.extend_at());
         if !asked.load(Ordering::Acquire) && !early.is_zero() {
@@ -191,13 +194,16 @@ async fn keep(hold: Arc<Hold>, kept: AtLeast, patience: Duration, asked: Arc<Ato
             continue;
         }
         asked.store(true, Ordering::Release);
-        let extended = env.within(patience, hold.extend(kept.extension())).await;
-        // From then on as any other lease; without an answer, soon again.
-        env.sleep(match extended {
-            Some(Ok(())) => kept.extension() / 3,
-            _ => patience,
-        })
-        .await;
+        under_way.push(hold.extend(kept.extension()));
+        match env.within(patience, under_way.next()).await {
+            // From then on as any other lease.
+            Some(Some(Ok(()))) => {
+                under_way.clear();
+                env.sleep(kept.extension() / 3).await;
+            }
+            Some(_) => env.sleep(patience).await,
+            None => {}
+        }
     }
 }
 

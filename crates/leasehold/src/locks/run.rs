@@ -90,6 +90,10 @@ impl HoldWatch {
         self.0.standing().unwrap_or(Duration::ZERO)
     }
 
+    pub(super) fn lost_error(&self, reason: LostReason) -> Error {
+        self.0.lost_error(reason)
+    }
+
     /// As [`Guard::lost`]; never of a hold that is given back.
     pub(super) async fn lost(&self) -> LostReason {
         loop {

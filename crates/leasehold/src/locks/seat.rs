@@ -8,6 +8,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use tokio_util::sync::{CancellationToken, DropGuard};
+
 use super::handle::supported;
 use crate::{
     Error,
@@ -24,6 +26,19 @@ use crate::{
 pub(crate) struct Seat {
     core: ClientRef,
     name: Result<Name, Error>,
+}
+
+/// A value outlives its last writing by the time for which tokens are kept, and by this at least.
+const LASTS_LEAST: Duration = Duration::from_secs(60);
+
+/// What a leader has written, and writes again before its end.
+#[derive(Clone)]
+pub(super) struct SeatText {
+    key: Name,
+    name: Name,
+    token: u64,
+    text: Arc<[u8]>,
+    lasts: Option<Duration>,
 }
 
 /// A value, and the owner that holds the lock under it.
@@ -55,16 +70,48 @@ impl Seat {
         &self.core.config.label
     }
 
-    /// Says under which value the owner of this token leads.
-    pub(super) async fn take(&self, owner: &str, token: u64, value: &str) -> Result<(), Error> {
-        let text = format!("{owner} {token} {value}").into_bytes();
-        let lasts_ms = self.core.config.token_retention.map(millis);
-        self.write(token, Change::Set(text.into(), lasts_ms)).await
+    /// What says under which value the owner of this token leads.
+    pub(super) fn text(&self, owner: &str, token: u64, value: &str) -> Result<SeatText, Error> {
+        let name = self.name.clone()?;
+        let retention = self.core.config.token_retention;
+        Ok(SeatText {
+            key: Seat::key(&name),
+            name,
+            token,
+            text: format!("{owner} {token} {value}").into_bytes().into(),
+            lasts: retention.map(|lasts| lasts.max(LASTS_LEAST)),
+        })
+    }
+
+    /// Says it.
+    pub(super) async fn take(&self, text: &SeatText) -> Result<(), Error> {
+        text.write(&self.core, text.set()).await
+    }
+
+    /// Says it again, at home, each third of the time for which it lasts; until this is dropped.
+    pub(super) fn keep(&self, text: SeatText) -> Option<DropGuard> {
+        let every = text.lasts? / 3;
+        // It keeps no client alive.
+        let core = Arc::downgrade(&self.core);
+        let keeps = async move {
+            while let Some(rest) = core.upgrade().map(|core| core.sleep(every)) {
+                rest.await;
+                let Some(core) = core.upgrade() else { return };
+                // One without an answer is made up for by the next.
+                let _ = text.write(&core, text.set()).await;
+            }
+        };
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        self.core.spawn_apart(async move {
+            stopped.run_until_cancelled(keeps).await;
+        });
+        Some(stop.drop_guard())
     }
 
     /// Deletes it, unless a newer leader has written its own.
-    pub(super) async fn leave(&self, token: u64) -> Result<(), Error> {
-        self.write(token, Change::Delete).await
+    pub(super) async fn leave(&self, text: &SeatText) -> Result<(), Error> {
+        text.write(&self.core, Change::Delete).await
     }
 
     /// Who leads, in one request.
@@ -79,6 +126,10 @@ impl Seat {
         Ok(text.and_then(|text| Seated::read(&text)))
     }
 
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        self.core.check_open()
+    }
+
     pub(super) fn now(&self) -> Tick {
         self.core.clock.now()
     }
@@ -87,27 +138,31 @@ impl Seat {
         self.core.sleep_here(time).await;
     }
 
-    async fn write(&self, token: u64, change: Change) -> Result<(), Error> {
-        let name = self.name.clone()?;
-        let fence = name.shared();
+    fn key(name: &Name) -> Name {
+        Name::of_data("", &name.leader_key().to_string())
+    }
+}
+
+impl SeatText {
+    fn set(&self) -> Change {
+        Change::Set(self.text.as_ref().into(), self.lasts.map(millis))
+    }
+
+    async fn write(&self, core: &Core, change: Change) -> Result<(), Error> {
         let step = FencedWrite {
-            key: Seat::key(&name),
-            name,
-            token,
+            key: self.key.clone(),
+            name: self.name.clone(),
+            token: self.token,
             change,
         };
-        match self.core.write(step).await? {
+        match core.write(step).await? {
             Written::Done => Ok(()),
             Written::Stale { newest } => Err(Error::Stale {
-                fence,
-                token,
+                fence: self.name.shared(),
+                token: self.token,
                 newest,
             }),
         }
-    }
-
-    fn key(name: &Name) -> Name {
-        Name::of_data("", &name.leader_key().to_string())
     }
 }
 

@@ -3,8 +3,12 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{run::HoldWatch, seat::Seat};
+use super::{
+    run::HoldWatch,
+    seat::{Seat, SeatText},
+};
 use crate::{Error, FencedMutexGuard, LostReason, Released};
 
 /// The time for which a candidate leads. Made by [`Election::campaign`](crate::Election::campaign).
@@ -42,36 +46,72 @@ pub struct Term {
 
 /// The hold of a term, until it is given back.
 pub(super) struct Lead {
-    guard: Mutex<Option<FencedMutexGuard>>,
+    guard: Mutex<Option<Leading>>,
     seat: Seat,
+    text: SeatText,
+    /// It was given back.
+    ended: CancellationToken,
+}
+
+/// The hold, and what keeps its value on the server meanwhile.
+struct Leading {
+    guard: FencedMutexGuard,
+    _keeps_value: Option<DropGuard>,
 }
 
 impl Lead {
+    fn end(&self) -> Option<Leading> {
+        let leading = self.guard.lock().take()?;
+        self.ended.cancel();
+        Some(leading)
+    }
+
     /// `None`: it was given back before.
     pub(super) async fn resign(&self) -> Option<Result<Released, Error>> {
-        let guard = self.guard.lock().take()?;
-        let token = guard.token();
+        let Leading { guard, .. } = self.end()?;
         // Both at once: a value without its holder does not count, and the fence keeps this delete from that of the next leader.
-        let (released, _) = tokio::join!(guard.release(), self.seat.leave(token));
+        let (released, _) = tokio::join!(guard.release(), self.seat.leave(&self.text));
         Some(released)
     }
 }
 
-impl Term {
-    pub(super) fn new(guard: FencedMutexGuard, seat: &Seat) -> Term {
-        Term {
-            watch: guard.watch(),
-            token: guard.token(),
-            lead: Arc::new(Lead {
-                guard: Mutex::new(Some(guard)),
-                seat: seat.clone(),
-            }),
-        }
+/// Gives the lead back when it goes, also where another keeps the term.
+pub(super) struct EndsWithWork(Arc<Lead>);
+
+impl EndsWithWork {
+    pub(super) fn new(term: &Term) -> EndsWithWork {
+        EndsWithWork(Arc::clone(&term.lead))
     }
 
-    /// The hold, for a caller that gives it back when its work has ended.
-    pub(super) fn lead(&self) -> Arc<Lead> {
-        Arc::clone(&self.lead)
+    /// The work has ended.
+    pub(super) async fn resign(&self) -> Option<Result<Released, Error>> {
+        self.0.resign().await
+    }
+}
+
+impl Drop for EndsWithWork {
+    fn drop(&mut self) {
+        drop(self.0.end());
+    }
+}
+
+impl Term {
+    pub(super) fn new(guard: FencedMutexGuard, seat: &Seat, text: SeatText) -> Term {
+        let (watch, token) = (guard.watch(), guard.token());
+        let leading = Leading {
+            guard,
+            _keeps_value: seat.keep(text.clone()),
+        };
+        Term {
+            watch,
+            token,
+            lead: Arc::new(Lead {
+                guard: Mutex::new(Some(leading)),
+                seat: seat.clone(),
+                text,
+                ended: CancellationToken::new(),
+            }),
+        }
     }
 
     pub(super) fn watch(&self) -> &HoldWatch {
@@ -95,15 +135,20 @@ impl Term {
 
     /// Waits until the term is lost, and says how. Completes before the server can give the name to the next candidate.
     ///
-    /// Never of a term that was resigned.
+    /// So it does when [`Election::run`](crate::Election::run) has ended, whose term this was: [`LostReason::Unconfirmed`].
     ///
     /// # Cancel safety
     /// Cancel safe. Made for `select!`.
     pub async fn lost(&self) -> LostReason {
-        self.watch.lost().await
+        tokio::select! {
+            biased;
+            () = self.lead.ended.cancelled() => LostReason::Unconfirmed,
+            reason = self.watch.lost() => reason,
+        }
     }
 
-    /// Runs `work`, and drops it the moment the term is lost. The term goes on afterwards.
+    /// Runs `work`, and drops it the moment the term is lost, or the [`Election::run`](crate::Election::run) has ended whose term this was. The
+    /// term goes on afterwards.
     ///
     /// # Errors
     /// [`Error::Lost`]: do not conclude that nothing of the work happened; see [`Guard::run`](crate::Guard::run).
@@ -111,7 +156,11 @@ impl Term {
     /// # Cancel safety
     /// As cancel safe as `work`.
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Error> {
-        self.watch.run(work).await
+        tokio::select! {
+            biased;
+            () = self.lead.ended.cancelled() => Err(self.watch.lost_error(LostReason::Unconfirmed)),
+            output = self.watch.run(work) => output,
+        }
     }
 
     /// Gives up the lead: the value is deleted, and the next candidate leads at once.

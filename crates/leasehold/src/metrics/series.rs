@@ -40,9 +40,10 @@ pub(super) struct Handles {
     lost: [Counter; LOST_REASONS.len()],
 }
 
-const LOST_REASONS: [(LostReason, &str); 5] = [
+const LOST_REASONS: [(LostReason, &str); 6] = [
     (LostReason::Expired, "expired"),
     (LostReason::Replaced, "replaced"),
+    (LostReason::Failover, "failover"),
     (LostReason::MaxHold, "max_hold"),
     (LostReason::ClientShutdown, "client_shutdown"),
     (LostReason::Unconfirmed, "unconfirmed"),

@@ -6,8 +6,8 @@ use leasehold::{
     Client, ClientBuilder, Detached, Election, Error, Event, FairMutex, FairMutexGuard,
     FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, Leader,
     LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part, PlainMutex,
-    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Shutdown, SpinMutex, SpinMutexGuard,
-    Status, Term,
+    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown, SpinMutex,
+    SpinMutexGuard, Status, Term,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -22,6 +22,9 @@ fn send_static<T: Send + 'static>(value: T) -> T {
 fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Client>();
     send_sync_static::<ClientBuilder>();
+    send_sync_static::<leasehold::ConnectionSettings>();
+    send_sync_static::<leasehold::Credentials>();
+    send_sync_static::<leasehold::Protocol>();
     send_sync_static::<Detached>();
     send_sync_static::<Election>();
     send_sync_static::<Error>();
@@ -47,6 +50,7 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Latch>();
     send_sync_static::<Semaphore>();
     send_sync_static::<SemaphoreGuard>();
+    send_sync_static::<Sentinel>();
     send_sync_static::<Mutex>();
     send_sync_static::<Owner>();
     send_sync_static::<PlainMutex>();

@@ -67,6 +67,22 @@ async fn a_leader_is_told_with_its_value_until_it_resigns_or_is_dropped() {
     }
 }
 
+/// Tokens are kept for seven days, and so is the value of a leader since it was last written.
+#[tokio::test(start_paused = true)]
+async fn a_leader_of_three_weeks_is_told_until_its_last_day() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let election = client.election("scheduler").value("here");
+    let term = election.campaign().await.unwrap();
+    for _day in 0..21 {
+        tokio::time::sleep(86_400 * SECOND).await;
+        assert!(term.is_valid());
+        assert_eq!(election.leader().await.unwrap().unwrap().value, "here");
+    }
+    term.resign().await.unwrap();
+    assert!(election.leader().await.unwrap().is_none());
+}
+
 #[tokio::test]
 async fn no_value_is_shown_for_the_leader_after_its_own() {
     for world in World::all() {
@@ -231,6 +247,49 @@ async fn work_that_ends_gives_the_name_back_and_a_term_dropped_within_it_does_no
 }
 
 #[tokio::test]
+async fn a_term_that_was_put_aside_ends_with_work_that_is_dropped_or_panics() {
+    for world in World::all() {
+        let (one, other) = (election(&world, "one").await, election(&world, "two").await);
+        for panics in [false, true] {
+            let (put, mut aside) = mpsc::unbounded_channel();
+            let work = move |term: Term| {
+                put.send(term).unwrap();
+                async move {
+                    assert!(!panics, "as it is told");
+                    pending::<()>().await;
+                }
+            };
+            let lead = one.clone();
+            let run = tokio::spawn(async move { lead.run(work).await });
+            let kept = soon("a term", aside.recv()).await.unwrap();
+            let part = tokio::spawn(async move {
+                let error = kept.run(pending::<()>()).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Lost);
+                kept.lost().await
+            });
+            run.abort();
+            let next = soon("the lead", other.campaign()).await.unwrap();
+            let reason = soon("its part ends", part).await.unwrap();
+            assert_eq!(reason, LostReason::Unconfirmed);
+            drop(next);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_observer_ends_with_its_client() {
+    for world in World::all() {
+        let client = world.client().await;
+        let mut seen = client.election("scheduler").observe();
+        assert!(seen.next().await.unwrap().is_none());
+        let told = tokio::spawn(async move { seen.next().await });
+        client.shutdown(Shutdown::LetExpire).await;
+        let error = soon("an error", told).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}
+
+#[tokio::test]
 async fn a_term_that_is_resigned_within_the_work_lets_the_next_lead_beside_the_rest_of_it() {
     for world in World::all() {
         let (one, other) = (election(&world, "one").await, election(&world, "two").await);
@@ -285,7 +344,7 @@ async fn a_campaign_that_is_dropped_leaves_nothing() {
                 .is_err()
         );
         term.resign().await.unwrap();
-        assert!(!is_held(&world), "{}", world.name());
+        wait_until_async(crate::common::SOON, "it is free", || !is_held(&world)).await;
         drop(soon("the lead", one.campaign()).await.unwrap());
     }
 }
@@ -380,7 +439,14 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
             assert!(tokio::time::timeout(100 * MS, next).await.is_err());
         }
         let asked = attempts(&server) - before;
-        assert_eq!(asked, 4, "one look each in 3 s, and nothing else");
+        assert!(asked <= 4, "{asked} looks of four in 3 s");
+        // On a busy machine one that was dropped as it asked has not asked. Each does when its time comes again.
+        let looks = join_all(observers.iter_mut().map(LeaderWatch::next));
+        let asked = || attempts(&server) - before >= 4;
+        tokio::select! {
+            told = looks => panic!("no leader has changed: {told:?}"),
+            () = wait_until_async(crate::common::SOON, "four looks", asked) => {}
+        }
         drop(term);
     }
 }

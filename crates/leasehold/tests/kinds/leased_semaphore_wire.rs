@@ -262,6 +262,7 @@ fn documented_permissions() -> Vec<String> {
     let keys = include_str!("../../../../docs/keys.md");
     let (_, section) = keys.split_once("## Permissions").unwrap();
     let blocks = section.split("```").skip(1).step_by(2);
+    let blocks = blocks.filter(|block| !block.contains("user watcher"));
     let words = blocks.flat_map(str::split_whitespace);
     let rules = words.filter(|word| word.starts_with(['~', '&', '+']));
     rules.map(str::to_owned).collect()

@@ -243,6 +243,39 @@ async fn diverges() -> Result<u32, Error> {
     return Ok(1);
 }
 
+#[locked("right:{b}")]
+async fn argument_that_is_not_there(#[cfg(any())] a: u32, b: u32) -> Result<u32, Error> {
+    Ok(b)
+}
+
+#[locked("right:{id:0w$}", w = 8)]
+async fn width(id: u32) -> Result<u32, Error> {
+    Ok(id)
+}
+
+#[locked("right:{}", r#type)]
+async fn raw(r#type: u32) -> Result<(), Error> {
+    Ok(())
+}
+
+#[expect(clippy::diverging_sub_expression, reason = "nothing else can be said")]
+#[locked("right", failed = |error| panic!("{error}"))]
+async fn never() -> ! {
+    loop {
+        tokio::task::yield_now().await;
+    }
+}
+
+macro_rules! timed {
+    ($wait:expr) => {
+        #[locked("right", wait = $wait)]
+        async fn timed() -> Result<u32, Error> {
+            Ok(1)
+        }
+    };
+}
+timed!("5s");
+
 #[tokio::test]
 async fn right_uses_compile_and_run() {
     let client = World::all().swap_remove(0).client().await;
@@ -291,6 +324,11 @@ async fn right_uses_compile_and_run() {
         constant().await.unwrap();
         assert_eq!(braces().await.unwrap(), 1);
         assert_eq!(diverges().await.unwrap(), 1);
+        assert_eq!(argument_that_is_not_there(2).await.unwrap(), 2);
+        assert_eq!(width(3).await.unwrap(), 3);
+        raw(4).await.unwrap();
+        assert_eq!(timed().await.unwrap(), 1);
+        drop(never());
     };
     // A future of these goes to another thread.
     let scoped = client.clone();

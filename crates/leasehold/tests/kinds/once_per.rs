@@ -17,7 +17,7 @@ use crate::common::{
 };
 use futures_util::{FutureExt, future::join_all};
 use leasehold::{Client, Error, ErrorKind, MemoryServer, Mutex, Owner, Shutdown};
-use leasehold_testkit::wait_until_async;
+use leasehold_testkit::{Proxy, wait_until_async};
 use tokio::time::{Instant, sleep, sleep_until};
 
 const MS: Duration = Duration::from_millis(1);
@@ -377,5 +377,19 @@ async fn a_bad_interval_is_refused_with_the_value_the_limit_and_the_remedy() {
         assert!(world.held().is_empty(), "nothing was sent");
         let ran = capped.run_once_per(10 * SECOND, async {}).await.unwrap();
         assert!(ran.is_some(), "as long as max_hold allows");
+    }
+}
+
+/// A round trip takes longer than the time after which the lease's extension is asked for once more.
+#[tokio::test]
+async fn work_that_takes_longer_goes_on_where_the_server_is_far_away() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let builder = Client::builder().url(proxy.url());
+        let client = builder.connect().await.unwrap();
+        proxy.delay(70 * MS); // each way
+        let mutex = client.mutex("report");
+        let done = mutex.run_once_per(SECOND, sleep(2 * SECOND)).await;
+        assert!(matches!(done, Ok(Some(()))), "{done:?}");
     }
 }

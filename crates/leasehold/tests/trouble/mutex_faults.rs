@@ -395,8 +395,8 @@ async fn a_server_that_restarts_empty_tells_its_holders_and_serves_its_waiters()
         let next = tokio::time::timeout(SOON, waiting).await.expect("served");
         let next = next.unwrap().unwrap();
         assert_eq!(owners(&server, "name"), [(next.owner(), 1)]);
-        // The holder cannot know earlier than at the next renewal.
-        assert_eq!(guard.lost().await, LostReason::Replaced);
+        // It verifies what it holds as soon as it is connected again.
+        assert_eq!(guard.lost().await, LostReason::Failover);
         assert_eq!(next.release().await.unwrap(), Released::Freed);
         // What it knew of scripts is gone, too; it is told again.
         let again = a.mutex("name").lock().await.unwrap();

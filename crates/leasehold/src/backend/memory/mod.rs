@@ -52,7 +52,7 @@ impl Memory {
         sink: Arc<dyn Sink>,
     ) -> Memory {
         let subscriber = Arc::new(Subscriber::new(client, sink));
-        server.join(client, label);
+        server.join(&subscriber, label);
         let outage = Outage::new("memory".to_owned(), server.clock());
         Memory {
             server,

@@ -20,7 +20,7 @@ use super::store::{Store, Subscriber};
 #[cfg(feature = "sim")]
 use crate::backend::simulated::{request::Network, scripts::Scripts};
 use crate::{
-    backend::{Failure, WakeUp},
+    backend::{EpochChange, Failure, WakeUp},
     clock::{Clock, Tick},
     error::Cause,
     name::LockId,
@@ -204,39 +204,46 @@ impl MemoryServer {
         }
     }
 
-    /// The server's clock jumps ahead: leases end sooner than their holders think.
-    pub fn step_clock(&self, ahead: Duration) {
-        self.0.store.lock().ahead += ahead;
-    }
-
-    /// The server restarts, and has forgotten all that it was told: leases, and who waits for them. Clients connect again at once.
+    /// The server restarts without its data, as one that keeps nothing on disk, or a replica that had nothing yet and takes its place.
     ///
-    /// Alone, it may then give a lock to a second holder at once. In a quorum its vote does not count for a while
-    /// ([`longest_lease`](crate::ClientBuilder::longest_lease)).
+    /// Its clients notice that at once, as on a real server when they are connected again: each verifies what it holds, and holders
+    /// are told [`LostReason::Failover`](crate::LostReason::Failover). In a [quorum](crate::ClientBuilder::quorum_memory) its vote does not
+    /// count for a while.
     ///
     /// # Examples
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
-    /// use leasehold::{Client, MemoryServer, ServerVote};
+    /// use leasehold::{Client, LostReason, MemoryServer};
     ///
-    /// let servers = [MemoryServer::new(), MemoryServer::new(), MemoryServer::new()];
-    /// let client = Client::builder().quorum_memory(&servers).connect().await?;
+    /// let server = MemoryServer::new();
+    /// let client = Client::builder().memory(&server).connect().await?;
     /// let guard = client.mutex("order:42").lock().await?;
-    /// servers[0].restart_empty();
-    /// let status = client.status("order:42").await?;
-    /// let forgot: &ServerVote = &status.votes[0];
-    /// assert!(forgot.holder.is_none() && forgot.quarantine.is_some());
-    /// assert_eq!(status.holder().map(|holder| &*holder.owner), Some(&*guard.owner())); // two are enough
+    /// server.restart_empty();
+    /// assert_eq!(guard.lost().await, LostReason::Failover);
     /// # Ok(()) }
     /// ```
     pub fn restart_empty(&self) {
         let now = self.clock().now();
         self.0.restarted.store(now.nanos(), Ordering::Release);
-        let mut store = self.0.store.lock();
-        store.forget_all();
-        let outbox = std::mem::take(&mut store.outbox);
-        drop(store);
+        let (outbox, clients) = {
+            let mut store = self.0.store.lock();
+            store.forget();
+            // The messages of the gap are lost.
+            let ids: Vec<LockId> = store.listeners.keys().cloned().collect();
+            for id in ids {
+                store.tell_all(&id);
+            }
+            (std::mem::take(&mut store.outbox), store.clients())
+        };
+        for client in clients {
+            client.sink.epoch(EpochChange::All);
+        }
         deliver(outbox);
+    }
+
+    /// The server's clock jumps ahead: leases end sooner than their holders think.
+    pub fn step_clock(&self, ahead: Duration) {
+        self.0.store.lock().ahead += ahead;
     }
 
     /// When it restarted last; zero: never, so it has forgotten nothing.
@@ -244,9 +251,10 @@ impl MemoryServer {
         Tick::from_nanos(self.0.restarted.load(Ordering::Acquire))
     }
 
-    pub(crate) fn join(&self, client: &Arc<str>, label: String) {
+    pub(crate) fn join(&self, client: &Arc<Subscriber>, label: String) {
         let mut store = self.0.store.lock();
-        store.connected.insert(Arc::clone(client), label);
+        let joined = (label, Arc::downgrade(client));
+        store.connected.insert(Arc::clone(&client.client), joined);
     }
 
     pub(crate) fn part(&self, client: &Arc<str>) {

@@ -69,7 +69,7 @@ pub(crate) struct Store {
     done: HashMap<(Arc<str>, LeaseId), (i64, Duration)>,
     fences: Fences,
     /// The clients that are connected, and how each calls itself.
-    pub(super) connected: HashMap<Arc<str>, String>,
+    pub(super) connected: HashMap<Arc<str>, (String, Listener)>,
     /// The labels of clients that hold or wait, and until when they are kept.
     labels: HashMap<Arc<str>, (String, Duration)>,
     /// Messages of the present step, told after it.
@@ -98,17 +98,6 @@ impl Store {
         self.labels.retain(|_, (_, until)| *until > now);
         self.fences.set_clock(now);
         self.queues.retain(|_, waiting| waiting.ends > now);
-    }
-
-    /// Forgets all locks; clients stay connected, listen again at once, and are told to ask.
-    pub(super) fn forget_all(&mut self) {
-        self.held.clear();
-        self.permits.clear();
-        self.queues.clear();
-        self.gone.clear();
-        self.done.clear();
-        self.labels.clear();
-        self.tell_everyone();
     }
 
     /// All clients that listen to anything are to ask again.
@@ -180,6 +169,25 @@ impl Store {
         listeners.map_or_else(Vec::new, |all| {
             all.iter().filter_map(Listener::upgrade).collect()
         })
+    }
+
+    /// The clients that are connected, in the same order each time.
+    pub(super) fn clients(&self) -> Vec<Arc<Subscriber>> {
+        let clients = self.connected.values();
+        let mut clients: Vec<_> = clients.filter_map(|(_, client)| client.upgrade()).collect();
+        clients.sort_by(|a, b| a.client.cmp(&b.client));
+        clients
+    }
+
+    /// A restart without data.
+    pub(crate) fn forget(&mut self) {
+        self.held.clear();
+        self.queues.clear();
+        self.gone.clear();
+        self.fences.forget();
+        self.done.clear();
+        self.labels.clear();
+        self.permits.clear();
     }
 
     pub(super) fn tell_all(&mut self, id: &LockId) {
@@ -322,14 +330,14 @@ impl Store {
 
     /// A client's label is kept for so long.
     pub(super) fn show(&mut self, client: &Arc<str>, lasts: Duration) {
-        if let Some(label) = self.connected.get(client) {
+        if let Some((label, _)) = self.connected.get(client) {
             let label = (label.clone(), self.clock + lasts);
             self.labels.insert(Arc::clone(client), label);
         }
     }
 
     fn known(&self, client: &Arc<str>) -> KnownClient {
-        let connected = self.connected.get(client);
+        let connected = self.connected.get(client).map(|(label, _)| label);
         let label = self.labels.get(client).map(|(label, _)| label);
         KnownClient {
             uuid: label.map(|_| client.to_string()),

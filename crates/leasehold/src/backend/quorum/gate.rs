@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::servers::Servers;
 use crate::{
-    backend::{Failure, Grant, Reply, Sink, WakeUp},
+    backend::{EpochChange, Failure, Grant, Reply, Sink, WakeUp},
     clock::Tick,
     name::LockId,
     owner::LeaseId,
@@ -63,6 +63,15 @@ impl Sink for Ear {
             _ if ears.heard_at.lock().get(id) == Some(at) => ears.sink.wake(id, wake_up),
             _ => {}
         }
+    }
+
+    /// Renewals ask it for its vote again (QB7), which counts after its quarantine.
+    fn epoch(&self, change: EpochChange) {
+        self.ears.sink.epoch(change);
+    }
+
+    fn cut_off(&self) {
+        self.ears.sink.cut_off();
     }
 }
 
@@ -128,7 +137,7 @@ impl Ears {
                 let mut heard_at = ears.heard_at.lock();
                 if heard_at.get(&id) == Some(&at) {
                     heard_at.remove(&id);
-                    // It may have been carried out, and nobody would end it later.
+                    // It may have been carried out, and no other would end it later.
                     drop(servers.at(at).backend.unlisten(&id));
                 }
             }
@@ -188,10 +197,15 @@ impl Ears {
 }
 
 impl Servers {
-    /// The gate of a name; `None`: no server is well.
+    /// The gate of a name; `None`: no server can be it. Where none is well, one is asked all the same: only so is it known that it answers
+    /// again.
     pub(super) fn gate(&self, id: &LockId) -> Option<usize> {
-        let well = (0..self.len()).filter(|at| self.is_well(*at));
-        well.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
+        let first = |all: &mut dyn Iterator<Item = usize>| {
+            all.max_by_key(|at| (rank(id.name.wire(), &self.at(*at).name), Reverse(*at)))
+        };
+        let all = 0..self.len();
+        first(&mut all.clone().filter(|at| self.is_well(*at)))
+            .or_else(|| first(&mut all.filter(|at| self.can_vote(*at))))
     }
 
     pub(super) fn gate_or_why(&self, id: &LockId) -> Result<usize, Failure> {

@@ -125,12 +125,14 @@ impl Servers {
         again
     }
 
-    /// Whether it has a connection, answers, and may vote.
+    /// Whether it has a connection, and may vote.
+    pub(super) fn can_vote(&self, at: usize) -> bool {
+        self.at(at).backend.trouble().is_none() && self.may_vote(at)
+    }
+
+    /// Whether it answers, too.
     pub(super) fn is_well(&self, at: usize) -> bool {
-        let member = self.at(at);
-        !member.silent.load(Ordering::Relaxed)
-            && member.backend.trouble().is_none()
-            && self.may_vote(at)
+        !self.at(at).silent.load(Ordering::Relaxed) && self.can_vote(at)
     }
 
     pub(super) fn note_silent(&self, at: usize, is_silent: bool) {
@@ -149,8 +151,11 @@ impl Servers {
         let ids: Vec<_> = self.iter().map(|it| it.backend.identity()).collect();
         let ids: Vec<Option<&str>> = ids
             .iter()
-            // Two databases of one server are one server.
-            .map(|id| Some(id.as_deref()?.split('/').next().unwrap_or_default()))
+            // Two databases of one server are one server. One that does not say its run id has its whole address for an identity.
+            .map(|id| match id.as_deref()? {
+                address if address.contains("://") => Some(address),
+                run_id => run_id.split('/').next(),
+            })
             .collect();
         for (at, id) in ids.iter().enumerate() {
             if self.at(at).backend.said().is_replica {
@@ -191,8 +196,7 @@ impl Servers {
 
     /// Why there is no majority, if too many servers cannot vote before they are asked.
     pub(super) fn trouble(&self) -> Option<Cause> {
-        let can = |at: &usize| self.may_vote(*at) && self.at(*at).backend.trouble().is_none();
-        let able = (0..self.len()).filter(can).count();
+        let able = (0..self.len()).filter(|at| self.can_vote(*at)).count();
         (able < self.need()).then(|| self.no_majority(|_| None))
     }
 }

@@ -8,11 +8,12 @@ use redis::{
 };
 
 use super::{
+    epoch::EpochLog,
     failure::{classify, in_words, refuses_all},
+    finder::Finder,
     greeting::ServerId,
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
-    target::Target,
 };
 use crate::{
     backend::{Failure, ServerFacts},
@@ -34,13 +35,13 @@ pub(super) struct Commands {
 impl Commands {
     /// Sends nothing yet.
     pub(super) fn new(
-        target: Arc<Target>,
+        lead: (Arc<Finder>, Arc<EpochLog>),
         name: String,
         config: &Config,
         home: &Home,
         outage: Arc<Outage>,
     ) -> Commands {
-        let dialler = Dialler::new(target, name, config, Arc::clone(&outage));
+        let dialler = Dialler::new(lead, name, config, Arc::clone(&outage));
         Commands {
             lanes: Lanes::new(dialler, home),
             outage,
@@ -162,6 +163,10 @@ impl Commands {
             self.home.within_here(self.timeout, sending).await
         };
         let answer = match answer {
+            // A late word of a server that is the primary no more: the request is repeated to the one that is.
+            Some(Ok(_)) if way.connection.is_void() => {
+                Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
+            }
             Some(Ok(value)) => {
                 way.answered();
                 value.extract_error()

@@ -9,10 +9,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use redis::{ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError, aio::PubSub};
+use redis::{
+    ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError,
+    aio::PubSub,
+    io::tcp::socket2::{SockRef, TcpKeepalive},
+};
 use tokio::net::{TcpStream, UnixStream};
 
 #[cfg(feature = "tls")]
@@ -22,7 +26,7 @@ use super::{
     link::{self, Connection, Socket},
     target::Target,
 };
-use crate::{backend::Failure, durations::humane, error::Cause};
+use crate::{backend::Failure, connection::ConnectionSettings, durations::humane, error::Cause};
 
 /// How long a server may be silent in the TLS handshake until it is asked whether it speaks TLS at all.
 #[cfg(feature = "tls")]
@@ -33,16 +37,28 @@ const PLAIN_WORDS_AFTER: Duration = Duration::from_secs(1);
 pub(super) struct DialProgress {
     /// It waits for the server's part of the TLS handshake.
     shaking_hands: AtomicBool,
+    /// It waits for the program's provider of credentials.
+    asking: AtomicBool,
 }
 
 impl DialProgress {
     /// Why an attempt was given up after so long.
     pub(super) fn silent(&self, after: Duration) -> Cause {
-        if self.shaking_hands.load(Ordering::Relaxed) {
+        if self.asking.load(Ordering::Relaxed) {
+            Arc::new(SilentProvider(after))
+        } else if self.shaking_hands.load(Ordering::Relaxed) {
             Arc::new(SilentInHandshake(after))
         } else {
             Arc::new(Silent(after))
         }
+    }
+
+    /// The answer of the provider. Until then it is the provider that is waited for.
+    pub(super) async fn of_provider<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.asking.store(true, Ordering::Relaxed);
+        let answer = answer.await;
+        self.asking.store(false, Ordering::Relaxed);
+        answer
     }
 }
 
@@ -51,6 +67,8 @@ pub(super) enum NoConnection {
     Redis(RedisError),
     #[cfg(feature = "tls")]
     Tls(TlsTrouble),
+    /// The program's provider gave no login.
+    NoCredentials(Cause),
     /// The target is not what a client can use.
     Unfit(Cause),
 }
@@ -81,12 +99,25 @@ impl Target {
         Ok(Connection::new(login, self.plain().await?).await?)
     }
 
-    /// A connection for subscriptions.
+    /// A connection for subscriptions, and when the next is to take its place: its login ends, and cannot be renewed on it.
     pub(super) async fn subscriptions(
         &self,
         progress: &DialProgress,
+    ) -> Result<(PubSub, Option<Instant>), NoConnection> {
+        let mut login = self.login(progress).await?;
+        let mut made = self.subscriptions_as(&login.settings, progress).await;
+        if self.may_be_outdated(&made) {
+            login = self.login(progress).await?;
+            made = self.subscriptions_as(&login.settings, progress).await;
+        }
+        Ok((made?, login.renew_at))
+    }
+
+    async fn subscriptions_as(
+        &self,
+        login: &RedisConnectionInfo,
+        progress: &DialProgress,
     ) -> Result<PubSub, NoConnection> {
-        let login = self.info.redis_settings();
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let stream = self.shake_hands(tls, progress).await?;
@@ -158,7 +189,7 @@ impl Target {
             return Err(io::Error::other(nothing));
         }
         let (stream, _) = futures_util::future::select_ok(attempts).await?;
-        super::target::set_up(&stream)?;
+        set_up(&stream, &self.connection)?;
         Ok(stream)
     }
 
@@ -177,6 +208,7 @@ impl Target {
             }
             #[cfg(feature = "tls")]
             NoConnection::Tls(trouble) => return Failure::Rejected(Arc::new(trouble)),
+            NoConnection::NoCredentials(cause) => return Failure::NotSent(cause),
             NoConnection::Unfit(cause) => return Failure::Rejected(cause),
         };
         if let Some(own) = of_this_process(&error) {
@@ -210,9 +242,59 @@ impl Target {
         matches!(self.info.addr(), ConnectionAddr::Tcp(..))
     }
 
+    /// The host and the port, if it is reached over TCP.
+    pub(super) fn address(&self) -> Option<(String, u16)> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => Some((host.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    /// The same login, and TLS if this speaks it, at another address.
+    pub(super) fn at(&self, (host, port): &(String, u16)) -> Target {
+        let address = ConnectionAddr::Tcp(host.clone(), *port);
+        Target {
+            info: self.info.clone().set_addr(address),
+            provider: self.provider.clone(),
+            connection: self.connection.clone(),
+            #[cfg(feature = "tls")]
+            tls: self.tls.as_ref().map(|tls| tls.of_host(host)),
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    pub(super) fn speaks_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        let speaks = self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let speaks = matches!(self.info.addr(), ConnectionAddr::TcpTls { .. });
+        speaks
+    }
+
     fn is_unix(&self) -> bool {
         matches!(self.info.addr(), ConnectionAddr::Unix(_))
     }
+}
+
+/// Sets up a socket that has just been connected.
+pub(super) fn set_up(stream: &TcpStream, settings: &ConnectionSettings) -> std::io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(settings.nodelay)?;
+    if let Some(keepalive) = settings.keepalive {
+        let probes = TcpKeepalive::new()
+            .with_time(keepalive.idle)
+            .with_interval(keepalive.interval)
+            .with_retries(keepalive.probes);
+        socket.set_tcp_keepalive(&probes)?;
+    }
+    // A connection that is closed discards what it has not sent (B4).
+    socket.set_linger(Some(Duration::ZERO))?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout)?;
+    Ok(())
 }
 
 /// The server was there, and has gone without a word.
@@ -241,6 +323,10 @@ struct NoSocket;
 pub(super) struct HungUp;
 
 #[derive(Debug, thiserror::Error)]
+#[error("the credentials provider has not answered within {}; make it faster, or wait longer, with connect_timeout", humane(*.0))]
+struct SilentProvider(Duration);
+
+#[derive(Debug, thiserror::Error)]
 #[error("no answer within {}; check host and port, or wait longer, with connect_timeout or --connect-timeout", humane(*.0))]
 struct Silent(Duration);
 
@@ -250,3 +336,45 @@ struct Silent(Duration);
     humane(*.0)
 )]
 struct SilentInHandshake(Duration);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_set_up_as_the_settings_say() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let settings = ConnectionSettings::new()
+            .keepalive(Duration::from_secs(60), Duration::from_secs(10), 4)
+            .user_timeout(Some(Duration::from_secs(20)))
+            .nodelay(false);
+        set_up(&stream, &settings).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(!socket.tcp_nodelay().unwrap());
+        assert_eq!(
+            socket.tcp_keepalive_time().unwrap(),
+            Duration::from_secs(60)
+        );
+        assert_eq!(
+            socket.tcp_keepalive_interval().unwrap(),
+            Duration::from_secs(10)
+        );
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 4);
+        assert_eq!(socket.linger().unwrap(), Some(Duration::ZERO));
+        #[cfg(target_os = "linux")]
+        assert_eq!(
+            socket.tcp_user_timeout().unwrap(),
+            Some(Duration::from_secs(20))
+        );
+
+        let stream = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        set_up(&stream, &ConnectionSettings::new().no_keepalive()).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.tcp_nodelay().unwrap() && !socket.keepalive().unwrap());
+    }
+}

@@ -6,7 +6,9 @@ use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::{
     connect::{DialProgress, NoConnection},
+    epoch::{Epoch, field},
     failure::{classify, refuses_all},
+    finder::shown,
     link::Connection,
     rights::Rights,
     target::Target,
@@ -40,8 +42,12 @@ impl ServerId {
 /// What a server has said of itself.
 pub(super) struct Greeted {
     pub(super) identity: ServerId,
-    /// For how long it has been up, in whole seconds; `None`: it does not say.
+    /// `None`: it does not say.
+    pub(super) epoch: Option<Epoch>,
+    /// For how long it has been up, in whole seconds.
     pub(super) up: Option<Duration>,
+    /// It takes its data from another.
+    pub(super) is_replica: bool,
     pub(super) outlook: Outlook,
     /// The connection has the name that the client gave it.
     pub(super) is_named: bool,
@@ -123,12 +129,17 @@ impl Target {
         asks_for_danger: bool,
         progress: &DialProgress,
     ) -> Result<(Connection, Greeted), NoConnection> {
-        let login = self.info.redis_settings();
-        let mut connection = match self.commands(login, progress).await {
+        let mut login = self.login(progress).await?;
+        let mut made = self.commands(&login.settings, progress).await;
+        if self.may_be_outdated(&made) {
+            login = self.login(progress).await?;
+            made = self.commands(&login.settings, progress).await;
+        }
+        let mut connection = match made {
             Err(NoConnection::Redis(error)) if is_answer(&error) => {
                 // A Sentinel has no databases, and mostly other users than its servers.
                 if self.is_sentinel(progress).await {
-                    return Err(NoConnection::Unfit(Arc::new(Sentinel)));
+                    return Err(NoConnection::Unfit(Arc::new(self.sentinel())));
                 }
                 return Err(error.into());
             }
@@ -140,11 +151,11 @@ impl Target {
         greeting.cmd("CLUSTER").arg("MYID");
         // Redis 6.2 tells one section at a time, or all.
         greeting.cmd("INFO").arg("server");
+        greeting.cmd("INFO").arg("replication");
         greeting.add_command(Rights::question());
-        let mut asked = 4;
+        let mut asked = 5;
         if asks_for_danger {
             greeting.cmd("INFO").arg("memory");
-            greeting.cmd("INFO").arg("replication");
             asked = 6;
         }
         let multiplexed = &mut connection.multiplexed;
@@ -153,13 +164,13 @@ impl Target {
             .await?;
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
-        let (named, cluster, server, rights) = (next(), next(), next(), next());
-        let (memory, replication) = (next(), next());
+        let (named, cluster, server) = (next(), next(), next());
+        let (replication, rights, memory) = (next(), next(), next());
         if let Ok(Value::BulkString(_)) = cluster {
             return Err(NoConnection::Unfit(Arc::new(InCluster)));
         }
         if server.as_ref().is_ok_and(says_sentinel) {
-            return Err(NoConnection::Unfit(Arc::new(Sentinel)));
+            return Err(NoConnection::Unfit(Arc::new(self.sentinel())));
         }
         let first = [&named, &cluster, &server];
         let refuses_all = first
@@ -171,25 +182,38 @@ impl Target {
             // refuses everything.
             Err(error) if error.code() == Some("NOAUTH") || !is_answer(&error) => Err(error.into()),
             _ => {
+                let said = |answer: &Result<Value, _>| answer.clone().map(text);
+                let about = said(&replication).unwrap_or_default();
+                let of_server = said(&server).unwrap_or_default();
                 let outlook = match (memory, replication) {
-                    (Ok(memory), Ok(replication)) if asks_for_danger => {
-                        Danger::of(&text(memory), &text(replication))
-                            .map_or(Outlook::Good, Outlook::Bad)
+                    (Ok(memory), Ok(_)) if asks_for_danger => {
+                        Danger::of(&text(memory), &about).map_or(Outlook::Good, Outlook::Bad)
                     }
                     _ => Outlook::Unknown,
                 };
-                let of_server = server.clone().map(text).unwrap_or_default();
                 let up = field(&of_server, "uptime_in_seconds");
                 let greeted = Greeted {
+                    epoch: Epoch::of(&of_server, &about),
                     up: up.and_then(|up| up.parse().ok()).map(Duration::from_secs),
+                    is_replica: field(&about, "role") == Some("slave"),
                     identity: ServerId::of(server.map_err(classify)),
                     outlook,
                     is_named,
                     rights,
                     refuses_all,
                 };
+                self.keep_logged_in(&connection, &login);
                 Ok((connection, greeted))
             }
+        }
+    }
+
+    /// The refusal of a Sentinel, with the URL that asks it.
+    fn sentinel(&self) -> IsSentinel {
+        let address = self.address().unwrap_or_default();
+        IsSentinel {
+            scheme: if self.speaks_tls() { "rediss" } else { "redis" },
+            address: shown(&address),
         }
     }
 
@@ -227,11 +251,6 @@ fn text(info: Value) -> String {
     redis::from_redis_value(info).unwrap_or_default()
 }
 
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-    fields.find_map(|(field, value)| (field == name).then_some(value))
-}
-
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the server is a node of a cluster, and this version does not know clusters; use a server outside of one"
@@ -240,6 +259,10 @@ struct InCluster;
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the server is a Sentinel, which keeps no locks; give the address of the primary, as `SENTINEL get-master-addr-by-name` says it"
+    "the server is a Sentinel, which keeps no locks; give {scheme}-sentinel://{address}/?master=NAME, with the name of the primary, and \
+     it is asked where that is"
 )]
-struct Sentinel;
+struct IsSentinel {
+    scheme: &'static str,
+    address: String,
+}

@@ -28,8 +28,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connect::{DialProgress, HungUp},
+    epoch::{EpochLog, Ground},
     failure::in_words,
-    greeting::{Danger, Outlook, ServerId},
+    finder::{Finder, Found},
+    greeting::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
     target::Target,
@@ -76,6 +78,8 @@ pub(super) struct Lane {
     made: AtomicU64,
     /// Commands in a row without an answer.
     silent: AtomicU32,
+    /// When it was last told that its connection has ended.
+    told_end: Mutex<Option<Instant>>,
     /// The task that reconnects, or did.
     dialling: Mutex<Option<AbortHandle>>,
     /// The task that ends with the runtime, and tells.
@@ -97,6 +101,8 @@ enum LaneState {
         /// Tells a broken connection from the one that has replaced it already.
         number: u64,
         since: Instant,
+        /// What it leads to.
+        ground: Ground,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
     Down(Cause),
@@ -127,6 +133,14 @@ pub(super) enum NoWay {
 #[error("not connected yet")]
 struct NotYet;
 
+#[derive(Debug, thiserror::Error)]
+#[error("another server is the primary now")]
+struct LeftBehind;
+
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is a replica, and no other server is named as the primary yet")]
+struct NoPrimary(String);
+
 impl Lanes {
     /// Makes no connection yet.
     pub(super) fn new(dialler: Dialler, home: &Home) -> Arc<Lanes> {
@@ -142,23 +156,40 @@ impl Lanes {
     /// Makes the first connection at once, so that a caller that connects learns of errors.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), Failure> {
         let here = Handle::try_current().ok();
-        let connection = if here.is_some() {
-            self.dialler.dial().await?
+        let made = if here.is_some() {
+            self.dialler.dial(false).await?
         } else {
             let dialler = Arc::clone(&self.dialler);
             let at_home = self
                 .home
                 .handle()
-                .spawn(async move { dialler.dial().await });
-            let connection = AbortOnDropHandle::new(at_home).await;
-            connection.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
+                .spawn(async move { dialler.dial(false).await });
+            let made = AbortOnDropHandle::new(at_home).await;
+            made.unwrap_or_else(|_| Err(Failure::Rejected(Arc::new(ThreadGone))))?
         };
         let first = match here {
             Some(here) if here.id() != self.of_home.id => self.open(here),
             _ => Arc::clone(&self.of_home),
         };
-        first.is_up(connection);
+        first.is_up(made);
         Ok(())
+    }
+
+    /// Breaks connections that lead to a server which is not the one any more, as long as this client lives.
+    pub(super) fn follow(self: &Arc<Self>) {
+        let (lanes, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
+        self.home.handle().spawn(async move {
+            while changes.changed().await.is_ok() {
+                let Some(lanes) = lanes.upgrade() else { return };
+                let ground = *changes.borrow_and_update();
+                let others = lanes.others.read().clone();
+                for lane in others.iter().chain([&lanes.of_home]) {
+                    lane.leave_behind(ground);
+                }
+                // Holders without a request under way are to have a connection, too.
+                lanes.dialler.epochs.cut_off();
+            }
+        });
     }
 
     /// A way for a command from here; waits for it as long as `patience`.
@@ -278,33 +309,32 @@ impl Lanes {
 
     /// The server that was reached last, with the database, if it has said which one it is. If it does not say that, the address.
     pub(super) fn identity(&self) -> Option<String> {
-        let Dialler { target, .. } = &*self.dialler;
+        let Dialler { finder, .. } = &*self.dialler;
         let said = self.dialler.identity.lock().clone();
         match said {
             ServerId::NotYet => None,
-            ServerId::RunId(id) => Some(format!("{id}/{}", target.info.redis_settings().db())),
+            ServerId::RunId(id) => Some(format!("{id}/{}", finder.database())),
             ServerId::Refused => {
                 self.dialler.has_warned.call_once(|| {
                     callout::quietly(|| {
                         tracing::warn!(
                             target: "leasehold",
-                            server = %target,
+                            server = %finder,
                             "the server does not tell its run_id, so multi-locks with one name on several servers are ordered by address, \
                              and wait in a circle with those of programs that use other addresses; give the user the right to INFO"
                         );
                     });
                 });
-                Some(target.to_string())
+                Some(finder.to_string())
             }
         }
     }
 
     /// What the server has said of itself.
     pub(super) fn said(&self) -> ServerFacts {
-        let outlook = self.dialler.outlook.lock();
         ServerFacts {
             started: Tick::from_nanos(self.dialler.started.load(Ordering::Acquire)),
-            is_replica: matches!(*outlook, Outlook::Bad(Danger::Replica { .. })),
+            is_replica: self.dialler.is_replica.load(Ordering::Acquire),
         }
     }
 
@@ -338,6 +368,7 @@ impl Lanes {
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
+        self.dialler.finder.shut();
     }
 }
 
@@ -441,6 +472,7 @@ impl Lane {
             wanted: Arc::default(),
             made: AtomicU64::new(0),
             silent: AtomicU32::new(0),
+            told_end: Mutex::default(),
             dialling: Mutex::default(),
             sentinel: OnceLock::new(),
         })
@@ -481,7 +513,7 @@ impl Lane {
         changed_or_left.await;
     }
 
-    fn is_up(self: &Arc<Self>, connection: Connection) {
+    fn is_up(self: &Arc<Self>, Made { connection, ground }: Made) {
         let mut state = self.state.write();
         if !matches!(&*state, LaneState::Gone) {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -496,10 +528,52 @@ impl Lane {
                 connection,
                 number,
                 since: Instant::now(),
+                ground,
             };
         }
         drop(state);
+        // It may have changed after the connection was made, and before it was seen here.
+        self.leave_behind(self.dialler.epochs.ground());
         self.changed.notify_waiters();
+    }
+
+    /// Breaks the connection if it leads to a server that is not the one any more. One that was named by a sentinel is not: all that is
+    /// under way is repeated elsewhere. One that greets in another epoch may only be told of by another lane: once a second at most.
+    fn leave_behind(self: &Arc<Self>, now: Ground) {
+        let (number, is_demoted, rest) = match &*self.state.read() {
+            LaneState::Up {
+                connection,
+                number,
+                ground,
+                since,
+            } => {
+                let is_demoted = ground.switches < now.switches;
+                let rest = RECONNECT_MOST.saturating_sub(since.elapsed());
+                if is_demoted {
+                    connection.void();
+                } else if ground.epochs >= now.epochs {
+                    return;
+                }
+                (*number, is_demoted, rest)
+            }
+            _ => return,
+        };
+        if !is_demoted && !rest.is_zero() {
+            // Not more often than once a second; but not never.
+            let lane = Arc::downgrade(self);
+            self.runtime.spawn(async move {
+                tokio::time::sleep(rest).await;
+                if let Some(lane) = lane.upgrade() {
+                    lane.leave_behind(now);
+                }
+            });
+            return;
+        }
+        let cause: Cause = Arc::new(LeftBehind);
+        if is_demoted {
+            self.dialler.outage.is_over();
+        }
+        self.replace(number, &cause);
     }
 
     /// The connection `number` has ended. A command that was under way finds so, and has another made; if there was none, the
@@ -515,11 +589,31 @@ impl Lane {
             }
         };
         drop(was);
+        self.dialler.epochs.ended();
+        self.cut_off();
         self.silent.store(0, Ordering::Relaxed);
         self.changed.notify_waiters();
         callout::quietly(
-            || tracing::debug!(target: "leasehold", server = %self.dialler.target, "connection ended"),
+            || tracing::debug!(target: "leasehold", server = %self.dialler.finder, "connection ended"),
         );
+    }
+
+    /// The connection has ended, and no request waits for it. Told once a second at most, else later: a server that closes idle
+    /// connections wants fewer.
+    fn cut_off(&self) {
+        let now = Instant::now();
+        let told = self.told_end.lock().replace(now);
+        let wait = told.map_or(Duration::ZERO, |told| {
+            RECONNECT_MOST.saturating_sub(now.duration_since(told))
+        });
+        if wait.is_zero() {
+            return self.dialler.epochs.cut_off();
+        }
+        let epochs = Arc::clone(&self.dialler.epochs);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(wait).await;
+            epochs.cut_off();
+        });
     }
 
     /// Sees to a connection, unless another caller does.
@@ -556,8 +650,9 @@ impl Lane {
         let was = std::mem::replace(&mut *state, LaneState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
+        self.dialler.epochs.ended();
         callout::quietly(|| {
-            tracing::debug!(target: "leasehold", server = %self.dialler.target, %cause, "connection lost, reconnecting");
+            tracing::debug!(target: "leasehold", server = %self.dialler.finder, %cause, "connection lost, reconnecting");
         });
         self.silent.store(0, Ordering::Relaxed);
         self.begin_to_reconnect();
@@ -570,13 +665,17 @@ impl Lane {
             let Some(dialler) = lane.upgrade().map(|lane| Arc::clone(&lane.dialler)) else {
                 return;
             };
-            let made = dialler.dial().await;
+            let again = lane
+                .upgrade()
+                .is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
+            let switches = dialler.epochs.ground().switches;
+            let made = dialler.dial(again).await;
             let Some(strong) = lane.upgrade() else { return };
             match made {
-                Ok(connection) => {
-                    strong.is_up(connection);
+                Ok(made) => {
+                    strong.is_up(made);
                     callout::quietly(
-                        || tracing::debug!(target: "leasehold", server = %dialler.target, "connected"),
+                        || tracing::debug!(target: "leasehold", server = %dialler.finder, "connected"),
                     );
                     return;
                 }
@@ -591,14 +690,24 @@ impl Lane {
             let wanted = Arc::clone(&strong.wanted);
             drop(strong);
             let spread = |pause: Duration| pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
-            tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
-            let rest = pause.saturating_sub(RECONNECT_MOST);
-            let _ = tokio::time::timeout(spread(rest), wanted.by_any()).await;
+            let resting = async {
+                tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
+                let rest = pause.saturating_sub(RECONNECT_MOST);
+                let _ = tokio::time::timeout(spread(rest), wanted.by_any()).await;
+            };
+            let is_switched = tokio::select! {
+                () = resting => false,
+                () = dialler.epochs.switched_since(switches) => true,
+            };
             // This task stays meanwhile: a new one would begin with the shortest pause again, at each command that comes.
             if dialler.is_shut.load(Ordering::Relaxed) {
                 wanted.by_any().await;
             }
-            pause = (pause * 2).min(RECONNECT_UNWANTED);
+            pause = if is_switched {
+                RECONNECT_FIRST
+            } else {
+                (pause * 2).min(RECONNECT_UNWANTED)
+            };
         }
     }
 
@@ -635,9 +744,29 @@ impl Drop for Lane {
     }
 }
 
+/// A connection that was made, and what it leads to.
+struct Made {
+    connection: Connection,
+    ground: Ground,
+}
+
+/// An attempt to connect, which the finder is told of when it goes.
+struct Trying<'a> {
+    finder: &'a Finder,
+    target: &'a Target,
+    works: bool,
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        self.finder.tried(self.target, self.works);
+    }
+}
+
 /// Makes connections.
 pub(super) struct Dialler {
-    target: Arc<Target>,
+    finder: Arc<Finder>,
+    epochs: Arc<EpochLog>,
     /// Under which name `CLIENT LIST` shows us.
     name: String,
     connect_timeout: Duration,
@@ -647,6 +776,8 @@ pub(super) struct Dialler {
     identity: Mutex<ServerId>,
     /// By when it was started, on the boot clock; zero: it has not been reached.
     started: AtomicU64,
+    /// It takes its data from another.
+    is_replica: AtomicBool,
     /// That it refuses to say which one it is.
     has_warned: Once,
     /// Whether to say that the server may forget locks.
@@ -663,18 +794,20 @@ pub(super) struct Dialler {
 
 impl Dialler {
     pub(super) fn new(
-        target: Arc<Target>,
+        (finder, epochs): (Arc<Finder>, Arc<EpochLog>),
         name: String,
         config: &Config,
         outage: Arc<Outage>,
     ) -> Dialler {
         Dialler {
-            target,
+            finder,
+            epochs,
             name,
             connect_timeout: config.connect_timeout,
             has_worked: AtomicBool::new(false),
             identity: Mutex::new(ServerId::NotYet),
             started: AtomicU64::new(0),
+            is_replica: AtomicBool::new(false),
             has_warned: Once::new(),
             warns: config.check_server,
             outlook: Mutex::new(Outlook::Unknown),
@@ -685,38 +818,84 @@ impl Dialler {
         }
     }
 
-    /// One attempt to connect, log in, and be recognised as a Redis server's client. The connection lives on the
-    /// runtime that polls this.
-    async fn dial(&self) -> Result<Connection, Failure> {
-        let progress = DialProgress::default();
+    /// One attempt to find the server, connect, log in, and be recognised as a Redis server's client. The connection lives on the
+    /// runtime that polls this. `again`: it takes the place of one that has ended.
+    async fn dial(&self, again: bool) -> Result<Made, Failure> {
+        let (progress, mut pause) = (DialProgress::default(), RECONNECT_FIRST);
+        let mut why_not = None;
         let dialling = async {
-            let (connection, greeted) = self
-                .target
-                .greeted(&self.name, self.warns, &progress)
-                .await?;
-            self.note_start(greeted.up);
-            *self.identity.lock() = greeted.identity;
-            self.is_named.store(greeted.is_named, Ordering::Relaxed);
-            self.rights.learn(greeted.rights);
-            self.warn_of(greeted.outlook);
-            if !greeted.refuses_all {
-                self.outage.is_over();
+            loop {
+                let Found { target, switches } = self.finder.find().await?;
+                // Also if the time is up meanwhile: a server that is silent has been tried in vain.
+                let mut trying = Trying {
+                    finder: &self.finder,
+                    target: &target,
+                    works: false,
+                };
+                let made = tokio::select! {
+                    biased;
+                    made = self.dial_at(&target, again, &progress) => made,
+                    // One that is silent there will not be the primary again.
+                    () = self.epochs.switched_since(switches) => continue,
+                };
+                trying.works = matches!(made, Ok(Some(_)));
+                drop(trying);
+                if let Some(mut made) = made? {
+                    made.ground.switches = switches;
+                    return Ok(made);
+                }
+                why_not = Some(NoPrimary(target.to_string()));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RECONNECT_MOST / 4);
             }
-            Ok(connection)
         };
         // The login is part of it, and has no timeout of its own.
         match tokio::time::timeout(self.connect_timeout, dialling).await {
-            Ok(Ok(connection)) => {
+            Ok(Ok(made)) => {
                 self.has_worked.store(true, Ordering::Relaxed);
-                Ok(connection)
+                Ok(made)
             }
-            Ok(Err(error)) => Err(self.target.failure(error, self.connect_timeout, &progress)),
-            Err(_) => Err(Failure::NotSent(progress.silent(self.connect_timeout))),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(match why_not {
+                Some(replica) => Failure::NotNow(Arc::new(replica)),
+                None => Failure::NotSent(progress.silent(self.connect_timeout)),
+            }),
         }
     }
 
-    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now.
-    fn note_start(&self, up: Option<Duration>) {
+    /// `None`: it is a replica, where only a primary will do.
+    async fn dial_at(
+        &self,
+        target: &Target,
+        again: bool,
+        progress: &DialProgress,
+    ) -> Result<Option<Made>, Failure> {
+        let greeted = target.greeted(&self.name, self.warns, progress).await;
+        let greeted =
+            greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
+        let (connection, greeted) = greeted?;
+        if greeted.is_replica && self.finder.wants_primary() {
+            return Ok(None);
+        }
+        let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
+        self.note_start(greeted.up, again);
+        self.is_replica.store(greeted.is_replica, Ordering::Release);
+        *self.identity.lock() = greeted.identity;
+        self.is_named.store(greeted.is_named, Ordering::Relaxed);
+        self.rights.learn(greeted.rights);
+        self.warn_of(greeted.outlook);
+        if !greeted.refuses_all {
+            self.outage.is_over();
+        }
+        Ok(Some(Made { connection, ground }))
+    }
+
+    /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now,
+    /// unless this connection is one more beside others.
+    fn note_start(&self, up: Option<Duration>, again: bool) {
+        if up.is_none() && !again && self.started.load(Ordering::Acquire) != 0 {
+            return;
+        }
         let up = up
             .unwrap_or_default()
             .saturating_sub(Duration::from_secs(1));
@@ -740,7 +919,7 @@ impl Dialler {
         };
         if !is_known && let Outlook::Bad(danger) = outlook {
             callout::quietly(
-                || tracing::warn!(target: "leasehold", server = %self.target, "{danger}"),
+                || tracing::warn!(target: "leasehold", server = %self.finder, "{danger}"),
             );
         }
     }

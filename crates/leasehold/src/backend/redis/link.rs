@@ -46,6 +46,8 @@ struct ConnectionTask {
     seen: Arc<Seen>,
     ended: CancellationToken,
     is_closed: AtomicBool,
+    /// It leads to a server that is not to be believed any more.
+    is_void: AtomicBool,
     driver: AbortOnDropHandle<()>,
 }
 
@@ -73,6 +75,7 @@ impl Connection {
                 seen,
                 ended,
                 is_closed: AtomicBool::new(false),
+                is_void: AtomicBool::new(false),
                 driver: AbortOnDropHandle::new(driver),
             }),
         })
@@ -114,6 +117,16 @@ impl Connection {
         self.task.is_closed.store(true, Ordering::Relaxed);
         self.task.driver.abort();
         self.task.ended.cancel();
+    }
+
+    /// Ends it, and takes back what it has answered and no caller has read yet.
+    pub(super) fn void(&self) {
+        self.task.is_void.store(true, Ordering::Release);
+        self.close();
+    }
+
+    pub(super) fn is_void(&self) -> bool {
+        self.task.is_void.load(Ordering::Acquire)
     }
 
     /// Completes when the connection has ended: the server, the network or this process has closed it.

@@ -9,14 +9,18 @@ mod caller;
 mod carrier;
 mod commands;
 mod connect;
+mod epoch;
 mod failure;
 mod fenced_store;
 mod find;
+mod finder;
 mod greeting;
 mod kinds;
 mod labels;
 mod lanes;
 mod link;
+mod login;
+mod repeats;
 mod rights;
 mod script;
 #[cfg(feature = "sim")]
@@ -30,12 +34,15 @@ mod tls_trouble;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub(crate) use finder::GivenServer;
 use futures_util::future::{OptionFuture, join_all};
+#[cfg(feature = "redis-1")]
+pub(crate) use redis::ConnectionInfo;
 #[cfg(feature = "sim")]
 pub use redis::Value;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::Simulated;
-pub(crate) use target::{Login, Target};
+pub(crate) use target::Login;
 
 use crate::{
     backend::{
@@ -57,14 +64,19 @@ use crate::{
 };
 use caller::Caller;
 use commands::Commands;
+use epoch::EpochLog;
+use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
+use repeats::Repeats;
 use subscriptions::Subscriptions;
 
 /// One client of a server.
 pub(crate) struct Redis {
     caller: Caller,
     subscriptions: Subscriptions,
+    /// Where another server may take the place of this one.
+    repeats: Option<Arc<Repeats>>,
     outage: Arc<Outage>,
     shown: String,
 }
@@ -72,24 +84,32 @@ pub(crate) struct Redis {
 impl Redis {
     /// Connects when it is first used, or by [`connect`](Redis::connect).
     pub(crate) fn new(
-        target: Target,
+        place: impl Into<GivenServer>,
         client: &Arc<str>,
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Redis {
-        let shown = target.to_string();
-        let target = Arc::new(target);
+        let epochs = EpochLog::new(Arc::clone(&sink));
+        let finder = Finder::new(place.into(), home, &epochs);
+        let shown = finder.to_string();
         let label = ClientLabel::new(client, label);
         let name = label.connection_name().to_owned();
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
-        let commands = Commands::new(Arc::clone(&target), name, config, home, outages);
+        let lead = (Arc::clone(&finder), Arc::clone(&epochs));
+        let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
+        lanes.follow();
+        let caller = Caller::new(client, label, config, commands);
+        let is_replaced = finder.wants_primary();
+        let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
+        let lead = (finder, &*epochs);
         Redis {
-            caller: Caller::new(client, label, config, commands),
-            subscriptions: Subscriptions::new(target, client, config, sink, home, &lanes),
+            caller,
+            subscriptions: Subscriptions::new(lead, client, config, sink, home, &lanes),
+            repeats,
             outage,
             shown,
         }
@@ -116,7 +136,18 @@ impl LockSteps for Redis {
         } else {
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
-        wire(step.id.kind).release(&self.caller, step)
+        let Some(repeats) = self.repeats.clone() else {
+            return wire(step.id.kind).release(&self.caller, step);
+        };
+        let again = repeats::again(&step);
+        let answer = wire(step.id.kind).release(&self.caller, step);
+        Box::pin(async move {
+            let answer = answer.await?;
+            if let Some(again) = again {
+                repeats.confirmed(again);
+            }
+            Ok(answer)
+        })
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {

@@ -9,6 +9,8 @@ use super::{
     caller::Caller,
     carrier::Carrier,
     commands::Commands,
+    epoch::EpochLog,
+    finder::Finder,
     kinds::wire,
     labels::ClientLabel,
     subscriptions::{Subscriptions, wake_up},
@@ -56,18 +58,14 @@ fn on_wire(client: &str) -> Arc<str> {
     format!("{number:08x}-0000-4000-8000-{number:012x}").into()
 }
 
-fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier) -> Caller {
+fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier, sink: &Arc<dyn Sink>) -> Caller {
     let login = Login::default();
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
     // They connect when they are first used, which they are not.
-    let commands = Commands::new(
-        Arc::new(target),
-        String::new(),
-        config,
-        &Home::here(),
-        outage,
-    );
+    let (home, epochs) = (Home::here(), EpochLog::new(Arc::clone(sink)));
+    let finder = Finder::new(target.into(), &home, &epochs);
+    let commands = Commands::new((finder, epochs), String::new(), config, &home, outage);
     let client = on_wire(client);
     let label = ClientLabel::new(&client, "");
     Caller::new(&client, label, config, commands).carried_by(carrier)
@@ -94,17 +92,18 @@ impl Simulated {
         scripts.joins(client);
         scripts.look_with(|| {
             Box::new(KeyLooker {
-                caller: caller(client, config, &at_once),
+                caller: caller(client, config, &at_once, &sink),
             })
         });
         let redis = Redis {
-            caller: caller(client, config, &carrier),
+            caller: caller(client, config, &carrier, &sink),
             subscriptions: Subscriptions::simulated(
                 &carrier,
                 (client, &on_wire(client)),
                 config,
                 sink,
             ),
+            repeats: None,
             outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
             shown: String::new(),
         };

@@ -5,7 +5,8 @@
 //!
 //! It runs at home, so that a wake-up is heard even if the waiter's runtime is blocked.
 //!
-//! After a gap it subscribes to everything again, and tells all waiters to ask the server.
+//! After a gap it subscribes to everything again, and tells all waiters to ask the server. It makes a gap itself when the server may be
+//! another: it does not learn which one its own connection leads to, and one that was the primary is still heard, and hears nothing.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,9 +24,16 @@ use redis::{
     ErrorKind, RedisError,
     aio::{PubSubSink, PubSubStream},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{connect::DialProgress, failure::in_words, kinds::wire, lanes::Lanes, target::Target};
+use super::{
+    connect::DialProgress,
+    epoch::{EpochLog, Ground},
+    failure::in_words,
+    finder::Finder,
+    kinds::wire,
+    lanes::Lanes,
+};
 use crate::{
     backend::{Failure, Reply, Sink, WakeUp},
     callout,
@@ -56,7 +64,7 @@ enum Order {
 
 impl Subscriptions {
     pub(super) fn new(
-        target: Arc<Target>,
+        (finder, epochs): (Arc<Finder>, &EpochLog),
         client: &Arc<str>,
         config: &Config,
         sink: Arc<dyn Sink>,
@@ -66,7 +74,8 @@ impl Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
         let counted = Arc::new(Audience::default());
         let lane = SubscriptionLane {
-            target,
+            finder,
+            changes: epochs.changes(),
             client: Arc::clone(client),
             connect_timeout: config.connect_timeout,
             operation_timeout: config.operation_timeout,
@@ -74,6 +83,7 @@ impl Subscriptions {
             ids: HashMap::new(),
             counted: Arc::clone(&counted),
             worked: false,
+            next: None,
             commands: Arc::downgrade(commands),
         };
         home.handle().spawn(lane.run(inbox));
@@ -151,7 +161,9 @@ impl Subscriptions {
 struct NotHeard(Duration);
 
 struct SubscriptionLane {
-    target: Arc<Target>,
+    finder: Arc<Finder>,
+    /// Of the server that connections are to lead to.
+    changes: watch::Receiver<Ground>,
     client: Arc<str>,
     connect_timeout: Duration,
     operation_timeout: Duration,
@@ -161,6 +173,8 @@ struct SubscriptionLane {
     counted: Arc<Audience>,
     /// A subscription has come about on the present connection.
     worked: bool,
+    /// Takes the place of a connection whose login ends.
+    next: Option<Dialled>,
     commands: Weak<Lanes>,
 }
 
@@ -193,6 +207,9 @@ impl Audience {
 }
 
 type PubSubHalves = (PubSubSink, PubSubStream);
+
+/// A connection, and when another is to take its place.
+type Dialled = (PubSubHalves, Option<Instant>);
 
 /// The result of a request: done, refused, or the connection is gone.
 type RequestResult = Result<Option<Refused>, RedisError>;
@@ -229,11 +246,18 @@ impl SubscriptionLane {
                     None => return,
                 }
             }
-            match self.dial().await {
-                Ok(halves) => {
+            let dialled = match self.next.take() {
+                Some(next) => Ok(next),
+                None => dial(&self.finder, &mut self.changes, self.connect_timeout).await,
+            };
+            match dialled {
+                Ok(dialled) => {
                     self.counted.trouble.lock().take();
                     self.worked = false;
-                    let ended = self.hear(halves, &mut orders, &mut waiting).await.is_none();
+                    let ended = self
+                        .hear(dialled, &mut orders, &mut waiting)
+                        .await
+                        .is_none();
                     self.counted.ids.lock().clear();
                     if ended {
                         return;
@@ -255,7 +279,7 @@ impl SubscriptionLane {
                         && warned.may_warn(Clock::Boot.now())
                     {
                         callout::quietly(|| {
-                            tracing::warn!(target: "leasehold", server = %self.target, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
+                            tracing::warn!(target: "leasehold", server = %self.finder, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
                         });
                     }
                 }
@@ -288,6 +312,7 @@ impl SubscriptionLane {
         loop {
             tokio::select! {
                 () = &mut over => return Some(()),
+                Ok(()) = self.changes.changed() => return Some(()),
                 order = orders.recv() => match order? {
                     Order::Listen(id, told) => waiting.push((id, told)),
                     Order::Unlisten(id, told) => {
@@ -301,22 +326,10 @@ impl SubscriptionLane {
         }
     }
 
-    async fn dial(&self) -> Result<PubSubHalves, Cause> {
-        let (timeout, progress) = (self.connect_timeout, DialProgress::default());
-        match tokio::time::timeout(timeout, self.target.subscriptions(&progress)).await {
-            Ok(Ok(connected)) => Ok(connected.split()),
-            Ok(Err(error)) => {
-                let failure = self.target.failure(error, timeout, &progress);
-                Err(Arc::clone(failure.cause()))
-            }
-            Err(_) => Err(progress.silent(timeout)),
-        }
-    }
-
     /// Hears until the connection breaks. `None`: the client has ended.
     async fn hear(
         &mut self,
-        (sink, mut stream): PubSubHalves,
+        ((sink, mut stream), renew_at): Dialled,
         orders: &mut mpsc::UnboundedReceiver<Order>,
         waiting: &mut Vec<(LockId, oneshot::Sender<Result<(), Cause>>)>,
     ) -> Option<()> {
@@ -328,6 +341,11 @@ impl SubscriptionLane {
         for (id, told) in waiting.drain(..) {
             requests.push(self.subscribe(&sink, &id, told));
         }
+        let mut successor = pin!(successor(
+            (Arc::clone(&self.finder), self.changes.clone()),
+            self.connect_timeout,
+            renew_at
+        ));
         // Answers come one behind the other, too: a connection is dead if it is silent for too long, not if many are slow.
         let mut heard = Instant::now();
         loop {
@@ -370,6 +388,15 @@ impl SubscriptionLane {
                     }
                 }
                 () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
+                Ok(()) = self.changes.changed() => {
+                    self.worked = true; // so that the next is made without a pause
+                    return Some(());
+                }
+                // What is under way is answered on the old one first.
+                next = &mut successor, if !is_asked => {
+                    self.next = Some(next);
+                    return Some(());
+                }
             }
         }
     }
@@ -519,6 +546,56 @@ impl SubscriptionLane {
                 self.sink.wake(id, wake_up);
             }
         }
+    }
+}
+
+async fn dial(
+    finder: &Finder,
+    changes: &mut watch::Receiver<Ground>,
+    timeout: Duration,
+) -> Result<Dialled, Cause> {
+    let progress = DialProgress::default();
+    let dialling = async {
+        loop {
+            // Before it is known where the server is: a later change then breaks what is made here.
+            changes.mark_unchanged();
+            let cause = |failure: Failure| Arc::clone(failure.cause());
+            let target = finder.find().await.map_err(cause)?.target;
+            tokio::select! {
+                biased;
+                connected = target.subscriptions(&progress) => {
+                    let failed = |error| cause(target.failure(error, timeout, &progress));
+                    let (connected, renew_at) = connected.map_err(failed)?;
+                    return Ok((connected.split(), renew_at));
+                }
+                Ok(()) = changes.changed() => {}
+            }
+        }
+    };
+    let dialled = tokio::time::timeout(timeout, dialling).await;
+    dialled.unwrap_or_else(|_| Err(progress.silent(timeout)))
+}
+
+/// The connection that takes the place of one whose login ends. It is there before the old one goes.
+async fn successor(
+    (finder, mut changes): (Arc<Finder>, watch::Receiver<Ground>),
+    timeout: Duration,
+    renew_at: Option<Instant>,
+) -> Dialled {
+    let Some(at) = renew_at else {
+        return std::future::pending().await;
+    };
+    tokio::time::sleep_until(at.into()).await;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match dial(&finder, &mut changes, timeout).await {
+            Ok(next) => return next,
+            Err(cause) => callout::quietly(
+                || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),
+            ),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MOST);
     }
 }
 

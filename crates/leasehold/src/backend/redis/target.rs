@@ -1,24 +1,18 @@
 //! Which server a client connects to, and as which user.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
-use redis::{
-    ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    io::tcp::{TcpSettings, socket2::TcpKeepalive},
-};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 #[cfg(feature = "tls")]
 use super::tls::TlsDialler;
-use crate::error::{Error, Invalid};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
-
-/// A dead peer is noticed by the kernel after `IDLE + PROBES × INTERVAL`, or when sent data stays
-/// unacknowledged for `UNACKNOWLEDGED`. A lease of 30 s then still has time for renewals on a new connection.
-const IDLE: Duration = Duration::from_secs(5);
-const INTERVAL: Duration = Duration::from_secs(2);
-const PROBES: u32 = 3;
-const UNACKNOWLEDGED: Duration = Duration::from_secs(8);
+use crate::{
+    connection::{ConnectionSettings, Protocol},
+    credentials::Provider,
+    error::{Error, Invalid},
+};
 
 /// Settings that win over the URL's.
 #[derive(Clone, Default)]
@@ -26,6 +20,11 @@ pub(crate) struct Login {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: Option<u32>,
+    pub(crate) provider: Option<Provider>,
+    pub(crate) connection: ConnectionSettings,
+    /// In place of the URL.
+    #[cfg(feature = "redis-1")]
+    pub(crate) info: Option<ConnectionInfo>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
@@ -33,6 +32,8 @@ pub(crate) struct Login {
 /// A server and how to log in to it. Shown without secrets.
 pub(crate) struct Target {
     pub(super) info: ConnectionInfo,
+    pub(super) provider: Option<Provider>,
+    pub(super) connection: ConnectionSettings,
     /// How to speak TLS, if it does. The address in `info` is without.
     #[cfg(feature = "tls")]
     pub(super) tls: Option<TlsDialler>,
@@ -93,6 +94,20 @@ impl Target {
             let (what, value, limit, remedy) = not_understood(&error);
             Invalid::new(what, value, limit).remedy(remedy)
         })?;
+        Target::of(info, &scheme, with_tls, login)
+    }
+
+    pub(super) fn of(
+        info: ConnectionInfo,
+        scheme: &str,
+        with_tls: bool,
+        login: &Login,
+    ) -> Result<Target, Error> {
+        #[cfg(not(feature = "tls"))]
+        let _ = (scheme, with_tls);
+        login.connection.check()?;
+        #[cfg(not(feature = "tls"))]
+        let _ = (scheme, with_tls); // checked before
         let database = info.redis_settings().db();
         if database < 0 {
             let limit = "at least 0, as in redis://127.0.0.1:6379/0";
@@ -131,15 +146,15 @@ impl Target {
             redis = redis.set_db(i64::from(database));
         }
         let redis = redis.set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive())
-            // A connection that is closed discards what it has not sent (B4).
-            .set_linger_time(Duration::ZERO);
-        #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(UNACKNOWLEDGED);
+        let redis = match login.connection.protocol {
+            Some(Protocol::Resp2) => redis.set_protocol(ProtocolVersion::RESP2),
+            Some(Protocol::Resp3) => redis.set_protocol(ProtocolVersion::RESP3),
+            None => redis,
+        };
         Ok(Target {
-            info: info.set_redis_settings(redis).set_tcp_settings(tcp),
+            info: info.set_redis_settings(redis),
+            provider: login.provider.clone(),
+            connection: login.connection.clone(),
             #[cfg(feature = "tls")]
             tls,
         })
@@ -147,7 +162,7 @@ impl Target {
 }
 
 /// What to do about a password that ends the URL too soon.
-const ENCODING: &str =
+pub(super) const ENCODING: &str =
     "in a user name or a password write / as %2F, ? as %3F, # as %23, @ as %40 and % as %25";
 
 /// What stands behind host and port. What the redis crate overlooks there was meant to be something.
@@ -197,40 +212,21 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
 
 /// Schemes by which other clients ask a sentinel, or a cluster, for the server.
 fn refuse_topologies(scheme: &str) -> Result<(), Error> {
-    let (topology, remedy) = if scheme.contains("sentinel") {
+    let (limit, remedy) = if scheme.contains("sentinel") {
         (
-            "Sentinel",
-            "give the URL of the primary itself, redis://host:port/; after a failover, that of the new one",
+            "of a single server, or of scheme redis-sentinel, rediss-sentinel, valkey-sentinel or valkeys-sentinel",
+            "such as redis-sentinel://host:26379,host:26379/?master=main",
         )
     } else if scheme.contains("cluster") {
         (
-            "Cluster",
+            "of a single server: Cluster is not in this version",
             "give the URL of a server that is no node of a cluster, redis://host:port/",
         )
     } else {
         return Ok(());
     };
-    let limit = format!("of a single server: {topology} is not in this version");
     let invalid = Invalid::new("url", format!("{scheme}:…"), limit);
     Err(invalid.remedy(remedy).into())
-}
-
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new()
-        .with_time(IDLE)
-        .with_interval(INTERVAL)
-        .with_retries(PROBES)
-}
-
-/// The settings of [`Target::parse`], on a socket that the redis crate does not make.
-pub(super) fn set_up(stream: &tokio::net::TcpStream) -> std::io::Result<()> {
-    let socket = redis::io::tcp::socket2::SockRef::from(stream);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&keepalive())?;
-    socket.set_linger(Some(Duration::ZERO))?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
-    Ok(())
 }
 
 /// Whether TLS can be spoken as the URL says.
@@ -343,8 +339,8 @@ mod tests {
         for (url, says) in [
             ("http://127.0.0.1/", "scheme redis"),
             (
-                "redis-sentinel://:hush@127.0.0.1:26379/",
-                "the URL of the primary itself",
+                "redis+sentinel://:hush@127.0.0.1:26379/",
+                "redis-sentinel://host",
             ),
             (
                 "redis+cluster://:hush@127.0.0.1:7000/",

@@ -38,6 +38,8 @@ use crate::{
 pub(super) struct TlsDialler {
     connector: TlsConnector,
     server_name: ServerName<'static>,
+    /// The settings say it, for any host.
+    is_named: bool,
     identity: Arc<Identity>,
     /// The settings name the authorities.
     has_own_roots: bool,
@@ -71,9 +73,23 @@ impl TlsDialler {
         Ok(TlsDialler {
             connector: Arc::new(config).into(),
             server_name,
+            is_named: tls.server_name.is_some(),
             identity,
             has_own_roots: !tls.roots.is_empty(),
         })
+    }
+
+    /// The same for a server on another host.
+    pub(super) fn of_host(&self, host: &str) -> TlsDialler {
+        let of_host = ServerName::try_from(host.to_owned()).ok();
+        let of_host = of_host.filter(|_| !self.is_named);
+        TlsDialler {
+            connector: self.connector.clone(),
+            server_name: of_host.unwrap_or_else(|| self.server_name.clone()),
+            is_named: self.is_named,
+            identity: Arc::clone(&self.identity),
+            has_own_roots: self.has_own_roots,
+        }
     }
 
     pub(super) async fn shake_hands(&self, stream: TcpStream) -> Result<TlsLink, TlsTrouble> {

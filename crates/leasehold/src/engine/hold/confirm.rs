@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Error, LostReason, backend::Extend, config::millis, engine::hold::Hold};
+use crate::{Error, backend::Extend, config::millis, engine::hold::Hold};
 
 impl Hold {
     /// Whether the server still has it, and for how long: an extension by nothing. B2: that moves no end.
@@ -14,8 +14,9 @@ impl Hold {
             self.env().backend.extend(step).await.map_err(|failure| {
                 failure.into_read_error(format!("verify {:?}", self.id().name))
             })?;
-        if left.is_none() {
-            self.lose(LostReason::Replaced);
+        match left {
+            Some(_) => self.confirm(sent),
+            None => self.lose(self.not_ours()),
         }
         // The server's end is known since the request was sent (B1). It states less of a hold without an end.
         let left = left.unwrap_or_default();
@@ -32,7 +33,7 @@ impl Hold {
         match self.env().backend.extend(self.extension(lease)).await {
             // B1, B2: what the server states in this reply, or later.
             Ok(Some(remaining)) => drop(self.extended(remaining, sent)),
-            Ok(None) => self.lose(LostReason::Replaced),
+            Ok(None) => self.lose(self.not_ours()),
             Err(failure) => {
                 let doing = format!("extend the lease on {:?}", self.id().name);
                 return Err(

@@ -67,6 +67,7 @@ impl End {
             End::Lost(LostReason::MaxHold) => 3,
             End::Lost(LostReason::ClientShutdown) => 4,
             End::Lost(LostReason::Unconfirmed) => 5,
+            End::Lost(LostReason::Failover) => 6,
         }
     }
 
@@ -78,6 +79,7 @@ impl End {
             3 => Some(End::Lost(LostReason::MaxHold)),
             4 => Some(End::Lost(LostReason::ClientShutdown)),
             5 => Some(End::Lost(LostReason::Unconfirmed)),
+            6 => Some(End::Lost(LostReason::Failover)),
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -33,7 +33,7 @@ use crate::{
     engine::hold::lease::{End, LeaseTerm, Standing},
     engine::hold::spec::Spec,
     engine::hold::watchdog::Watchdog,
-    engine::hold::watchdog::list::{WatchedAt, slot},
+    engine::hold::watchdog::list::{Watched, WatchedAt, slot},
     events::EventKind,
     kind::{Access, LockKind},
     name::LockId,
@@ -55,6 +55,8 @@ pub(crate) struct Hold {
     settled: AtomicBool,
     /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
     permits: u16,
+    /// The epoch of the server in which it was ours last. In the padding.
+    confirmed: AtomicU32,
     state: Mutex<HoldState>,
 }
 
@@ -168,6 +170,7 @@ impl Hold {
             longest: spec.lease,
             tokens: granted.tokens,
         };
+        let confirmed = sink.watchdog().epochs.told_of(granted.sent);
         Arc::new(Hold {
             sink,
             lease: granted.lease,
@@ -180,6 +183,7 @@ impl Hold {
                 Access::Permits(permits) => permits,
                 _ => 0,
             },
+            confirmed: AtomicU32::new(confirmed),
             state: Mutex::new(state),
         })
     }
@@ -213,6 +217,8 @@ impl Hold {
         };
         self.needs_label(longest);
         match next {
+            // The answer that gave it may be from before the server forgot.
+            _ if !self.is_confirmed() => self.verify_soon(),
             NextStep::Renew(every) => self.sink.watchdog().renew(self, every, sent),
             NextStep::Look(at) => {
                 let end = self.term.ends_at().unwrap_or(at);
@@ -463,6 +469,32 @@ impl Hold {
         self.state.lock().readers.min(ENTRIES_COUNTED_MOST)
     }
 
+    /// Whether the server has said that it is ours, since it may have forgotten.
+    fn is_confirmed(&self) -> bool {
+        self.confirmed.load(Ordering::Acquire) == self.sink.watchdog().epochs.present()
+    }
+
+    /// The server has said that it is ours, in its reply to a request that was sent at `sent`.
+    fn confirm(&self, sent: Tick) {
+        let told_of = self.sink.watchdog().epochs.told_of(sent);
+        if told_of == self.sink.watchdog().epochs.present() {
+            self.confirmed.store(told_of, Ordering::Release);
+        }
+    }
+
+    fn verify_soon(self: &Arc<Self>) {
+        self.sink.watchdog().look_at(self, Tick::from_nanos(1));
+    }
+
+    /// How the hold was lost of which the server says that it is not ours.
+    pub(crate) fn not_ours(&self) -> LostReason {
+        if self.is_confirmed() {
+            LostReason::Replaced
+        } else {
+            LostReason::Failover
+        }
+    }
+
     /// Ends the hold as lost, unless it has ended before.
     pub(crate) fn lose(self: &Arc<Self>, reason: LostReason) {
         if self.term.end(End::Lost(reason)) {
@@ -480,6 +512,7 @@ impl Hold {
         self.sink().over(self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
+            // After a failover the id may still have a place in the queue that was copied from the server of before.
             LostReason::Replaced => self.copies,
             // Permits without a lease would never be free again.
             LostReason::ClientShutdown => !self.env().lets_expire() || self.id().kind.never_ends(),
@@ -535,10 +568,16 @@ impl Hold {
         };
         let state = self.state.lock();
         let every = state.spec.ask_every();
-        if state.lasts(until) && until <= now.after(every / 2) {
+        if state.lasts(until) && until <= now.after(every / 2) && self.is_confirmed() {
             return Look::Later(until); // as long as it may ever be: no more renewals
         }
         Look::Ask { every, end: until }
+    }
+
+    /// How often it is asked about, and the end of its lease, of a hold that is to be asked about now; `None`: it is over.
+    pub(crate) fn verification(self: &Arc<Self>, now: Tick) -> Option<(Duration, Tick)> {
+        let until = self.valid_until(now)?;
+        Some((self.spec().ask_every(), until))
     }
 
     /// The request to send when its time has come; `None` if the hold is over.
@@ -584,7 +623,7 @@ impl Hold {
     ) -> Option<Duration> {
         match renewal {
             Renewal::Extended => return self.extended(Duration::from_millis(asked.lease_ms), sent),
-            Renewal::Lost => self.lose(LostReason::Replaced),
+            Renewal::Lost => self.lose(self.not_ours()),
             Renewal::Unknown | Renewal::Shortened(_) => {
                 if let Renewal::Shortened(within) = renewal {
                     self.term.shorten(lease::valid_until(sent, within));
@@ -606,6 +645,7 @@ impl Hold {
     /// The server said, in its reply to the request sent at `sent`, that `remaining` was left (B1); zero: that the lease is
     /// still ours. Returns the interval, if the only thing left to do is to renew it again.
     pub(crate) fn extended(self: &Arc<Self>, remaining: Duration, sent: Tick) -> Option<Duration> {
+        self.confirm(sent);
         let now = self.env().clock.now();
         let left = self.term.ends_at().map(|end| end.since(now));
         let (until, next) = {
@@ -622,6 +662,7 @@ impl Hold {
                     });
                 }
                 match next {
+                    _ if !self.is_confirmed() => self.verify_soon(),
                     NextStep::Renew(every) => return Some(every),
                     NextStep::Look(at) => self.sink.watchdog().look_at(self, at.min(until)),
                 }
@@ -630,6 +671,20 @@ impl Hold {
             Standing::Ended(_) => {}
         }
         None
+    }
+}
+
+impl Watched for Hold {
+    fn watched_at(&self) -> &WatchedAt {
+        &self.watched_at
+    }
+
+    fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
+    fn work(&self) -> usize {
+        Hold::work(self)
     }
 }
 

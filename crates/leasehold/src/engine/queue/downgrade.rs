@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Error, LostReason, Released,
+    Error, Released,
     backend::Downgrade,
     callout,
     clock::Tick,
@@ -100,7 +100,7 @@ impl Downgrading {
         match core.backend.downgrade(step).await {
             Ok(true) => true,
             Ok(false) => {
-                hold.lose(LostReason::Replaced);
+                hold.lose(hold.not_ours());
                 true
             }
             Err(failure) if failure.is_final() => {

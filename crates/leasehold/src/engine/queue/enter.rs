@@ -5,7 +5,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    Error, LostReason,
+    Error,
     backend::{Acquired, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,
@@ -276,7 +276,7 @@ async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> R
         let failure = match write_count(&core, &hold).await {
             Ok(Counted::Written | Counted::OthersWait) => break,
             Ok(Counted::NotOurs) => {
-                hold.lose(LostReason::Replaced);
+                hold.lose(hold.not_ours());
                 break;
             }
             Err(failure) => failure,

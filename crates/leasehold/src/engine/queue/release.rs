@@ -341,7 +341,7 @@ impl Releasing {
         let is_lost = answered.answer == ReleaseReply::NotOurs
             && !may_be_repeated
             && core.clock.now() < self.until;
-        let reason = LostReason::Replaced;
+        let reason = self.hold.not_ours();
         self.tell_end(|held| {
             if is_lost {
                 EventKind::Lost { reason, held }

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use crate::{
-    LostReason,
     backend::Counted,
     clock::Tick,
     engine::hold::Hold,
@@ -108,7 +107,7 @@ pub(crate) async fn ask_to_join(
     match write_count(core, &hold).await {
         Ok(Counted::Written) if hold.standing().is_ok() => {}
         Ok(Counted::NotOurs) => {
-            hold.lose(LostReason::Replaced);
+            hold.lose(hold.not_ours());
             return None;
         }
         // A writer waits; or there is no usable answer, which the next request says as well.

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{MemoryServer, Shared, Store};
 use crate::{
     backend::{
+        EpochChange,
         memory::store::look::{Held, Snapshot},
         simulated::{
             hint::Hint,
@@ -194,7 +195,16 @@ impl MemoryServer {
         if let Some(scripts) = self.scripts() {
             scripts.forget();
         }
-        self.0.store.lock().forget();
+        self.0.store.lock().forget_but_semaphores();
+    }
+
+    /// The client is connected to it again, and finds that it has restarted without its data.
+    #[doc(hidden)]
+    pub fn tell_epoch(&self, client: &str) {
+        let clients = self.0.store.lock().clients();
+        if let Some(client) = clients.iter().find(|its| &*its.client == client) {
+            client.sink.epoch(EpochChange::All);
+        }
     }
 
     /// The wake-ups of a client that listens again after a gap.

@@ -66,7 +66,6 @@ impl Fences {
     }
 
     /// A restart without data.
-    #[cfg(feature = "sim")]
     pub(super) fn forget(&mut self) {
         self.last.clear();
         self.seen.clear();

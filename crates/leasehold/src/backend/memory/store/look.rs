@@ -174,15 +174,12 @@ impl Store {
         self.listeners.retain(|_, listeners| !listeners.is_empty());
     }
 
-    /// A restart without data.
-    pub(crate) fn forget(&mut self) {
-        self.held.clear();
-        self.queues.clear();
-        self.gone.clear();
-        self.fences.forget();
-        self.done.clear();
-        // Semaphores are set again at once; a latch is not.
-        self.permits.retain(|id, _| id.kind != LockKind::Latch);
+    /// A restart without data, after which semaphores are set again at once; a latch is not.
+    pub(crate) fn forget_but_semaphores(&mut self) {
+        let mut permits = std::mem::take(&mut self.permits);
+        permits.retain(|id, _| id.kind != LockKind::Latch);
+        self.forget();
+        self.permits = permits;
     }
 
     pub(crate) fn take_hints(&mut self) -> Vec<Hint> {

@@ -57,7 +57,8 @@ async fn a_refused_certificate_is_told_although_the_connection_is_gone_before_th
     let refusing = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         // It closes as a server does that has not read everything.
-        super::super::target::set_up(&stream).unwrap();
+        super::super::connect::set_up(&stream, &crate::connection::ConnectionSettings::new())
+            .unwrap();
         assert!(acceptor.accept(stream).await.is_err());
     });
     let tls = Tls::new().root_pem(authority.pem());

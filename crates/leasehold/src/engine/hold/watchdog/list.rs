@@ -146,6 +146,19 @@ impl<H: Watched> List<H> {
         asks.flat_map(|slot| slot.holds).collect()
     }
 
+    /// Takes off all that are not under way.
+    pub(super) fn take_all(&mut self) -> Vec<Arc<H>> {
+        // Each of these is among `looks`, too.
+        drop(self.take_asks());
+        let slots = mem::take(&mut self.slots).into_values();
+        let mut all: Vec<_> = slots.flat_map(|slot| slot.holds).collect();
+        all.extend(mem::take(&mut self.looks).into_values());
+        for hold in &all {
+            hold.watched_at().clear();
+        }
+        all
+    }
+
     /// The holds to look at one by one, if they are due, and how many of them waited for a batch in vain.
     pub(super) fn due_alone(&mut self, now: Tick) -> (Vec<Arc<H>>, usize) {
         let mut due = Vec::new();

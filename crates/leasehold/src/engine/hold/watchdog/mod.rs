@@ -14,11 +14,15 @@
 //! even if the server does not answer. If its lease could end before that, it is to be looked at then, so that its
 //! loss is told in time. For the same reason the holds of a slot whose batch does not come are looked at one by one.
 //!
+//! When the server may have forgotten what it was told (`epochs.rs`), all holds are verified at once, in the same batches, before any that
+//! are due. A hold that was not confirmed since then, and is not ours there, is lost by that.
+//!
 //! It also writes the label of the client on the server (`label.rs`).
 //!
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
+pub(crate) mod epochs;
 pub(crate) mod label;
 pub(crate) mod list;
 pub(crate) mod wake_at;
@@ -41,12 +45,12 @@ use crate::{
     clock::Tick,
     durations::{about, humane},
     engine::env::Env,
+    engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
-    engine::hold::watchdog::list::{List, UNDER_WAY_MOST, Watched, WatchedAt, slot},
+    engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Look},
     outage::Seldom,
-    owner::LeaseId,
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -67,6 +71,7 @@ pub(crate) struct Watchdog {
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
     early: u8,
     label: Arc<Label>,
+    pub(crate) epochs: Epochs,
 }
 
 impl Default for Watchdog {
@@ -81,6 +86,7 @@ impl Default for Watchdog {
             warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Arc::default(),
+            epochs: Epochs::default(),
         }
     }
 }
@@ -139,8 +145,19 @@ impl Watchdog {
     /// A lease of this length begins, or a wait (zero): the server is to have the label of this client meanwhile.
     pub(crate) fn needs_label(&self, lease: Duration) {
         if self.label.is_short_of(lease) {
-            self.wake(Tick::from_nanos(0));
+            self.wake_up();
         }
+    }
+
+    /// The server may have forgotten what it was told: all holds are verified, at once.
+    pub(crate) fn begin_epoch(&self, now: Tick) {
+        self.epochs.begin(now);
+        self.wake_up();
+    }
+
+    /// Has the task look now. If there is anything to renew, it also sees to a connection.
+    pub(crate) fn wake_up(&self) {
+        self.wake(Tick::from_nanos(0));
     }
 
     fn wake(&self, at: Tick) {
@@ -153,20 +170,6 @@ impl Watchdog {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.earlier.notify_one();
-    }
-}
-
-impl Watched for Hold {
-    fn watched_at(&self) -> &WatchedAt {
-        &self.watched_at
-    }
-
-    fn lease(&self) -> LeaseId {
-        self.lease
-    }
-
-    fn work(&self) -> usize {
-        Hold::work(self)
     }
 }
 
@@ -194,7 +197,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
         // Holds that became due in between go next.
-        self.0.wake(Tick::from_nanos(0));
+        self.0.wake_up();
     }
 }
 
@@ -243,6 +246,16 @@ pub(crate) async fn run(
 
 /// Looks at the holds whose time has come: tells losses, and puts those to be renewed among the asks. Waits for nothing.
 fn look_at_each(watchdog: &Arc<Watchdog>, now: Tick) {
+    if watchdog.epochs.has_begun() {
+        // Those under way are on no list. Their answers are from before, so they are asked about again.
+        let all = watchdog.list.lock().take_all();
+        for hold in all {
+            if let Some((every, end)) = hold.verification(now) {
+                watchdog.look_at(&hold, end);
+                watchdog.list.lock().put_among_asks(hold, every, now);
+            }
+        }
+    }
     let (due, jammed) = watchdog.list.lock().due_alone(now);
     if jammed > 0 {
         watchdog.say_late(jammed, now);

@@ -1,0 +1,187 @@
+//! Whether the server that connections lead to is the one of before, and still knows what it was told.
+//!
+//! A server is known by its run id and its replication id. One of them changes whenever it may have forgotten: it was restarted, another
+//! has its place, or it was a replica meanwhile. (The replication id changes, too, when the first replica comes: then nothing was
+//! forgotten, and a look finds so.) A connection that broke is no reason by itself.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::{
+    backend::{EpochChange, Sink},
+    callout,
+};
+
+/// What a server has said of itself that changes when it may have forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Epoch {
+    run_id: String,
+    replication_id: String,
+}
+
+impl Epoch {
+    /// From the answers to `INFO server` and `INFO replication`. `None`: it does not say, as where the user may not ask.
+    pub(super) fn of(server: &str, replication: &str) -> Option<Epoch> {
+        let text = |info, name| field(info, name).unwrap_or_default().to_owned();
+        let run_id = field(server, "run_id")?.to_owned();
+        Some(Epoch {
+            run_id,
+            replication_id: text(replication, "master_replid"),
+        })
+    }
+}
+
+/// A field of an answer to `INFO`.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.find_map(|(field, value)| (field == name).then_some(value))
+}
+
+/// How often the server has changed, as this client knows it: where its connections are to lead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ground {
+    /// Another server was named the primary.
+    pub(super) switches: u64,
+    /// A server has greeted that is in another epoch than the one before.
+    pub(super) epochs: u64,
+    /// A server has greeted that does not say in which epoch it is.
+    doubts: u64,
+}
+
+/// Compares what servers say when they greet, and tells what follows.
+pub(super) struct EpochLog {
+    sink: Arc<dyn Sink>,
+    known: Mutex<Option<Epoch>>,
+    /// A connection has ended since the last server greeted.
+    has_ended: AtomicBool,
+    ground: watch::Sender<Ground>,
+}
+
+impl EpochLog {
+    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<EpochLog> {
+        Arc::new(EpochLog {
+            sink,
+            known: Mutex::default(),
+            has_ended: AtomicBool::new(false),
+            ground: watch::Sender::default(),
+        })
+    }
+
+    pub(super) fn ground(&self) -> Ground {
+        *self.ground.borrow()
+    }
+
+    /// Hears of each change of the ground. The present one counts as heard.
+    pub(super) fn changes(&self) -> watch::Receiver<Ground> {
+        self.ground.subscribe()
+    }
+
+    /// A server has greeted, and has been up for so long. `again`: the connection takes the place of one that has ended, so where the
+    /// server does not say its epoch, it may have been restarted meanwhile. Returns the ground that the connection stands on.
+    pub(super) fn greeted(
+        &self,
+        epoch: Option<Epoch>,
+        up: Option<Duration>,
+        again: bool,
+    ) -> Ground {
+        let has_ended = self.has_ended.swap(false, Ordering::AcqRel);
+        let changed = match epoch {
+            Some(epoch) => {
+                let mut known = self.known.lock();
+                let is_new = known.as_ref().is_some_and(|known| *known != epoch);
+                *known = Some(epoch);
+                is_new.then_some((1, 0))
+            }
+            None => (again || has_ended).then_some((0, 1)),
+        };
+        if let Some((epochs, doubts)) = changed {
+            // The engine first: then it knows before any answer comes.
+            self.sink.epoch(EpochChange::All);
+            self.ground.send_modify(|ground| {
+                ground.epochs += epochs;
+                ground.doubts += doubts;
+            });
+            callout::quietly(|| {
+                tracing::debug!(target: "leasehold", ?up, "the server was restarted, or another has its place: verifying what is held");
+            });
+        }
+        self.ground()
+    }
+
+    /// A connection has ended, of any lane.
+    pub(super) fn ended(&self) {
+        self.has_ended.store(true, Ordering::Release);
+    }
+
+    /// Another server was named the primary.
+    pub(super) fn switched(&self) {
+        self.ground.send_modify(|ground| ground.switches += 1);
+    }
+
+    /// Completes when another server is named the primary than when that had happened so often.
+    pub(super) async fn switched_since(&self, switches: u64) {
+        let mut changes = self.changes();
+        // The sender is here, so this does not fail.
+        let _ = changes.wait_for(|now| now.switches != switches).await;
+    }
+
+    /// A connection has ended that no request waits for.
+    pub(super) fn cut_off(&self) {
+        self.sink.cut_off();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::{backend::WakeUp, name::LockId};
+
+    #[derive(Debug, Default)]
+    struct Told(AtomicUsize);
+
+    impl Sink for Told {
+        fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
+
+        fn epoch(&self, _change: EpochChange) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn epoch(run_id: &str, replication_id: &str) -> Option<Epoch> {
+        let server = format!("# Server\r\nrun_id:{run_id}\r\n");
+        let replication = format!("role:master\r\nmaster_replid:{replication_id}\r\n");
+        Epoch::of(&server, &replication)
+    }
+
+    #[test]
+    fn an_epoch_begins_with_each_server_that_may_have_forgotten() {
+        let told = Arc::<Told>::default();
+        let epochs = EpochLog::new(Arc::clone(&told) as _);
+        for (greeted, again, begun) in [
+            (epoch("a", "1"), false, 0),
+            // Broken, and the same as before.
+            (epoch("a", "1"), true, 0),
+            // Restarted; a replica meanwhile.
+            (epoch("b", "1"), true, 1),
+            (epoch("b", "2"), true, 2),
+            // It does not say: the first connection of a runtime is no reason.
+            (None, false, 2),
+            (None, true, 3),
+            (epoch("b", "2"), true, 3),
+        ] {
+            epochs.greeted(greeted, None, again);
+            assert_eq!(told.0.load(Ordering::Relaxed), begun);
+        }
+        assert_eq!(epochs.ground().epochs, 2);
+    }
+}

@@ -1,0 +1,273 @@
+//! A group of servers as it is given: its sentinels, the name that they know its primary by, and how to log in to both.
+
+use std::fmt;
+
+use url::form_urlencoded;
+
+use super::Address;
+use crate::{
+    backend::redis::target::{ENCODING, Login, Target},
+    error::{Error, Invalid},
+    sentinel::Sentinel,
+};
+
+/// A server, and the sentinels that know where it is.
+pub(crate) struct Group {
+    /// The name of the primary.
+    pub(super) master: String,
+    /// The sentinels that were given.
+    pub(super) sentinels: Vec<Address>,
+    /// How to log in to a sentinel, at whichever address.
+    pub(super) of_sentinels: Target,
+    /// How to log in to the primary, at whichever address.
+    pub(super) of_data: Target,
+}
+
+const FORM: &str =
+    "of the form redis-sentinel://user:password@host:26379,host:26379/database?master=name";
+const PARAMETERS: &str = "one of master, sentinel_user, sentinel_pass, protocol";
+const PORT: u16 = 26_379;
+
+impl Group {
+    /// From a URL such as `redis-sentinel://user:password@host:26379,host/database?master=name`.
+    pub(super) fn parse(given: &str, login: &Login) -> Result<Group, Error> {
+        let (scheme, rest) = given.split_once("://").unwrap_or_default();
+        let scheme = scheme.to_ascii_lowercase();
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, database) = place.split_once('/').unwrap_or((place, ""));
+        if given.contains('#') || database.contains('@') || query.contains('@') {
+            let value = format!("{scheme}://… with a #, ?, / or @ too many");
+            return Err(Invalid::new("url", value, FORM).remedy(ENCODING).into());
+        }
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (format!("{user}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let (mut master, mut protocol) = (None, String::new());
+        let mut of_sentinels = Login {
+            connection: login.connection.clone(),
+            #[cfg(feature = "tls")]
+            tls: login.tls.clone(),
+            ..Login::default()
+        };
+        let mut is_behind_secret = false;
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let (slot, value) = match &*name {
+                "master" => (&mut master, value.into_owned()),
+                "sentinel_user" => (&mut of_sentinels.username, value.into_owned()),
+                "sentinel_pass" => {
+                    is_behind_secret = true;
+                    (&mut of_sentinels.password, value.into_owned())
+                }
+                "protocol" => {
+                    protocol = format!("?protocol={value}");
+                    continue;
+                }
+                _ if is_behind_secret => {
+                    let value = "unknown, behind sentinel_pass";
+                    return Err(Invalid::new("a parameter of the url", value, PARAMETERS)
+                        .remedy("in a password write & as %26")
+                        .into());
+                }
+                name => {
+                    let name: String = name.chars().take(40).collect();
+                    return Err(Invalid::new("a parameter of the url", format!("{name:?}"), PARAMETERS)
+                        .remedy("the number of a database stands behind the hosts, as in redis-sentinel://host:26379/3?master=main")
+                        .into());
+                }
+            };
+            if slot.replace(value).is_some() {
+                let twice = format!("{name:?} twice");
+                return Err(Invalid::new("a parameter of the url", twice, "given once")
+                    .remedy("leave out all but one")
+                    .into());
+            }
+        }
+        let with_tls = scheme.starts_with("rediss-") || scheme.starts_with("valkeys-");
+        let scheme = if with_tls { "rediss" } else { "redis" };
+        let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
+        let master = master.filter(|master| !master.is_empty()).ok_or_else(|| {
+            Invalid::new(
+                "the url's master",
+                "missing",
+                "the name by which the sentinels know the primary",
+            )
+            .remedy("add it behind a ?, as in redis-sentinel://host:26379/?master=main")
+        })?;
+        let sentinels = sentinels(&hosts)?;
+        let first = shown(&sentinels[0]);
+        let of_data = format!("{scheme}://{user}{first}/{database}{protocol}");
+        Ok(Group {
+            master,
+            of_sentinels: Target::parse(&format!("{scheme}://{first}/"), &of_sentinels)?,
+            of_data: Target::parse(&of_data, login)?,
+            sentinels,
+        })
+    }
+
+    /// From the settings of a program.
+    pub(super) fn of(given: &Sentinel, login: &Login) -> Result<Group, Error> {
+        if given.master.is_empty() {
+            return Err(Invalid::new(
+                "the master of the sentinels",
+                "missing",
+                "the name by which they know the primary",
+            )
+            .remedy("give it with Sentinel::master")
+            .into());
+        }
+        let sentinels = sentinels(&given.hosts)?;
+        let of_sentinels = Login {
+            username: given.username.clone(),
+            password: given.password.clone(),
+            connection: login.connection.clone(),
+            #[cfg(feature = "tls")]
+            tls: given.tls.clone(),
+            ..Login::default()
+        };
+        let target = |login: &Login| {
+            #[cfg(feature = "tls")]
+            let scheme = login.tls.as_ref().map_or("redis", |_| "rediss");
+            #[cfg(not(feature = "tls"))]
+            let scheme = "redis";
+            Target::parse(&format!("{scheme}://{}/", shown(&sentinels[0])), login)
+        };
+        Ok(Group {
+            master: given.master.clone(),
+            of_sentinels: target(&of_sentinels)?,
+            of_data: target(login)?,
+            sentinels,
+        })
+    }
+}
+
+/// The addresses of sentinels, at least one.
+fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
+    let mut sentinels = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        if host.is_empty() || host.starts_with(':') {
+            let limit = "a host, or a host and a port";
+            return Err(
+                Invalid::new("the address of a sentinel", format!("{host:?}"), limit)
+                    .remedy("such as host:26379, with commas between several")
+                    .into(),
+            );
+        }
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| !port.ends_with(']'));
+        let host = if has_port {
+            host.clone()
+        } else {
+            format!("{host}:{PORT}")
+        };
+        let target = Target::parse(&format!("redis://{host}/"), &Login::default())?;
+        if let Some(address) = target.address()
+            && !sentinels.contains(&address)
+        {
+            sentinels.push(address);
+        }
+    }
+    if sentinels.is_empty() {
+        return Err(Invalid::new(
+            "the sentinels",
+            "none",
+            "at least one, and best all of them",
+        )
+        .remedy("such as Sentinel::new([\"host:26379\"])")
+        .into());
+    }
+    Ok(sentinels)
+}
+
+/// An address as it stands in a URL.
+pub(in crate::backend::redis) fn shown((host, port): &Address) -> String {
+    if host.contains(':') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
+}
+
+/// As a URL, without secrets.
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.of_data.speaks_tls() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        let hosts: Vec<_> = self.sentinels.iter().map(shown).collect();
+        let (hosts, database) = (hosts.join(","), self.of_data.database());
+        write!(
+            f,
+            "{scheme}-sentinel://{hosts}/{database}?master={}",
+            self.master
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Group, Error> {
+        Group::parse(url, &Login::default())
+    }
+
+    #[test]
+    fn a_group_is_read_from_its_url_and_shown_without_secrets() {
+        let url =
+            "redis-sentinel://me:hush@one:7000,two,[::1]:7002/3?master=main&sentinel_pass=hush2";
+        let group = parse(url).unwrap();
+        let shown = "redis-sentinel://one:7000,two:26379,[::1]:7002/3?master=main";
+        assert_eq!(group.to_string(), shown);
+        assert_eq!(group.of_data.info.redis_settings().password(), Some("hush"));
+        assert_eq!(
+            group.of_sentinels.info.redis_settings().password(),
+            Some("hush2")
+        );
+        assert_eq!(group.of_sentinels.database(), 0);
+        let valkey = parse("VALKEY-sentinel://one?master=main").unwrap();
+        assert_eq!(
+            valkey.to_string(),
+            "redis-sentinel://one:26379/0?master=main"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_url_of_a_group_is_said_without_its_secrets() {
+        for (url, says) in [
+            ("redis-sentinel://:hush@one,two/", "?master=main"),
+            ("redis-sentinel://:hush@one,two/?master=", "?master=main"),
+            (
+                "redis-sentinel://:hush@one/?master=a&master=b",
+                "given once",
+            ),
+            (
+                "redis-sentinel://:hush@one/?master=a&db=3",
+                "/3?master=main",
+            ),
+            (
+                "redis-sentinel://one/?master=a&sentinel_pass=a&hush",
+                "& as %26",
+            ),
+            (
+                "redis-sentinel://:hush@one:0/?master=a",
+                "between 1 and 65535",
+            ),
+            ("redis-sentinel://:hush@/?master=a", "a host"),
+            ("redis-sentinel://:hush@one,/?master=a", "a host"),
+            ("redis-sentinel://:hush@one/-1?master=a", "at least 0"),
+            ("redis-sentinel://:12#hush@one/?master=a", "# as %23"),
+            ("redis-sentinel://:12/hush@one/?master=a", "/ as %2F"),
+        ] {
+            let Err(error) = parse(url) else {
+                panic!("{url} was taken")
+            };
+            let error = error.to_string();
+            assert!(error.contains(says), "{url}: {error}");
+            assert!(!error.contains("hush"), "{url}: {error}");
+        }
+    }
+}

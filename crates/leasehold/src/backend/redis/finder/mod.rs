@@ -1,0 +1,137 @@
+//! Where the server is: at one address, or where its sentinels say. Asked before each attempt to connect.
+
+mod group;
+mod question;
+mod sentinels;
+
+use std::{fmt, sync::Arc};
+
+use group::Group;
+pub(super) use group::shown;
+use sentinels::Sentinels;
+
+use super::{
+    epoch::EpochLog,
+    target::{Login, Target},
+};
+use crate::{backend::Failure, error::Error, home::Home, sentinel::Sentinel};
+
+/// How the URL of a group begins.
+const SCHEMES: [&str; 4] = [
+    "redis-sentinel",
+    "rediss-sentinel",
+    "valkey-sentinel",
+    "valkeys-sentinel",
+];
+
+/// A host and a port.
+type Address = (String, u16);
+
+/// A server as it was given, before anything is asked.
+pub(crate) enum GivenServer {
+    At(Box<Target>),
+    Named(Box<Group>),
+}
+
+impl From<Target> for GivenServer {
+    fn from(target: Target) -> Self {
+        GivenServer::At(Box::new(target))
+    }
+}
+
+impl GivenServer {
+    /// From a URL, of a server or of its sentinels.
+    pub(crate) fn parse(given: &str, login: &Login) -> Result<GivenServer, Error> {
+        let scheme = given.split_once("://").map(|(scheme, _)| scheme);
+        let scheme = scheme.unwrap_or_default().to_ascii_lowercase();
+        if SCHEMES.contains(&&*scheme) {
+            return Group::parse(given, login)
+                .map(Box::new)
+                .map(GivenServer::Named);
+        }
+        Target::parse(given, login).map(GivenServer::from)
+    }
+
+    /// By what another library has parsed.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn of_info(info: redis::ConnectionInfo, login: &Login) -> Result<Self, Error> {
+        Target::of_info(info, login).map(GivenServer::from)
+    }
+
+    /// From the settings of a program.
+    pub(crate) fn named_by(sentinel: &Sentinel, login: &Login) -> Result<GivenServer, Error> {
+        Group::of(sentinel, login)
+            .map(Box::new)
+            .map(GivenServer::Named)
+    }
+}
+
+/// Where to connect to.
+pub(super) struct Found {
+    pub(super) target: Arc<Target>,
+    /// How often it had become another by then.
+    pub(super) switches: u64,
+}
+
+/// Finds the server.
+pub(super) enum Finder {
+    At(Arc<Target>),
+    Sentinels(Arc<Sentinels>),
+}
+
+impl Finder {
+    /// Asks nothing yet.
+    pub(super) fn new(place: GivenServer, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Finder> {
+        Arc::new(match place {
+            GivenServer::At(target) => Finder::At(Arc::from(target)),
+            GivenServer::Named(group) => Finder::Sentinels(Sentinels::new(*group, home, epochs)),
+        })
+    }
+
+    /// The server to connect to now.
+    pub(super) async fn find(&self) -> Result<Found, Failure> {
+        match self {
+            Finder::At(target) => Ok(Found {
+                target: Arc::clone(target),
+                switches: 0,
+            }),
+            Finder::Sentinels(sentinels) => sentinels.find().await,
+        }
+    }
+
+    /// Whether only a primary will do: a replica is then one that was, or is about to be.
+    pub(super) fn wants_primary(&self) -> bool {
+        matches!(self, Finder::Sentinels(_))
+    }
+
+    /// There is a connection to this server, or none came about.
+    pub(super) fn tried(&self, target: &Target, works: bool) {
+        if let Finder::Sentinels(sentinels) = self {
+            sentinels.tried(target, works);
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        match self {
+            Finder::At(target) => target.database(),
+            Finder::Sentinels(sentinels) => sentinels.database(),
+        }
+    }
+
+    /// The client is shut down: nothing is heard any more, and what is asked for is found by asking.
+    pub(super) fn shut(&self) {
+        if let Finder::Sentinels(sentinels) = self {
+            sentinels.shut();
+        }
+    }
+}
+
+/// Without secrets.
+impl fmt::Display for Finder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finder::At(target) => target.fmt(f),
+            Finder::Sentinels(sentinels) => sentinels.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What one sentinel is asked, and what it answers.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use redis::{ErrorKind, Value};
+use tokio::time::timeout;
+
+use super::{
+    Address,
+    group::{Group, shown},
+};
+use crate::{
+    backend::{
+        Failure,
+        redis::{
+            connect::{DialProgress, NoConnection},
+            failure::in_words,
+        },
+    },
+    durations::humane,
+    error::Cause,
+};
+
+/// How long one of them may take to answer.
+pub(super) const ANSWER: Duration = Duration::from_millis(300);
+
+/// The answer of one sentinel.
+pub(super) enum SentinelSaid {
+    Primary {
+        address: Address,
+        epoch: u64,
+        others: Vec<Address>,
+    },
+    /// It does not know it, but these.
+    Unknown(BTreeSet<String>),
+}
+
+impl Group {
+    /// Asks one sentinel.
+    pub(super) async fn ask(&self, address: &Address) -> Result<SentinelSaid, Failure> {
+        let of = |cause| {
+            Arc::new(OfSentinel {
+                address: shown(address),
+                cause,
+            })
+        };
+        match timeout(ANSWER, self.question(address)).await {
+            Ok(Err(Failure::Rejected(cause))) => Err(Failure::Rejected(of(cause))),
+            Ok(Err(failure)) => Err(Failure::NotSent(of(Arc::clone(failure.cause())))),
+            Ok(said) => said,
+            Err(_) => Err(Failure::NotSent(of(Arc::new(SilentSentinel(ANSWER))))),
+        }
+    }
+
+    async fn question(&self, address: &Address) -> Result<SentinelSaid, Failure> {
+        let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
+        let failed = |error: NoConnection| match wrong_login(&error) {
+            Some(wrong) => Failure::Rejected(Arc::new(wrong)),
+            None => target.failure(error, ANSWER, &progress),
+        };
+        let login = target.info.redis_settings();
+        let connection = target.commands(login, &progress).await;
+        let mut connection = connection.map_err(failed)?;
+        let mut questions = redis::pipe();
+        questions.cmd("SENTINEL").arg("MASTER").arg(&self.master);
+        questions.cmd("SENTINEL").arg("SENTINELS").arg(&self.master);
+        let multiplexed = &mut connection.multiplexed;
+        let answers = multiplexed.send_packed_commands(&questions, 0, 2).await;
+        let mut answers = answers.map_err(|error| failed(error.into()))?.into_iter();
+        let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
+        let (master, others) = (next(), next());
+        let master = match master {
+            Ok(master) => fields(master),
+            Err(error)
+                if error
+                    .detail()
+                    .unwrap_or_default()
+                    .contains("No such master") =>
+            {
+                let mut masters = redis::cmd("SENTINEL");
+                let masters = multiplexed
+                    .send_packed_command(masters.arg("MASTERS"))
+                    .await;
+                let name = |mut master: HashMap<_, _>| master.remove("name");
+                let names = masters.map_or_else(|_| Vec::new(), each);
+                return Ok(SentinelSaid::Unknown(
+                    names.into_iter().filter_map(name).collect(),
+                ));
+            }
+            Err(error)
+                if error
+                    .detail()
+                    .unwrap_or_default()
+                    .contains("unknown command") =>
+            {
+                return Err(Failure::Rejected(Arc::new(NoSentinel)));
+            }
+            Err(error) => return Err(failed(error.into())),
+        };
+        let Some(address) = address_in(&master) else {
+            let unread = (ErrorKind::UnexpectedReturnType, "no address of a primary");
+            return Err(Failure::Rejected(in_words(unread.into())));
+        };
+        let epoch = master
+            .get("config-epoch")
+            .and_then(|epoch| epoch.parse().ok());
+        Ok(SentinelSaid::Primary {
+            address,
+            epoch: epoch.unwrap_or(0),
+            others: others
+                .map_or_else(|_| Vec::new(), each)
+                .iter()
+                .filter_map(address_in)
+                .collect(),
+        })
+    }
+}
+
+/// An answer of names and values.
+fn fields(answer: Value) -> HashMap<String, String> {
+    redis::from_redis_value(answer).unwrap_or_default()
+}
+
+/// An answer of several of these.
+fn each(answer: Value) -> Vec<HashMap<String, String>> {
+    redis::from_redis_value(answer).unwrap_or_default()
+}
+
+fn address_in(fields: &HashMap<String, String>) -> Option<Address> {
+    let host = fields.get("ip").filter(|host| !host.is_empty())?;
+    Some((host.clone(), fields.get("port")?.parse().ok()?))
+}
+
+/// What a sentinel says of a login that is not its own.
+fn wrong_login(error: &NoConnection) -> Option<WrongLogin> {
+    let NoConnection::Redis(error) = error else {
+        return None;
+    };
+    match error.code() {
+        Some("NOAUTH") => Some(WrongLogin::None),
+        Some("WRONGPASS") => Some(WrongLogin::Wrong),
+        _ if error.kind() == ErrorKind::AuthenticationFailed => Some(WrongLogin::Wrong),
+        _ => None,
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum WrongLogin {
+    #[error(
+        "it wants a password (NOAUTH); give it as sentinel_pass in the URL, or with Sentinel::password"
+    )]
+    None,
+    #[error(
+        "it refuses the user name or the password; correct sentinel_user and sentinel_pass in the URL, or what Sentinel::username and \
+         Sentinel::password say"
+    )]
+    Wrong,
+}
+
+/// Which sentinel an error comes from.
+#[derive(Debug, thiserror::Error)]
+#[error("the sentinel at {address}: {cause}")]
+struct OfSentinel {
+    address: String,
+    cause: Cause,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it is no sentinel; give the addresses of sentinels, or redis:// and the address of the server itself"
+)]
+struct NoSentinel;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {}", humane(*.0))]
+pub(super) struct SilentSentinel(pub(super) Duration);

@@ -1,0 +1,358 @@
+//! Asks sentinels where the primary is, and hears from them when that changes.
+//!
+//! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
+//! to each, on which it says that another server has become the primary. The first word of that counts. A client that waits for an
+//! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use redis::aio::{PubSubSink, PubSubStream};
+use tokio::{runtime::Handle, time::timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    Address, Found,
+    group::Group,
+    question::{ANSWER, SentinelSaid, SilentSentinel},
+};
+use crate::{
+    backend::{
+        Failure,
+        redis::{connect::DialProgress, epoch::EpochLog, target::Target},
+    },
+    home::Home,
+};
+
+/// How long one may take until it is heard.
+const HEARD: Duration = Duration::from_secs(2);
+
+/// Between attempts to hear one: this, doubled up to the most.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MOST: Duration = Duration::from_secs(5);
+
+/// So many are asked at most.
+const KNOWN_MOST: usize = 32;
+
+/// After so long without a connection to the primary that is known, older words than that of it are believed, too: the sentinels may have
+/// been set up anew, and count from zero. Sentinels that know each other agree sooner.
+const OUTDATED: Duration = Duration::from_secs(15);
+
+const SWITCHES: &str = "+switch-master";
+
+/// The sentinels of one group.
+pub(in crate::backend::redis) struct Sentinels {
+    group: Group,
+    epochs: Arc<EpochLog>,
+    home: Handle,
+    known: Mutex<Known>,
+    /// One for each that is known, from the first attempt to connect on.
+    watchers: Mutex<HashMap<Address, AbortOnDropHandle<()>>>,
+}
+
+struct Known {
+    /// First those that were given, then those of which they have told.
+    sentinels: Vec<Address>,
+    primary: Option<Primary>,
+    is_shut: bool,
+}
+
+/// Where the primary is, as was said last.
+struct Primary {
+    address: Address,
+    /// Its configuration epoch, or more than that of the one before.
+    epoch: u64,
+    /// A sentinel has said so unasked, and it was not tried in vain since.
+    is_announced: bool,
+    /// Since when no connection to it comes about.
+    failing: Option<Instant>,
+}
+
+impl Sentinels {
+    pub(super) fn new(group: Group, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Sentinels> {
+        Arc::new(Sentinels {
+            epochs: Arc::clone(epochs),
+            home: home.handle().clone(),
+            known: Mutex::new(Known {
+                sentinels: group.sentinels.clone(),
+                primary: None,
+                is_shut: false,
+            }),
+            watchers: Mutex::default(),
+            group,
+        })
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.group.of_data.database()
+    }
+
+    pub(super) async fn find(self: &Arc<Self>) -> Result<Found, Failure> {
+        self.watch();
+        let is_announced = |primary: &Primary| primary.is_announced;
+        if !self.known.lock().primary.as_ref().is_some_and(is_announced) {
+            self.ask_all().await?;
+        }
+        // Together: a switch is counted under this lock.
+        let known = self.known.lock();
+        let primary = known.primary.as_ref();
+        let primary = primary.ok_or_else(|| Failure::NotSent(Arc::new(SilentSentinel(ANSWER))))?;
+        Ok(Found {
+            target: Arc::new(self.group.of_data.at(&primary.address)),
+            switches: self.epochs.ground().switches,
+        })
+    }
+
+    /// Asks all. As soon as most of them have said where it is, the others are not waited for.
+    async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
+        let all = self.known.lock().sentinels.clone();
+        let asked: FuturesUnordered<_> =
+            all.iter().map(|address| self.group.ask(address)).collect();
+        let mut asked = std::pin::pin!(asked);
+        let (mut told, mut newest) = (0, None);
+        let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
+        while let Some(said) = asked.next().await {
+            match said {
+                Ok(SentinelSaid::Primary {
+                    address,
+                    epoch,
+                    others,
+                }) => {
+                    self.add(others);
+                    told += 1;
+                    newest = newest.max(Some((epoch, address)));
+                }
+                Ok(SentinelSaid::Unknown(its)) => names.get_or_insert_default().extend(its),
+                Err(failure) => failures.push(failure),
+            }
+            if told > all.len() / 2 {
+                break;
+            }
+        }
+        if let Some((epoch, address)) = newest {
+            self.learn(address, epoch);
+            return Ok(());
+        }
+        // Without them all the same: the last primary that they have named may be there.
+        if self.known.lock().primary.is_some() {
+            return Ok(());
+        }
+        if let Some(names) = names {
+            let master = self.group.master.clone();
+            return Err(Failure::Rejected(Arc::new(NoSuchMaster { master, names })));
+        }
+        let at = failures.iter().position(Failure::is_final).unwrap_or(0);
+        Err(match failures.into_iter().nth(at) {
+            Some(failure) => failure,
+            None => Failure::NotSent(Arc::new(SilentSentinel(ANSWER))),
+        })
+    }
+
+    /// A sentinel was asked, and has named this server. Its word may be older than what is known.
+    fn learn(&self, address: Address, epoch: u64) {
+        let mut known = self.known.lock();
+        if let Some(primary) = &mut known.primary {
+            let is_outdated = primary
+                .failing
+                .is_some_and(|since| since.elapsed() > OUTDATED);
+            if epoch < primary.epoch && !is_outdated {
+                return;
+            }
+            if primary.address == address {
+                primary.epoch = epoch;
+                return;
+            }
+        }
+        self.moves_to(&mut known, Primary::new(address, epoch));
+    }
+
+    /// A sentinel says that another server is the primary now.
+    fn announced(&self, message: &[u8]) {
+        let Some(address) = announced(message, &self.group.master) else {
+            return;
+        };
+        let mut known = self.known.lock();
+        let before = known.primary.as_ref();
+        if before.is_some_and(|primary| primary.address == address) {
+            return; // others have said so before
+        }
+        // Higher than that of sentinels that do not know it yet.
+        let epoch = before.map_or(0, |primary| primary.epoch + 1);
+        let mut primary = Primary::new(address, epoch);
+        primary.is_announced = true;
+        self.moves_to(&mut known, primary);
+    }
+
+    /// Under the lock, so that who reads where it is knows whether it counts the switch.
+    fn moves_to(&self, known: &mut Known, primary: Primary) {
+        if known.primary.replace(primary).is_some() {
+            self.epochs.switched();
+        }
+    }
+
+    pub(super) fn tried(&self, target: &Target, works: bool) {
+        let mut known = self.known.lock();
+        if let Some(primary) = &mut known.primary
+            && target.address().as_ref() == Some(&primary.address)
+        {
+            if primary.is_announced && !works {
+                // A word that came late: what sentinels answer is believed again.
+                primary.is_announced = false;
+                primary.epoch = primary.epoch.saturating_sub(1);
+            }
+            primary.failing = (!works).then(|| primary.failing.unwrap_or_else(Instant::now));
+        }
+    }
+
+    /// Other sentinels of the group.
+    fn add(self: &Arc<Self>, others: Vec<Address>) {
+        let mut known = self.known.lock();
+        let before = known.sentinels.len();
+        for other in others {
+            if known.sentinels.len() < KNOWN_MOST && !known.sentinels.contains(&other) {
+                known.sentinels.push(other);
+            }
+        }
+        let is_more = known.sentinels.len() > before;
+        drop(known);
+        if is_more {
+            self.watch();
+        }
+    }
+
+    /// Hears all that are known.
+    fn watch(self: &Arc<Self>) {
+        let known = self.known.lock();
+        if known.is_shut {
+            return;
+        }
+        let mut watchers = self.watchers.lock();
+        for address in &known.sentinels {
+            if !watchers.contains_key(address) {
+                let watching = watch(Arc::downgrade(self), address.clone());
+                let task = AbortOnDropHandle::new(self.home.spawn(watching));
+                watchers.insert(address.clone(), task);
+            }
+        }
+    }
+
+    pub(super) fn shut(&self) {
+        let mut known = self.known.lock();
+        known.is_shut = true;
+        self.watchers.lock().clear();
+    }
+
+    async fn subscribed(&self, address: &Address) -> Option<(PubSubSink, PubSubStream)> {
+        let target = self.group.of_sentinels.at(address);
+        let progress = DialProgress::default();
+        let (connected, _) = target.subscriptions(&progress).await.ok()?;
+        let (mut sink, stream) = connected.split();
+        sink.subscribe(SWITCHES).await.ok()?;
+        Some((sink, stream))
+    }
+}
+
+/// Hears one sentinel, until the client ends.
+async fn watch(sentinels: Weak<Sentinels>, address: Address) {
+    let mut pause = PAUSE_FIRST;
+    loop {
+        let Some(strong) = sentinels.upgrade() else {
+            return;
+        };
+        let subscribed = timeout(HEARD, strong.subscribed(&address)).await;
+        if let Ok(Some((sink, mut stream))) = subscribed {
+            pause = PAUSE_FIRST;
+            // What it said before is lost. So it is asked, now that nothing more can be.
+            if let Ok(SentinelSaid::Primary {
+                address,
+                epoch,
+                others,
+            }) = strong.group.ask(&address).await
+            {
+                strong.add(others);
+                strong.learn(address, epoch);
+            }
+            drop(strong);
+            while let Some(message) = stream.next().await {
+                let Some(sentinels) = sentinels.upgrade() else {
+                    return;
+                };
+                sentinels.announced(message.get_payload_bytes());
+            }
+            drop(sink);
+        } else {
+            drop(strong);
+        }
+        tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
+        pause = (pause * 2).min(PAUSE_MOST);
+    }
+}
+
+impl Primary {
+    fn new(address: Address, epoch: u64) -> Primary {
+        Primary {
+            address,
+            epoch,
+            is_announced: false,
+            failing: None,
+        }
+    }
+}
+
+/// The new address in `<name> <old host> <old port> <new host> <new port>`; `None`: it is about another group.
+fn announced(message: &[u8], master: &str) -> Option<Address> {
+    let message = std::str::from_utf8(message).ok()?;
+    let [name, _, _, host, port] = message.split(' ').collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    (name == master).then_some((host.to_owned(), port.parse().ok()?))
+}
+
+/// Without secrets.
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.group.fmt(f)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the sentinels know no primary {master:?}{}", but(.names))]
+struct NoSuchMaster {
+    master: String,
+    names: BTreeSet<String>,
+}
+
+fn but(names: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 8;
+    if names.is_empty() {
+        return ", and no other; check which sentinels they are".to_owned();
+    }
+    let shown: Vec<_> = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| format!("{name:?}"))
+        .collect();
+    format!(", but {}; correct the name of the master", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_switch_names_the_group_and_the_new_address() {
+        let new = announced(b"main 10.0.0.1 6379 10.0.0.2 6380", "main");
+        assert_eq!(new, Some(("10.0.0.2".to_owned(), 6380)));
+        assert_eq!(
+            announced(b"other 10.0.0.1 6379 10.0.0.2 6380", "main"),
+            None
+        );
+        assert_eq!(announced(b"main 10.0.0.1", "main"), None);
+    }
+}

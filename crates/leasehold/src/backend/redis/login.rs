@@ -1,0 +1,162 @@
+//! As which user a connection logs in: as the settings say, or as the program's provider says it for each connection. A login that ends is
+//! renewed before that.
+
+use std::time::{Duration, Instant};
+
+#[cfg(feature = "redis-1")]
+use redis::{ConnectionAddr, ConnectionInfo};
+use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
+
+#[cfg(feature = "redis-1")]
+use super::target::Login;
+use super::{
+    connect::{DialProgress, NoConnection},
+    link::Connection,
+    target::Target,
+};
+#[cfg(feature = "redis-1")]
+use crate::error::{Error, Invalid};
+use crate::{
+    callout,
+    credentials::{Credentials, Provider},
+    error::Cause,
+};
+
+/// A login is renewed when so much of it has passed, in hundredths.
+const RENEWED_AT: u32 = 80;
+const RENEWED_AFTER_LEAST: Duration = Duration::from_millis(100);
+
+/// Between attempts to renew a login: this, doubled up to the most.
+const AGAIN_FIRST: Duration = Duration::from_millis(100);
+const AGAIN_MOST: Duration = Duration::from_secs(10);
+
+/// How long one attempt to renew a login may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+/// The login of one connection.
+pub(super) struct FreshLogin {
+    pub(super) settings: RedisConnectionInfo,
+    pub(super) renew_at: Option<Instant>,
+}
+
+impl Target {
+    /// By what another library has parsed.
+    #[cfg(feature = "redis-1")]
+    pub(crate) fn of_info(info: ConnectionInfo, login: &Login) -> Result<Target, Error> {
+        #[cfg(feature = "tls")]
+        let with_tls = login.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        let with_tls = false;
+        let scheme = match info.addr() {
+            ConnectionAddr::Tcp(..) => "redis",
+            ConnectionAddr::Unix(_) => "redis+unix",
+            _ => {
+                let limit = "an address without TLS, which this library speaks itself";
+                return Err(Invalid::new("redis_info", "an address with TLS", limit)
+                    .remedy("give the same host as ConnectionAddr::Tcp, and the certificates with tls(Tls::new())")
+                    .into());
+            }
+        };
+        Target::of(info, scheme, with_tls, login)
+    }
+
+    /// How to log in on a new connection.
+    pub(super) async fn login(&self, progress: &DialProgress) -> Result<FreshLogin, NoConnection> {
+        let settings = self.info.redis_settings().clone();
+        let Some(provider) = &self.provider else {
+            return Ok(FreshLogin {
+                settings,
+                renew_at: None,
+            });
+        };
+        let answer = progress.of_provider(provider.ask()).await;
+        let given = answer.map_err(NoConnection::NoCredentials)?;
+        let renew_at = renew_at(&given);
+        let settings = match &given.username {
+            Some(username) => settings.set_username(username),
+            None => settings,
+        };
+        Ok(FreshLogin {
+            settings: settings.set_password(&given.password),
+            renew_at,
+        })
+    }
+
+    /// Whether a connection failed by a login that the provider may have given just before it was changed.
+    pub(super) fn may_be_outdated<T>(&self, made: &Result<T, NoConnection>) -> bool {
+        let is_refused = |error: &RedisError| {
+            error.kind() == ErrorKind::AuthenticationFailed || error.code() == Some("WRONGPASS")
+        };
+        self.provider.is_some()
+            && matches!(made, Err(NoConnection::Redis(error)) if is_refused(error))
+    }
+
+    /// Renews the login of this connection for as long as it lives, on the runtime that it lives on.
+    pub(super) fn keep_logged_in(&self, connection: &Connection, login: &FreshLogin) {
+        let (Some(provider), Some(first)) = (self.provider.clone(), login.renew_at) else {
+            return;
+        };
+        let username = self.info.redis_settings().username().map(str::to_owned);
+        let (connection, ended) = (connection.multiplexed.clone(), connection.ended());
+        let keeping = keep(provider, username, connection, first, self.to_string());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = ended => {}
+                () = keeping => {}
+            }
+        });
+    }
+}
+
+/// When a login given just now is to be renewed, if it ends.
+fn renew_at(given: &Credentials) -> Option<Instant> {
+    let most = given.good_for? / 100 * RENEWED_AT;
+    Instant::now().checked_add(most.max(RENEWED_AFTER_LEAST))
+}
+
+async fn keep(
+    provider: Provider,
+    username: Option<String>,
+    mut connection: redis::aio::MultiplexedConnection,
+    first: Instant,
+    server: String,
+) {
+    let (mut next, mut pause) = (Some(first), AGAIN_FIRST);
+    while let Some(at) = next {
+        tokio::time::sleep_until(at.into()).await;
+        let renewing = renew(&provider, username.as_deref(), &mut connection);
+        let failed: Cause = match tokio::time::timeout(ATTEMPT, renewing).await {
+            Ok(Ok(again)) => {
+                (next, pause) = (again, AGAIN_FIRST);
+                callout::quietly(|| tracing::debug!(target: "leasehold", server, "login renewed"));
+                continue;
+            }
+            Ok(Err(cause)) => cause,
+            Err(late) => std::sync::Arc::new(late),
+        };
+        callout::quietly(|| {
+            tracing::debug!(target: "leasehold", server, cause = %failed, "login not renewed, trying again");
+        });
+        // The server decides when it has had enough of the old one. A new connection then says what is wrong.
+        next = Some(Instant::now() + pause);
+        pause = (pause * 2).min(AGAIN_MOST);
+    }
+}
+
+/// Logs in anew on a connection. When that is to be done again.
+async fn renew(
+    provider: &Provider,
+    username: Option<&str>,
+    connection: &mut redis::aio::MultiplexedConnection,
+) -> Result<Option<Instant>, Cause> {
+    let given = provider.ask().await?;
+    let again = renew_at(&given);
+    let mut auth = redis::cmd("AUTH");
+    auth.arg(given.username.as_deref().or(username))
+        .arg(&given.password);
+    let answer = connection.send_packed_command(&auth).await;
+    match answer.and_then(Value::extract_error) {
+        Ok(_) => Ok(again),
+        Err(error) => Err(super::failure::in_words(error)),
+    }
+}

@@ -1,0 +1,58 @@
+//! How often the server may have forgotten what it was told.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::clock::Tick;
+
+/// Counts the epochs of the server, as this client has noticed them.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    present: AtomicU32,
+    /// When the present one was noticed; zero: the first.
+    since: AtomicU64,
+    /// The holds on the list are still to be verified in it.
+    is_news: AtomicBool,
+}
+
+impl Epochs {
+    pub(super) fn begin(&self, now: Tick) {
+        // First this: a reader between the two verifies once too often, and never too seldom.
+        self.since.store(now.nanos(), Ordering::Release);
+        self.present.fetch_add(1, Ordering::AcqRel);
+        self.is_news.store(true, Ordering::Release);
+    }
+
+    /// Whether one has begun since this was asked last.
+    pub(super) fn has_begun(&self) -> bool {
+        self.is_news.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn present(&self) -> u32 {
+        self.present.load(Ordering::Acquire)
+    }
+
+    /// The epoch of which the answer to a request tells that was sent at `sent`. One sent before the present epoch was noticed may have
+    /// been answered before it.
+    pub(crate) fn told_of(&self, sent: Tick) -> u32 {
+        let present = self.present();
+        if sent.nanos() < self.since.load(Ordering::Acquire) {
+            present.wrapping_sub(1)
+        } else {
+            present
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_request_from_before_an_epoch_tells_of_the_one_before() {
+        let (epochs, at) = (Epochs::default(), Tick::from_nanos);
+        assert_eq!(epochs.told_of(at(0)), epochs.present());
+        epochs.begin(at(5));
+        assert_ne!(epochs.told_of(at(4)), epochs.present());
+        assert_eq!(epochs.told_of(at(5)), epochs.present());
+    }
+}

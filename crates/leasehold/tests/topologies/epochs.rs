@@ -1,0 +1,269 @@
+//! A server that may have forgotten what it was told: what is held there is verified at once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use leasehold::{Client, Event, EventKind, LostReason, MemoryServer, MutexGuard};
+use leasehold_testkit::{Flavor, Server, wait_until, wait_until_async};
+
+use crate::common::{SOON, servers, soon};
+
+/// No renewal comes to help.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A client with long leases that counts events of a kind.
+pub(crate) async fn counting(
+    url: &str,
+    counts: fn(&EventKind) -> bool,
+) -> (Client, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&count);
+    let observe = move |event: &Event| {
+        counter.fetch_add(usize::from(counts(&event.kind)), Ordering::Relaxed);
+    };
+    let builder = Client::builder().url(url).lease(LONG).observe(observe);
+    (builder.connect().await.unwrap(), count)
+}
+
+/// So many names, every third with a fixed lease.
+pub(crate) async fn take(client: &Client, names: std::ops::Range<usize>) -> Vec<MutexGuard> {
+    let mut guards = Vec::with_capacity(names.len());
+    for names in names.collect::<Vec<_>>().chunks(500) {
+        let locks = names.iter().map(|&i| {
+            let mutex = client.mutex(format!("name{i}"));
+            let mutex = if i % 3 == 0 {
+                mutex.fixed_lease(LONG)
+            } else {
+                mutex
+            };
+            mutex.lock()
+        });
+        guards.extend(
+            join_all(locks)
+                .await
+                .into_iter()
+                .map(|guard| guard.unwrap()),
+        );
+    }
+    guards
+}
+
+/// Waits until a client of ours is connected again.
+fn until_connected(server: &Server) -> Instant {
+    wait_until(SOON, "the client is connected again", || {
+        is_connected(server)
+    });
+    Instant::now()
+}
+
+fn is_connected(server: &Server) -> bool {
+    let list = server.cli(&["CLIENT", "LIST"]);
+    let list: String = redis::from_redis_value(list).unwrap();
+    list.contains(" name=leasehold:")
+}
+
+fn is_failover(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Lost {
+            reason: LostReason::Failover,
+            ..
+        }
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_holds_on_a_server_that_restarts_empty_are_told_within_a_second() {
+    for mut server in servers() {
+        let (client, told) = counting(&server.url(), is_failover).await;
+        let guards = take(&client, 0..10_000).await;
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+        server.restart();
+        let connected = until_connected(&server);
+        wait_until(SOON, "all are told", || {
+            told.load(Ordering::Relaxed) == guards.len()
+        });
+        let took = connected.elapsed();
+        println!("{}: {took:?}", server.flavor());
+        assert!(
+            took < Duration::from_secs(1),
+            "{}: {took:?}",
+            server.flavor()
+        );
+        assert!(guards.iter().all(|guard| !guard.is_valid()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_on_a_server_that_restarts_with_its_data_stay_valid() {
+    for flavor in Flavor::available() {
+        let mut server = Server::start_with(flavor, &["--appendonly", "yes"]);
+        let is_renewed = |kind: &EventKind| matches!(kind, EventKind::Renewed { .. });
+        let (client, renewed) = counting(&server.url(), is_renewed).await;
+        let guards = take(&client, 0..300).await;
+        server.restart();
+        // Two thirds of them are verified by a renewal.
+        wait_until_async(SOON, "all are verified", || {
+            renewed.load(Ordering::Relaxed) >= 200
+        })
+        .await;
+        for guard in &guards {
+            guard.verify().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
+    for server in servers() {
+        let client = Client::builder()
+            .url(server.url())
+            .lease(LONG)
+            .connect()
+            .await
+            .unwrap();
+        // None with a fixed lease, which is looked at every ten seconds.
+        let locks = (0..10).map(|i| client.mutex(format!("name{i}")).lock());
+        let guards: Vec<_> = join_all(locks)
+            .await
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        wait_until(SOON, "it has connections", || is_connected(&server));
+        let scripts = || server.calls().get("evalsha").copied();
+        let before = scripts();
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        until_connected(&server);
+        // The greeting has been heard by then, and with it what follows.
+        client
+            .mutex("other")
+            .try_lock()
+            .await
+            .unwrap()
+            .unwrap()
+            .detach();
+        assert_eq!(
+            scripts(),
+            before.map(|before| before + 1),
+            "{}",
+            server.flavor()
+        );
+        assert!(guards.iter().all(MutexGuard::is_valid));
+    }
+}
+
+/// A user that may not ask by `INFO` in which epoch the server is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_server_does_not_say_its_epoch_each_reconnect_verifies() {
+    for flavor in Flavor::available() {
+        let user = [
+            "--user", "worker", "on", ">pw", "~*", "&*", "+@all", "-info",
+        ];
+        let mut server = Server::start_with(flavor, &user);
+        let url = format!("redis://worker:pw@{}/", server.addr());
+        let (client, told) = counting(&url, is_failover).await;
+        let guards = take(&client, 0..10).await;
+        let scripts = || server.calls().get("evalsha").copied().unwrap_or_default();
+        let before = scripts();
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        wait_until_async(SOON, "they are verified", || scripts() > before).await;
+        for guard in &guards {
+            guard.verify().await.unwrap();
+        }
+        server.restart();
+        wait_until_async(SOON, "all are told", || told.load(Ordering::Relaxed) == 10).await;
+    }
+}
+
+/// The subscription leads to a server that hears and is not counted, or that is told nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_subscription_is_made_anew_at_a_server_that_was_a_replica_meanwhile() {
+    for server in servers() {
+        let holder = Client::connect(&server.url()).await.unwrap();
+        let guard = holder.mutex("name").lock().await.unwrap();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("name");
+        let waiter = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        crate::common::until_listening(&holder, 1).await;
+        let subscribers = || {
+            let list: String =
+                redis::from_redis_value(server.cli(&["CLIENT", "LIST", "TYPE", "pubsub"])).unwrap();
+            let ids = list
+                .split_whitespace()
+                .filter(|word| word.starts_with("id="));
+            ids.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let before = subscribers();
+        server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        server.cli(&["REPLICAOF", "NO", "ONE"]);
+        server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        // The next request finds that it is in another epoch.
+        while client.status("name").await.is_err() {}
+        wait_until_async(SOON, "another subscription", || {
+            let now = subscribers();
+            !now.is_empty() && now != before
+        })
+        .await;
+        guard.verify().await.unwrap();
+        drop(guard);
+        drop(soon("the waiter is woken", waiter).await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_memory_server_that_restarts_empty_is_noticed_at_once() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    let other = Client::builder().memory(&server).connect().await.unwrap();
+    let guard = client.mutex("name").lock().await.unwrap();
+    let fixed = client
+        .mutex("fixed")
+        .fixed_lease(Duration::from_secs(9))
+        .lock()
+        .await
+        .unwrap();
+    let lock = other.mutex("name").lock();
+    let waiter = tokio::spawn(lock);
+    crate::common::until_listening(&client, 1).await;
+    let began = tokio::time::Instant::now();
+    server.restart_empty();
+    assert_eq!(guard.lost().await, LostReason::Failover);
+    assert_eq!(fixed.lost().await, LostReason::Failover);
+    waiter.await.unwrap().unwrap().verify().await.unwrap();
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
+    // What is taken from then on is lost as ever.
+    let guard = client.mutex("later").lock().await.unwrap();
+    server.expire("later");
+    assert!(guard.verify().await.is_err());
+    assert_eq!(guard.lost().await, LostReason::Replaced);
+}
+
+/// It hears of the restart while the answer to its request is on its way.
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_grant_is_from_before_the_restart_is_verified_when_it_comes() {
+    let server = MemoryServer::new();
+    let client = Client::builder().memory(&server).connect().await.unwrap();
+    server.delay(Duration::from_millis(10));
+    let lock = tokio::spawn(client.mutex("name").lock());
+    tokio::time::sleep(Duration::from_millis(15)).await;
+    assert_eq!(server.names(), ["name"]);
+    server.restart_empty();
+    let guard = lock.await.unwrap().unwrap();
+    let began = tokio::time::Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Failover);
+    assert!(
+        began.elapsed() < Duration::from_millis(100),
+        "{:?}",
+        began.elapsed()
+    );
+}

@@ -1,0 +1,9 @@
+//! Servers that are replaced: one that restarts empty, and groups whose sentinels name another primary.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod epochs;
+mod sentinel;
+mod sentinel_failover;
+mod uncounted;

@@ -1,0 +1,220 @@
+//! How a client finds the primary: what it asks sentinels, what it says when they do not help, and what it leaves them alone with.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, ErrorKind, Sentinel};
+use leasehold_testkit::{Flavor, SentinelGroup, SentinelSettings, Server, wait_until_async};
+
+use crate::common::{SOON, keys, soon, until_waiting_here};
+
+/// The sentinels, as the builder is given them.
+fn given(group: &SentinelGroup) -> Sentinel {
+    Sentinel::new(group.sentinel_addrs().iter().map(ToString::to_string))
+}
+
+async fn refusal(connecting: impl Future<Output = Result<Client, Error>>) -> Error {
+    match soon("an answer", connecting).await {
+        Ok(_) => panic!("connected"),
+        Err(error) => error,
+    }
+}
+
+async fn locks(client: &Client, server: &Server) {
+    let guard = client.mutex("order:42").lock().await.unwrap();
+    assert!(keys(server).contains(&"order:42".to_owned()));
+    guard.release().await.unwrap();
+}
+
+/// One group for all of this, since each takes seconds to come up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_the_primary_and_what_is_wrong_is_said() {
+    for flavor in Flavor::available() {
+        let mut group = SentinelGroup::start(flavor);
+        let client = Client::connect(&group.url()).await.unwrap();
+        locks(&client, group.server(group.primary())).await;
+        let built = Client::builder().sentinel(given(&group).master(group.master()));
+        locks(
+            &built.connect().await.unwrap(),
+            group.server(group.primary()),
+        )
+        .await;
+
+        // A name that they do not know.
+        let wrong = group.url().replace("master=main", "master=mian");
+        let error = refusal(Client::connect(&wrong)).await;
+        assert_eq!(error.kind(), ErrorKind::Rejected);
+        let said = error.to_string();
+        assert!(
+            said.contains("know no primary \"mian\", but \"main\""),
+            "{said}"
+        );
+        let error = refusal(Client::builder().sentinel(given(&group)).connect()).await;
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("Sentinel::master"), "{error}");
+        let both = Client::builder()
+            .url(group.url())
+            .sentinel(given(&group).master("main"));
+        assert_eq!(refusal(both.connect()).await.kind(), ErrorKind::Invalid);
+
+        // A server of data is no sentinel, and a sentinel is no server of data.
+        let addr = group.server(0).addr();
+        let error = refusal(Client::connect(&format!(
+            "redis-sentinel://{addr}/?master=main"
+        )))
+        .await;
+        assert!(error.to_string().contains("it is no sentinel"), "{error}");
+        let addr = group.sentinel_addrs()[0];
+        let error = refusal(Client::connect(&format!("redis://{addr}/"))).await;
+        let says = format!("redis-sentinel://{addr}/?master=NAME");
+        assert!(error.to_string().contains(&says), "{error}");
+
+        // One that is not the newest: all connections of the client are to be remade, also by one sentinel that is left.
+        let one = format!(
+            "redis-sentinel://{}/?master=main",
+            group.sentinel_addrs()[0]
+        );
+        group.kill_sentinel(1);
+        group.kill_sentinel(2);
+        locks(
+            &Client::connect(&group.url()).await.unwrap(),
+            group.server(group.primary()),
+        )
+        .await;
+        let last = Client::connect(&one).await.unwrap();
+        locks(&last, group.server(group.primary())).await;
+        group.kill_sentinel(0);
+        // It knows where the primary was.
+        group
+            .server(group_primary())
+            .cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        locks(&last, group.server(group_primary())).await;
+        let began = Instant::now();
+        let error = refusal(Client::connect(&group.url())).await;
+        assert_eq!(error.kind(), ErrorKind::NotSent);
+        assert!(
+            error.to_string().contains("the sentinel at 127.0.0.1:"),
+            "{error}"
+        );
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}
+
+/// The first, until another takes its place.
+fn group_primary() -> usize {
+    0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logins_of_sentinels_and_of_the_primary_are_apart_and_shown_nowhere() {
+    let flavor = Flavor::available()[0];
+    let settings = SentinelSettings::new()
+        .user("orders", "hush")
+        .sentinel_password("whist");
+    let group = SentinelGroup::start_with(flavor, settings);
+    let primary = group.server(group.primary());
+    let url = |pass: &str| format!("{}{pass}", group.url());
+
+    let client = Client::connect(&url("&sentinel_pass=whist")).await.unwrap();
+    locks(&client, primary).await;
+    let sentinel = given(&group).master("main").password("whist");
+    assert!(!format!("{sentinel:?}").contains("whist"));
+    let builder = Client::builder()
+        .sentinel(sentinel)
+        .username("orders")
+        .password("hush");
+    assert!(!format!("{builder:?}").contains("hush"));
+    locks(&builder.connect().await.unwrap(), primary).await;
+
+    for (pass, says) in [
+        (
+            "&sentinel_pass=hush",
+            "refuses the user name or the password",
+        ),
+        ("", "wants a password"),
+    ] {
+        let began = Instant::now();
+        let error = refusal(Client::connect(&url(pass))).await;
+        assert_eq!(error.kind(), ErrorKind::Rejected);
+        let said = error.to_string();
+        assert!(
+            said.contains("the sentinel at 127.0.0.1:") && said.contains(says),
+            "{said}"
+        );
+        assert!(said.contains("sentinel_pass"), "{said}");
+        assert!(!said.contains("hush") && !said.contains("whist"), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+    let wrong = url("&sentinel_pass=whist").replace("orders:hush", "orders:whist");
+    let error = refusal(Client::connect(&wrong)).await;
+    assert_eq!(error.kind(), ErrorKind::Rejected);
+    assert!(!error.to_string().contains("the sentinel at"), "{error}");
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_speak_tls() {
+    use leasehold::Tls;
+    use leasehold_testkit::{Authority, TlsFiles};
+
+    let authority = Authority::new("the authority");
+    let tls = TlsFiles::new(authority.signs(&["127.0.0.1"]), &authority);
+    let group = SentinelGroup::start_with(Flavor::Redis, SentinelSettings::new().tls(tls));
+    let trusts = || Tls::new().root_pem(authority.pem());
+    let client = Client::builder()
+        .url(group.url())
+        .tls(trusts())
+        .connect()
+        .await
+        .unwrap();
+    locks(&client, group.server(group.primary())).await;
+    let sentinel = given(&group).master("main").tls(trusts());
+    let client = Client::builder()
+        .sentinel(sentinel)
+        .tls(trusts())
+        .connect()
+        .await
+        .unwrap();
+    locks(&client, group.server(group.primary())).await;
+}
+
+/// A connection for each sentinel, on which nothing is said.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_waiters_send_no_command_to_a_sentinel() {
+    let group = SentinelGroup::start(Flavor::available()[0]);
+    let client = Client::connect(&group.url()).await.unwrap();
+    let guard = client.mutex("name").lock().await.unwrap();
+    let waiters: Vec<_> = (0..10)
+        .map(|_| tokio::spawn(client.mutex("name").lock()))
+        .collect();
+    until_waiting_here(&client, 10).await;
+    let ours = |sentinel: &Server| -> Vec<String> {
+        let list: String = redis::from_redis_value(sentinel.cli(&["CLIENT", "LIST"])).unwrap();
+        let subscribes = |line: &&str| line.contains(" sub=1 ");
+        list.lines().filter(subscribes).map(str::to_owned).collect()
+    };
+    for sentinel in group.sentinels() {
+        wait_until_async(SOON, "it is heard", || !ours(sentinel).is_empty()).await;
+    }
+    // Each was asked once after that.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let connections = |sentinel: &Server| sentinel.connections_received();
+    let before: Vec<_> = group.sentinels().iter().map(connections).collect();
+    // Time is the subject.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for (sentinel, before) in group.sentinels().iter().zip(before) {
+        assert_eq!(connections(sentinel), before);
+        for line in ours(sentinel) {
+            let idle = line.split(' ').find_map(|word| word.strip_prefix("idle="));
+            let idle: u32 = idle.unwrap().parse().unwrap();
+            assert!(idle >= 2, "{line}");
+        }
+    }
+    for waiter in &waiters {
+        waiter.abort();
+    }
+    drop(guard);
+}

@@ -1,0 +1,393 @@
+//! Another server becomes the primary: what holders and waiters notice of it, and when.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Error, EventKind, LostReason, MutexGuard};
+use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_async};
+
+use super::epochs::{counting, take};
+use crate::common::{SOON, int, keys};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// By then the client has left the old primary, and has a lock at the new one.
+const AIM: Duration = Duration::from_millis(300);
+
+/// Planned failovers in a row.
+fn rounds() -> usize {
+    match std::env::var_os("LEASEHOLD_FULL") {
+        Some(_) => 20,
+        None => 2,
+    }
+}
+
+const TASKS: usize = 50;
+const NAMES: usize = 5;
+
+/// How long a failover may take: some 3 s on an idle machine.
+const FAILOVER: Duration = Duration::from_secs(60);
+
+/// A hold, as its holder saw it.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    name: usize,
+    task: usize,
+    from: Instant,
+    /// The last look that found it valid.
+    to: Instant,
+    /// The server that took over had never been told of it.
+    forgotten: bool,
+}
+
+/// Tasks that contend for a few names, in two clients.
+struct Crowd {
+    ends: Arc<AtomicBool>,
+    holds: Arc<Mutex<Vec<Hold>>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    clients: Vec<Client>,
+}
+
+impl Crowd {
+    async fn start(url: &str) -> Crowd {
+        let clients = [
+            Client::connect(url).await.unwrap(),
+            Client::connect(url).await.unwrap(),
+        ];
+        let (ends, holds) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<Mutex<Vec<Hold>>>::default(),
+        );
+        let tasks = (0..TASKS).map(|task| {
+            let name = task % NAMES;
+            let mutex = clients[task % 2].mutex(format!("name{name}"));
+            let (ends, holds) = (Arc::clone(&ends), Arc::clone(&holds));
+            tokio::spawn(async move {
+                while !ends.load(Ordering::Relaxed) {
+                    let guard = mutex.lock().await.unwrap();
+                    let from = Instant::now();
+                    let mut to = from;
+                    for _ in 0..3 {
+                        tokio::time::sleep(MS).await;
+                        let now = Instant::now();
+                        if guard.is_valid() {
+                            to = now;
+                        }
+                    }
+                    let reason = |error| match error {
+                        Error::Lost { reason, .. } => Some(reason),
+                        _ => None,
+                    };
+                    let lost = guard.release().await.err().and_then(reason);
+                    let forgotten = lost == Some(LostReason::Failover);
+                    let hold = Hold {
+                        name,
+                        task,
+                        from,
+                        to,
+                        forgotten,
+                    };
+                    holds
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(hold);
+                }
+            })
+        });
+        Crowd {
+            tasks: tasks.collect(),
+            ends,
+            holds,
+            clients: clients.to_vec(),
+        }
+    }
+
+    fn holds(&self) -> Vec<Hold> {
+        self.holds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Waits until each task has had its name again, and says how long after `since` the last of them came in.
+    async fn until_all_had_it_since(&self, since: Instant) -> Duration {
+        let first = || {
+            let mut first = BTreeMap::new();
+            for hold in self.holds().iter().filter(|hold| hold.from > since) {
+                first.entry(hold.task).or_insert(hold.from);
+            }
+            first
+        };
+        wait_until_async(FAILOVER, "all go on", || first().len() == TASKS).await;
+        first().into_values().max().unwrap() - since
+    }
+
+    /// No two holds of a name were valid at once, but for those that the new primary had never been told of.
+    async fn end(self) -> Vec<Hold> {
+        self.ends.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+        for client in &self.clients {
+            crate::common::wait_until_idle(client).await;
+        }
+        let mut holds = self
+            .holds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        holds.sort_by_key(|hold| hold.from);
+        for name in 0..NAMES {
+            let of_name: Vec<_> = holds
+                .iter()
+                .filter(|hold| hold.name == name && !hold.forgotten)
+                .collect();
+            for pair in of_name.windows(2) {
+                assert!(pair[0].to <= pair[1].from, "both valid: {pair:?}");
+            }
+        }
+        holds
+    }
+}
+
+/// When the first sentinel said that another server is the primary.
+struct FirstWord(Arc<Mutex<Option<Instant>>>);
+
+impl FirstWord {
+    fn listen(group: &SentinelGroup) -> FirstWord {
+        let first = Arc::<Mutex<Option<Instant>>>::default();
+        for sentinel in group.sentinels() {
+            let mut connection = sentinel.connection();
+            connection.set_read_timeout(Some(FAILOVER)).unwrap();
+            let first = Arc::clone(&first);
+            let ready = Arc::new(std::sync::Barrier::new(2));
+            let listens = Arc::clone(&ready);
+            std::thread::spawn(move || {
+                let mut told = connection.as_pubsub();
+                told.subscribe("+switch-master").unwrap();
+                listens.wait();
+                if told.get_message().is_ok() {
+                    first.lock().unwrap().get_or_insert_with(Instant::now);
+                }
+            });
+            ready.wait();
+        }
+        FirstWord(first)
+    }
+
+    async fn heard(&self) -> Instant {
+        let heard = || *self.0.lock().unwrap();
+        wait_until_async(FAILOVER, "a sentinel says so", || heard().is_some()).await;
+        heard().unwrap()
+    }
+}
+
+/// The same server, with a connection of the kit that works: a server that changes its role closes all that it has.
+fn again(server: &Server) -> &Server {
+    let _ = server.try_cli(&["PING"]);
+    server
+}
+
+/// Both replicas have all that the primary was told until now. Only a write makes `WAIT` look.
+fn until_replicated(primary: &Server) {
+    primary.cli(&["SET", "probe", "1"]);
+    primary.cli(&["DEL", "probe"]);
+    assert_eq!(primary.cli(&["WAIT", "2", "5000"]), redis::Value::Int(2));
+}
+
+/// How many scripts the server has carried out.
+fn scripts(server: &Server) -> u64 {
+    let calls = again(server).calls();
+    ["eval", "evalsha"]
+        .iter()
+        .filter_map(|command| calls.get(*command))
+        .sum()
+}
+
+/// No lock is held. What ends by itself may be there: tombstones, and a place that was copied to the new primary and left at the old one.
+fn assert_nothing_left(group: &SentinelGroup) {
+    for server in group.servers() {
+        for key in keys(again(server)) {
+            let ends = key.contains(":gone:") || key.ends_with(":queue");
+            assert!(ends, "{key} is left at {}", server.addr());
+            assert_ne!(int(server, &["PTTL", &key]), -1, "{key} has no end");
+        }
+    }
+}
+
+/// It goes on taking writes for ten seconds, and never says that it is no primary any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
+    for flavor in Flavor::available() {
+        let mut group = SentinelGroup::start(flavor);
+        let crowd = Crowd::start(&group.url()).await;
+        for round in 0..rounds() {
+            let old = group.primary();
+            crowd.until_all_had_it_since(Instant::now()).await;
+            let word = FirstWord::listen(&group);
+            for sentinel in group.sentinels() {
+                if sentinel
+                    .try_cli(&["SENTINEL", "FAILOVER", group.master()])
+                    .is_ok()
+                {
+                    break;
+                }
+            }
+            let switched = word.heard().await;
+            tokio::time::sleep_until((switched + AIM).into()).await;
+            let at_old = scripts(group.server(old));
+            let new = group.wait_for_successor(old);
+            let all = crowd.until_all_had_it_since(switched + AIM).await;
+            tokio::time::sleep_until((switched + 4 * AIM).into()).await;
+            let after = scripts(group.server(old));
+            assert_eq!(
+                at_old, after,
+                "{flavor}: scripts at the old primary {AIM:?} after the first word"
+            );
+            // After the moment in which the client left the old one.
+            let first = crowd
+                .holds()
+                .iter()
+                .map(|hold| hold.from)
+                .filter(|from| *from > switched + 10 * MS)
+                .min();
+            let first = first.unwrap() - switched;
+            println!(
+                "{flavor}, round {round}: server {old} to {new}, first {first:?}, all in {all:?}"
+            );
+            assert!(first < AIM, "{flavor}: first after {first:?}");
+            assert!(scripts(group.server(new)) > 0);
+            group.settle();
+        }
+        let holds = crowd.end().await;
+        let forgotten = holds.iter().filter(|hold| hold.forgotten).count();
+        println!("{flavor}: {} holds, {forgotten} forgotten", holds.len());
+        group.settle();
+        assert_nothing_left(&group);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_go_on_within_a_second_of_a_failover_from_a_primary_that_was_killed() {
+    for flavor in Flavor::available() {
+        all_go_on(flavor, SentinelGroup::kill, |_, _| ()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_go_on_within_a_second_of_a_failover_from_a_primary_that_stood_still() {
+    for flavor in Flavor::available() {
+        let freeze = |group: &mut SentinelGroup, primary| group.server(primary).freeze();
+        let thaw = |group: &mut SentinelGroup, primary| group.server(primary).thaw();
+        all_go_on(flavor, freeze, thaw).await;
+    }
+}
+
+async fn all_go_on(
+    flavor: Flavor,
+    fails: impl Fn(&mut SentinelGroup, usize),
+    comes_back: impl Fn(&mut SentinelGroup, usize),
+) {
+    let mut group = SentinelGroup::start(flavor);
+    let crowd = Crowd::start(&group.url()).await;
+    crowd.until_all_had_it_since(Instant::now()).await;
+    let old = group.primary();
+    fails(&mut group, old);
+    let new = group.wait_for_successor(old);
+    let all = crowd.until_all_had_it_since(Instant::now()).await;
+    println!("{flavor}: server {old} to {new}, all in {all:?}");
+    assert!(all < Duration::from_secs(1), "{flavor}: {all:?}");
+    comes_back(&mut group, old);
+    crowd.until_all_had_it_since(Instant::now()).await;
+    crowd.end().await;
+    group.settle();
+    assert_nothing_left(&group);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_the_guards_that_the_new_primary_was_never_told_of_are_lost() {
+    for flavor in Flavor::available() {
+        let mut group = SentinelGroup::start(flavor);
+        let is_failover = |kind: &EventKind| {
+            matches!(
+                kind,
+                EventKind::Lost {
+                    reason: LostReason::Failover,
+                    ..
+                }
+            )
+        };
+        let (client, told) = counting(&group.url(), is_failover).await;
+        let kept = take(&client, 0..9_900).await;
+        let primary = group.primary();
+        until_replicated(group.server(primary));
+        let replicas = group.freeze_replicas();
+        let forgotten = take(&client, 9_900..10_000).await;
+        group.kill(primary);
+        group.thaw_replicas(&replicas);
+        let new = group.wait_for_successor(primary);
+        let is_connected = || {
+            let list = again(group.server(new)).cli(&["CLIENT", "LIST"]);
+            let list: String = redis::from_redis_value(list).unwrap();
+            list.contains(" name=leasehold:")
+        };
+        wait_until(SOON, "the client is connected again", is_connected);
+        let connected = Instant::now();
+        wait_until(SOON, "the hundred are told", || {
+            told.load(Ordering::Relaxed) == 100
+        });
+        let took = connected.elapsed();
+        println!("{flavor}: {took:?}");
+        assert!(took < Duration::from_secs(1), "{flavor}: {took:?}");
+        assert!(forgotten.iter().all(|guard| !guard.is_valid()));
+        for guard in kept.iter().take(200) {
+            guard.verify().await.unwrap();
+        }
+        assert!(kept.iter().all(MutexGuard::is_valid));
+        assert_eq!(told.load(Ordering::Relaxed), 100);
+    }
+}
+
+/// It has none of the scripts, and then loses those that it was sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_notices_that_the_new_primary_has_no_scripts() {
+    let group = SentinelGroup::start(Flavor::available()[0]);
+    let client = Client::connect(&group.url()).await.unwrap();
+    let held = client.mutex("held").lock().await.unwrap();
+    client
+        .mutex("name")
+        .lock()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let old = group.primary();
+    until_replicated(group.server(old));
+    let flush = |server: usize| again(group.server(server)).cli(&["SCRIPT", "FLUSH"]);
+    let replicas = (0..3).filter(|server| *server != old);
+    replicas.for_each(|server| drop(flush(server)));
+    let new = group.failover();
+    for _ in 0..20 {
+        client
+            .mutex("name")
+            .lock()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        // A look is sent once: one at the moment of the switch has no answer.
+        while let Err(error) = held.verify().await {
+            assert!(error.is_unreachable(), "{error}");
+        }
+        flush(new);
+    }
+    held.release().await.unwrap();
+}
