@@ -204,6 +204,8 @@ impl World {
             }
             let most = match self.config.kind {
                 LockKind::SpinMutex => MOST_STEPS_SPINNING,
+                // A server that is away is told again and again what each failed round has left (QB5).
+                _ if self.is_quorum() => MOST_STEPS_SPINNING,
                 _ if self.config.several > 0.0 => 2 * MOST_STEPS, // each part asks by itself
                 _ => MOST_STEPS,
             };

@@ -28,9 +28,18 @@ const LOOK_FIRST: u64 = 50;
 const LOOK_MORE: u64 = 100;
 
 pub(super) async fn acquire(parts: Parts, step: Acquire) -> Result<Acquired, Failure> {
-    parts.servers.check()?;
     parts.tidy();
-    let gate = parts.servers.gate_or_why(&step.id)?;
+    let checked = parts.servers.check();
+    let gate = match checked.and_then(|()| parts.servers.gate_or_why(&step.id)) {
+        Ok(gate) => gate,
+        Err(failure) => {
+            // Its client takes another id, and a gate may have given it the name by message.
+            if parts.ballots.is_open(step.lease) {
+                parts.give_up(&step.id, step.access, step.lease);
+            }
+            return Err(failure);
+        }
+    };
     let began = parts.now();
     let mut candidate = Candidate {
         words: vec![VoteAnswer::Unasked; parts.servers.len()],
