@@ -176,7 +176,9 @@ impl Ballots {
     pub(super) fn confirmed(&self, lease: LeaseId, at: usize, had: bool) {
         let mut all = self.all.lock();
         if let Some(ballot) = all.get_mut(&lease) {
-            ballot.servers[at].confirmed = Some(had);
+            // Told twice, it has it the first time only.
+            let confirmed = &mut ballot.servers[at].confirmed;
+            *confirmed = Some(had || *confirmed == Some(true));
             if ballot.is_over() {
                 all.remove(&lease);
             }

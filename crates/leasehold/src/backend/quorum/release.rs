@@ -65,6 +65,8 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
     if left > servers.spare() || may_have_gate {
         return Err(failures.failure(servers));
     }
+    // Some may have been told as a debt meanwhile.
+    let had = had.max(ballots.had(step.lease));
     // A majority cannot have held it.
     let never = all > 0 && had + left < servers.need() && not_ours > 0;
     Ok(if never {
