@@ -117,27 +117,23 @@ impl Entry {
             servers, ballots, ..
         } = parts;
         if self.not_ours.len() > servers.spare() {
-            return self.is_lost(parts);
+            return Renewal::Lost;
         }
         let renewal = if self.extended >= servers.need() {
             Renewal::Extended
         } else if self.not_ours.is_empty() {
             return Renewal::Unknown;
         } else {
-            // Over by now or not: that it has passed to another, too few servers have said.
-            let end = ballots.end(self.lease, servers.need());
-            Renewal::Shortened(end.map_or(Duration::ZERO, |end| stated(end, sent)))
+            match ballots.end(self.lease, servers.need()) {
+                // Also if that is over: too few servers have said that another has it.
+                Some(end) => Renewal::Shortened(stated(end, sent)),
+                None => return Renewal::Lost,
+            }
         };
         for at in &self.not_ours {
             self.repair(parts, *at);
         }
         renewal
-    }
-
-    /// It is lost; what the other servers have of it is given back.
-    fn is_lost(&self, parts: &Parts) -> Renewal {
-        parts.give_up(&self.id, self.access, self.lease);
-        Renewal::Lost
     }
 
     /// Asks there again, under the same lease id (QB7).

@@ -513,7 +513,8 @@ impl Hold {
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
             // After a failover the id may still have a place in the queue that was copied from the server of before.
-            LostReason::Replaced => self.copies,
+            // Of a quorum a minority may have it still.
+            LostReason::Replaced => self.copies || self.env().backend.gives_up_failures(),
             // Permits without a lease would never be free again.
             LostReason::ClientShutdown => !self.env().lets_expire() || self.id().kind.never_ends(),
             _ => true,
