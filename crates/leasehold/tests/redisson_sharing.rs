@@ -57,6 +57,8 @@ struct Shares {
     case: Case,
     /// Holds and the longest wait.
     ours: (u64, Duration),
+    /// Holds of each process of ours.
+    each: Vec<u64>,
     theirs: (u64, Duration),
 }
 
@@ -79,8 +81,15 @@ async fn share(case: Case, clients: &[Client], java: &mut [Redisson]) -> Shares 
         .flat_map(|client| (0..tasks).map(move |_| client.clone()))
         .map(|client| tokio::spawn(contend(client, kind, held, end)));
     let all = |sum: (u64, Duration), one: (u64, Duration)| (sum.0 + one.0, sum.1.max(one.1));
-    let ours = join_all(running).await.into_iter().map(Result::unwrap);
-    let ours = ours.fold((0, Duration::ZERO), all);
+    let ours: Vec<_> = join_all(running)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let each = ours.chunks(tasks);
+    let each = each.map(|tasks| tasks.iter().map(|task| task.0).sum());
+    let each = each.collect();
+    let ours = ours.into_iter().fold((0, Duration::ZERO), all);
     let mut theirs = (0, Duration::ZERO);
     for peer in java {
         let answer = peer.answer().await;
@@ -88,17 +97,24 @@ async fn share(case: Case, clients: &[Client], java: &mut [Redisson]) -> Shares 
         let waited = Duration::from_micros(waited.parse().unwrap());
         theirs = all(theirs, (holds.parse().unwrap(), waited));
     }
-    Shares { case, ours, theirs }
+    Shares {
+        case,
+        ours,
+        each,
+        theirs,
+    }
 }
 
 impl Shares {
-    /// Each side is within so much of its share.
+    /// Each side is within so much of its share, and of ours none has less than a tenth of what another has.
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn is_fair(&self, slack: f64) -> bool {
         let all = (self.ours.0 + self.theirs.0) as f64;
         let part = self.ours.0 as f64 / all;
         let fair = self.case.ours as f64 / (self.case.ours + self.case.theirs) as f64;
-        (part - fair).abs() < fair.min(1.0 - fair) * slack
+        let none_starves =
+            self.each.iter().min() > self.each.iter().max().map(|most| most / 10).as_ref();
+        none_starves && (part - fair).abs() < fair.min(1.0 - fair) * slack
     }
 
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
@@ -113,9 +129,10 @@ impl Shares {
         } = self.case;
         let all = self.ours.0 + self.theirs.0;
         format!(
-            "{kind} {ours}+{theirs} of {tasks}, {held:?}: theirs {:.2} of {:.0}/s, longest wait ours {:?}, theirs {:?}",
+            "{kind} {ours}+{theirs} of {tasks}, {held:?}: theirs {:.2} of {:.0}/s, ours {:?}, longest wait ours {:?}, theirs {:?}",
             self.theirs.0 as f64 / all as f64,
             all as f64 / time.as_secs_f64(),
+            self.each,
             self.ours.1,
             self.theirs.1,
         )

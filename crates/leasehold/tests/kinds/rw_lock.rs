@@ -32,43 +32,37 @@ async fn readers_without_end_do_not_keep_a_writer_out() {
                 readers.push(tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
                         let guard = lock.read().await.unwrap();
+                        reads.fetch_add(1, Ordering::Relaxed);
                         tokio::time::sleep(Duration::from_micros(fastrand::u64(500..3_000))).await;
                         assert!(guard.is_valid());
                         guard.release().await.unwrap();
-                        reads.fetch_add(1, Ordering::Relaxed);
                     }
                 }));
             }
         }
         let writer = world.client().await;
-        // The longest of twenty waits. What one stall of the machine can spoil is measured up to three times.
-        let mut measured = Vec::new();
-        for _ in 0..3 {
-            let mut longest = Duration::ZERO;
-            for _ in 0..20 {
-                tokio::time::sleep(20 * MS).await; // the readers go on
-                let begun = Instant::now();
-                let guard = soon("a writer", writer.rw_lock("name").write()).await;
-                longest = longest.max(begun.elapsed());
-                guard.unwrap().release().await.unwrap();
-            }
-            measured.push(longest);
-            if longest < 100 * MS {
-                break;
-            }
+        // In reads, not in time, which a busy machine stretches.
+        let mut overtaken = Vec::new();
+        for _ in 0..20 {
+            tokio::time::sleep(20 * MS).await; // the readers go on
+            let before = reads.load(Ordering::Relaxed);
+            let guard = soon("a writer", writer.rw_lock("name").write()).await;
+            overtaken.push(reads.load(Ordering::Relaxed) - before);
+            guard.unwrap().release().await.unwrap();
         }
         stop.store(true, Ordering::Relaxed);
         for reader in readers {
             soon("a reader", reader).await.unwrap();
         }
         let reads = reads.load(Ordering::Relaxed);
-        println!("{}: {measured:?}, {reads} reads", world.name());
+        println!("{}: {overtaken:?} of {reads} reads", world.name());
+        // Some two of each reader are seen: until its client hears of the writer, each reads on.
         assert!(
-            measured.last() < Some(&(100 * MS)),
-            "{}: {measured:?}",
+            overtaken.iter().all(|reads| *reads <= 10 * 64),
+            "{}: {overtaken:?}",
             world.name()
         );
-        assert!(reads > 100, "the readers read meanwhile: {reads}");
+        assert!(reads > 500, "the readers read meanwhile: {reads}");
     }
 }
 

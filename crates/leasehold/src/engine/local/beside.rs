@@ -19,6 +19,9 @@ use crate::{
 /// A turn that is left to others is over after about so long without a message.
 const STEP_BACK: Duration = Duration::from_millis(3);
 
+/// Then other processes of ours have so long, before the one that gave permits back last asks again.
+const OURS_FIRST: Duration = Duration::from_millis(2);
+
 /// After turns that none of them took, none is left for up to eight times as long.
 const MISSED_MOST: u32 = 4;
 
@@ -44,9 +47,22 @@ struct TheirTurns {
     said: Tick,
     /// No other message has come since.
     unheard: bool,
+    /// Whether other processes of ours are to go first.
+    ours_first: OursFirst,
     /// So often in a row none of them took a turn, and until when none is left to them.
     missed: u32,
     none_until: Tick,
+}
+
+/// Permits are raced for, among ours as well: the process that gave some back last lets the others of ours try first, or it would have
+/// all, since it hears of a free permit as soon as they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OursFirst {
+    #[default]
+    No,
+    /// The message of its release is still to come.
+    Unheard,
+    Heard,
 }
 
 impl Beside {
@@ -86,12 +102,23 @@ impl Beside {
     /// A message on the channel of those that wait.
     pub(crate) fn hear(&self, id: &LockId, wake_up: WakeUp, now: Tick) {
         match wake_up {
-            WakeUp::Turns(turns) if turns > 0 => self.leave_turns(id, turns, now, None),
+            WakeUp::Turns(turns) => {
+                self.of(id, |beside| {
+                    beside.ours_first = match beside.ours_first {
+                        OursFirst::Unheard => OursFirst::Heard,
+                        _ => OursFirst::No, // another of ours had its turn
+                    };
+                });
+                if turns > 0 {
+                    self.leave_turns(id, turns, now, None);
+                }
+            }
             WakeUp::TryAgain => {
                 self.of(id, |beside| {
                     if beside.turns > 0 {
                         beside.turns -= 1;
-                        beside.until = now.after(STEP_BACK);
+                        let is_last = beside.turns == 0 && beside.ours_first != OursFirst::No;
+                        beside.until = now.after(if is_last { OURS_FIRST } else { STEP_BACK });
                         (beside.unheard, beside.missed) = (false, 0);
                         beside.none_until = now;
                     }
@@ -101,16 +128,34 @@ impl Beside {
         }
     }
 
+    /// This process gave permits back by a release that was `sent` then, and others of ours wait: they go first, after the turns.
+    pub(crate) fn lets_ours_first(&self, id: &LockId, now: Tick, sent: Tick) {
+        self.of(id, |beside| {
+            beside.ours_first = if beside.said >= sent {
+                OursFirst::Heard
+            } else {
+                OursFirst::Unheard
+            };
+            if beside.turns == 0 {
+                beside.until = now.after(OURS_FIRST);
+            }
+        });
+    }
+
     /// For how long others are to try first.
     pub(crate) fn left_to_others(&self, id: &LockId, clock: &Clock) -> Option<Duration> {
-        let (turns, until) = self.of(id, |beside| (beside.turns, beside.until))?;
+        let (leaves, until) = self.of(id, |beside| {
+            let ours_first = beside.ours_first != OursFirst::No;
+            (beside.turns > 0 || ours_first, beside.until)
+        })?;
         let now = clock.now();
-        (turns > 0 && now < until).then(|| until.since(now))
+        (leaves && now < until).then(|| until.since(now))
     }
 
     /// The server gave the lock to this process. If no other has had its turn, turns are left more seldom.
     pub(crate) fn took(&self, id: &LockId, now: Tick) {
         self.of(id, |beside| {
+            beside.ours_first = OursFirst::No;
             if beside.turns > 0 {
                 beside.turns = 0;
                 if beside.unheard {

@@ -42,6 +42,9 @@ impl Queue {
             if turns > 0 {
                 core.beside.leave_turns(&self.id, turns, now, Some(sent));
             }
+            if is_permits && others > 0 {
+                core.beside.lets_ours_first(&self.id, now, sent);
+            }
         }
         if let Some(remote) = &mut state.remote {
             remote.answered();
