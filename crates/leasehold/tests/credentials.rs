@@ -231,7 +231,10 @@ async fn a_password_that_changes_each_two_seconds_is_noticed_by_no_caller() {
         text.contains("login renewed"),
         "nothing was renewed:\n{text}"
     );
-    assert!(!text.contains("not renewed"), "{text}");
+    // A password may change between the provider's answer and the login: then the next one is asked for.
+    let in_vain = |line: &&str| line.contains("not renewed") && !line.contains("WRONGPASS");
+    let in_vain: Vec<_> = text.lines().filter(in_vain).collect();
+    assert!(in_vain.is_empty(), "{in_vain:#?}");
     assert!(!text.contains(HUSH), "a secret is told:\n{text}");
 }
 

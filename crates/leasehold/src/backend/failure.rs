@@ -30,6 +30,16 @@ impl Failure {
         }
     }
 
+    /// The same, with another text.
+    pub(crate) fn said_by(self, says: impl FnOnce(Cause) -> Cause) -> Failure {
+        match self {
+            Failure::NotSent(cause) => Failure::NotSent(says(cause)),
+            Failure::NotNow(cause) => Failure::NotNow(says(cause)),
+            Failure::Rejected(cause) => Failure::Rejected(says(cause)),
+            Failure::Ambiguous(cause) => Failure::Ambiguous(says(cause)),
+        }
+    }
+
     /// Whether another try gets the same.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Failure::Rejected(_))

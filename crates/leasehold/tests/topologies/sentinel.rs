@@ -191,13 +191,8 @@ async fn idle_waiters_send_no_command_to_a_sentinel() {
         .map(|_| tokio::spawn(client.mutex("name").lock()))
         .collect();
     until_waiting_here(&client, 10).await;
-    let ours = |sentinel: &Server| -> Vec<String> {
-        let list: String = redis::from_redis_value(sentinel.cli(&["CLIENT", "LIST"])).unwrap();
-        let subscribes = |line: &&str| line.contains(" sub=1 ");
-        list.lines().filter(subscribes).map(str::to_owned).collect()
-    };
     for sentinel in group.sentinels() {
-        wait_until_async(SOON, "it is heard", || !ours(sentinel).is_empty()).await;
+        wait_until_async(SOON, "it is heard", || !watchers(sentinel).is_empty()).await;
     }
     // Each was asked once after that.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -207,7 +202,7 @@ async fn idle_waiters_send_no_command_to_a_sentinel() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     for (sentinel, before) in group.sentinels().iter().zip(before) {
         assert_eq!(connections(sentinel), before);
-        for line in ours(sentinel) {
+        for line in watchers(sentinel) {
             let idle = line.split(' ').find_map(|word| word.strip_prefix("idle="));
             let idle: u32 = idle.unwrap().parse().unwrap();
             assert!(idle >= 2, "{line}");
@@ -217,4 +212,68 @@ async fn idle_waiters_send_no_command_to_a_sentinel() {
         waiter.abort();
     }
     drop(guard);
+}
+
+/// The lines of a sentinel's `CLIENT LIST` that belong to a watcher.
+fn watchers(sentinel: &Server) -> Vec<String> {
+    let list: String = redis::from_redis_value(sentinel.cli(&["CLIENT", "LIST"])).unwrap();
+    let subscribes = |line: &&str| line.contains(" sub=1 ");
+    list.lines().filter(subscribes).map(str::to_owned).collect()
+}
+
+/// A sentinel is heard once, though it is given by name and the others tell of it by number. One that may not be heard is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_has_one_connection_and_one_that_cannot_be_heard_is_asked() {
+    let group = SentinelGroup::start(Flavor::available()[0]);
+    let named = group.url().replace("127.0.0.1", "localhost");
+    let client = Client::connect(&named).await.unwrap();
+    locks(&client, group.server(group.primary())).await;
+    for sentinel in group.sentinels() {
+        wait_until_async(SOON, "it is heard", || !watchers(sentinel).is_empty()).await;
+    }
+    // Each has told of the others after that.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for sentinel in group.sentinels() {
+        let all = watchers(sentinel);
+        assert_eq!(all.len(), 1, "{all:?}");
+    }
+    drop(client);
+
+    for sentinel in group.sentinels() {
+        let user =
+            "ACL SETUSER deaf on >secret resetchannels +ping +sentinel|master +sentinel|sentinels";
+        sentinel.cli(&user.split(' ').collect::<Vec<_>>());
+    }
+    let deaf = format!("{}&sentinel_user=deaf&sentinel_pass=secret", group.url());
+    let client = Client::connect(&deaf).await.unwrap();
+    locks(&client, group.server(group.primary())).await;
+    let new = group.failover();
+    let moved = async || {
+        let guard = client.mutex("moved").lock().await.unwrap();
+        let has_moved = keys(group.server(new)).contains(&"moved".to_owned());
+        // The old primary may be a replica by now.
+        drop(guard.release().await);
+        has_moved
+    };
+    let began = Instant::now();
+    while !moved().await {
+        assert!(
+            began.elapsed() < Duration::from_secs(8),
+            "still at the old primary"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_names_the_primary_that_was_tried() {
+    let mut group = SentinelGroup::start(Flavor::available()[0]);
+    let primary = group.server(0).addr();
+    group.kill_sentinel(1);
+    group.kill_sentinel(2);
+    group.kill(0);
+    let error = refusal(Client::connect(&group.url())).await;
+    assert_eq!(error.kind(), ErrorKind::NotSent);
+    let says = format!("redis://{primary}/0, which the sentinels name as the primary: ");
+    assert!(error.to_string().contains(&says), "{error}");
 }

@@ -212,6 +212,12 @@ impl fmt::Display for NoMajority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NoMajority { need, all, missing } = self;
         let votes = missing.len();
+        if votes == 0 {
+            return write!(
+                f,
+                "{need} of {all} servers must vote, and too few answer in time"
+            );
+        }
         write!(
             f,
             "{need} of {all} servers must vote, and {votes} do not: {}",

@@ -116,6 +116,11 @@ impl EpochLog {
         self.ground()
     }
 
+    /// A connection to the server of before was there until now.
+    pub(super) fn begins_again(&self) {
+        self.sink.epoch(EpochChange::All);
+    }
+
     /// A connection has ended, of any lane.
     pub(super) fn ended(&self) {
         self.has_ended.store(true, Ordering::Release);

@@ -574,6 +574,10 @@ impl Lane {
             self.dialler.outage.is_over();
         }
         self.replace(number, &cause);
+        if !is_demoted {
+            // The server of before may have answered for the new one meanwhile.
+            self.dialler.epochs.begins_again();
+        }
     }
 
     /// The connection `number` has ended. A command that was under way finds so, and has another made; if there was none, the
@@ -822,11 +826,13 @@ impl Dialler {
     /// runtime that polls this. `again`: it takes the place of one that has ended.
     async fn dial(&self, again: bool) -> Result<Made, Failure> {
         let (progress, mut pause) = (DialProgress::default(), RECONNECT_FIRST);
-        let mut why_not = None;
+        let (mut why_not, mut tried) = (None, None::<Arc<Target>>);
         let dialling = async {
             loop {
                 let Found { target, switches } = self.finder.find().await?;
                 // Also if the time is up meanwhile: a server that is silent has been tried in vain.
+                tried = Some(Arc::clone(&target));
+                let of_target = |failure| self.finder.name_primary(&target, failure);
                 let mut trying = Trying {
                     finder: &self.finder,
                     target: &target,
@@ -834,7 +840,7 @@ impl Dialler {
                 };
                 let made = tokio::select! {
                     biased;
-                    made = self.dial_at(&target, again, &progress) => made,
+                    made = self.dial_at(&target, again, &progress) => made.map_err(of_target),
                     // One that is silent there will not be the primary again.
                     () = self.epochs.switched_since(switches) => continue,
                 };
@@ -846,7 +852,7 @@ impl Dialler {
                 }
                 why_not = Some(NoPrimary(target.to_string()));
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RECONNECT_MOST / 4);
+                pause = (pause * 2).min(RECONNECT_MOST);
             }
         };
         // The login is part of it, and has no timeout of its own.
@@ -858,7 +864,13 @@ impl Dialler {
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(match why_not {
                 Some(replica) => Failure::NotNow(Arc::new(replica)),
-                None => Failure::NotSent(progress.silent(self.connect_timeout)),
+                None => {
+                    let silent = Failure::NotSent(progress.silent(self.connect_timeout));
+                    match tried {
+                        Some(target) => self.finder.name_primary(&target, silent),
+                        None => silent,
+                    }
+                }
             }),
         }
     }

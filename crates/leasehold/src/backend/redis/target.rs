@@ -69,7 +69,7 @@ impl Target {
             return Err(Invalid::new(
                 "url",
                 format!("{scheme}:…"),
-                "of scheme redis, valkey, rediss, valkeys, redis+unix, valkey+unix or memory",
+                "of scheme redis, valkey, rediss, valkeys, redis-sentinel, redlock, redis+unix, valkey+unix or memory",
             )
             .remedy("such as redis://127.0.0.1:6379/0")
             .into());
@@ -106,8 +106,6 @@ impl Target {
         #[cfg(not(feature = "tls"))]
         let _ = (scheme, with_tls);
         login.connection.check()?;
-        #[cfg(not(feature = "tls"))]
-        let _ = (scheme, with_tls); // checked before
         let database = info.redis_settings().db();
         if database < 0 {
             let limit = "at least 0, as in redis://127.0.0.1:6379/0";

@@ -35,7 +35,8 @@ impl Group {
         let scheme = scheme.to_ascii_lowercase();
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = place.split_once('/').unwrap_or((place, ""));
-        if given.contains('#') || database.contains('@') || query.contains('@') {
+        let is_shared = authority.matches('@').count() > 1;
+        if given.contains('#') || database.contains('@') || query.contains('@') || is_shared {
             let value = format!("{scheme}://… with a #, ?, / or @ too many");
             return Err(Invalid::new("url", value, FORM).remedy(ENCODING).into());
         }
@@ -146,12 +147,16 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
     let mut sentinels = Vec::with_capacity(hosts.len());
     for host in hosts {
         if host.is_empty() || host.starts_with(':') {
+            // What stands behind a colon may be a password whose @ is missing.
+            let value = if host.is_empty() {
+                "empty"
+            } else {
+                "without a host"
+            };
             let limit = "a host, or a host and a port";
-            return Err(
-                Invalid::new("the address of a sentinel", format!("{host:?}"), limit)
-                    .remedy("such as host:26379, with commas between several")
-                    .into(),
-            );
+            return Err(Invalid::new("the address of a sentinel", value, limit)
+                .remedy("such as host:26379, with commas between several; a login stands before them all, with an @ behind it")
+                .into());
         }
         let has_port = host
             .rsplit_once(':')
@@ -259,6 +264,11 @@ mod tests {
             ("redis-sentinel://:hush@/?master=a", "a host"),
             ("redis-sentinel://:hush@one,/?master=a", "a host"),
             ("redis-sentinel://:hush@one/-1?master=a", "at least 0"),
+            ("redis-sentinel://:hush,one/?master=a", "an @ behind it"),
+            (
+                "redis-sentinel://me:hush@one,me:hush@two/?master=a",
+                "@ too many",
+            ),
             ("redis-sentinel://:12#hush@one/?master=a", "# as %23"),
             ("redis-sentinel://:12/hush@one/?master=a", "/ as %2F"),
         ] {

@@ -1,6 +1,7 @@
 //! Where the server is: at one address, or where its sentinels say. Asked before each attempt to connect.
 
 mod group;
+mod known;
 mod question;
 mod sentinels;
 
@@ -11,10 +12,16 @@ pub(super) use group::shown;
 use sentinels::Sentinels;
 
 use super::{
+    connect::HungUp,
     epoch::EpochLog,
     target::{Login, Target},
 };
-use crate::{backend::Failure, error::Error, home::Home, sentinel::Sentinel};
+use crate::{
+    backend::Failure,
+    error::{Cause, Error},
+    home::Home,
+    sentinel::Sentinel,
+};
 
 /// How the URL of a group begins.
 const SCHEMES: [&str; 4] = [
@@ -111,6 +118,18 @@ impl Finder {
         }
     }
 
+    /// Says at which server an attempt failed: a reader looks at the sentinels otherwise.
+    pub(super) fn name_primary(&self, target: &Target, failure: Failure) -> Failure {
+        match self {
+            // Not a word of its end, which callers look for.
+            Finder::Sentinels(_) if !failure.cause().is::<HungUp>() => failure.said_by(|cause| {
+                let address = target.to_string();
+                Arc::new(OfPrimary { address, cause })
+            }),
+            _ => failure,
+        }
+    }
+
     pub(super) fn database(&self) -> i64 {
         match self {
             Finder::At(target) => target.database(),
@@ -124,6 +143,13 @@ impl Finder {
             sentinels.shut();
         }
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{address}, which the sentinels name as the primary: {cause}")]
+struct OfPrimary {
+    address: String,
+    cause: Cause,
 }
 
 /// Without secrets.

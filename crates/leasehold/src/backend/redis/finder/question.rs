@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use redis::{ErrorKind, Value};
+use redis::{
+    ErrorKind, Value,
+    aio::{PubSubSink, PubSubStream},
+};
 use tokio::time::timeout;
 
 use super::{
@@ -28,32 +31,70 @@ use crate::{
 /// How long one of them may take to answer.
 pub(super) const ANSWER: Duration = Duration::from_millis(300);
 
+/// What it says unasked.
+const SWITCHES: &str = "+switch-master";
+
 /// The answer of one sentinel.
 pub(super) enum SentinelSaid {
     Primary {
         address: Address,
         epoch: u64,
-        others: Vec<Address>,
+        /// Its own id, if it tells.
+        id: Option<String>,
+        others: Vec<Other>,
     },
     /// It does not know it, but these.
     Unknown(BTreeSet<String>),
 }
 
+/// What a sentinel says of another.
+pub(super) struct Other {
+    pub(super) address: Address,
+    pub(super) id: Option<String>,
+    pub(super) is_down: bool,
+}
+
+impl Other {
+    fn of(fields: &HashMap<String, String>) -> Option<Other> {
+        let flags = fields.get("flags").map_or("", String::as_str);
+        Some(Other {
+            address: address_in(fields)?,
+            id: fields.get("runid").filter(|id| !id.is_empty()).cloned(),
+            is_down: flags.contains("s_down"),
+        })
+    }
+}
+
 impl Group {
     /// Asks one sentinel.
     pub(super) async fn ask(&self, address: &Address) -> Result<SentinelSaid, Failure> {
-        let of = |cause| {
-            Arc::new(OfSentinel {
-                address: shown(address),
-                cause,
-            })
+        let said = timeout(ANSWER, self.question(address)).await;
+        let said = said.unwrap_or_else(|_| Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))));
+        said.map_err(|failure| match failure {
+            Failure::Rejected(cause) => Failure::Rejected(of_sentinel(address, cause)),
+            failure => Failure::NotSent(of_sentinel(address, Arc::clone(failure.cause()))),
+        })
+    }
+
+    /// A connection on which one sentinel says that another server has become the primary.
+    pub(super) async fn switches(
+        &self,
+        address: &Address,
+        within: Duration,
+    ) -> Result<(PubSubSink, PubSubStream), Failure> {
+        let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
+        let failed = |error: NoConnection| {
+            let failure = match wrong_login(&error) {
+                Some(wrong) => Failure::Rejected(Arc::new(wrong)),
+                None => target.failure(error, within, &progress),
+            };
+            failure.said_by(|cause| of_sentinel(address, cause))
         };
-        match timeout(ANSWER, self.question(address)).await {
-            Ok(Err(Failure::Rejected(cause))) => Err(Failure::Rejected(of(cause))),
-            Ok(Err(failure)) => Err(Failure::NotSent(of(Arc::clone(failure.cause())))),
-            Ok(said) => said,
-            Err(_) => Err(Failure::NotSent(of(Arc::new(SilentSentinel(ANSWER))))),
-        }
+        let (connected, _) = target.subscriptions(&progress).await.map_err(&failed)?;
+        let (mut sink, stream) = connected.split();
+        let subscribed = sink.subscribe(SWITCHES).await;
+        subscribed.map_err(|error| failed(error.into()))?;
+        Ok((sink, stream))
     }
 
     async fn question(&self, address: &Address) -> Result<SentinelSaid, Failure> {
@@ -68,11 +109,12 @@ impl Group {
         let mut questions = redis::pipe();
         questions.cmd("SENTINEL").arg("MASTER").arg(&self.master);
         questions.cmd("SENTINEL").arg("SENTINELS").arg(&self.master);
+        questions.cmd("SENTINEL").arg("MYID");
         let multiplexed = &mut connection.multiplexed;
-        let answers = multiplexed.send_packed_commands(&questions, 0, 2).await;
+        let answers = multiplexed.send_packed_commands(&questions, 0, 3).await;
         let mut answers = answers.map_err(|error| failed(error.into()))?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
-        let (master, others) = (next(), next());
+        let (master, others, id) = (next(), next(), next());
         let master = match master {
             Ok(master) => fields(master),
             Err(error)
@@ -114,8 +156,9 @@ impl Group {
             others: others
                 .map_or_else(|_| Vec::new(), each)
                 .iter()
-                .filter_map(address_in)
+                .filter_map(Other::of)
                 .collect(),
+            id: id.ok().and_then(|id| redis::from_redis_value(id).ok()),
         })
     }
 }
@@ -133,6 +176,11 @@ fn each(answer: Value) -> Vec<HashMap<String, String>> {
 fn address_in(fields: &HashMap<String, String>) -> Option<Address> {
     let host = fields.get("ip").filter(|host| !host.is_empty())?;
     Some((host.clone(), fields.get("port")?.parse().ok()?))
+}
+
+fn of_sentinel(address: &Address, cause: Cause) -> Cause {
+    let address = shown(address);
+    Arc::new(OfSentinel { address, cause })
 }
 
 /// What a sentinel says of a login that is not its own.

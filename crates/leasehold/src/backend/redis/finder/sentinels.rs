@@ -13,20 +13,21 @@ use std::{
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use redis::aio::{PubSubSink, PubSubStream};
 use tokio::{runtime::Handle, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Address, Found,
     group::Group,
-    question::{ANSWER, SentinelSaid, SilentSentinel},
+    known::{Known, KnownSentinel, Primary},
+    question::{ANSWER, Other, SentinelSaid, SilentSentinel},
 };
 use crate::{
     backend::{
         Failure,
-        redis::{connect::DialProgress, epoch::EpochLog, target::Target},
+        redis::{epoch::EpochLog, target::Target},
     },
+    callout,
     home::Home,
 };
 
@@ -37,14 +38,9 @@ const HEARD: Duration = Duration::from_secs(2);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MOST: Duration = Duration::from_secs(5);
 
-/// So many are asked at most.
-const KNOWN_MOST: usize = 32;
-
 /// After so long without a connection to the primary that is known, older words than that of it are believed, too: the sentinels may have
 /// been set up anew, and count from zero. Sentinels that know each other agree sooner.
 const OUTDATED: Duration = Duration::from_secs(15);
-
-const SWITCHES: &str = "+switch-master";
 
 /// The sentinels of one group.
 pub(in crate::backend::redis) struct Sentinels {
@@ -56,31 +52,14 @@ pub(in crate::backend::redis) struct Sentinels {
     watchers: Mutex<HashMap<Address, AbortOnDropHandle<()>>>,
 }
 
-struct Known {
-    /// First those that were given, then those of which they have told.
-    sentinels: Vec<Address>,
-    primary: Option<Primary>,
-    is_shut: bool,
-}
-
-/// Where the primary is, as was said last.
-struct Primary {
-    address: Address,
-    /// Its configuration epoch, or more than that of the one before.
-    epoch: u64,
-    /// A sentinel has said so unasked, and it was not tried in vain since.
-    is_announced: bool,
-    /// Since when no connection to it comes about.
-    failing: Option<Instant>,
-}
-
 impl Sentinels {
     pub(super) fn new(group: Group, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Sentinels> {
         Arc::new(Sentinels {
             epochs: Arc::clone(epochs),
             home: home.handle().clone(),
             known: Mutex::new(Known {
-                sentinels: group.sentinels.clone(),
+                sentinels: group.sentinels.iter().map(KnownSentinel::given).collect(),
+                asked: None,
                 primary: None,
                 is_shut: false,
             }),
@@ -95,8 +74,7 @@ impl Sentinels {
 
     pub(super) async fn find(self: &Arc<Self>) -> Result<Found, Failure> {
         self.watch();
-        let is_announced = |primary: &Primary| primary.is_announced;
-        if !self.known.lock().primary.as_ref().is_some_and(is_announced) {
+        if !self.known.lock().is_fresh() {
             self.ask_all().await?;
         }
         // Together: a switch is counted under this lock.
@@ -111,20 +89,21 @@ impl Sentinels {
 
     /// Asks all. As soon as most of them have said where it is, the others are not waited for.
     async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
-        let all = self.known.lock().sentinels.clone();
-        let asked: FuturesUnordered<_> =
-            all.iter().map(|address| self.group.ask(address)).collect();
+        let all = self.known.lock().addresses();
+        let ask = async |address| (address, self.group.ask(address).await);
+        let asked: FuturesUnordered<_> = all.iter().map(ask).collect();
         let mut asked = std::pin::pin!(asked);
         let (mut told, mut newest) = (0, None);
         let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
-        while let Some(said) = asked.next().await {
+        while let Some((sentinel, said)) = asked.next().await {
             match said {
                 Ok(SentinelSaid::Primary {
                     address,
                     epoch,
+                    id,
                     others,
                 }) => {
-                    self.add(others);
+                    self.add(sentinel, id, others);
                     told += 1;
                     newest = newest.max(Some((epoch, address)));
                 }
@@ -137,6 +116,7 @@ impl Sentinels {
         }
         if let Some((epoch, address)) = newest {
             self.learn(address, epoch);
+            self.known.lock().asked = Some(Instant::now());
             return Ok(());
         }
         // Without them all the same: the last primary that they have named may be there.
@@ -210,18 +190,15 @@ impl Sentinels {
         }
     }
 
-    /// Other sentinels of the group.
-    fn add(self: &Arc<Self>, others: Vec<Address>) {
+    /// One sentinel of the group has told its id, and of the others.
+    fn add(self: &Arc<Self>, sentinel: &Address, id: Option<String>, others: Vec<Other>) {
         let mut known = self.known.lock();
-        let before = known.sentinels.len();
-        for other in others {
-            if known.sentinels.len() < KNOWN_MOST && !known.sentinels.contains(&other) {
-                known.sentinels.push(other);
-            }
-        }
-        let is_more = known.sentinels.len() > before;
+        known.name(sentinel, id);
+        let is_changed = others
+            .into_iter()
+            .fold(false, |is_changed, other| known.add(other) || is_changed);
         drop(known);
-        if is_more {
+        if is_changed {
             self.watch();
         }
     }
@@ -233,11 +210,13 @@ impl Sentinels {
             return;
         }
         let mut watchers = self.watchers.lock();
-        for address in &known.sentinels {
-            if !watchers.contains_key(address) {
+        let all = known.addresses();
+        watchers.retain(|address, _| all.contains(address));
+        for address in all {
+            if !watchers.contains_key(&address) {
                 let watching = watch(Arc::downgrade(self), address.clone());
                 let task = AbortOnDropHandle::new(self.home.spawn(watching));
-                watchers.insert(address.clone(), task);
+                watchers.insert(address, task);
             }
         }
     }
@@ -248,61 +227,64 @@ impl Sentinels {
         self.watchers.lock().clear();
     }
 
-    async fn subscribed(&self, address: &Address) -> Option<(PubSubSink, PubSubStream)> {
-        let target = self.group.of_sentinels.at(address);
-        let progress = DialProgress::default();
-        let (connected, _) = target.subscriptions(&progress).await.ok()?;
-        let (mut sink, stream) = connected.split();
-        sink.subscribe(SWITCHES).await.ok()?;
-        Some((sink, stream))
+    /// Asks one where the primary is.
+    async fn ask_one(self: &Arc<Self>, sentinel: &Address) {
+        let said = self.group.ask(sentinel).await;
+        if let Ok(SentinelSaid::Primary {
+            address,
+            epoch,
+            id,
+            others,
+        }) = said
+        {
+            self.add(sentinel, id, others);
+            self.learn(address, epoch);
+        }
     }
 }
 
 /// Hears one sentinel, until the client ends.
 async fn watch(sentinels: Weak<Sentinels>, address: Address) {
-    let mut pause = PAUSE_FIRST;
+    let (mut pause, mut has_warned) = (PAUSE_FIRST, false);
     loop {
         let Some(strong) = sentinels.upgrade() else {
             return;
         };
-        let subscribed = timeout(HEARD, strong.subscribed(&address)).await;
-        if let Ok(Some((sink, mut stream))) = subscribed {
-            pause = PAUSE_FIRST;
-            // What it said before is lost. So it is asked, now that nothing more can be.
-            if let Ok(SentinelSaid::Primary {
-                address,
-                epoch,
-                others,
-            }) = strong.group.ask(&address).await
-            {
-                strong.add(others);
-                strong.learn(address, epoch);
+        let heard = timeout(HEARD, strong.group.switches(&address, HEARD)).await;
+        // What it said before is lost. One that cannot be heard is asked now and then, at least.
+        strong.ask_one(&address).await;
+        drop(strong);
+        match heard {
+            Ok(Ok((sink, mut stream))) => {
+                pause = PAUSE_FIRST;
+                while let Some(message) = stream.next().await {
+                    let Some(sentinels) = sentinels.upgrade() else {
+                        return;
+                    };
+                    sentinels.announced(message.get_payload_bytes());
+                }
+                drop(sink);
             }
-            drop(strong);
-            while let Some(message) = stream.next().await {
-                let Some(sentinels) = sentinels.upgrade() else {
-                    return;
-                };
-                sentinels.announced(message.get_payload_bytes());
+            Ok(Err(failure)) if failure.is_final() && !has_warned => {
+                has_warned = true;
+                warn(&failure);
             }
-            drop(sink);
-        } else {
-            drop(strong);
+            _ => {}
         }
         tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
         pause = (pause * 2).min(PAUSE_MOST);
     }
 }
 
-impl Primary {
-    fn new(address: Address, epoch: u64) -> Primary {
-        Primary {
-            address,
-            epoch,
-            is_announced: false,
-            failing: None,
-        }
-    }
+fn warn(failure: &Failure) {
+    let cause = failure.cause();
+    callout::quietly(|| {
+        tracing::warn!(
+            target: "leasehold",
+            %cause,
+            "a sentinel is not heard, so a failover is noticed up to 5 s later; give its user the rights +subscribe and &+switch-master"
+        );
+    });
 }
 
 /// The new address in `<name> <old host> <old port> <new host> <new port>`; `None`: it is about another group.
