@@ -10,7 +10,7 @@ use serde::{
 use crate::{ClientBuilder, Handoff};
 
 /// Each setting of a [`ClientBuilder`] under the name of its method; what is left out has its default. A field that is not known is
-/// refused.
+/// refused. Sentinels are given by their `url`; `connection` and what is no data (credentials providers, observers) in the program alone.
 ///
 /// What the fields say is checked when the client connects, as what the methods say.
 impl<'de> Deserialize<'de> for ClientBuilder {

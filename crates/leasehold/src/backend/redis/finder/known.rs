@@ -1,0 +1,153 @@
+//! What is known of a group: which sentinels it has, and where its primary is.
+
+use std::time::{Duration, Instant};
+
+use super::{Address, question::Other};
+
+/// An answer counts for the other lanes of the client, too, for so long.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// So many are asked at most.
+const KNOWN_MOST: usize = 32;
+
+pub(super) struct Known {
+    /// First those that were given, then those of which they have told.
+    pub(super) sentinels: Vec<KnownSentinel>,
+    /// When they were asked last with success.
+    pub(super) asked: Option<Instant>,
+    pub(super) primary: Option<Primary>,
+    pub(super) is_shut: bool,
+}
+
+pub(super) struct KnownSentinel {
+    pub(super) address: Address,
+    /// One that is given by name is told of by number: its id says that they are one.
+    id: Option<String>,
+    is_given: bool,
+}
+
+/// Where the primary is, as was said last.
+pub(super) struct Primary {
+    pub(super) address: Address,
+    /// Its configuration epoch, or more than that of the one before.
+    pub(super) epoch: u64,
+    /// A sentinel has said so unasked, and it was not tried in vain since.
+    pub(super) is_announced: bool,
+    /// Since when no connection to it comes about.
+    pub(super) failing: Option<Instant>,
+}
+
+impl Known {
+    /// A sentinel has said unasked where the primary is, or all were asked a moment ago.
+    pub(super) fn is_fresh(&self) -> bool {
+        let Some(primary) = &self.primary else {
+            return false;
+        };
+        let was_asked = self.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        primary.is_announced || was_asked
+    }
+
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let all = self.sentinels.iter();
+        all.map(|sentinel| sentinel.address.clone()).collect()
+    }
+
+    /// The sentinel at this address has this id. One with the same id elsewhere, of which another has told, is the same.
+    pub(super) fn name(&mut self, address: &Address, id: Option<String>) {
+        let Some(id) = id else { return };
+        self.sentinels
+            .retain(|it| it.is_given || it.address == *address || it.id.as_ref() != Some(&id));
+        let named = self.sentinels.iter_mut().find(|it| it.address == *address);
+        if let Some(named) = named {
+            named.id = Some(id);
+        }
+    }
+
+    /// Another sentinel, of which one has told; whether that changes who is known. Those that are down, or have moved, are left out.
+    pub(super) fn add(&mut self, other: Other) -> bool {
+        let is_it = |it: &KnownSentinel| {
+            it.address == other.address || it.id.is_some() && it.id == other.id
+        };
+        let there = self.sentinels.iter().position(is_it);
+        match there {
+            Some(at) if self.sentinels[at].is_given => return false,
+            Some(at) if other.is_down => drop(self.sentinels.remove(at)),
+            Some(at) if self.sentinels[at].address == other.address => {
+                self.sentinels[at].id = other.id;
+                return false;
+            }
+            Some(at) => self.sentinels[at] = KnownSentinel::told(other),
+            None if other.is_down || self.sentinels.len() >= KNOWN_MOST => return false,
+            None => self.sentinels.push(KnownSentinel::told(other)),
+        }
+        true
+    }
+}
+
+impl KnownSentinel {
+    pub(super) fn given(address: &Address) -> KnownSentinel {
+        KnownSentinel {
+            address: address.clone(),
+            id: None,
+            is_given: true,
+        }
+    }
+
+    fn told(Other { address, id, .. }: Other) -> KnownSentinel {
+        KnownSentinel {
+            address,
+            id,
+            is_given: false,
+        }
+    }
+}
+
+impl Primary {
+    pub(super) fn new(address: Address, epoch: u64) -> Primary {
+        Primary {
+            address,
+            epoch,
+            is_announced: false,
+            failing: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentinel_is_known_once_by_name_or_number_and_not_when_it_is_down() {
+        let address = |host: &str| (host.to_owned(), 26_379);
+        let other = |host: &str, id: &str, is_down| Other {
+            address: address(host),
+            id: Some(id.to_owned()),
+            is_down,
+        };
+        let mut known = Known {
+            sentinels: vec![KnownSentinel::given(&address("one"))],
+            asked: None,
+            primary: None,
+            is_shut: false,
+        };
+        let hosts = |known: &Known| {
+            let all = known.addresses().into_iter();
+            all.map(|(host, _)| host).collect::<Vec<_>>().join(" ")
+        };
+        assert!(
+            known.add(other("10.0.0.1", "a", false)) && known.add(other("10.0.0.2", "b", false))
+        );
+        assert_eq!(hosts(&known), "one 10.0.0.1 10.0.0.2");
+        known.name(&address("one"), Some("a".to_owned()));
+        assert_eq!(hosts(&known), "one 10.0.0.2");
+        assert!(!known.add(other("10.0.0.1", "a", false)));
+        // Moved; down; back.
+        assert!(known.add(other("10.0.0.3", "b", false)));
+        assert_eq!(hosts(&known), "one 10.0.0.3");
+        assert!(known.add(other("10.0.0.3", "b", true)));
+        assert!(!known.add(other("10.0.0.1", "a", true)));
+        assert_eq!(hosts(&known), "one");
+        assert!(known.add(other("10.0.0.3", "b", false)));
+    }
+}
