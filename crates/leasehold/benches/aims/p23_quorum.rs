@@ -47,7 +47,7 @@ impl ByHand {
     }
 }
 
-/// The first answers; the others come to nobody.
+/// The first answers; the others are not waited for.
 async fn first<F: Future<Output = ()>>(all: FuturesUnordered<F>, need: usize) {
     all.take(need).collect::<()>().await;
 }
