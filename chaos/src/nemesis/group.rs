@@ -37,7 +37,7 @@ enum Role {
 
 /// The group, as the nemesis has brought it about.
 pub(crate) struct Group {
-    group: SentinelGroup,
+    all: SentinelGroup,
     roles: Vec<Role>,
     /// Frozen while the primary goes on.
     unreplicated: Vec<(usize, Role)>,
@@ -54,7 +54,7 @@ impl Group {
         let mut roles = vec![Role::Replica; group.servers().len()];
         roles[group.primary()] = Role::Primary;
         Group {
-            group,
+            all: group,
             roles,
             unreplicated: Vec::new(),
             hit: None,
@@ -64,21 +64,21 @@ impl Group {
     }
 
     pub(crate) fn url(&self) -> String {
-        self.group.url()
+        self.all.url()
     }
 
     pub(crate) fn servers(&self) -> &[Server] {
-        self.group.servers()
+        self.all.servers()
     }
 
     pub(crate) fn sentinels(&self) -> &[Server] {
-        self.group.sentinels()
+        self.all.sentinels()
     }
 
     /// The primary, if it is well.
     pub(crate) fn primary(&self) -> Option<&Server> {
         let place = self.place_of_primary()?;
-        Some(self.group.server(place))
+        Some(self.all.server(place))
     }
 
     fn place_of_primary(&self) -> Option<usize> {
@@ -96,7 +96,7 @@ impl Group {
             if !matches!(self.roles[place], Role::Replica | Role::Former) {
                 continue;
             }
-            let says = role(self.group.server(place));
+            let says = role(self.all.server(place));
             match (self.roles[place], says.as_deref()) {
                 (Role::Former, Some("slave")) => self.roles[place] = Role::Replica,
                 (Role::Replica, Some("master")) => {
@@ -106,6 +106,7 @@ impl Group {
                     self.roles[place] = Role::Primary;
                     let seen = now();
                     self.switches.push(Switch { after, seen });
+                    eprintln!("chaos: server {place} has become the primary");
                 }
                 _ => {}
             }
@@ -122,28 +123,28 @@ impl Group {
     }
 
     pub(crate) fn begin(&mut self, plan: &Plan) -> io::Result<()> {
-        let sentinel = plan.draw as usize % self.group.sentinels().len();
+        let sentinel = plan.draw as usize % self.all.sentinels().len();
         match plan.fault {
-            Fault::KillSentinel => self.group.kill_sentinel(sentinel),
-            Fault::FreezeSentinel => self.group.sentinel(sentinel).freeze(),
+            Fault::KillSentinel => self.all.kill_sentinel(sentinel),
+            Fault::FreezeSentinel => self.all.sentinel(sentinel).freeze(),
             _ if !self.has_successor() => {
                 return Err(io::Error::other("there is no successor yet"));
             }
             Fault::Failover => {
-                let ask = ["SENTINEL", "FAILOVER", self.group.master()];
-                let asked = self.group.sentinel(sentinel).try_cli(&ask);
+                let ask = ["SENTINEL", "FAILOVER", self.all.master()];
+                let asked = self.all.sentinel(sentinel).try_cli(&ask);
                 asked.map_err(io::Error::other)?;
             }
             Fault::KillPrimary => self.kill_primary(),
             Fault::KillUnreplicated => {
-                for place in self.group.freeze_replicas() {
+                for place in self.all.freeze_replicas() {
                     let before = std::mem::replace(&mut self.roles[place], Role::Away);
                     self.unreplicated.push((place, before));
                 }
             }
             Fault::FreezePrimary => {
                 let primary = self.place_of_primary().expect("it has a successor");
-                self.group.server(primary).freeze();
+                self.all.server(primary).freeze();
                 self.roles[primary] = Role::Away;
                 self.hit = Some(primary);
             }
@@ -154,7 +155,7 @@ impl Group {
 
     fn kill_primary(&mut self) {
         if let Some(primary) = self.place_of_primary() {
-            self.group.kill(primary);
+            self.all.kill(primary);
             self.roles[primary] = Role::Away;
             self.hit = Some(primary);
         }
@@ -166,17 +167,17 @@ impl Group {
         if plan.fault == Fault::KillUnreplicated && !replicas.is_empty() {
             self.kill_primary();
             for (place, before) in replicas {
-                self.group.thaw_replicas(&[place]);
+                self.all.thaw_replicas(&[place]);
                 self.roles[place] = before;
             }
         }
     }
 
     pub(crate) fn end(&mut self, plan: &Plan) {
-        let sentinel = plan.draw as usize % self.group.sentinels().len();
+        let sentinel = plan.draw as usize % self.all.sentinels().len();
         match plan.fault {
-            Fault::KillSentinel => self.group.restart_sentinel(sentinel),
-            Fault::FreezeSentinel => self.group.sentinel(sentinel).thaw(),
+            Fault::KillSentinel => self.all.restart_sentinel(sentinel),
+            Fault::FreezeSentinel => self.all.sentinel(sentinel).thaw(),
             _ => {
                 self.second_stage(plan);
                 if let Some(hit) = self.hit.take() {
@@ -194,11 +195,11 @@ impl Group {
         }
         let has_successor = self.place_of_primary().is_some();
         if plan.fault == Fault::FreezePrimary {
-            self.group.server(hit).thaw();
-        } else if has_successor && plan.draw & 4096 == 0 && self.group.primary() != hit {
-            self.group.restart_as_replica(hit);
+            self.all.server(hit).thaw();
+        } else if has_successor && plan.draw & 4096 == 0 && self.all.primary() != hit {
+            self.all.restart_as_replica(hit);
         } else {
-            self.group.restart_empty(hit);
+            self.all.restart_empty(hit);
         }
         if has_successor {
             self.roles[hit] = Role::Former;
@@ -215,7 +216,7 @@ impl Group {
 
     /// No faults any more, and all are at one.
     pub(crate) fn settle(&mut self) {
-        self.group.settle();
+        self.all.settle();
         std::thread::sleep(LOOK_EVERY);
         self.look();
     }

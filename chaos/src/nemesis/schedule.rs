@@ -211,7 +211,7 @@ impl Plan {
             Fault::WakeUpsAfterStop => self.lasts * (1 + self.draw % 10) / 100,
             Fault::WakeUpsLast => self.lasts * (self.draw % 32) / 128,
             // Unreplicated for 300 ms or longer, as more time goes by until the replicas are frozen.
-            Fault::KillUnreplicated => self.lasts - Duration::from_millis(300),
+            Fault::KillUnreplicated => self.lasts.saturating_sub(Duration::from_millis(300)),
             _ => Duration::ZERO,
         }
     }
