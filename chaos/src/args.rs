@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use leasehold_testkit::Flavor;
 
-use crate::{kind::Kinds, nemesis::schedule::Fault, worker::Job};
+use crate::{kind::Kinds, nemesis::schedule::Fault, topology::Topology, worker::Job};
 
 /// Real processes on real servers, and everything that can happen to them.
 ///
@@ -31,6 +31,9 @@ pub(crate) enum Command {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NemesisArgs {
+    /// How many servers, and what they know of each other. Kinds and faults that it lacks are left out.
+    #[arg(long, default_value_t = Topology::Single)]
+    pub(crate) topology: Topology,
     /// How long faults are injected, on each server.
     #[arg(long, default_value_t = 60)]
     pub(crate) seconds: u64,
@@ -54,6 +57,18 @@ pub(crate) struct NemesisArgs {
     pub(crate) faults: Faults,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+impl NemesisArgs {
+    /// The kinds that are played.
+    pub(crate) fn kinds_there(&self) -> Kinds {
+        self.kinds.clone().on(self.topology)
+    }
+
+    /// The names that they fight for.
+    pub(crate) fn lock_names(&self) -> Vec<String> {
+        self.kinds_there().names(self.names)
+    }
 }
 
 #[derive(Args, Clone, Debug)]

@@ -4,6 +4,8 @@ use std::fmt;
 
 use leasehold_testkit::Server;
 
+use crate::topology::Topology;
+
 /// A kind, or for a read-write lock what it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -100,6 +102,18 @@ impl Kinds {
             })
         });
         kinds.collect::<Result<_, _>>().map(Kinds)
+    }
+
+    /// Those of them that are there; all that are, if none of them is.
+    pub(crate) fn on(self, topology: Topology) -> Kinds {
+        let there = |kinds: &[Kind]| {
+            let kinds = kinds.iter().copied();
+            kinds.filter(|kind| topology.has(*kind)).collect::<Vec<_>>()
+        };
+        match there(&self.0) {
+            kinds if kinds.is_empty() => Kinds(there(&Kind::ALL)),
+            kinds => Kinds(kinds),
+        }
     }
 
     /// So many names, of these kinds in turn.

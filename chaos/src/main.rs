@@ -13,6 +13,7 @@ mod ops;
 mod record;
 mod report;
 mod soak;
+mod topology;
 mod witness;
 mod worker;
 

@@ -7,7 +7,10 @@ use serde::Serialize;
 use crate::{
     checker::Checker,
     clock::millis,
-    invariants::{leftovers::Key, overlap::Span},
+    invariants::{
+        leftovers::Key,
+        overlap::{GuardId, Span},
+    },
 };
 
 /// How many of a kind of finding the table shows.
@@ -75,6 +78,10 @@ pub(crate) struct Report {
     pub(crate) increments: usize,
     /// On the server at the end, by kind: how many, and the longest time to live.
     pub(crate) left_with_end: BTreeMap<String, (usize, i64)>,
+    /// How often a group had another primary.
+    pub(crate) switches: usize,
+    /// Overlaps just after one of these, which are no breach.
+    pub(crate) excused: Vec<OverlapFound>,
 
     pub(crate) overlaps: Vec<OverlapFound>,
     pub(crate) lost_updates: Vec<String>,
@@ -104,9 +111,18 @@ impl Report {
         let own_bugs = own_bugs.filter(|answer| answer.contains("report this as a bug"));
         self.other
             .extend(own_bugs.map(|answer| format!("an ask ended with {answer}")));
-        self.lost_updates = checker
-            .lost_updates
-            .iter()
+        self.lost_updates(checker, |_, _| false);
+    }
+
+    /// Those of two guards that may not both have been valid.
+    pub(crate) fn lost_updates(
+        &mut self,
+        checker: &Checker,
+        may: impl Fn(GuardId, GuardId) -> bool,
+    ) {
+        let lost = checker.lost_updates.iter();
+        self.lost_updates = lost
+            .filter(|(one, other)| !may(one.by, other.by))
             .map(|(one, other)| {
                 format!(
                     "name {}: process {} guard {} wrote {:x}, process {} guard {} wrote {:x}; both had read {:x}",
@@ -224,6 +240,15 @@ impl fmt::Display for Report {
             .map(|(kind, (count, ttl))| format!("{count} × {kind} (at most {ttl} ms more)"))
             .collect();
         row("left, with its end", left.join(", "))?;
+        if self.switches > 0 {
+            let longest = self.excused.iter().map(|overlap| overlap.lasted_ms);
+            let (count, longest) = (self.excused.len(), longest.fold(0.0, f64::max));
+            row("switches", self.switches.to_string())?;
+            row(
+                "overlaps after them",
+                format!("{count}, {longest:.1} ms at most"),
+            )?;
+        }
         for (head, found) in self.findings() {
             row(head, found.len().to_string())?;
             for line in found.iter().take(SHOWN) {

@@ -162,7 +162,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
 fn network(plan: &Plan) -> usize {
     match plan.target {
         Target::Network(index) => index,
-        Target::Server | Target::Process(_) => unreachable!("faults of networks only"),
+        _ => unreachable!("faults of networks only"),
     }
 }
 

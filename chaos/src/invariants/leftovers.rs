@@ -168,7 +168,9 @@ pub(crate) fn held(server: &Server, names: &[String]) -> Vec<String> {
 
 /// The channels that still have a subscriber.
 pub(crate) fn channels(server: &Server) -> Vec<String> {
-    ask(&mut server.connection(), &["PUBSUB", "CHANNELS"])
+    let mut channels: Vec<String> = ask(&mut server.connection(), &["PUBSUB", "CHANNELS"]);
+    channels.retain(|channel| !channel.starts_with("__sentinel__"));
+    channels
 }
 
 /// The library's connections, by name.

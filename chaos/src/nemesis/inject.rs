@@ -11,13 +11,12 @@ use leasehold_testkit::{Lane, Proxy, Server, Way};
 use super::{
     children::Worker,
     schedule::{Fault, Plan, Target},
+    servers::Servers,
 };
 
 /// Where faults happen.
 pub(crate) struct Field {
-    pub(crate) server: Server,
-    /// One per worker.
-    pub(crate) proxies: Vec<Proxy>,
+    pub(crate) servers: Servers,
     /// `None` while it is killed.
     pub(crate) workers: Vec<Option<Worker>>,
 }
@@ -26,9 +25,11 @@ impl Field {
     /// Begins a fault. A killed worker is handed out, to be read to its end.
     pub(crate) fn begin(&mut self, plan: &Plan) -> io::Result<Option<Worker>> {
         match plan.target {
-            Target::Server => self.begin_on_server(plan)?,
-            Target::Network(index) => begin_on_network(&self.proxies[index], plan),
+            Target::Server(at) => self.begin_on_server(at, plan)?,
+            Target::Group => self.servers.group().map_or(Ok(()), |it| it.begin(plan))?,
+            Target::Network(index) => self.begin_on_networks(index, plan)?,
             Target::Process(index) if plan.fault == Fault::KillWorker => {
+                self.servers.has_process(index, None);
                 let killed = self.workers[index].take();
                 return Ok(killed.map(|mut worker| {
                     worker.kill();
@@ -40,19 +41,37 @@ impl Field {
                     worker.stop();
                 }
                 if plan.fault == Fault::WakeUpsAfterStop {
-                    self.proxies[index].stall_lane(Lane::Subscriptions, Some(Way::ToClient));
+                    for proxy in self.servers.proxies(index) {
+                        proxy.stall_lane(Lane::Subscriptions, Some(Way::ToClient));
+                    }
                 }
             }
         }
         Ok(None)
     }
 
-    fn begin_on_server(&mut self, plan: &Plan) -> io::Result<()> {
-        let addr = self.server.addr();
+    fn begin_on_networks(&mut self, index: usize, plan: &Plan) -> io::Result<()> {
+        let pid = self.workers[index].as_ref().map(Worker::pid);
+        if let Some(group) = self.servers.group() {
+            return pid.map_or(Ok(()), |pid| group.cut(pid, plan.fault));
+        }
+        let proxies = self.servers.proxies(index);
+        for at in plan.ways_to(proxies.len()) {
+            begin_on_network(&proxies[at], plan);
+        }
+        Ok(())
+    }
+
+    fn begin_on_server(&mut self, at: usize, plan: &Plan) -> io::Result<()> {
         let millis = plan.lasts.as_millis();
+        // The group's primary may be dead.
+        let Some(addr) = self.servers.at(at).map(Server::addr) else {
+            return Ok(());
+        };
         match plan.fault {
-            Fault::StopServer => self.server.freeze(),
-            Fault::RestartServer => self.server.kill(),
+            Fault::StopServer | Fault::RestartServer | Fault::RestartEmpty => {
+                self.servers.begin(at, plan.fault);
+            }
             Fault::PauseClients => drop(say(addr, &format!("CLIENT PAUSE {millis} ALL"))?),
             Fault::PauseWrites => drop(say(addr, &format!("CLIENT PAUSE {millis} WRITE"))?),
             // The answer comes after the sleep.
@@ -66,12 +85,20 @@ impl Field {
     }
 
     /// The second stage of a fault that has one: all but the wake-ups goes on. More than once for each fault.
-    pub(crate) fn second_stage(&self, plan: &Plan) {
+    pub(crate) fn second_stage(&mut self, plan: &Plan) {
         match (plan.target, plan.fault) {
             (Target::Network(index), Fault::WakeUpsLast) => {
-                self.proxies[index].heal_lane(Lane::Commands);
+                let proxies = self.servers.proxies(index);
+                for proxy in proxies {
+                    proxy.heal_lane(Lane::Commands);
+                }
             }
             (Target::Process(index), Fault::WakeUpsAfterStop) => self.goes_on(index),
+            (Target::Group, _) => {
+                if let Some(group) = self.servers.group() {
+                    group.second_stage(plan);
+                }
+            }
             _ => {}
         }
     }
@@ -85,16 +112,35 @@ impl Field {
     /// Ends a fault; that of a killed worker ends when the caller has started another.
     pub(crate) fn end(&mut self, plan: &Plan) {
         match (plan.target, plan.fault) {
-            (Target::Server, Fault::StopServer) => self.server.thaw(),
-            (Target::Server, Fault::RestartServer) => self.server.restart(),
-            (Target::Network(index), _) => self.proxies[index].heal(),
+            (Target::Server(at), fault) => self.servers.end(at, fault),
+            (Target::Group, _) => {
+                if let Some(group) = self.servers.group() {
+                    group.end(plan);
+                }
+            }
+            (Target::Network(index), _) => self.heal(index),
             (Target::Process(index), fault) => {
                 self.goes_on(index);
                 if fault == Fault::WakeUpsAfterStop {
-                    self.proxies[index].heal_lane(Lane::Subscriptions);
+                    for proxy in self.servers.proxies(index) {
+                        proxy.heal_lane(Lane::Subscriptions);
+                    }
                 }
             }
-            (Target::Server, _) => {}
+        }
+    }
+
+    fn heal(&self, index: usize) {
+        self.servers.proxies(index).iter().for_each(|it| it.heal());
+    }
+
+    /// No faults any more.
+    pub(crate) fn heal_all(&mut self) {
+        for index in 0..self.workers.len() {
+            self.heal(index);
+        }
+        if let Some(group) = self.servers.group() {
+            group.settle();
         }
     }
 }

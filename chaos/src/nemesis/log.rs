@@ -48,6 +48,17 @@ impl Log {
         counts
     }
 
+    /// The instant, or when the last of these workers went on that were stopped then.
+    pub(crate) fn all_run(&self, workers: &[usize], at: u64) -> u64 {
+        let stops = self.faults.iter().filter(
+            |fault| matches!(fault.plan.target, Target::Process(index) if workers.contains(&index)),
+        );
+        let ends = stops
+            .filter(|stop| stop.from <= at)
+            .filter_map(|stop| stop.to);
+        ends.fold(at, u64::max)
+    }
+
     /// The last `count` faults that began before `before`, counted from `start`. `about` chooses
     /// workers; the server's faults concern all of them.
     pub(crate) fn last(
@@ -58,7 +69,7 @@ impl Log {
         count: usize,
     ) -> Vec<String> {
         let concerns = |target| match target {
-            Target::Server => true,
+            Target::Server(_) | Target::Group => true,
             Target::Process(index) | Target::Network(index) => about.contains(&index),
         };
         let earlier = self.faults.iter().rev();
@@ -67,7 +78,8 @@ impl Log {
             .take(count)
             .map(|fault| {
                 let on = match fault.plan.target {
-                    Target::Server => "the server".to_owned(),
+                    Target::Server(at) => format!("server {at}"),
+                    Target::Group => "the group".to_owned(),
                     Target::Process(index) => format!("worker {index}"),
                     Target::Network(index) => format!("worker {index}'s network"),
                 };

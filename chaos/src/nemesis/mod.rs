@@ -6,10 +6,13 @@
 //! ```
 
 mod children;
+mod front;
+mod group;
 pub(crate) mod inject;
 pub(crate) mod log;
 mod run;
 pub(crate) mod schedule;
+mod servers;
 mod verdict;
 
 pub(crate) use verdict::{FAULTS_SHOWN, overlaps_found};

@@ -8,13 +8,14 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold_testkit::{Flavor, Proxy, Server};
+use leasehold_testkit::Flavor;
 
 use super::{
     children::Worker,
     inject::{Field, say},
     log::Log,
-    schedule::{Fault, Plan, Schedule, Target},
+    schedule::{Fault, Plan, Schedule, Target, quarantine},
+    servers::Servers,
     verdict,
 };
 use crate::{
@@ -57,27 +58,13 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn start(args: &'a NemesisArgs, flavor: Flavor, seed: u64) -> Run<'a> {
-        // On disk what was answered: a restarted server has forgotten nothing.
-        let server = Server::start_with(
-            flavor,
-            &[
-                "--appendonly",
-                "yes",
-                "--appendfsync",
-                "no",
-                "--enable-debug-command",
-                "yes",
-            ],
-        );
-        let names = args.kinds.names(args.names);
-        kind::prepare(&server, &names);
+        let servers = Servers::start(args.topology, flavor, args.processes);
+        let server = servers.at(0).expect("it has just been started");
+        kind::prepare(server, &args.lock_names());
         let debug = say(server.addr(), "DEBUG SLEEP 0").unwrap_or_default();
         let refused = (!debug.starts_with('+')).then_some(Fault::DebugSleep);
-        let proxies = (0..args.processes)
-            .map(|_| Proxy::start(server.addr()))
-            .collect();
         // The server's directory goes with the server, even when we are killed.
-        let dir = server.dir().join("chaos");
+        let dir = servers.all()[0].dir().join("chaos");
         std::fs::create_dir(&dir).expect("a directory beside the server's");
         let mut run = Run {
             args,
@@ -85,8 +72,7 @@ impl<'a> Run<'a> {
             seed,
             rng: Rng::with_seed(seed ^ 0x5eed),
             field: Field {
-                server,
-                proxies,
+                servers,
                 workers: Vec::new(),
             },
             checker: Checker::default(),
@@ -104,7 +90,8 @@ impl<'a> Run<'a> {
             told: Instant::now(),
             dir,
         };
-        eprintln!("chaos: {flavor}, seed {seed}, {} s", args.seconds);
+        let (topology, seconds) = (args.topology, args.seconds);
+        eprintln!("chaos: {topology} on {flavor}, seed {seed}, {seconds} s");
         for index in 0..args.processes {
             let worker = run.new_life(index);
             run.field.workers.push(Some(worker));
@@ -117,19 +104,21 @@ impl<'a> Run<'a> {
         self.lives.push(index);
         let file = |name: &str| self.dir.join(name);
         let lease = self.args.lease.as_millis();
-        Worker::start(&Job {
-            url: self.field.proxies[index].url(),
+        let worker = Worker::start(&Job {
+            url: self.field.servers.url(index),
             journal: file(&format!("{process}.journal")),
             counter: file("counter"),
             names: self.args.names,
-            kinds: self.args.kinds.clone(),
+            kinds: self.args.kinds_there(),
             tasks: self.args.tasks,
             lease_ms: u64::try_from(lease).unwrap_or(u64::MAX),
             seed: self.rng.u64(..),
             process,
             parent: std::process::id(),
         })
-        .expect("a worker can be started")
+        .expect("a worker can be started");
+        self.field.servers.has_process(index, Some(worker.pid()));
+        worker
     }
 
     pub(super) fn finish(mut self) -> Report {
@@ -148,7 +137,8 @@ impl<'a> Run<'a> {
         let mut faults = self.args.faults.list.clone();
         faults.retain(|fault| !self.refused.contains(fault));
         let lease = self.args.lease;
-        let mut schedule = Schedule::new(self.seed, faults, self.args.processes, lease).peekable();
+        let schedule = Schedule::new(self.seed, faults, self.args.processes, lease);
+        let mut schedule = schedule.on(self.args.topology).peekable();
         let mut open: Vec<(Instant, usize, Plan)> = Vec::new();
         let (start, most) = (Instant::now(), Duration::from_secs(self.args.seconds));
         while start.elapsed() < most {
@@ -205,8 +195,14 @@ impl<'a> Run<'a> {
 
     /// No faults any more: waiters are served, and every process gets every name.
     fn calm(&mut self) {
-        for proxy in &self.field.proxies {
-            proxy.heal();
+        self.field.heal_all();
+        if self.args.topology.is_quorum() {
+            // A server that came back late has no vote before.
+            let start = Instant::now();
+            while start.elapsed() < quarantine(self.args.lease) {
+                self.look();
+                std::thread::sleep(TICK);
+            }
         }
         self.checker.calm_since = Some(now());
         for worker in self.field.workers.iter_mut().flatten() {
@@ -229,6 +225,9 @@ impl<'a> Run<'a> {
 
     /// Reads what was written, and judges it.
     fn look(&mut self) {
+        if let Some(group) = self.field.servers.group() {
+            group.look();
+        }
         for index in 0..self.field.workers.len() {
             let Some(worker) = &mut self.field.workers[index] else {
                 continue;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::{ops::LONGEST_LEASE, topology::Topology};
+
 /// Something that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -39,14 +41,29 @@ pub(crate) enum Fault {
     CutReply,
     Delay,
     Refuse,
+    /// Of a quorum: the server has forgotten all.
+    RestartEmpty,
+    /// Planned: `SENTINEL FAILOVER`.
+    Failover,
+    /// It comes back empty, as a replica, or saying that it is a primary.
+    KillPrimary,
+    /// What was written last has reached no replica.
+    KillUnreplicated,
+    /// For long enough that another takes its place.
+    FreezePrimary,
+    KillSentinel,
+    FreezeSentinel,
 }
 
 /// The target of a fault. Each target has at most one fault at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    Server,
+    /// Of a Sentinel group there is one: its primary of the moment.
+    Server(usize),
     Process(usize),
     Network(usize),
+    /// A Sentinel group: the roles in it.
+    Group,
 }
 
 /// How long a fault lasts.
@@ -60,6 +77,8 @@ enum Lasts {
     Long,
     /// At most half a lease, since it hits all processes.
     Shortly,
+    /// As long as sentinels take to have a new primary, however short leases are.
+    Failover,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,6 +86,18 @@ enum At {
     Server,
     Process,
     Network,
+    Group,
+}
+
+/// Sentinels refuse another failover so soon after the last.
+const GROUP_RESTS: Duration = Duration::from_millis(3_500);
+
+/// An uptime is told in whole seconds.
+const UPTIME: Duration = Duration::from_secs(2);
+
+/// For so long a server that has restarted has no vote.
+pub(crate) fn quarantine(lease: Duration) -> Duration {
+    lease * LONGEST_LEASE + UPTIME
 }
 
 type Row = (Fault, &'static str, u32, At, Lasts);
@@ -74,7 +105,7 @@ type Row = (Fault, &'static str, u32, At, Lasts);
 /// One row per fault: its name, how often it is drawn compared to others, where, and for how long.
 #[rustfmt::skip]
 const TABLE: &[Row] = {
-    use {At::{Network, Process, Server}, Fault as F, Lasts::{Lease, Long, No, Shortly}};
+    use {At::{Group, Network, Process, Server}, Fault as F, Lasts::{Failover, Lease, Long, No, Shortly}};
     &[
         (F::StopWorker, "stop-worker", 24, Process, Lease),
         (F::WakeUpsAfterStop, "wake-ups-after-stop", 24, Process, Long),
@@ -104,6 +135,13 @@ const TABLE: &[Row] = {
         (F::CutReply, "cut-reply", 2, Network, Shortly),
         (F::Delay, "delay", 3, Network, Lease),
         (F::Refuse, "refuse", 2, Network, Shortly),
+        (F::RestartEmpty, "restart-empty", 1, Server, Shortly),
+        (F::Failover, "failover", 3, Group, Failover),
+        (F::KillPrimary, "kill-primary", 2, Group, Failover),
+        (F::KillUnreplicated, "kill-unreplicated", 2, Group, Failover),
+        (F::FreezePrimary, "freeze-primary", 2, Group, Failover),
+        (F::KillSentinel, "kill-sentinel", 1, Group, Failover),
+        (F::FreezeSentinel, "freeze-sentinel", 1, Group, Failover),
     ]
 };
 
@@ -124,6 +162,26 @@ impl Fault {
 
     pub(crate) fn name(self) -> &'static str {
         self.row().1
+    }
+
+    /// Whether it can happen there.
+    pub(crate) fn suits(self, topology: Topology) -> bool {
+        use Fault as F;
+        match (topology, self.row().3) {
+            (Topology::Sentinel, At::Group | At::Process) => true,
+            // Sentinels give all clients one address, so no proxy stands before the primary.
+            (Topology::Sentinel, At::Network) => {
+                matches!(self, F::Cut | F::CutSubscriptions | F::CutCommands)
+            }
+            // A primary that dies or stands still has a successor: these are the group's.
+            (Topology::Sentinel, At::Server) => {
+                !matches!(self, F::StopServer | F::RestartServer | F::RestartEmpty)
+            }
+            (_, At::Group) => false,
+            // One server that forgets promises nothing.
+            (Topology::Single, _) => self != F::RestartEmpty,
+            (Topology::Quorum3 | Topology::Quorum5, _) => true,
+        }
     }
 
     fn row(self) -> &'static Row {
@@ -152,8 +210,21 @@ impl Plan {
         match self.fault {
             Fault::WakeUpsAfterStop => self.lasts * (1 + self.draw % 10) / 100,
             Fault::WakeUpsLast => self.lasts * (self.draw % 32) / 128,
+            // Unreplicated for 300 ms or longer, as more time goes by until the replicas are frozen.
+            Fault::KillUnreplicated => self.lasts.saturating_sub(Duration::from_millis(300)),
             _ => Duration::ZERO,
         }
+    }
+
+    /// On the ways to which of the servers a fault of a network happens: most often to one, sometimes to a minority, rarely to all.
+    pub(crate) fn ways_to(&self, servers: usize) -> impl Iterator<Item = usize> {
+        let count = match self.draw >> 12 & 7 {
+            0 => servers,
+            1 | 2 => servers / 2,
+            _ => 1,
+        };
+        let first = (self.draw >> 16) as usize;
+        (first..first + count.max(1)).map(move |at| at % servers)
     }
 }
 
@@ -162,6 +233,7 @@ pub(crate) struct Schedule {
     rng: Rng,
     faults: Vec<Fault>,
     processes: usize,
+    servers: usize,
     lease: Duration,
     now: Duration,
     /// Until when a target has a fault.
@@ -174,17 +246,34 @@ impl Schedule {
             rng: Rng::with_seed(seed),
             faults,
             processes,
+            servers: 1,
             lease,
             now: lease,
             busy: Vec::new(),
         }
     }
 
+    /// Of the faults that happen there.
+    pub(crate) fn on(mut self, topology: Topology) -> Self {
+        self.servers = topology.servers();
+        self.faults.retain(|fault| fault.suits(topology));
+        self
+    }
+
+    /// Each server has as many as one would have alone.
+    fn weight(&self, fault: Fault) -> u32 {
+        let &(_, _, weight, at, _) = fault.row();
+        match at {
+            At::Server => weight * u32::try_from(self.servers).unwrap_or(1),
+            At::Process | At::Network | At::Group => weight,
+        }
+    }
+
     fn draw_fault(&mut self) -> Fault {
-        let total: u32 = self.faults.iter().map(|fault| fault.row().2).sum();
+        let total: u32 = self.faults.iter().map(|fault| self.weight(*fault)).sum();
         let mut left = self.rng.u32(0..total);
         for &fault in &self.faults {
-            let weight = fault.row().2;
+            let weight = self.weight(fault);
             if left < weight {
                 return fault;
             }
@@ -196,9 +285,11 @@ impl Schedule {
     fn draw_target(&mut self, at: At) -> Target {
         let one = self.rng.usize(0..self.processes);
         match at {
-            At::Server => Target::Server,
+            At::Server if self.servers > 1 => Target::Server(self.rng.usize(0..self.servers)),
+            At::Server => Target::Server(0),
             At::Process => Target::Process(one),
             At::Network => Target::Network(one),
+            At::Group => Target::Group,
         }
     }
 
@@ -207,12 +298,36 @@ impl Schedule {
         match lasts {
             Lasts::No => Duration::ZERO,
             Lasts::Shortly => self.lease.mul_f64(0.05 + 0.45 * part),
+            Lasts::Failover => Duration::from_secs_f64(3.0 + 1.5 * part),
             Lasts::Long => self.lease.mul_f64(1.2 + 1.3 * part),
             Lasts::Lease => match self.rng.u32(0..10) {
                 0..=2 => self.lease.mul_f64(0.05 + 0.85 * part),
                 3..=7 => self.lease.mul_f64(0.9 + 0.8 * part),
                 _ => self.lease.mul_f64(1.7 + 1.5 * part),
             },
+        }
+    }
+
+    /// A majority is left, most of the time.
+    fn spares(&mut self, target: Target) -> bool {
+        let is_server = |(busy, _): &&(Target, Duration)| matches!(busy, Target::Server(_));
+        let away = self.busy.iter().filter(is_server).count();
+        let is_minority = away < self.servers.saturating_sub(1) / 2;
+        self.servers == 1
+            || !matches!(target, Target::Server(_))
+            || is_minority
+            || self.rng.u32(0..8) == 0
+    }
+
+    /// How long a target has no other fault after this one.
+    fn rest(&self, fault: Fault, target: Target) -> Duration {
+        match (fault, target) {
+            (_, Target::Group) => GROUP_RESTS,
+            (Fault::RestartServer | Fault::RestartEmpty, _) if self.servers > 1 => {
+                quarantine(self.lease)
+            }
+            // So that it is over when the next begins.
+            _ => self.lease / 10,
         }
     }
 }
@@ -237,11 +352,11 @@ impl Iterator for Schedule {
             let target = self.draw_target(at);
             let lasts = self.draw_duration(lasts);
             let draw = self.rng.u32(..);
-            if self.busy.iter().any(|(busy, _)| *busy == target) {
+            if self.busy.iter().any(|(busy, _)| *busy == target) || !self.spares(target) {
                 continue;
             }
-            // A little longer than it lasts, so that it is over when the next begins.
-            self.busy.push((target, now + lasts + self.lease / 10));
+            let rest = self.rest(fault, target);
+            self.busy.push((target, now + lasts + rest));
             return Some(Plan {
                 at: now,
                 fault,
@@ -257,11 +372,16 @@ impl Iterator for Schedule {
 mod tests {
     use super::*;
 
-    fn plans(seed: u64) -> Vec<Plan> {
+    const ALL: [Topology; 3] = [Topology::Single, Topology::Sentinel, Topology::Quorum5];
+
+    fn plans_on(topology: Topology, seed: u64) -> Vec<Plan> {
         let lease = Duration::from_secs(1);
-        Schedule::new(seed, Fault::all(), 5, lease)
-            .take(2_000)
-            .collect()
+        let schedule = Schedule::new(seed, Fault::all(), 5, lease).on(topology);
+        schedule.take(2_000).collect()
+    }
+
+    fn plans(seed: u64) -> Vec<Plan> {
+        plans_on(Topology::Single, seed)
     }
 
     #[test]
@@ -272,17 +392,41 @@ mod tests {
 
     #[test]
     fn every_fault_has_a_row_a_name_and_its_turn() {
-        let plans = plans(1);
         for fault in Fault::all() {
             assert_eq!(Fault::named(fault.name()), Some(fault));
-            assert!(plans.iter().any(|plan| plan.fault == fault), "{fault:?}");
+            assert!(ALL.into_iter().any(|topology| fault.suits(topology)));
+        }
+        for topology in ALL {
+            let plans = plans_on(topology, 1);
+            for fault in Fault::all() {
+                let comes = plans.iter().any(|plan| plan.fault == fault);
+                assert_eq!(comes, fault.suits(topology), "{fault:?} on {topology}");
+            }
         }
     }
 
     #[test]
+    fn a_majority_of_servers_is_left_most_of_the_time() {
+        let plans = plans_on(Topology::Quorum5, 4);
+        let is_at_server = |plan: &&Plan| matches!(plan.target, Target::Server(_));
+        let faults: Vec<&Plan> = plans.iter().filter(is_at_server).collect();
+        let too_many = faults.iter().filter(|plan| {
+            let begins = |other: &&&Plan| other.at <= plan.at && plan.at < other.at + other.lasts;
+            faults.iter().filter(begins).count() > 2
+        });
+        assert!(too_many.count() * 20 < faults.len());
+        let all = |plan: &&Plan| plan.ways_to(5).count() == 5;
+        assert!(plans.iter().filter(all).count() * 4 < plans.len());
+        assert!(plans.iter().all(|plan| plan.ways_to(1).eq([0])));
+    }
+
+    #[test]
     fn a_target_has_one_fault_at_a_time() {
-        let plans = plans(3);
-        for (i, plan) in plans.iter().enumerate() {
+        let plans = ALL.map(|topology| plans_on(topology, 3));
+        for (plans, (i, plan)) in plans
+            .iter()
+            .flat_map(|plans| plans.iter().enumerate().map(move |each| (plans, each)))
+        {
             let later = plans[i + 1..].iter();
             let mut meeting = later.take_while(|other| other.at < plan.at + plan.lasts);
             assert!(meeting.all(|other| other.target != plan.target), "{plan:?}");

@@ -1,11 +1,14 @@
 //! The verdict on a run.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
-use super::run::Run;
+use super::{group::Switch, run::Run};
 use crate::{
     checker::Checker,
-    clock::{millis, now},
+    clock::{millis, nanos, now},
     invariants::{
         leftovers::{self, Ends},
         overlap::Span,
@@ -33,9 +36,10 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         }
     }
     if !quiet {
-        let names = run.args.kinds.names(run.args.names);
-        let seen = leftovers::held(&run.field.server, &names);
-        report.hangs.extend(seen);
+        for server in run.field.servers.all() {
+            let seen = leftovers::held(server, &run.args.lock_names());
+            report.hangs.extend(seen);
+        }
         for worker in run.field.workers.iter().flatten() {
             if !run.checker.quiet.contains_key(&worker.process) {
                 let locks = run.checker.calm_locks.get(&worker.process).unwrap_or(&0);
@@ -47,30 +51,34 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
             }
         }
     }
-    let start = Instant::now();
-    let mut channels = leftovers::channels(&run.field.server);
-    while !channels.is_empty() && start.elapsed() < SETTLES_WITHIN {
-        std::thread::sleep(Duration::from_millis(20));
-        channels = leftovers::channels(&run.field.server);
-    }
+    let servers = &run.field.servers;
+    let channels = settled(|| servers.all().iter().flat_map(leftovers::channels).collect());
     let listens = channels
         .into_iter()
         .map(|channel| format!("a subscription to {channel:?} without a waiter"));
     report.leftovers.extend(listens);
-    report.unrest(leftovers::unrest(&run.field.server));
+    for server in servers.all() {
+        report.unrest(leftovers::unrest(server));
+    }
 }
 
 /// All processes have ended.
 pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     let args = run.args;
     report.what = format!(
-        "{} processes of {} tasks on {} names of kinds {}, lease {:?}",
-        args.processes, args.tasks, args.names, args.kinds, args.lease
+        "{}: {} processes of {} tasks on {} names of kinds {}, lease {:?}",
+        args.topology,
+        args.processes,
+        args.tasks,
+        args.names,
+        args.kinds_there(),
+        args.lease
     );
     report.server = run.flavor.to_string();
     report.seed = run.seed;
     report.again = format!(
-        "chaos --server {} --seed {} --seconds {} --processes {} --tasks {} --names {} --kinds {} --lease {} --faults {}",
+        "chaos --topology {} --server {} --seed {} --seconds {} --processes {} --tasks {} --names {} --kinds {} --lease {} --faults {}",
+        args.topology,
         run.flavor,
         run.seed,
         args.seconds,
@@ -97,18 +105,49 @@ pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
             report.calm_waits.max_ms
         ));
     }
-    report.overlaps = overlaps(run);
+    excuse(run, report);
     what_is_left(run, report);
 }
 
+/// Sentinels look once a second, and a client has left the old primary 300 ms after their first word.
+const LEFT_WITHIN: Duration = Duration::from_millis(1_300);
+
+/// Two may hold a name from a promotion until both clients have left the old primary, by a lease that they had there; the new one was never
+/// told of it. A process that was stopped leaves when it goes on.
+fn excuse(run: &mut Run<'_>, report: &mut Report) {
+    let switches: Vec<Switch> = match run.field.servers.group() {
+        Some(group) => group.switches.clone(),
+        None => Vec::new(),
+    };
+    let worker = |span: &Span| run.lives[usize::try_from(span.id.process).unwrap_or(0)];
+    let lease = nanos(run.args.lease * LONGEST_LEASE + run.args.common.slack);
+    let is_excused = |overlap: &OverlapFound| {
+        let (one, other) = (&overlap.one, &overlap.other);
+        let (from, to) = one.meets(other).expect("it is an overlap");
+        switches.iter().any(|switch| {
+            let workers = [worker(one), worker(other)];
+            let left = switch.seen + nanos(LEFT_WITHIN);
+            from >= switch.after && to <= run.log.all_run(&workers, left) + lease
+        })
+    };
+    let (excused, found): (Vec<_>, Vec<_>) = overlaps(run).into_iter().partition(is_excused);
+    let pairs: BTreeSet<_> = excused
+        .iter()
+        .map(|overlap| (overlap.one.id, overlap.other.id))
+        .flat_map(|(one, other)| [(one, other), (other, one)])
+        .collect();
+    report.overlaps = found;
+    report.lost_updates(&run.checker, |one, other| pairs.contains(&(one, other)));
+    report.switches = switches.len();
+    report.excused = excused;
+}
+
 fn what_is_left(run: &Run<'_>, report: &mut Report) {
-    let start = Instant::now();
-    let server = &run.field.server;
-    let mut connections = leftovers::connections(server);
-    while !connections.is_empty() && start.elapsed() < SETTLES_WITHIN {
-        std::thread::sleep(Duration::from_millis(20));
-        connections = leftovers::connections(server);
-    }
+    let servers = &run.field.servers;
+    let connections = settled(|| {
+        let all = servers.all_and_sentinels();
+        all.flat_map(leftovers::connections).collect()
+    });
     let connections = connections
         .into_iter()
         .map(|line| format!("a connection: {line}"));
@@ -117,8 +156,22 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
         lease: run.args.lease * LONGEST_LEASE,
         poll: Duration::from_secs(10),
     };
-    let names = run.args.kinds.names(run.args.names);
-    report.keys(&leftovers::keys(server, &names, ends, &run.checker));
+    let names = run.args.lock_names();
+    for server in servers.all() {
+        report.keys(&leftovers::keys(server, &names, ends, &run.checker));
+    }
+}
+
+/// The leftovers that `left` finds, once it finds none or has had its time.
+fn settled<T>(mut left: impl FnMut() -> Vec<T>) -> Vec<T> {
+    let start = Instant::now();
+    loop {
+        let found = left();
+        if found.is_empty() || start.elapsed() > SETTLES_WITHIN {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn overlaps(run: &Run<'_>) -> Vec<OverlapFound> {

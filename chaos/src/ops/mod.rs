@@ -137,6 +137,8 @@ pub(crate) async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Result
     Client::builder()
         .url(url)
         .lease(lease)
+        // Means nothing for one server.
+        .longest_lease(lease * LONGEST_LEASE)
         .handoff(handoff[rng.usize(..handoff.len())])
         .poll_every(polls[rng.usize(..polls.len())])
         .operation_timeout(timeouts[rng.usize(..timeouts.len())])

@@ -443,3 +443,22 @@ async fn the_clock_of_the_test_is_not_the_clock_of_the_proxy() {
     })
     .await;
 }
+
+#[test]
+fn a_connection_that_another_has_accepted_is_carried_with_all_faults() {
+    let (_server, proxy) = server_and_proxy();
+    let front = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let client = TcpStream::connect(front.local_addr().expect("it is bound")).expect("accepted");
+    client.set_read_timeout(Some(SOON)).expect("a timeout");
+    proxy.carry(front.accept().expect("it was connected to").0);
+    let mut client = Raw(client);
+    client.send("PING");
+    client.expect("+PONG\r\n");
+    proxy.stall(Some(Way::ToClient));
+    client.send("PING");
+    client.expect_silence();
+    proxy.heal();
+    client.expect("+PONG\r\n");
+    proxy.cut();
+    client.expect_reset();
+}

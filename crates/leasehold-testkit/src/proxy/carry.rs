@@ -17,6 +17,7 @@ use super::requests::Requests;
 
 pub(super) fn run(
     listener: std::net::TcpListener,
+    handed: mpsc::UnboundedReceiver<std::net::TcpStream>,
     shared: &Arc<Shared>,
     stopped: oneshot::Receiver<()>,
 ) {
@@ -30,15 +31,23 @@ pub(super) fn run(
         tokio::select! {
             // An error says that the sender was dropped, which is how it says stop.
             _ = stopped => {}
-            () = accept(&listener, shared) => {}
+            () = accept(&listener, handed, shared) => {}
         }
     });
 }
 
-pub(super) async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+pub(super) async fn accept(
+    listener: &TcpListener,
+    mut handed: mpsc::UnboundedReceiver<std::net::TcpStream>,
+    shared: &Arc<Shared>,
+) {
     loop {
-        let client = match listener.accept().await {
-            Ok((client, _)) => client,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted.map(|(client, _)| client),
+            Some(client) = handed.recv() => taken(client),
+        };
+        let client = match accepted {
+            Ok(client) => client,
             Err(error) => {
                 eprintln!("leasehold-testkit: the proxy could not accept a connection: {error}");
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -60,6 +69,11 @@ pub(super) async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             shared.links().remove(&id);
         });
     }
+}
+
+fn taken(client: std::net::TcpStream) -> io::Result<TcpStream> {
+    client.set_nonblocking(true)?;
+    TcpStream::from_std(client)
 }
 
 /// Carries one connection to its end, and closes both sides.

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use self::carry::run;
 use self::faults::{Faults, Part};
@@ -65,6 +65,7 @@ impl Lane {
 pub struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
+    handed: mpsc::UnboundedSender<std::net::TcpStream>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -82,16 +83,18 @@ impl Proxy {
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared::new(upstream));
         let (stop, stopped) = oneshot::channel();
+        let (handed, taken) = mpsc::unbounded_channel();
         let thread = std::thread::Builder::new()
             .name("leasehold-testkit-proxy".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || run(listener, &shared, stopped)
+                move || run(listener, taken, &shared, stopped)
             })
             .expect("a thread for the proxy");
         Proxy {
             addr,
             shared,
+            handed,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -105,6 +108,13 @@ impl Proxy {
     /// `redis://127.0.0.1:PORT/`
     pub fn url(&self) -> String {
         format!("redis://{}/", self.addr)
+    }
+
+    /// Carries a connection that the caller has accepted, as one that came to [`addr`](Proxy::addr): so several proxies can stand
+    /// behind one address.
+    pub fn carry(&self, client: std::net::TcpStream) {
+        // It fails only for a proxy whose thread has ended; the connection then ends, too.
+        let _ = self.handed.send(client);
     }
 
     /// Closes all connections on both sides, with a reset, and returns once they are closed. New
