@@ -1,6 +1,7 @@
 // A process that locks with node-redlock, as it is told on its standard input: the orders of peer.py. Ends with its input.
 //
-// Driven by crates/leasehold/tests/plain_peers.rs; `scripts/test --setup` installs it into target/plain.
+// Several servers have commas between their URLs: a majority of them decides.
+// Driven by crates/leasehold/tests/beside/plain_peers*.rs; `scripts/test --setup` installs it into target/plain.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -11,21 +12,36 @@ const require = createRequire(process.argv[3]);
 const { default: Redis } = require("ioredis");
 const { default: Redlock } = require("redlock");
 
-const client = new Redis(process.argv[2]);
+const clients = process.argv[2].split(",").map((url) => new Redis(url));
 // As often as it takes, or as often as fits into `ms`. No extension by itself: that is what `using` is for.
 const redlock = (ms) =>
-  new Redlock([client], {
+  new Redlock(clients, {
     retryCount: ms === undefined ? -1 : Math.ceil(ms / 100),
     retryDelay: 100,
     retryJitter: 20,
     automaticExtensionThreshold: 1,
   });
 const patient = redlock();
+const once = redlock(0);
 const held = new Map();
+
+// On several servers an attempt that fails keeps what it has got until the last one has failed: two processes would keep each other out
+// for a lease. So each attempt is the last one.
+async function acquire(name, ms) {
+  if (clients.length === 1) return patient.acquire([name], ms);
+  for (;;) {
+    try {
+      return await once.acquire([name], ms);
+    } catch (failure) {
+      if (failure.name !== "ExecutionError") throw failure;
+      await sleep(80 + 40 * Math.random());
+    }
+  }
+}
 
 async function count(name, path, times) {
   for (let n = 0; n < times; n++) {
-    const lock = await patient.acquire([name], 30_000);
+    const lock = await acquire(name, 30_000);
     const number = Number(readFileSync(path, "utf8"));
     await sleep(1);
     writeFileSync(path, String(number + 1));
@@ -37,7 +53,7 @@ async function count(name, path, times) {
 async function obey([order, name, ...rest]) {
   switch (order) {
     case "lock":
-      held.set(name, await patient.acquire([name], Number(rest[0])));
+      held.set(name, await acquire(name, Number(rest[0])));
       return "locked";
     case "try":
       try {
@@ -52,7 +68,7 @@ async function obey([order, name, ...rest]) {
       return "extended";
     case "unlock":
       // Once: a lease that is over cannot be given back.
-      await redlock(0).release(held.get(name));
+      await once.release(held.get(name));
       held.delete(name);
       return "unlocked";
     case "count":

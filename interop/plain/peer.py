@@ -1,6 +1,7 @@
 """A process that locks with redis-py's Lock, as it is told on its standard input: a line in, a line out. Ends with its input.
 
-Driven by crates/leasehold/tests/plain_peers.rs; `scripts/test --setup` installs redis-py into target/plain.
+Several servers, with commas between their URLs, are locked by pottery's Redlock: a majority decides. Then it only counts.
+Driven by crates/leasehold/tests/beside/plain_peers*.rs; `scripts/test --setup` installs redis-py and pottery into target/plain.
 
   lock NAME LEASE_MS      waits                                  locked
   try NAME LEASE_MS MS    waits so long                          true | false
@@ -16,13 +17,23 @@ import time
 import redis
 from redis.lock import Lock
 
-client = redis.Redis.from_url(sys.argv[1])
+clients = [redis.Redis.from_url(url) for url in sys.argv[1].split(",")]
+client = clients[0]
 held = {}
+
+
+def lock_of(name):
+    if len(clients) == 1:
+        return Lock(client, name, timeout=30)
+    from pottery import Redlock
+
+    # It writes `redlock:` before the name. Its vote of a server that it did not wait for may be left there for a lease: a short one.
+    return Redlock(key=name.removeprefix("redlock:"), masters=set(clients), auto_release_time=5)
 
 
 def count(name, path, times):
     for _ in range(times):
-        with Lock(client, name, timeout=30):
+        with lock_of(name):
             with open(path) as file:
                 number = int(file.read())
             time.sleep(0.001)

@@ -712,6 +712,21 @@ async fn a_replica_is_warned_of() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_even_number_of_servers_is_warned_of_once() {
+    let _alone = ALONE.lock().await;
+    for of in 3..7 {
+        let servers: Vec<MemoryServer> = (0..of).map(|_| MemoryServer::new()).collect();
+        let (lines, _heard) = Lines::hear("leasehold=warn");
+        let builder = Client::builder().quorum_memory(&servers);
+        builder.connect().await.unwrap();
+        let told = lines.text();
+        let says = format!("a quorum of {of} servers survives no more failures than one of");
+        let times = told.matches(&says).count();
+        assert_eq!(times, usize::from(of % 2 == 0), "{of}: {told}");
+    }
+}
+
 /// The recipe of docs/observing.md: what an exporter gets.
 fn exported() -> (InMemorySpanExporter, tracing::subscriber::DefaultGuard) {
     let exporter = InMemorySpanExporter::default();

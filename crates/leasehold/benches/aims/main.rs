@@ -7,14 +7,14 @@
 //! ```sh
 //! cargo bench -p leasehold                    # everything, about ten minutes
 //! cargo bench -p leasehold -- P3 P6           # only these
-//! cargo bench -p leasehold --features blocking -- P19
-//! cargo bench -p leasehold --features metrics -- P20
+//! cargo bench -p leasehold --features blocking,metrics -- P19 P20
 //! cargo bench -p leasehold -- --short --json  # shorter windows; the rows as JSON
 //! ```
 //!
 //! A bench is no test: the table marks what is missed, and the exit status is 0.
 
 mod contend;
+mod far;
 mod float;
 mod p11_fenced;
 mod p12_readers;
@@ -28,6 +28,9 @@ mod p19_blocking;
 mod p1_pair;
 #[cfg(feature = "metrics")]
 mod p20_observed;
+mod p21_sentinel;
+mod p22_far_quorum;
+mod p23_quorum;
 mod p2_many_names;
 mod p3_one_process;
 mod p4_processes;
@@ -69,6 +72,9 @@ const BENCHES: &[Bench] = &[
     ("P19", p19_blocking::run),
     #[cfg(feature = "metrics")]
     ("P20", p20_observed::run),
+    ("P21", p21_sentinel::run),
+    ("P22", p22_far_quorum::run),
+    ("P23", p23_quorum::run),
 ];
 
 /// The options of the command line.
@@ -95,11 +101,19 @@ fn asked() -> Asked {
                 asked.aims.push(arg.to_ascii_uppercase());
             }
             _ => eprintln!(
-                "{arg:?} is passed over: known are P1 to P9, P11 to P19, --short and --json"
+                "{arg:?} is passed over: known are {}, --short and --json",
+                known()
             ),
         }
     }
     asked
+}
+
+/// All aims of this build.
+fn known() -> String {
+    let aims: Vec<&str> = BENCHES.iter().map(|(aim, _)| *aim).collect();
+    let features = "P19 with the feature blocking, P20 with metrics";
+    format!("{} ({features})", aims.join(", "))
 }
 
 fn main() {
@@ -108,7 +122,7 @@ fn main() {
     }
     let asked = asked();
     if !asked.bench && asked.aims.is_empty() {
-        eprintln!("run `cargo bench -p leasehold`, or name aims: P1 … P9, P11 … P19");
+        eprintln!("run `cargo bench -p leasehold`, or name aims: {}", known());
         return;
     }
     let stage = Stage::set(asked.short);

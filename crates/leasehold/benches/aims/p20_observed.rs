@@ -50,7 +50,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         (stage::connect_with(watched(&url)).await, plain)
     });
     let rounds = stage.rounds(ROUNDS);
-    let (a, b) = (watched.mutex("bench:p19:a"), plain.mutex("bench:p19:b"));
+    let (a, b) = (watched.mutex("bench:p20:a"), plain.mutex("bench:p20:b"));
     let (ratio, ours, beside) = stage::on(&runtime, async move {
         turns::medians(rounds, || pair(&a), || pair(&b)).await
     });
@@ -73,11 +73,11 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
             rate
         };
         let (one, other) = if round % 2 == 0 {
-            let one = rate(&watched, "bench:p19:hot");
-            (one, rate(&plain, "bench:p19:hot, too"))
+            let one = rate(&watched, "bench:p20:hot");
+            (one, rate(&plain, "bench:p20:hot, too"))
         } else {
-            let other = rate(&plain, "bench:p19:hot, too");
-            (rate(&watched, "bench:p19:hot"), other)
+            let other = rate(&plain, "bench:p20:hot, too");
+            (rate(&watched, "bench:p20:hot"), other)
         };
         // The first round warms up.
         if round > 0 {

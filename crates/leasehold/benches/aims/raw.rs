@@ -95,6 +95,10 @@ impl Keys {
             lease: FIRST_LEASE,
         }
     }
+
+    pub(crate) fn next_lease(&mut self) {
+        self.lease += 1;
+    }
 }
 
 impl Raw {
@@ -181,9 +185,16 @@ impl Raw {
     /// Takes a name and gives it back, as a client that does not wait, on a name without waiters. Returns how long
     /// either took.
     pub(crate) async fn pair(&mut self, keys: &mut Keys) -> [Duration; 2] {
-        keys.lease += 1;
-        let owner = format!("{CLIENT}:{}", keys.lease);
+        keys.next_lease();
         let began = Instant::now();
+        self.acquire(keys).await;
+        let acquired = began.elapsed();
+        self.release(keys).await;
+        [acquired, began.elapsed().saturating_sub(acquired)]
+    }
+
+    pub(crate) async fn acquire(&mut self, keys: &Keys) {
+        let owner = format!("{CLIENT}:{}", keys.lease);
         let mut acquire = redis::cmd("EVALSHA");
         acquire.arg(&self.acquire).arg(2);
         acquire.arg(&keys.name).arg(&keys.queue);
@@ -193,8 +204,10 @@ impl Raw {
             .await
             .expect("an answer");
         assert_eq!(left, LEASE_MS, "the name was free");
-        let acquired = began.elapsed();
+    }
 
+    pub(crate) async fn release(&mut self, keys: &Keys) {
+        let owner = format!("{CLIENT}:{}", keys.lease);
         let mut release = redis::cmd("EVALSHA");
         release.arg(&self.release).arg(2);
         release.arg(&keys.name).arg(&keys.queue);
@@ -204,6 +217,5 @@ impl Raw {
             .await
             .expect("an answer");
         assert_eq!(others, 0, "the name was ours");
-        [acquired, began.elapsed().saturating_sub(acquired)]
     }
 }

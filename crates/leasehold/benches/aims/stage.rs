@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fs, future::Future, path::Path, time::Duration};
 
 use leasehold::{Client, ClientBuilder};
-use leasehold_testkit::{Flavor, Server};
+use leasehold_testkit::{Flavor, Primaries, Server};
 use rustix::{
     process::{Pid, setpriority_process},
     thread::{CpuSet, gettid, sched_setaffinity},
@@ -57,6 +57,20 @@ impl Stage {
 
     pub(crate) fn url(&self) -> String {
         self.server.url()
+    }
+
+    /// Puts another server where the first runs.
+    pub(crate) fn put(&self, server: &Server) {
+        if self.pinned {
+            pin(server.pid(), SERVER_CORE);
+        }
+    }
+
+    /// Five servers that know nothing of each other.
+    pub(crate) fn five(&self) -> Primaries {
+        let five = Primaries::start(5, Flavor::Redis);
+        five.servers().iter().for_each(|server| self.put(server));
+        five
     }
 
     /// This many, or fewer if asked to be short.
@@ -118,6 +132,12 @@ pub(crate) async fn connect(url: &str) -> Client {
 
 pub(crate) async fn connect_with(builder: ClientBuilder) -> Client {
     builder.connect().await.expect("our own server takes us")
+}
+
+/// A client of several servers, of which a majority decides.
+pub(crate) async fn majority(urls: Vec<String>) -> Client {
+    // They were just started, and nothing is on them yet.
+    connect_with(Client::builder().quorum(urls).persistent_servers(true)).await
 }
 
 pub(crate) fn one_thread() -> Runtime {

@@ -1,9 +1,10 @@
-//! Beside the real Redisson, redis-py and node-redlock.
+//! Beside the real Redisson, redis-py, node-redlock and pottery.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod plain_peers;
+mod plain_peers_quorum;
 mod redisson;
 mod redisson_fair;
 mod redisson_fenced;

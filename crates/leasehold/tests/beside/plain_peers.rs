@@ -19,22 +19,30 @@ const LOOKED: Duration = Duration::from_secs(2);
 
 /// The libraries that play.
 #[derive(Clone, Copy, Debug)]
-enum Library {
+pub(crate) enum Library {
+    /// On several servers it is pottery.
     RedisPy,
     NodeRedlock,
+    /// By hand only.
+    Redsync,
 }
 
-const LIBRARIES: [Library; 2] = [Library::RedisPy, Library::NodeRedlock];
+pub(crate) const LIBRARIES: [Library; 2] = [Library::RedisPy, Library::NodeRedlock];
 
 impl Library {
     async fn start(self, server: &Server) -> Peer {
+        self.start_on(&[server.url()]).await
+    }
+
+    /// A majority of several servers decides.
+    pub(crate) async fn start_on(self, urls: &[String]) -> Peer {
         let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
         let installed = root.join("target/plain");
         assert!(
-            installed.join("redis").exists() && installed.join("node_modules/redlock").exists(),
-            "redis-py and node-redlock are not installed: run scripts/test --setup"
+            installed.join("pottery").exists() && installed.join("node_modules/redlock").exists(),
+            "redis-py, pottery and node-redlock are not installed: run scripts/test --setup"
         );
-        let url = server.url().replace("valkey:", "redis:");
+        let url = urls.join(",").replace("valkey:", "redis:");
         let peers = root.join("interop/plain");
         Peer::of(&mut match self {
             Library::RedisPy => {
@@ -49,6 +57,11 @@ impl Library {
                 // It finds its modules as this file does.
                 node.arg(installed.canonicalize().unwrap().join("package.json"));
                 node
+            }
+            Library::Redsync => {
+                let mut redsync = Command::new(installed.join("redsync"));
+                redsync.arg(url);
+                redsync
             }
         })
         .await

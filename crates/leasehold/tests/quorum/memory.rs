@@ -130,28 +130,32 @@ async fn many_tasks_of_several_clients_take_turns() {
     until_nothing_is_held(&servers).await;
 }
 
+/// Ten pairs, each.
+async fn pairs(client: &Client) -> Duration {
+    let began = Instant::now();
+    for _ in 0..10 {
+        let guard = client.mutex("name").lock().await.unwrap();
+        guard.release().await.unwrap();
+    }
+    began.elapsed() / 10
+}
+
 #[tokio::test(start_paused = true)]
-async fn two_of_five_servers_may_be_silent_and_cost_no_timeout() {
+async fn two_of_five_servers_may_be_silent_and_cost_a_pair_no_time() {
     let servers = servers(5);
+    for server in &servers {
+        server.delay(MS);
+    }
     let client = client(&servers).await;
+    let all = pairs(&client).await;
     for server in &servers[..2] {
         server.cut(true);
     }
     // The first finds the silence.
     drop(client.mutex("name").lock().await.unwrap());
     sleep(SECOND).await;
-    for _ in 0..10 {
-        let began = Instant::now();
-        client
-            .mutex("name")
-            .lock()
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
-        assert!(began.elapsed() < 10 * MS, "{:?}", began.elapsed());
-    }
+    let three = pairs(&client).await;
+    assert!(three <= all.mul_f64(1.1), "{three:?}, of all {all:?}");
     for server in &servers[..2] {
         server.cut(false);
     }

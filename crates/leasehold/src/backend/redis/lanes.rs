@@ -862,16 +862,16 @@ impl Dialler {
                 Ok(made)
             }
             Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(match why_not {
-                Some(replica) => Failure::NotNow(Arc::new(replica)),
-                None => {
-                    let silent = Failure::NotSent(progress.silent(self.connect_timeout));
-                    match tried {
-                        Some(target) => self.finder.name_primary(&target, silent),
-                        None => silent,
-                    }
+            Err(_) => {
+                if let Some(replica) = why_not {
+                    return Err(Failure::NotNow(Arc::new(replica)));
                 }
-            }),
+                let silent = Failure::NotSent(progress.silent(self.connect_timeout));
+                Err(match tried {
+                    Some(target) => self.finder.name_primary(&target, silent),
+                    None => silent,
+                })
+            }
         }
     }
 

@@ -194,9 +194,10 @@ impl Sentinels {
     fn add(self: &Arc<Self>, sentinel: &Address, id: Option<String>, others: Vec<Other>) {
         let mut known = self.known.lock();
         known.name(sentinel, id);
-        let is_changed = others
-            .into_iter()
-            .fold(false, |is_changed, other| known.add(other) || is_changed);
+        let mut is_changed = false;
+        for other in others {
+            is_changed |= known.add(other);
+        }
         drop(known);
         if is_changed {
             self.watch();
@@ -213,11 +214,11 @@ impl Sentinels {
         let all = known.addresses();
         watchers.retain(|address, _| all.contains(address));
         for address in all {
-            if !watchers.contains_key(&address) {
-                let watching = watch(Arc::downgrade(self), address.clone());
-                let task = AbortOnDropHandle::new(self.home.spawn(watching));
-                watchers.insert(address, task);
-            }
+            let sentinels = Arc::downgrade(self);
+            watchers.entry(address).or_insert_with_key(|address| {
+                let watching = watch(sentinels, address.clone());
+                AbortOnDropHandle::new(self.home.spawn(watching))
+            });
         }
     }
 
