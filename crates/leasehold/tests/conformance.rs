@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{ByHand, SOON, channels, keys, soon, wait_until_idle, wire::script_calls};
-// `tests/blocking.rs` and `tests/quorum_kinds.rs` have this file as a module, and kinds of their own.
+// `tests/blocking.rs`, `tests/quorum_kinds.rs` and `tests/sentinel_kinds.rs` have this file as a module, and kinds of their own.
 use crate::kinds::{AnyGuard, AnyLock, MAY_BE_DROPPED, Network, ROWS, Row, World};
 #[allow(unused_imports, reason = "it is for the root")]
 use common::kinds;

@@ -2,13 +2,16 @@
 
 use std::{
     future::Future,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use crate::common;
 use crate::common::{
-    assert_nothing_left, int, redisson::Redisson, servers, wait_until_idle, wire::script_calls,
+    assert_nothing_left, int,
+    redisson::{Redisson, count},
+    servers, wait_until_idle,
+    wire::script_calls,
 };
 use futures_util::future::join_all;
 use leasehold::{Client, Guard, Handoff, LostReason, Released};
@@ -81,22 +84,6 @@ async fn each_is_locked_out_by_the_other_and_woken_by_its_release() {
 #[tokio::test]
 async fn a_prefix_is_to_redisson_a_part_of_the_name() {
     each_is_locked_out_by_the_other("na", "me").await;
-}
-
-/// Adds one to the number in the file, as Redisson's threads do. Returns how long the longest wait was.
-async fn count(client: Client, handoff: Handoff, file: PathBuf, times: usize) -> Duration {
-    let mutex = client.mutex("name").handoff(handoff);
-    let mut longest = Duration::ZERO;
-    for _ in 0..times {
-        let asked = Instant::now();
-        let guard = mutex.lock().await.unwrap();
-        longest = longest.max(asked.elapsed());
-        let number: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await; // the window in which an update would be lost
-        std::fs::write(&file, (number + 1).to_string()).unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::Freed);
-    }
-    longest
 }
 
 /// A read, a pause and a write under the lock by two processes of either kind: no update is lost, no process starves.

@@ -173,9 +173,12 @@ pub fn owners(server: &Server, name: &str) -> Vec<(String, i64)> {
     redis::from_redis_value(server.cli(&["HGETALL", name])).expect("the name is a hash")
 }
 
-/// The channels that have listeners.
+/// The channels that have listeners: without that of the sentinels.
 pub fn channels(server: &Server) -> Vec<String> {
-    redis::from_redis_value(server.cli(&["PUBSUB", "CHANNELS"])).expect("channels are strings")
+    let channels = redis::from_redis_value(server.cli(&["PUBSUB", "CHANNELS"]));
+    let mut channels: Vec<String> = channels.expect("channels are strings");
+    channels.retain(|channel| channel != "__sentinel__:hello");
+    channels
 }
 
 /// Nothing is left of any lock: keys aside that end by themselves (tombstones, and the latch of Redisson's unlock, which it

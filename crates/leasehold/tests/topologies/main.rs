@@ -4,6 +4,7 @@
 mod common;
 
 mod epochs;
+mod redisson;
 mod sentinel;
 mod sentinel_failover;
 mod uncounted;

@@ -207,7 +207,7 @@ impl FirstWord {
 }
 
 /// The same server, with a connection of the kit that works: a server that changes its role closes all that it has.
-fn again(server: &Server) -> &Server {
+pub(super) fn again(server: &Server) -> &Server {
     let _ = server.try_cli(&["PING"]);
     server
 }

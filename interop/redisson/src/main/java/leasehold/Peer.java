@@ -2,6 +2,7 @@ package leasehold;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.net.URI;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -14,6 +15,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
+import org.redisson.config.SentinelServersConfig;
 
 /**
  * A process that locks with Redisson, as it is told on its standard input: a line in, a line out, one after the other
@@ -46,11 +48,14 @@ import org.redisson.config.Config;
  * names, which are written with commas between them; with {@code fair}, for the fair lock (see also {@link Fair}).
  */
 public final class Peer {
-  /** Arguments: address, and the watchdog's lease in milliseconds. */
+  /**
+   * Arguments: an address, {@code redis://HOST:PORT/} or {@code redis-sentinel://HOST:PORT,HOST:PORT/?master=NAME}, and the
+   * watchdog's lease in milliseconds.
+   */
   public static void main(String[] args) throws Exception {
     Config config = new Config();
     config.setLockWatchdogTimeout(Long.parseLong(args[1]));
-    config.useSingleServer().setAddress(args[0]).setConnectionMinimumIdleSize(2);
+    use(config, args[0]);
     RedissonClient redisson = Redisson.create(config);
     System.out.println("ready");
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
@@ -64,6 +69,24 @@ public final class Peer {
       System.out.println(answer);
     }
     redisson.shutdown();
+  }
+
+  private static void use(Config config, String address) {
+    if (!address.startsWith("redis-sentinel:")) {
+      config.useSingleServer().setAddress(address).setConnectionMinimumIdleSize(2);
+      return;
+    }
+    URI uri = URI.create(address);
+    SentinelServersConfig sentinels =
+        config
+            .useSentinelServers()
+            .setMasterName(uri.getQuery().substring("master=".length()))
+            .setScanInterval(200)
+            .setMasterConnectionMinimumIdleSize(2)
+            .setSlaveConnectionMinimumIdleSize(1);
+    for (String sentinel : uri.getAuthority().split(",")) {
+      sentinels.addSentinelAddress("redis://" + sentinel);
+    }
   }
 
   private static String obey(RedissonClient redisson, String[] words) throws Exception {

@@ -1,0 +1,7 @@
+//! What the kinds promise, where sentinels name the primary.
+
+#[path = "conformance.rs"]
+mod conformance;
+#[allow(unreachable_pub, reason = "as in common")]
+#[path = "common/kinds_sentinel.rs"]
+mod kinds;
