@@ -376,7 +376,7 @@ async fn exactly_the_guards_that_the_new_primary_was_never_told_of_are_lost() {
 
 /// It has none of the scripts, and then loses those that it was sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_notices_that_the_new_primary_has_no_scripts() {
+async fn no_caller_notices_that_the_new_primary_has_no_scripts() {
     let group = SentinelGroup::start(Flavor::available()[0]);
     let client = Client::connect(&group.url()).await.unwrap();
     let held = client.mutex("held").lock().await.unwrap();
