@@ -230,6 +230,8 @@ fn scripts(server: &Server) -> u64 {
 
 /// No lock is held. What ends by itself may be there: tombstones, and a place that was copied to the new primary and left at the old one.
 fn assert_nothing_left(group: &SentinelGroup) {
+    // A replica may be some commands behind.
+    until_replicated(again(group.server(group.primary())));
     for server in group.servers() {
         for key in keys(again(server)) {
             let ends = key.contains(":gone:") || key.ends_with(":queue");
