@@ -92,15 +92,15 @@ impl EpochLog {
         up: Option<Duration>,
         again: bool,
     ) -> Ground {
-        let has_ended = self.has_ended.swap(false, Ordering::AcqRel);
+        // To the end: the ground that one server stands on must not be counted for another.
+        let mut known = self.known.lock();
         let changed = match epoch {
             Some(epoch) => {
-                let mut known = self.known.lock();
                 let is_new = known.as_ref().is_some_and(|known| *known != epoch);
                 *known = Some(epoch);
                 is_new.then_some((1, 0))
             }
-            None => (again || has_ended).then_some((0, 1)),
+            None => again.then_some((0, 1)),
         };
         if let Some((epochs, doubts)) = changed {
             // The engine first: then it knows before any answer comes.
@@ -109,16 +109,25 @@ impl EpochLog {
                 ground.epochs += epochs;
                 ground.doubts += doubts;
             });
+        }
+        let ground = self.ground();
+        drop(known);
+        if changed.is_some() {
             callout::quietly(|| {
                 tracing::debug!(target: "leasehold", ?up, "the server was restarted, or another has its place: verifying what is held");
             });
         }
-        self.ground()
+        ground
     }
 
     /// A connection to the server of before was there until now.
     pub(super) fn begins_again(&self) {
         self.sink.epoch(EpochChange::All);
+    }
+
+    /// Whether a connection has ended, of any lane, since this was asked last.
+    pub(super) fn take_ended(&self) -> bool {
+        self.has_ended.swap(false, Ordering::AcqRel)
     }
 
     /// A connection has ended, of any lane.

@@ -889,6 +889,8 @@ impl Dialler {
         if greeted.is_replica && self.finder.wants_primary() {
             return Ok(None);
         }
+        // The lane that finds a server restarted may be one that had no connection to it.
+        let again = self.epochs.take_ended() || again;
         let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
         self.note_start(greeted.up, again);
         self.is_replica.store(greeted.is_replica, Ordering::Release);

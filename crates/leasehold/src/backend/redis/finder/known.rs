@@ -24,6 +24,8 @@ pub(super) struct KnownSentinel {
     /// One that is given by name is told of by number: its id says that they are one.
     id: Option<String>,
     is_given: bool,
+    /// Another says so. It is not asked, but heard: the one that says so may be the one that is cut off.
+    is_down: bool,
 }
 
 /// Where the primary is, as was said last.
@@ -59,11 +61,17 @@ impl Known {
             .retain(|it| it.is_given || it.address == *address || it.id.as_ref() != Some(&id));
         let named = self.sentinels.iter_mut().find(|it| it.address == *address);
         if let Some(named) = named {
-            named.id = Some(id);
+            (named.id, named.is_down) = (Some(id), false);
         }
     }
 
-    /// Another sentinel, of which one has told; whether that changes who is known. Those that are down, or have moved, are left out.
+    /// Those that are not said to be down.
+    pub(super) fn asked(&self) -> Vec<Address> {
+        let up = self.sentinels.iter().filter(|sentinel| !sentinel.is_down);
+        up.map(|sentinel| sentinel.address.clone()).collect()
+    }
+
+    /// Another sentinel, of which one has told; whether that changes who is known. One that has moved is known at its new address.
     pub(super) fn add(&mut self, other: Other) -> bool {
         let is_it = |it: &KnownSentinel| {
             it.address == other.address || it.id.is_some() && it.id == other.id
@@ -71,14 +79,23 @@ impl Known {
         let there = self.sentinels.iter().position(is_it);
         match there {
             Some(at) if self.sentinels[at].is_given => return false,
-            Some(at) if other.is_down => drop(self.sentinels.remove(at)),
             Some(at) if self.sentinels[at].address == other.address => {
-                self.sentinels[at].id = other.id;
+                self.sentinels[at] = KnownSentinel::told(other);
                 return false;
             }
+            // Of two addresses the one that is down is the old one.
+            Some(_) if other.is_down => return false,
             Some(at) => self.sentinels[at] = KnownSentinel::told(other),
-            None if other.is_down || self.sentinels.len() >= KNOWN_MOST => return false,
-            None => self.sentinels.push(KnownSentinel::told(other)),
+            None if self.sentinels.len() < KNOWN_MOST => {
+                self.sentinels.push(KnownSentinel::told(other));
+            }
+            None => {
+                let is_over = |it: &KnownSentinel| it.is_down && !it.is_given;
+                let Some(at) = self.sentinels.iter().position(is_over) else {
+                    return false;
+                };
+                self.sentinels[at] = KnownSentinel::told(other);
+            }
         }
         true
     }
@@ -90,14 +107,22 @@ impl KnownSentinel {
             address: address.clone(),
             id: None,
             is_given: true,
+            is_down: false,
         }
     }
 
-    fn told(Other { address, id, .. }: Other) -> KnownSentinel {
+    fn told(
+        Other {
+            address,
+            id,
+            is_down,
+        }: Other,
+    ) -> KnownSentinel {
         KnownSentinel {
             address,
             id,
             is_given: false,
+            is_down,
         }
     }
 }
@@ -118,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentinel_is_known_once_by_name_or_number_and_not_when_it_is_down() {
+    fn a_sentinel_is_known_once_by_name_or_number_and_not_asked_when_it_is_down() {
         let address = |host: &str| (host.to_owned(), 26_379);
         let other = |host: &str, id: &str, is_down| Other {
             address: address(host),
@@ -142,12 +167,14 @@ mod tests {
         known.name(&address("one"), Some("a".to_owned()));
         assert_eq!(hosts(&known), "one 10.0.0.2");
         assert!(!known.add(other("10.0.0.1", "a", false)));
-        // Moved; down; back.
+        // Moved; down, and so heard and not asked; back.
         assert!(known.add(other("10.0.0.3", "b", false)));
         assert_eq!(hosts(&known), "one 10.0.0.3");
-        assert!(known.add(other("10.0.0.3", "b", true)));
+        assert!(!known.add(other("10.0.0.3", "b", true)));
+        assert_eq!(hosts(&known), "one 10.0.0.3");
+        assert_eq!(known.asked().len(), 1);
         assert!(!known.add(other("10.0.0.1", "a", true)));
-        assert_eq!(hosts(&known), "one");
-        assert!(known.add(other("10.0.0.3", "b", false)));
+        assert!(!known.add(other("10.0.0.3", "b", false)));
+        assert_eq!(known.asked().len(), 2);
     }
 }

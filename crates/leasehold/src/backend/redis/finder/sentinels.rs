@@ -89,7 +89,7 @@ impl Sentinels {
 
     /// Asks all. As soon as most of them have said where it is, the others are not waited for.
     async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
-        let all = self.known.lock().addresses();
+        let all = self.known.lock().asked();
         let ask = async |address| (address, self.group.ask(address).await);
         let asked: FuturesUnordered<_> = all.iter().map(ask).collect();
         let mut asked = std::pin::pin!(asked);
@@ -141,6 +141,7 @@ impl Sentinels {
             let is_outdated = primary
                 .failing
                 .is_some_and(|since| since.elapsed() > OUTDATED);
+            // The same epoch with another address is news: in a failover it begins at the old primary.
             if epoch < primary.epoch && !is_outdated {
                 return;
             }
@@ -152,21 +153,22 @@ impl Sentinels {
         self.moves_to(&mut known, Primary::new(address, epoch));
     }
 
-    /// A sentinel says that another server is the primary now.
-    fn announced(&self, message: &[u8]) {
+    /// A sentinel says that another server is the primary now; whether it is of this group.
+    fn announced(&self, message: &[u8]) -> bool {
         let Some(address) = announced(message, &self.group.master) else {
-            return;
+            return false;
         };
         let mut known = self.known.lock();
         let before = known.primary.as_ref();
         if before.is_some_and(|primary| primary.address == address) {
-            return; // others have said so before
+            return true; // others have said so before
         }
         // Higher than that of sentinels that do not know it yet.
         let epoch = before.map_or(0, |primary| primary.epoch + 1);
         let mut primary = Primary::new(address, epoch);
         primary.is_announced = true;
         self.moves_to(&mut known, primary);
+        true
     }
 
     /// Under the lock, so that who reads where it is knows whether it counts the switch.
@@ -262,7 +264,10 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
                     let Some(sentinels) = sentinels.upgrade() else {
                         return;
                     };
-                    sentinels.announced(message.get_payload_bytes());
+                    if sentinels.announced(message.get_payload_bytes()) {
+                        // For its epoch, which the word does not tell.
+                        sentinels.ask_one(&address).await;
+                    }
                 }
                 drop(sink);
             }
@@ -283,7 +288,7 @@ fn warn(failure: &Failure) {
         tracing::warn!(
             target: "leasehold",
             %cause,
-            "a sentinel is not heard, so a failover is noticed up to 5 s later; give its user the rights +subscribe and &+switch-master"
+            "this sentinel cannot be heard: a failover may be noticed 5 s later; its user needs the rights +subscribe and &+switch-master"
         );
     });
 }
