@@ -12,7 +12,7 @@ use std::{
 use common::{SOON, restricted, servers, soon};
 use futures_util::future::join_all;
 use leasehold::{Client, EventKind, Guard, MemoryServer, Part};
-use leasehold_testkit::{Flavor, Proxy, Server, wait_until_async};
+use leasehold_testkit::{Flavor, Proxy, SentinelGroup, Server, wait_until_async};
 use opentelemetry::trace::{Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use tracing::Instrument;
@@ -845,4 +845,38 @@ async fn a_loss_and_a_failure_are_the_status_of_their_spans_and_a_missed_renewal
     let told: Vec<_> = hold.events.iter().map(|event| &*event.name).collect();
     assert_eq!(told.last(), Some(&"lease lost"), "{told:?}");
     assert!(told.contains(&"at risk"), "{told:?}");
+}
+
+/// Each is asked again and again, and warned of once.
+#[tokio::test]
+async fn a_sentinel_that_cannot_be_heard_is_warned_of_once() {
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    let group = SentinelGroup::start(Flavor::available()[0]);
+    let user = "ACL SETUSER deaf on >hush resetchannels +ping +sentinel|master +sentinel|sentinels";
+    for sentinel in group.sentinels() {
+        sentinel.cli(&user.split(' ').collect::<Vec<_>>());
+    }
+    let url = format!("{}&sentinel_user=deaf&sentinel_pass=hush", group.url());
+    let _client = Client::connect(&url).await.unwrap();
+    let warnings = || {
+        let text = lines.text();
+        let warns = |line: &&str| line.contains("this sentinel cannot be heard");
+        let warnings = text.lines().filter(warns).map(str::to_owned);
+        warnings.collect::<Vec<_>>()
+    };
+    let asked = || -> u64 {
+        let sentinels = group.sentinels().iter();
+        sentinels.map(Server::connections_received).sum()
+    };
+    wait_until_async(SOON, "each is warned of", || warnings().len() == 3).await;
+    let before = asked();
+    wait_until_async(SOON, "each is asked again", || asked() > before + 12).await;
+    let warnings = warnings();
+    assert_eq!(warnings.len(), 3, "{warnings:#?}");
+    for addr in group.sentinel_addrs() {
+        let of = |line: &&String| line.contains(&format!("the sentinel at {addr}: "));
+        assert_eq!(warnings.iter().filter(of).count(), 1, "{warnings:#?}");
+    }
+    assert!(!warnings.concat().contains("hush"));
 }

@@ -30,7 +30,7 @@ impl Failure {
         }
     }
 
-    /// The same, with another text.
+    /// The same, with more to its text.
     pub(crate) fn said_by(self, says: impl FnOnce(Cause) -> Cause) -> Failure {
         match self {
             Failure::NotSent(cause) => Failure::NotSent(says(cause)),

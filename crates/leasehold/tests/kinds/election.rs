@@ -433,14 +433,13 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
         );
         let before = attempts(&server);
         let began = Instant::now();
-        // Each is asked again and again, and dropped.
+        // Each is asked again and again, and dropped. Not as they ask, after two seconds: one that was dropped then has no answer.
         while began.elapsed() < 3 * SECOND {
             let next = join_all(observers.iter_mut().map(LeaderWatch::next));
-            assert!(tokio::time::timeout(100 * MS, next).await.is_err());
+            assert!(tokio::time::timeout(150 * MS, next).await.is_err());
         }
         let asked = attempts(&server) - before;
-        // Thirty times each. On a busy machine one that was dropped as it asked has no answer, and asks once more.
-        assert!(asked <= 8, "{asked} looks of four in 3 s");
+        assert!(asked <= 4, "{asked} looks of four in 3 s");
         let looks = join_all(observers.iter_mut().map(LeaderWatch::next));
         let asked = || attempts(&server) - before >= 4;
         tokio::select! {

@@ -13,7 +13,7 @@ use crate::common::{
     wire::{Network, script_calls},
 };
 use leasehold::{Access, Client, ErrorKind, Handoff, LostReason, Owner, Released};
-use leasehold_testkit::Proxy;
+use leasehold_testkit::{Proxy, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -44,7 +44,9 @@ async fn readers_without_end_do_not_keep_a_writer_out() {
         // In reads, not in time, which a busy machine stretches.
         let mut overtaken = Vec::new();
         for _ in 0..20 {
-            tokio::time::sleep(20 * MS).await; // the readers go on
+            let last = reads.load(Ordering::Relaxed);
+            let go_on = || reads.load(Ordering::Relaxed) > last + 128;
+            wait_until_async(SOON, "the readers go on", go_on).await;
             let before = reads.load(Ordering::Relaxed);
             let guard = soon("a writer", writer.rw_lock("name").write()).await;
             overtaken.push(reads.load(Ordering::Relaxed) - before);

@@ -229,6 +229,52 @@ async fn without_the_quarantine_a_restart_gives_a_second_holder() {
     assert!(two_hold(8, false).await > 0);
 }
 
+/// A user that may not ask by `INFO` since when a server is up, and a runtime of the client that is the first to reach the restarted one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_say_since_when_it_is_up_has_no_vote_for_a_new_runtime() {
+    let lease = 3 * SECOND;
+    let user = [
+        "--user", "worker", "on", ">pw", "~*", "&*", "+@all", "-info",
+    ];
+    let servers = Primaries::start_with(3, Flavor::available()[0], &user);
+    let mut servers = servers.behind_proxies();
+    let with = |url: &str| url.replace("redis://", "redis://worker:pw@");
+    let near = servers.servers().iter().map(|it| with(&it.url())).collect();
+    let far = servers.urls().iter().map(|url| with(url)).collect();
+    let make = async |urls: Vec<String>| {
+        let builder = Client::builder().quorum(urls).lease(lease);
+        builder.longest_lease(lease).connect().await.unwrap()
+    };
+    let (holder, rival) = (make(far).await, make(near).await);
+    // A bare majority: without the third server, which does vote later.
+    servers.proxy(2).refuse(true);
+    servers.proxy(2).cut();
+    let names = (0..6).map(|number| format!("name:{number}"));
+    let names: Vec<_> = names.collect();
+    let mut held = Vec::new();
+    for name in &names {
+        let mutex = holder.mutex(name).fixed_lease(lease);
+        held.push(soon("a lock", mutex.lock()).await.unwrap());
+    }
+    // The holder does not see the restart.
+    servers.proxy(0).black_hole(None);
+    servers.restart_empty(0);
+    let asked = names.clone();
+    let told = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let mut taken = Vec::new();
+            for name in &asked {
+                taken.extend(rival.mutex(name).try_lock().await.ok().flatten());
+            }
+            taken.len()
+        })
+    });
+    assert_eq!(told.join().unwrap(), 0);
+    assert!(held.iter().all(leasehold::MutexGuard::is_valid));
+}
+
 #[tokio::test]
 async fn waiters_of_other_processes_are_woken_through_the_gate() {
     let servers = Primaries::start(5, Flavor::available()[0]);

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU16, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use std::{
 use futures_util::future::join_all;
 use leasehold::{Client, Event, EventKind, LostReason, MemoryServer, MutexGuard};
 use leasehold_testkit::{Flavor, Server, wait_until, wait_until_async};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::common::{SOON, servers, soon};
 
@@ -155,6 +156,41 @@ async fn a_connection_that_broke_to_a_server_that_goes_on_verifies_nothing() {
             server.flavor()
         );
         assert!(guards.iter().all(MutexGuard::is_valid));
+    }
+}
+
+/// An address whose new connections lead to the server at this port, while old ones go on: as behind a balancer.
+async fn balancer(to: &Arc<AtomicU16>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let to = Arc::clone(to);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let port = to.load(Ordering::Relaxed);
+            tokio::spawn(async move {
+                if let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)).await {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                }
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_server_of_before_answers_confirms_nothing_at_the_new_one() {
+    let [old, new] = [Server::start(Flavor::Redis), Server::start(Flavor::Redis)];
+    let to = Arc::new(AtomicU16::new(old.addr().port()));
+    let (client, _) = counting(&balancer(&to).await, is_failover).await;
+    let held = take(&client, 0..6).await;
+    // The watchdog's connection is made anew there. It is younger than a second, so it is not left at once.
+    old.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    until_connected(&old);
+    to.store(new.addr().port(), Ordering::Relaxed);
+    // This runtime's leads to the new one. (Its lock may be verified at the old one, and be told lost.)
+    let _other = client.mutex("other").lock().await.unwrap();
+    for guard in &held {
+        assert_eq!(soon("the loss", guard.lost()).await, LostReason::Failover);
     }
 }
 

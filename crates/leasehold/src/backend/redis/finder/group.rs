@@ -35,8 +35,8 @@ impl Group {
         let scheme = scheme.to_ascii_lowercase();
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, database) = place.split_once('/').unwrap_or((place, ""));
-        let is_shared = authority.matches('@').count() > 1;
-        if given.contains('#') || database.contains('@') || query.contains('@') || is_shared {
+        let has_two_logins = authority.matches('@').count() > 1;
+        if given.contains('#') || database.contains('@') || query.contains('@') || has_two_logins {
             let value = format!("{scheme}://… with a #, ?, / or @ too many");
             return Err(Invalid::new("url", value, FORM).remedy(ENCODING).into());
         }

@@ -288,7 +288,7 @@ fn warn(failure: &Failure) {
         tracing::warn!(
             target: "leasehold",
             %cause,
-            "a sentinel is not heard, so a failover is noticed up to 5 s later; give its user the rights +subscribe and &+switch-master"
+            "this sentinel cannot be heard: a failover may be noticed 5 s later; its user needs the rights +subscribe and &+switch-master"
         );
     });
 }
