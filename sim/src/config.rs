@@ -291,6 +291,10 @@ impl Config {
         if r.f64() < 0.3 {
             faults.cuts = r.u32(1..=6);
         }
+        // Then a server has its vote back while leases from before its restart go on.
+        if self.same_terms && r.f64() < 0.5 {
+            self.longest = self.lease;
+        }
     }
 
     /// For how long a server that has restarted has no vote, at most.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use common::{
-    keys,
+    few_or, keys,
     process::{Job, Process, hear, job, say},
     servers,
 };
@@ -207,20 +207,12 @@ fn late(program: &mut Process) -> Duration {
     late
 }
 
-/// So many of the forty.
-fn times() -> usize {
-    match std::env::var_os("LEASEHOLD_FULL") {
-        Some(_) => 40,
-        None => 4,
-    }
-}
-
 fn natural_programs(runtime: &str) {
     let servers = servers();
     for round_trip_ms in [0, 1, 20] {
         let mut latest = Duration::ZERO;
         let mut free = 0;
-        for (time, server) in (0..times()).zip(servers.iter().cycle()) {
+        for (time, server) in (0..few_or(4, 40)).zip(servers.iter().cycle()) {
             let proxy = Proxy::start(server.addr());
             proxy.delay(Duration::from_micros(500) * round_trip_ms);
             let name = format!("{round_trip_ms}:{time}");
@@ -228,7 +220,7 @@ fn natural_programs(runtime: &str) {
             free += usize::from(keys(server).is_empty());
             server.cli(&["FLUSHALL"]);
         }
-        let of = times();
+        let of = few_or(4, 40);
         println!("{runtime}, {round_trip_ms} ms: {free} of {of} are free, {latest:?} late at most");
         assert_eq!(free, of, "{runtime}, {round_trip_ms} ms away");
     }

@@ -106,12 +106,19 @@ pub fn answers_kept_anew(server: &Server, copy: &[String]) -> usize {
         .count()
 }
 
+/// With `LEASEHOLD_FULL=1` all, as an issue asks for; else a few.
+#[allow(dead_code, reason = "not every test has this module for this")]
+pub fn few_or<T>(few: T, all: T) -> T {
+    if std::env::var_os("LEASEHOLD_FULL").is_some() {
+        all
+    } else {
+        few
+    }
+}
+
 /// How often a test counts beside a JVM: so often with `LEASEHOLD_FULL=1`, and else a quarter of it.
 pub fn of_the_whole(times: usize) -> usize {
-    match std::env::var_os("LEASEHOLD_FULL") {
-        Some(_) => times,
-        None => times.div_ceil(4),
-    }
+    few_or(times.div_ceil(4), times)
 }
 
 /// A release that came too late, and says so.

@@ -13,20 +13,12 @@ use leasehold::{Client, Error, EventKind, LostReason, MutexGuard};
 use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_async};
 
 use super::epochs::{counting, take};
-use crate::common::{SOON, int, keys};
+use crate::common::{SOON, few_or, int, keys};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// By then the client has left the old primary, and has a lock at the new one.
 const AIM: Duration = Duration::from_millis(300);
-
-/// Planned failovers in a row.
-fn rounds() -> usize {
-    match std::env::var_os("LEASEHOLD_FULL") {
-        Some(_) => 20,
-        None => 2,
-    }
-}
 
 const TASKS: usize = 50;
 const NAMES: usize = 5;
@@ -248,7 +240,7 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
         let mut group = SentinelGroup::start(flavor);
         let crowd = Crowd::start(&group.url()).await;
         let mut words = Vec::new();
-        for round in 0..rounds() {
+        for round in 0..few_or(2, 20) {
             let old = group.primary();
             crowd.until_all_had_it_since(Instant::now()).await;
             let word = FirstWord::listen(&group);

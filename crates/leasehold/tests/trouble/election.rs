@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::common::{
-    of_the_whole,
+    few_or,
     process::{Job, Process, hear, job, say},
     servers,
 };
@@ -374,7 +374,7 @@ fn observe(url: &str, done: &AtomicBool) -> Vec<u64> {
 fn never_do_two_lead_and_the_next_leads_in_time() {
     std::thread::scope(|scope| {
         for server in servers() {
-            let many = if of_the_whole(100) == 100 { 100 } else { 10 };
+            let many = few_or(10, 100);
             scope.spawn(move || rounds(&server, many));
         }
     });
