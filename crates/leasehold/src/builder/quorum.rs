@@ -95,7 +95,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The longest lease that any client of this quorum asks for. Default: the client's lease, or 30 s if that is shorter.
+    /// The longest lease that any client of this quorum asks for. Default: 30 s; a client whose lease is longer must say it.
     ///
     /// A server of a quorum that has restarted has no vote for so long, since it may have forgotten locks; then all leases of before have
     /// ended. **All clients must say the same.** Longer leases are refused. Means nothing for one server.
@@ -189,6 +189,7 @@ impl Given {
         home: impl FnOnce() -> io::Result<Home>,
     ) -> Result<PreparedQuorum, Error> {
         let (uuid, label, config) = client;
+        config.check_quorum()?;
         let sinks = Sinks::new(sink);
         let (backends, clock, home): (Vec<Box<dyn Backend>>, _, _) = match self {
             Given::Memory(servers) => {

@@ -428,6 +428,13 @@ async fn a_lease_longer_than_a_server_has_no_vote_is_refused() {
     guard.extend(40 * SECOND).await.unwrap();
     sleep(35 * SECOND).await;
     assert!(guard.is_valid());
+    // Where clients say nothing, each takes 30 s for the longest of all.
+    let quorum = || Client::builder().quorum_memory(&servers);
+    let error = quorum().lease(45 * SECOND).connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("longest_lease"), "{error}");
+    let all_say_it = quorum().lease(45 * SECOND).longest_lease(60 * SECOND);
+    all_say_it.connect().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

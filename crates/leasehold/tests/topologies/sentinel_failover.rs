@@ -287,6 +287,38 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
     }
 }
 
+/// Until all replicas follow, that sentinel says the old address to `SENTINEL MASTER`, in the new epoch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_comes_before_the_failover_is_over_at_the_leading_sentinel_finds_the_new_primary()
+ {
+    for flavor in Flavor::available() {
+        let group = SentinelGroup::start(flavor);
+        let old = group.primary();
+        // The one that is not promoted cannot follow.
+        for replica in (0..3).filter(|at| *at != old) {
+            let refused = ["CONFIG", "SET", "masterauth", "wrong"];
+            group.server(replica).cli(&refused);
+        }
+        let new = group.failover();
+        let until = Instant::now() + 2_000 * MS;
+        let mut clients = 0;
+        while Instant::now() < until {
+            clients += 1;
+            let client = Client::connect(&group.url()).await.unwrap();
+            // Time for it to ask each sentinel, and to hear it.
+            for look in 0..4 {
+                let name = format!("name:{clients}:{look}");
+                let guard = client.mutex(&name).lock().await.unwrap();
+                let at = keys(again(group.server(new)));
+                assert!(at.contains(&name), "{flavor}: {name} is not at the new one");
+                guard.release().await.unwrap();
+                tokio::time::sleep(20 * MS).await;
+            }
+        }
+        println!("{flavor}: {clients} clients");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_go_on_within_a_second_of_a_failover_from_a_primary_that_was_killed() {
     for flavor in Flavor::available() {

@@ -49,6 +49,17 @@ impl Known {
         primary.is_announced || was_asked
     }
 
+    /// The primary that follows, by the word of a sentinel that another server has the place of the one at `old`. If that is not where
+    /// the primary is known to be, the word is late, or one was missed: then the epoch decides, which that sentinel is asked for.
+    pub(super) fn successor(&self, old: &Address, new: Address) -> Option<Primary> {
+        let before = self.primary.as_ref()?;
+        (before.address == *old).then(|| Primary {
+            is_announced: true,
+            // Higher than that of sentinels that do not know it yet.
+            ..Primary::new(new, before.epoch + 1)
+        })
+    }
+
     pub(super) fn addresses(&self) -> Vec<Address> {
         let all = self.sentinels.iter();
         all.map(|sentinel| sentinel.address.clone()).collect()
@@ -141,6 +152,23 @@ impl Primary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_of_a_switch_counts_where_it_begins_at_the_primary() {
+        let address = |host: &str| (host.to_owned(), 6379);
+        let known = Known {
+            sentinels: Vec::new(),
+            asked: None,
+            primary: Some(Primary::new(address("b"), 2)),
+            is_shut: false,
+        };
+        let next = known.successor(&address("b"), address("c")).unwrap();
+        assert_eq!((next.address, next.epoch), (address("c"), 3));
+        assert!(next.is_announced);
+        // Late: that was the switch before.
+        assert!(known.successor(&address("a"), address("b")).is_none());
+        assert!(known.successor(&address("a"), address("c")).is_none());
+    }
 
     #[test]
     fn a_sentinel_is_known_once_by_name_or_number_and_not_asked_when_it_is_down() {

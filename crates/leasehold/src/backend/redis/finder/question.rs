@@ -110,11 +110,14 @@ impl Group {
         questions.cmd("SENTINEL").arg("MASTER").arg(&self.master);
         questions.cmd("SENTINEL").arg("SENTINELS").arg(&self.master);
         questions.cmd("SENTINEL").arg("MYID");
+        // From a promotion until all replicas follow, the sentinel that leads says the old address in `MASTER`, and the new one here.
+        let current = "GET-MASTER-ADDR-BY-NAME";
+        questions.cmd("SENTINEL").arg(current).arg(&self.master);
         let multiplexed = &mut connection.multiplexed;
-        let answers = multiplexed.send_packed_commands(&questions, 0, 3).await;
+        let answers = multiplexed.send_packed_commands(&questions, 0, 4).await;
         let mut answers = answers.map_err(|error| failed(error.into()))?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
-        let (master, others, id) = (next(), next(), next());
+        let (master, others, id, current) = (next(), next(), next(), next());
         let master = match master {
             Ok(master) => fields(master),
             Err(error)
@@ -143,7 +146,12 @@ impl Group {
             }
             Err(error) => return Err(failed(error.into())),
         };
-        let Some(address) = address_in(&master) else {
+        let current = match current.map(redis::from_redis_value::<Address>) {
+            Ok(Ok(current)) => Some(current),
+            // It refuses the question to this user.
+            _ => address_in(&master),
+        };
+        let Some(address) = current else {
             let unread = (ErrorKind::UnexpectedReturnType, "no address of a primary");
             return Err(Failure::Rejected(in_words(unread.into())));
         };

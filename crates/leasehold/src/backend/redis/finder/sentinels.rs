@@ -141,7 +141,7 @@ impl Sentinels {
             let is_outdated = primary
                 .failing
                 .is_some_and(|since| since.elapsed() > OUTDATED);
-            // The same epoch with another address is news: in a failover it begins at the old primary.
+            // The same epoch with another address is news: sentinels that were told by hand count from the same number.
             if epoch < primary.epoch && !is_outdated {
                 return;
             }
@@ -155,19 +155,13 @@ impl Sentinels {
 
     /// A sentinel says that another server is the primary now; whether it is of this group.
     fn announced(&self, message: &[u8]) -> bool {
-        let Some(address) = announced(message, &self.group.master) else {
+        let Some((old, new)) = announced(message, &self.group.master) else {
             return false;
         };
         let mut known = self.known.lock();
-        let before = known.primary.as_ref();
-        if before.is_some_and(|primary| primary.address == address) {
-            return true; // others have said so before
+        if let Some(primary) = known.successor(&old, new) {
+            self.moves_to(&mut known, primary);
         }
-        // Higher than that of sentinels that do not know it yet.
-        let epoch = before.map_or(0, |primary| primary.epoch + 1);
-        let mut primary = Primary::new(address, epoch);
-        primary.is_announced = true;
-        self.moves_to(&mut known, primary);
         true
     }
 
@@ -293,13 +287,14 @@ fn warn(failure: &Failure) {
     });
 }
 
-/// The new address in `<name> <old host> <old port> <new host> <new port>`; `None`: it is about another group.
-fn announced(message: &[u8], master: &str) -> Option<Address> {
+/// The old and the new address in `<name> <old host> <old port> <new host> <new port>`; `None`: it is about another group.
+fn announced(message: &[u8], master: &str) -> Option<(Address, Address)> {
     let message = std::str::from_utf8(message).ok()?;
-    let [name, _, _, host, port] = message.split(' ').collect::<Vec<_>>()[..] else {
+    let [name, host, port, new_host, new_port] = message.split(' ').collect::<Vec<_>>()[..] else {
         return None;
     };
-    (name == master).then_some((host.to_owned(), port.parse().ok()?))
+    let address = |host: &str, port: &str| Some((host.to_owned(), port.parse().ok()?));
+    (name == master).then_some((address(host, port)?, address(new_host, new_port)?))
 }
 
 /// Without secrets.
@@ -335,8 +330,10 @@ mod tests {
 
     #[test]
     fn a_word_of_a_switch_names_the_group_and_the_new_address() {
-        let new = announced(b"main 10.0.0.1 6379 10.0.0.2 6380", "main");
-        assert_eq!(new, Some(("10.0.0.2".to_owned(), 6380)));
+        let address = |host: &str, port| (host.to_owned(), port);
+        let told = announced(b"main 10.0.0.1 6379 10.0.0.2 6380", "main");
+        let both = (address("10.0.0.1", 6379), address("10.0.0.2", 6380));
+        assert_eq!(told, Some(both));
         assert_eq!(
             announced(b"other 10.0.0.1 6379 10.0.0.2 6380", "main"),
             None
