@@ -10,15 +10,28 @@ use redis::Value;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// One cluster of each flavor for all tests, and one test at a time.
+/// Each test runs on one cluster of each flavor at once, which all tests share; one test at a time.
+fn on_each(test: impl Fn(&mut Cluster) + Sync) {
+    let mut clusters = shared();
+    std::thread::scope(|both| {
+        for cluster in clusters.iter_mut() {
+            both.spawn(|| {
+                cluster.settle();
+                test(cluster);
+            });
+        }
+    });
+}
+
 fn shared() -> MutexGuard<'static, Vec<Cluster>> {
     static SHARED: LazyLock<Mutex<Vec<Cluster>>> = LazyLock::new(|| {
-        let start = |flavor| Cluster::behind_proxies(flavor);
-        Mutex::new(Flavor::available().into_iter().map(start).collect())
+        let flavors = Flavor::available().into_iter();
+        let start = |flavor| std::thread::spawn(move || Cluster::behind_proxies(flavor));
+        let started: Vec<_> = flavors.map(start).collect();
+        let up = started.into_iter().map(std::thread::JoinHandle::join);
+        Mutex::new(up.map(|cluster| cluster.expect("it is up")).collect())
     });
-    let mut clusters = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    clusters.iter_mut().for_each(Cluster::settle);
-    clusters
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The error that a node answers with.
@@ -40,7 +53,7 @@ fn client(cluster: &Cluster, node: usize) -> redis::Connection {
 
 #[test]
 fn a_cluster_of_each_flavor_is_whole_and_known_by_the_addresses_of_its_proxies() {
-    for cluster in shared().iter() {
+    on_each(|cluster| {
         assert_eq!(cluster.slot("foo"), 12_182, "as in the specification");
         let primary = cluster.primary_of(12_182);
         assert_eq!(cluster.primaries().len(), 3);
@@ -54,12 +67,12 @@ fn a_cluster_of_each_flavor_is_whole_and_known_by_the_addresses_of_its_proxies()
         assert!(url.starts_with("redis-cluster://127.0.0.1:"), "{url}");
         assert!(url.contains(&proxy.to_string()), "{url}");
         assert_eq!(url.split(',').count(), 6);
-    }
+    });
 }
 
 #[test]
 fn a_slot_moves_with_its_keys_and_all_primaries_know() {
-    for cluster in shared().iter() {
+    on_each(|cluster| {
         let slot = cluster.slot("{moved}");
         let from = cluster.primary_of(slot);
         for key in 0..250 {
@@ -76,12 +89,12 @@ fn a_slot_moves_with_its_keys_and_all_primaries_know() {
                 assert!(moved.contains(&right), "{moved}, not {right}");
             }
         }
-    }
+    });
 }
 
 #[test]
 fn a_slot_left_open_sends_clients_on_and_can_be_closed_or_given_up() {
-    for cluster in shared().iter() {
+    on_each(|cluster| {
         let slot = cluster.slot("{open}");
         let from = cluster.primary_of(slot);
         let to = cluster.primaries().into_iter().find(|&to| to != from);
@@ -110,14 +123,14 @@ fn a_slot_left_open_sends_clients_on_and_can_be_closed_or_given_up() {
         assert_eq!(cluster.command(to, &count), Value::Int(3));
         cluster.migrate_slowly(slot, from, Duration::from_millis(50));
         assert_eq!(cluster.primary_of(slot), from);
-    }
+    });
 }
 
 #[test]
 fn slots_move_at_once_where_the_server_can() {
-    for cluster in shared().iter() {
+    on_each(|cluster| {
         if cluster.node(0).flavor() != Flavor::Valkey {
-            continue;
+            return;
         }
         let slot = cluster.slot("{atomic}");
         let from = cluster.primary_of(slot);
@@ -129,12 +142,12 @@ fn slots_move_at_once_where_the_server_can() {
             assert_eq!(cluster.primary_of(slot + 3), end);
             assert!(exists(cluster, end, "{atomic}"));
         }
-    }
+    });
 }
 
 #[test]
 fn a_replica_takes_over_as_planned_and_by_force() {
-    for cluster in shared().iter_mut() {
+    on_each(|cluster| {
         for how in [Failover::Planned, Failover::Force, Failover::Takeover] {
             let old = cluster.primary_of(0);
             let new = cluster.fail_over_by(old, how);
@@ -143,12 +156,12 @@ fn a_replica_takes_over_as_planned_and_by_force() {
             cluster.settle();
             assert_eq!(cluster.primary_of(0), new, "{how:?}");
         }
-    }
+    });
 }
 
 #[test]
 fn what_was_written_while_the_replica_was_cut_off_dies_with_the_primary() {
-    for cluster in shared().iter_mut() {
+    on_each(|cluster| {
         let primary = cluster.primary_of(cluster.slot("{lag}"));
         cluster.command(primary, &["SET", "{lag}:before", "ours"]);
         cluster.command(primary, &["WAIT", "1", "5000"]);
@@ -165,12 +178,12 @@ fn what_was_written_while_the_replica_was_cut_off_dies_with_the_primary() {
         assert!(!exists(cluster, replica, "{lag}:after"));
         cluster.settle();
         assert_eq!(cluster.primary_of(cluster.slot("{lag}")), replica);
-    }
+    });
 }
 
 #[test]
 fn a_frozen_primary_is_replaced_and_becomes_a_replica_when_thawed() {
-    for cluster in shared().iter_mut() {
+    on_each(|cluster| {
         let primary = cluster.primary_of(0);
         cluster.freeze(primary);
         let new = cluster.wait_for_successor(primary);
@@ -178,12 +191,12 @@ fn a_frozen_primary_is_replaced_and_becomes_a_replica_when_thawed() {
         cluster.thaw(primary);
         cluster.settle();
         assert_eq!(cluster.primary_of(0), new);
-    }
+    });
 }
 
 #[test]
-fn one_node_is_cut_off_from_its_clients_and_stays_in_the_cluster() {
-    for cluster in shared().iter_mut() {
+fn one_node_is_cut_off_from_its_clients_and_no_other() {
+    on_each(|cluster| {
         let (hit, other) = (cluster.primary_of(0), cluster.primary_of(16_383));
         let mut to_hit = client(cluster, hit);
         let mut to_other = client(cluster, other);
@@ -197,12 +210,12 @@ fn one_node_is_cut_off_from_its_clients_and_stays_in_the_cluster() {
         cluster.settle();
         assert_eq!(cluster.primary_of(0), hit);
         assert!(ping.exec(&mut client(cluster, hit)).is_ok());
-    }
+    });
 }
 
 #[test]
 fn listeners_are_counted_at_each_node_and_are_a_lane_of_its_proxy() {
-    for cluster in shared().iter() {
+    on_each(|cluster| {
         let slot = cluster.slot("{heard}");
         let node = cluster.primary_of(slot);
         let other = cluster.primaries().into_iter().find(|&i| i != node);
@@ -225,7 +238,7 @@ fn listeners_are_counted_at_each_node_and_are_a_lane_of_its_proxy() {
         wait_until(SOON, "it is gone", || {
             cluster.shard_subscribers(node, "{heard}") == 0
         });
-    }
+    });
 }
 
 #[test]

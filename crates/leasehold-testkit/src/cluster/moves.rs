@@ -45,7 +45,7 @@ impl Cluster {
     /// Begins to move a slot to another primary, and leaves it open: until [`close`](Cluster::close), keys are created there.
     ///
     /// # Panics
-    /// When a node refuses: the slot is open already, or `to` is no primary.
+    /// When a node refuses: `to` is no primary, or the replica of one of the two is frozen and the server Valkey, which wants its word.
     #[track_caller]
     pub fn open(&self, slot: u16, to: usize) {
         let from = self.primary_of(slot);
