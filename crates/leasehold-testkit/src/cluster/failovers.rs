@@ -42,12 +42,12 @@ impl Cluster {
         self.nodes[node].kill();
     }
 
-    /// Stops a node from running; see [`Server::freeze`].
+    /// Stops a node from running; see [`Server::freeze`](crate::Server::freeze).
     pub fn freeze(&self, node: usize) {
         self.nodes[node].freeze();
     }
 
-    /// Lets a frozen node run again; see [`Server::thaw`].
+    /// Lets a frozen node run again; see [`Server::thaw`](crate::Server::thaw).
     pub fn thaw(&self, node: usize) {
         self.nodes[node].thaw();
     }
@@ -55,7 +55,7 @@ impl Cluster {
     /// Kills a node if it runs, and starts it on its ports. It knows the others, but has no data until a primary sends it some.
     ///
     /// # Panics
-    /// As [`Server::restart`].
+    /// As [`Server::restart`](crate::Server::restart).
     #[track_caller]
     pub fn restart(&mut self, node: usize) {
         self.nodes[node].restart_empty();
