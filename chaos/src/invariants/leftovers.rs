@@ -52,7 +52,9 @@ fn wrong_permits(server: &Server, names: &[String]) -> Vec<Key> {
         let Some(out) = Kind::of(name).permits_out(name) else {
             continue;
         };
-        let free: i64 = ask(&mut connection, &["GET", name]);
+        let free: Option<i64> = ask(&mut connection, &["GET", name]);
+        // No client has asked for it since a server forgot it.
+        let Some(free) = free else { continue };
         let out: i64 = ask(&mut connection, &["ZCARD", &out]);
         if free + out != 1 {
             wrong.push(Key {

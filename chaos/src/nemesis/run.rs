@@ -247,7 +247,10 @@ impl<'a> Run<'a> {
         let found = self.checker.hanging(now(), self.patience);
         for (process, number, ask) in found {
             let text = self.hang(process, &ask);
-            self.hangs.entry((process, number)).or_insert(text);
+            if !self.hangs.contains_key(&(process, number)) {
+                eprintln!("chaos: {text}");
+                self.hangs.insert((process, number), text);
+            }
         }
         if self.swept.elapsed() > SWEEP_EVERY {
             self.swept = Instant::now();
