@@ -67,15 +67,18 @@ impl Kind {
     }
 }
 
-/// Makes the semaphores among these names, with their permit, as any library does.
-pub(crate) fn prepare(server: &Server, names: &[String]) {
+/// Makes the semaphores among these names that the server does not have, with their permit, as any library does.
+pub(crate) fn prepare(server: &Server, names: &[String]) -> redis::RedisResult<()> {
+    let mut made = redis::pipe();
     let has_permits = |name: &&String| Kind::of(name).permits_out(name).is_some();
-    // Over a connection that ends here: the nemesis cuts those that stay open, the test kit's own too.
-    let mut connection = server.connection();
     for name in names.iter().filter(has_permits) {
-        let made = redis::cmd("SET").arg(name).arg(1).exec(&mut connection);
-        made.unwrap_or_else(|error| panic!("semaphore {name} cannot be made: {error}"));
+        made.cmd("SET").arg(name).arg(1).arg("NX");
+        // For those that wait already.
+        let channel = format!("redisson_sc:{{{name}}}");
+        made.cmd("PUBLISH").arg(channel).arg(1);
     }
+    // Over a connection that ends here: the nemesis cuts those that stay open, the test kit's own too.
+    made.exec(&mut server.connection())
 }
 
 impl fmt::Display for Kind {

@@ -74,7 +74,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     );
     let server = Server::start(flavor);
     let names = args.kinds.names(args.names);
-    kind::prepare(&server, &names);
+    kind::prepare(&server, &names).expect("the semaphores can be made");
     let proxies: Vec<Proxy> = (0..args.clients)
         .map(|_| Proxy::start(server.addr()))
         .collect();

@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
     pub(super) fn start(args: &'a NemesisArgs, flavor: Flavor, seed: u64) -> Run<'a> {
         let servers = Servers::start(args.topology, flavor, args.processes);
         let server = servers.at(0).expect("it has just been started");
-        kind::prepare(server, &args.lock_names());
+        kind::prepare(server, &args.lock_names()).expect("the semaphores can be made");
         let debug = say(server.addr(), "DEBUG SLEEP 0").unwrap_or_default();
         let refused = (!debug.starts_with('+')).then_some(Fault::DebugSleep);
         // The server's directory goes with the server, even when we are killed.
@@ -226,7 +226,14 @@ impl<'a> Run<'a> {
     /// Reads what was written, and judges it.
     fn look(&mut self) {
         if let Some(group) = self.field.servers.group() {
+            let before = group.switches.len();
             group.look();
+            if group.switches.len() > before
+                && let Some(primary) = group.primary()
+            {
+                // It may have forgotten them. Where it is gone again, the next is told.
+                let _ = kind::prepare(primary, &self.args.lock_names());
+            }
         }
         for index in 0..self.field.workers.len() {
             let Some(worker) = &mut self.field.workers[index] else {
