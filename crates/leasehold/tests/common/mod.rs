@@ -116,6 +116,14 @@ pub fn few_or<T>(few: T, all: T) -> T {
     }
 }
 
+/// With `LEASEHOLD_FULL=1` every flavor there is; else one, of which the test says the number.
+#[allow(dead_code, reason = "not every test has this module for this")]
+pub fn flavors(number: usize) -> Vec<Flavor> {
+    let all = Flavor::available();
+    let one = all[number % all.len()];
+    few_or(vec![one], all)
+}
+
 /// How often a test counts beside a JVM: so often with `LEASEHOLD_FULL=1`, and else a quarter of it.
 pub fn of_the_whole(times: usize) -> usize {
     few_or(times.div_ceil(4), times)

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use leasehold::{Client, Handoff, MutexGuard};
-use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until_async};
+use leasehold_testkit::{SentinelGroup, Server, wait_until_async};
 
 use super::sentinel_failover::again;
 use crate::common::{
-    SOON, assert_nothing_left, keys, of_the_whole,
+    SOON, assert_nothing_left, flavors, keys, of_the_whole,
     redisson::{Redisson, count},
     soon, until_waiting_here, wait_until_idle,
 };
@@ -115,7 +115,7 @@ async fn until_both_are_at(new: &Server, client: &Client, java: &mut Redisson) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redisson_and_we_exclude_and_wake_each_other_before_and_after_a_failover() {
-    for flavor in Flavor::available() {
+    for flavor in flavors(1) {
         let mut group = SentinelGroup::start(flavor);
         let client = Client::connect(&group.url()).await.unwrap();
         let mut java = Redisson::start_in(&group, LEASE).await;

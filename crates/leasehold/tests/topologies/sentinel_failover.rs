@@ -13,7 +13,7 @@ use leasehold::{Client, Error, EventKind, LostReason, MutexGuard};
 use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_async};
 
 use super::epochs::{counting, take};
-use crate::common::{SOON, few_or, int, keys};
+use crate::common::{SOON, few_or, flavors, int, keys};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -291,7 +291,7 @@ async fn a_planned_failover_moves_the_client_before_the_old_primary_closes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_comes_before_the_failover_is_over_at_the_leading_sentinel_finds_the_new_primary()
  {
-    for flavor in Flavor::available() {
+    for flavor in flavors(0) {
         let group = SentinelGroup::start(flavor);
         let old = group.primary();
         // The one that is not promoted cannot follow.
@@ -321,14 +321,14 @@ async fn a_client_that_comes_before_the_failover_is_over_at_the_leading_sentinel
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_go_on_within_a_second_of_a_failover_from_a_primary_that_was_killed() {
-    for flavor in Flavor::available() {
+    for flavor in flavors(0) {
         all_go_on(flavor, SentinelGroup::kill, |_, _| ()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_go_on_within_a_second_of_a_failover_from_a_primary_that_stood_still() {
-    for flavor in Flavor::available() {
+    for flavor in flavors(1) {
         let freeze = |group: &mut SentinelGroup, primary| group.server(primary).freeze();
         let thaw = |group: &mut SentinelGroup, primary| group.server(primary).thaw();
         all_go_on(flavor, freeze, thaw).await;
@@ -358,7 +358,7 @@ async fn all_go_on(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exactly_the_guards_that_the_new_primary_was_never_told_of_are_lost() {
-    for flavor in Flavor::available() {
+    for flavor in flavors(1) {
         let mut group = SentinelGroup::start(flavor);
         let is_failover = |kind: &EventKind| {
             matches!(
