@@ -51,6 +51,7 @@ pub(super) struct Run<'a> {
     pub(super) crashes: Vec<String>,
     pub(super) started: u64,
     refused: BTreeSet<Fault>,
+    switches_seen: usize,
     swept: Instant,
     told: Instant,
     dir: PathBuf,
@@ -86,6 +87,7 @@ impl<'a> Run<'a> {
             crashes: Vec::new(),
             started: now(),
             refused: refused.into_iter().collect(),
+            switches_seen: 0,
             swept: Instant::now(),
             told: Instant::now(),
             dir,
@@ -226,8 +228,9 @@ impl<'a> Run<'a> {
     /// Reads what was written, and judges it.
     fn look(&mut self) {
         if let Some(group) = self.field.servers.group() {
-            let before = group.switches.len();
             group.look();
+            // Also those that were seen as it settled.
+            let before = std::mem::replace(&mut self.switches_seen, group.switches.len());
             if group.switches.len() > before
                 && let Some(primary) = group.primary()
             {
