@@ -51,7 +51,6 @@ pub(super) struct Run<'a> {
     pub(super) crashes: Vec<String>,
     pub(super) started: u64,
     refused: BTreeSet<Fault>,
-    switches_seen: usize,
     swept: Instant,
     told: Instant,
     dir: PathBuf,
@@ -87,7 +86,6 @@ impl<'a> Run<'a> {
             crashes: Vec::new(),
             started: now(),
             refused: refused.into_iter().collect(),
-            switches_seen: 0,
             swept: Instant::now(),
             told: Instant::now(),
             dir,
@@ -195,9 +193,19 @@ impl<'a> Run<'a> {
         self.log.ended(number, now());
     }
 
+    /// The primary may have forgotten the semaphores. Where it is gone again, the next is told.
+    fn prepare_again(&mut self) {
+        if let Some(group) = self.field.servers.group()
+            && let Some(primary) = group.primary()
+        {
+            let _ = kind::prepare(primary, &self.args.lock_names());
+        }
+    }
+
     /// No faults any more: waiters are served, and every process gets every name.
     fn calm(&mut self) {
         self.field.heal_all();
+        self.prepare_again();
         if self.args.topology.is_quorum() {
             // A server that came back late has no vote before.
             let start = Instant::now();
@@ -228,14 +236,10 @@ impl<'a> Run<'a> {
     /// Reads what was written, and judges it.
     fn look(&mut self) {
         if let Some(group) = self.field.servers.group() {
+            let before = group.switches.len();
             group.look();
-            // Also those that were seen as it settled.
-            let before = std::mem::replace(&mut self.switches_seen, group.switches.len());
-            if group.switches.len() > before
-                && let Some(primary) = group.primary()
-            {
-                // It may have forgotten them. Where it is gone again, the next is told.
-                let _ = kind::prepare(primary, &self.args.lock_names());
+            if group.switches.len() > before {
+                self.prepare_again();
             }
         }
         for index in 0..self.field.workers.len() {
