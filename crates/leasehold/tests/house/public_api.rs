@@ -6,7 +6,7 @@ use leasehold::{
     Client, ClientBuilder, Detached, Election, Error, Event, FairMutex, FairMutexGuard,
     FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, Leader,
     LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part, PlainMutex,
-    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown, SpinMutex,
+    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown, ClusterNodes, SpinMutex,
     SpinMutexGuard, Status, Term,
 };
 
@@ -51,6 +51,7 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Semaphore>();
     send_sync_static::<SemaphoreGuard>();
     send_sync_static::<Sentinel>();
+    send_sync_static::<ClusterNodes>();
     send_sync_static::<Mutex>();
     send_sync_static::<Owner>();
     send_sync_static::<PlainMutex>();

@@ -53,6 +53,9 @@ use crate::{
     outage::Seldom,
 };
 
+/// For so long a batch for one server of several stands in the way of those for the others.
+const TURN_MOST: Duration = Duration::from_millis(20);
+
 /// All holds of a client that must be looked at or renewed.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -279,15 +282,33 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
-        let (strong, turn) = (Arc::clone(env), watchdog.turn());
-        env.spawn(async move {
-            renew(&strong, &turn.0, batch).await;
-        });
+        for batch in by_shard(env, batch) {
+            let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
+            let turn = watchdog.turn();
+            env.spawn(async move {
+                renew(&strong, &watchdog, batch, turn).await;
+            });
+        }
     }
 }
 
+/// The parts of a batch that different servers answer. Mostly there is one server.
+fn by_shard(env: &Env, batch: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
+    if batch.first().is_none_or(|hold| env.backend.shard(hold.id()).is_none()) {
+        return vec![batch];
+    }
+    let mut parts: BTreeMap<Option<u32>, Vec<Arc<Hold>>> = BTreeMap::new();
+    for hold in batch {
+        let shard = env.backend.shard(hold.id());
+        parts.entry(shard).or_default().push(hold);
+    }
+    parts.into_values().collect()
+}
+
 /// Renews one batch, and puts it back on the list.
-async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
+async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>, turn: Turn) {
+    let shard = batch.first().and_then(|hold| env.backend.shard(hold.id()));
+    let mut turn = Some(turn);
     let sent = env.clock.now();
     // Some may have been released meanwhile.
     let due = batch
@@ -309,7 +330,18 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) 
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
     let mut waited = Duration::ZERO;
+    let mut early = None;
+    if shard.is_some() {
+        early = env.within(TURN_MOST, &mut answer).await;
+        if early.is_none() {
+            // The others' batches are not to wait for this server.
+            turn.take();
+        }
+    }
     let answer = loop {
+        if let Some(early) = early.take() {
+            break early;
+        }
         let patiences = due.iter().map(|(due, _)| due.patience);
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
             return watchdog.took(Duration::ZERO);
