@@ -4,7 +4,10 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use crate::{
     Error,
-    backend::{Failure, Inspection, find::{Cursor, FindPage}},
+    backend::{
+        Failure, Inspection,
+        find::{Cursor, FindPage},
+    },
     engine::core::{ClientRef, Core},
     error::Invalid,
     kind::LockKind,

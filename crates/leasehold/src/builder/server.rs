@@ -101,7 +101,9 @@ impl ClientBuilder {
             let limit = "the only place that names the server";
             let invalid = Invalid::new("cluster", "given beside another server", limit);
             return Err(invalid
-                .remedy("leave the other out, or say redis-cluster://host:6379,host:6379 in the URL")
+                .remedy(
+                    "leave the other out, or say redis-cluster://host:6379,host:6379 in the URL",
+                )
                 .into());
         }
         GivenCluster::of(nodes, &self.login).map(Some)

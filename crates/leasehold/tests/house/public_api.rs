@@ -3,11 +3,11 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Election, Error, Event, FairMutex, FairMutexGuard,
-    FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, Leader,
-    LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part, PlainMutex,
-    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown, ClusterNodes, SpinMutex,
-    SpinMutexGuard, Status, Term,
+    Client, ClientBuilder, ClusterNodes, Detached, Election, Error, Event, FairMutex,
+    FairMutexGuard, FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid,
+    Latch, Leader, LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part,
+    PlainMutex, PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown,
+    SpinMutex, SpinMutexGuard, Status, Term,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}

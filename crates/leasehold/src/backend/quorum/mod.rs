@@ -217,10 +217,8 @@ impl LockSteps for Quorum {
             LockKind::Latch => "where servers would count apart: a count is no vote",
         };
         let limit = format!("none on a quorum of servers, {why}");
-        Err(
-            Invalid::new("the kind of lock", id.kind.to_string(), limit)
-                .remedy("take a mutex, spin mutex or plain mutex, or a client of one server"),
-        )
+        Err(Invalid::new("the kind of lock", id.kind.to_string(), limit)
+            .remedy("take a mutex, spin mutex or plain mutex, or a client of one server"))
     }
 
     fn longest_lease(&self) -> Option<Duration> {

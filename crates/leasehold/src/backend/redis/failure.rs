@@ -123,7 +123,9 @@ fn words(error: &RedisError) -> String {
         }
         Some("OOM") => "the server's memory is full (OOM); raise its maxmemory",
         Some("MOVED" | "ASK") => {
-            return format!("the name is kept by another node of the cluster ({detail}); give redis-cluster://host:port, with any of its nodes");
+            return format!(
+                "the name is kept by another node of the cluster ({detail}); give redis-cluster://host:port, with any of its nodes"
+            );
         }
         Some("TRYAGAIN") => {
             "the slot of the name is being moved to another node of the cluster (TRYAGAIN); wait until it is there, or end the move with redis-cli --cluster fix"

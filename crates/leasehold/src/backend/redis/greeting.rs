@@ -262,7 +262,10 @@ fn is_answer(error: &RedisError) -> bool {
 
 /// It was started without `cluster-enabled`.
 fn says_alone(error: &RedisError) -> bool {
-    error.detail().unwrap_or_default().contains("cluster support disabled")
+    error
+        .detail()
+        .unwrap_or_default()
+        .contains("cluster support disabled")
 }
 
 fn says_sentinel(info: &Value) -> bool {
@@ -279,7 +282,9 @@ fn text(info: Value) -> String {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the server is a node of a cluster; give {0}, with one or more of its nodes, and it is asked for the others")]
+#[error(
+    "the server is a node of a cluster; give {0}, with one or more of its nodes, and it is asked for the others"
+)]
 struct InCluster(String);
 
 #[derive(Debug, thiserror::Error)]

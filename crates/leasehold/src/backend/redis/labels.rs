@@ -112,7 +112,8 @@ pub(super) async fn add(
     let clients = ClientAnswers {
         labels: labels_of(&labels, &begins),
         // A replica has connections of its own only, and so has a server that hides others'.
-        lists_all: !ours.of_node && info.contains("role:master")
+        lists_all: !ours.of_node
+            && info.contains("role:master")
             && own.is_some_and(|own| connections.contains_key(own)),
         connections,
     };

@@ -219,7 +219,9 @@ impl Lanes {
             // Another runtime may poll this now: a request outlives the runtime that it was made on.
             let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
             let changed = lane.changed.notified();
-            if self.is_abandoned.load(Ordering::Acquire) && !matches!(&*lane.state.read(), LaneState::Up { .. }) {
+            if self.is_abandoned.load(Ordering::Acquire)
+                && !matches!(&*lane.state.read(), LaneState::Up { .. })
+            {
                 return Err(NoWay::Down(Arc::new(LeftBehind)));
             }
             if let LaneState::Refused(cause) = &*lane.state.read()

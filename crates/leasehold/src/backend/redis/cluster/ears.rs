@@ -95,7 +95,9 @@ impl Ears {
         );
         let before = before.and_then(|ear| ear.node);
         if let Some(before) = before
-            && node.as_ref().is_none_or(|node| node.number != before.number)
+            && node
+                .as_ref()
+                .is_none_or(|node| node.number != before.number)
         {
             drop(before.redis.unlisten(&id));
         }
@@ -204,7 +206,12 @@ impl Ears {
                     // A slot may have moved on meanwhile: looked at again.
                     ear.node.replace(owner)
                 }
-                Some(ear) if ear.node.as_ref().is_some_and(|it| it.number == owner.number) => {
+                Some(ear)
+                    if ear
+                        .node
+                        .as_ref()
+                        .is_some_and(|it| it.number == owner.number) =>
+                {
                     return true;
                 }
                 // Nobody listens any more, or elsewhere.

@@ -44,7 +44,9 @@ impl GivenCluster {
             None => (String::new(), authority),
         };
         let scheme = scheme.trim_end_matches("-cluster");
-        let urls = hosts.split(',').map(|host| format!("{scheme}://{user}{host}{tail}"));
+        let urls = hosts
+            .split(',')
+            .map(|host| format!("{scheme}://{user}{host}{tail}"));
         Some(GivenCluster::of_urls(urls, login))
     }
 
@@ -102,7 +104,11 @@ fn no_host() -> Error {
 /// As a URL, without secrets.
 impl fmt::Display for GivenCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.target.speaks_tls() { "rediss" } else { "redis" };
+        let scheme = if self.target.speaks_tls() {
+            "rediss"
+        } else {
+            "redis"
+        };
         let hosts: Vec<_> = self.seeds.iter().map(shown).collect();
         write!(f, "{scheme}-cluster://{}", hosts.join(","))
     }
@@ -118,10 +124,14 @@ mod tests {
 
     #[test]
     fn a_cluster_is_read_from_its_url_and_shown_without_secrets() {
-        let cluster = parse("Valkey-cluster://me:hu%40sh@one:7000,two,[::1]:7002,two:6379/").unwrap();
+        let cluster =
+            parse("Valkey-cluster://me:hu%40sh@one:7000,two,[::1]:7002,two:6379/").unwrap();
         let shown = "redis-cluster://one:7000,two:6379,[::1]:7002";
         assert_eq!(cluster.to_string(), shown);
-        assert_eq!(cluster.target.info.redis_settings().password(), Some("hu@sh"));
+        assert_eq!(
+            cluster.target.info.redis_settings().password(),
+            Some("hu@sh")
+        );
         assert!(GivenCluster::parse("redis://one", &Login::default()).is_none());
     }
 
@@ -131,7 +141,10 @@ mod tests {
             ("redis-cluster://:hush@one:0,two", "between 1 and 65535"),
             ("redis-cluster://:hush@", "without a host"),
             ("redis-cluster://:hush@one,/", "without a host"),
-            ("redis-cluster://:hush@one,two/3", "the only one that a cluster has"),
+            (
+                "redis-cluster://:hush@one,two/3",
+                "the only one that a cluster has",
+            ),
             ("redis-cluster://:12#hush@one", "# as %23"),
             ("redis-cluster://:12/hush@one", "/ as %2F"),
         ] {

@@ -100,7 +100,12 @@ impl Cluster {
                     shared: Weak::clone(&weak),
                     number,
                 };
-                let NodeSettings { client, label, config, home } = &of_nodes;
+                let NodeSettings {
+                    client,
+                    label,
+                    config,
+                    home,
+                } = &of_nodes;
                 Redis::new(server, client, label, config, Arc::new(sink), home)
             };
             Shared {
@@ -180,7 +185,9 @@ impl Shared {
                     let asked = self.home.within(self.connect_timeout, asked).await;
                     return asked.unwrap_or_else(|| Err(Failure::NotSent(Arc::new(Silent))));
                 }
-                Err(failure) if failed.as_ref().is_none_or(|it| !it.is_final()) => failed = Some(failure),
+                Err(failure) if failed.as_ref().is_none_or(|it| !it.is_final()) => {
+                    failed = Some(failure)
+                }
                 Err(_) => {}
             }
         }
@@ -212,7 +219,9 @@ impl LockSteps for Cluster {
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
         let way = self.patiently(&step.id.name, Ask::MayFollow);
-        let answer = self.shared.send_openly(way, move |redis| redis.extend(step.clone()));
+        let answer = self
+            .shared
+            .send_openly(way, move |redis| redis.extend(step.clone()));
         Box::pin(async move {
             let answer = answer.await?;
             // The rest of the lock may be at the other node still. It is not lost by that.
@@ -231,12 +240,16 @@ impl LockSteps for Cluster {
 
     fn downgrade(&self, step: Downgrade) -> Reply<bool> {
         let name = step.id.name.clone();
-        self.patient(&name, Ask::Never, move |redis| redis.downgrade(step.clone()))
+        self.patient(&name, Ask::Never, move |redis| {
+            redis.downgrade(step.clone())
+        })
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         let name = id.name.clone();
-        self.patient(&name, Ask::MayFollow, move |redis| redis.inspect(id.clone()))
+        self.patient(&name, Ask::MayFollow, move |redis| {
+            redis.inspect(id.clone())
+        })
     }
 
     fn find(&self, step: FindPage) -> Reply<FoundPage> {
@@ -245,7 +258,9 @@ impl LockSteps for Cluster {
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         let name = id.name.clone();
-        self.patient(&name, Ask::Never, move |redis| redis.force_unlock(id.clone()))
+        self.patient(&name, Ask::Never, move |redis| {
+            redis.force_unlock(id.clone())
+        })
     }
 
     fn owner(&self, kind: LockKind, access: Access, lease: LeaseId) -> String {
@@ -258,8 +273,10 @@ impl LockSteps for Cluster {
             return Ok(());
         }
         let limit = "a name without a hash tag in a cluster: the channel of the latch would be in another slot";
-        Err(Invalid::new("the name of a latch", format!("{name:?}"), limit)
-            .remedy("leave the braces out"))
+        Err(
+            Invalid::new("the name of a latch", format!("{name:?}"), limit)
+                .remedy("leave the braces out"),
+        )
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
@@ -332,7 +349,11 @@ impl ServerLink for Cluster {
     }
 
     fn has_reached(&self) -> bool {
-        self.shared.nodes.all().iter().any(|node| node.redis.has_reached())
+        self.shared
+            .nodes
+            .all()
+            .iter()
+            .any(|node| node.redis.has_reached())
     }
 
     /// As long as no node can be reached.
@@ -396,5 +417,7 @@ impl fmt::Debug for Cluster {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no node of the cluster has answered; check their addresses, or wait longer, with connect_timeout or --connect-timeout")]
+#[error(
+    "no node of the cluster has answered; check their addresses, or wait longer, with connect_timeout or --connect-timeout"
+)]
 struct Silent;

@@ -110,7 +110,12 @@ impl Nodes {
 
     /// The node that says that it is there.
     pub(super) fn named(&self, address: Address) -> Arc<Node> {
-        self.at(self.given.elsewhere.get(&address).cloned().unwrap_or(address))
+        self.at(self
+            .given
+            .elsewhere
+            .get(&address)
+            .cloned()
+            .unwrap_or(address))
     }
 
     fn at(&self, address: Address) -> Arc<Node> {
@@ -143,7 +148,9 @@ impl Nodes {
         let Some(before) = map.owners.get_mut(usize::from(slot)) else {
             return Changed::default();
         };
-        let owners = before.as_ref().is_none_or(|before| !Arc::ptr_eq(before, &owner));
+        let owners = before
+            .as_ref()
+            .is_none_or(|before| !Arc::ptr_eq(before, &owner));
         *before = Some(Arc::clone(&owner));
         Changed {
             owners,
@@ -158,7 +165,10 @@ impl Nodes {
             *self.id.lock() = Some(smallest.clone());
         }
         let mut owners = vec![None; SLOTS];
-        for Range { first, last, owner, .. } in ranges {
+        for Range {
+            first, last, owner, ..
+        } in ranges
+        {
             let owner = self.named(owner);
             owners[usize::from(first)..=usize::from(last)].fill(Some(owner));
         }
@@ -168,7 +178,8 @@ impl Nodes {
             let mut map = self.map.write();
             let had_table = !map.owners.is_empty();
             let number = |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.number);
-            changed.owners = had_table && !map.owners.iter().map(number).eq(owners.iter().map(number));
+            changed.owners =
+                had_table && !map.owners.iter().map(number).eq(owners.iter().map(number));
             let before = std::mem::replace(&mut map.owners, owners);
             let mut last = None;
             for owner in map.owners.iter().flatten() {
@@ -176,9 +187,16 @@ impl Nodes {
                     changed.promoted |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
             }
-            let owning: Vec<u32> = map.owners.iter().filter_map(number).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+            let owning: Vec<u32> = map
+                .owners
+                .iter()
+                .filter_map(number)
+                .collect::<std::collections::BTreeSet<_>>()
+                .into_iter()
+                .collect();
             map.known.retain(|_, node| {
-                let stays = owning.binary_search(&node.number).is_ok() || !node.owns.load(Ordering::Acquire);
+                let stays = owning.binary_search(&node.number).is_ok()
+                    || !node.owns.load(Ordering::Acquire);
                 if !stays {
                     left.push(Arc::clone(node));
                 }

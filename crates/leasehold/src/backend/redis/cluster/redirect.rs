@@ -32,7 +32,11 @@ impl Redirect {
         let address = || {
             let (address, _) = error.redirect_node()?;
             let (host, port) = address.rsplit_once(':')?;
-            let host = if matches!(host, "" | "?") { &answered.0 } else { host };
+            let host = if matches!(host, "" | "?") {
+                &answered.0
+            } else {
+                host
+            };
             Some((host.to_owned(), port.parse().ok()?))
         };
         match error.kind() {
@@ -40,7 +44,10 @@ impl Redirect {
             ErrorKind::Server(ServerErrorKind::Ask) => address().map(Redirect::Ask),
             ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Open),
             ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Redirect::Down),
-            _ if error.detail().is_some_and(|detail| detail.contains("non local key")) => {
+            _ if error
+                .detail()
+                .is_some_and(|detail| detail.contains("non local key")) =>
+            {
                 Some(Redirect::Torn)
             }
             _ => None,
@@ -81,13 +88,34 @@ mod tests {
     fn what_a_node_says_is_read_out_of_a_failure() {
         let at = |host: &str, port| (host.to_owned(), port);
         for (said, expected) in [
-            ("-MOVED 12182 10.0.0.2:7001\r\n", Some(Redirect::Moved(at("10.0.0.2", 7001)))),
-            ("-MOVED 12182 ::1:7001\r\n", Some(Redirect::Moved(at("::1", 7001)))),
-            ("-MOVED 12182 :7001\r\n", Some(Redirect::Moved(at("here", 7001)))),
-            ("-ASK 12182 10.0.0.2:7001\r\n", Some(Redirect::Ask(at("10.0.0.2", 7001)))),
-            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Some(Redirect::Open)),
-            ("-CLUSTERDOWN Hash slot not served\r\n", Some(Redirect::Down)),
-            ("-ERR Script attempted to access a non local key in a cluster node script: f, on @user_script:1.\r\n", Some(Redirect::Torn)),
+            (
+                "-MOVED 12182 10.0.0.2:7001\r\n",
+                Some(Redirect::Moved(at("10.0.0.2", 7001))),
+            ),
+            (
+                "-MOVED 12182 ::1:7001\r\n",
+                Some(Redirect::Moved(at("::1", 7001))),
+            ),
+            (
+                "-MOVED 12182 :7001\r\n",
+                Some(Redirect::Moved(at("here", 7001))),
+            ),
+            (
+                "-ASK 12182 10.0.0.2:7001\r\n",
+                Some(Redirect::Ask(at("10.0.0.2", 7001))),
+            ),
+            (
+                "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+                Some(Redirect::Open),
+            ),
+            (
+                "-CLUSTERDOWN Hash slot not served\r\n",
+                Some(Redirect::Down),
+            ),
+            (
+                "-ERR Script attempted to access a non local key in a cluster node script: f, on @user_script:1.\r\n",
+                Some(Redirect::Torn),
+            ),
             ("-LOADING Redis is loading the dataset in memory\r\n", None),
             ("-MOVED nonsense\r\n", None),
         ] {

@@ -42,7 +42,9 @@ pub(super) fn renew(shared: &Arc<Shared>, batch: &[Renew<'_>]) -> Reply<Vec<Rene
     }
     let asked = batch.len();
     // All are on their way before the first answer is awaited, and so in one write for each node.
-    let answers = groups.into_iter().map(|((slot, _), group)| group_of(Arc::clone(shared), slot, group));
+    let answers = groups
+        .into_iter()
+        .map(|((slot, _), group)| group_of(Arc::clone(shared), slot, group));
     let answers = join_all(answers.collect::<Vec<_>>());
     Box::pin(async move {
         let mut renewals = vec![Renewal::Unknown; asked];
@@ -72,12 +74,18 @@ async fn group_of(
     let places: Vec<usize> = group.iter().map(|(at, _)| *at).collect();
     let has_several = group.iter().any(|(_, renew)| renew.id != group[0].1.id);
     match send(&shared, slot, group.clone()).await {
-        Ok(renewals) => places.into_iter().zip(renewals.into_iter().map(Ok)).collect(),
+        Ok(renewals) => places
+            .into_iter()
+            .zip(renewals.into_iter().map(Ok))
+            .collect(),
         // The slot is being moved: some of these names are at one node, and some at the other.
         Err(Failure::NotNow(_)) if has_several => {
             let mut by_name: BTreeMap<LockId, Group> = BTreeMap::new();
             for (at, renew) in group {
-                by_name.entry(renew.id.clone()).or_default().push((at, renew));
+                by_name
+                    .entry(renew.id.clone())
+                    .or_default()
+                    .push((at, renew));
             }
             let each = by_name.into_values().map(async |of_name| {
                 let places: Vec<usize> = of_name.iter().map(|(at, _)| *at).collect();
@@ -95,8 +103,14 @@ fn answers_of(
     answer: Result<Vec<Renewal>, Failure>,
 ) -> Vec<(usize, Result<Renewal, Failure>)> {
     match answer {
-        Ok(renewals) => places.into_iter().zip(renewals.into_iter().map(Ok)).collect(),
-        Err(failure) => places.into_iter().map(|at| (at, Err(failure.clone()))).collect(),
+        Ok(renewals) => places
+            .into_iter()
+            .zip(renewals.into_iter().map(Ok))
+            .collect(),
+        Err(failure) => places
+            .into_iter()
+            .map(|at| (at, Err(failure.clone())))
+            .collect(),
     }
 }
 

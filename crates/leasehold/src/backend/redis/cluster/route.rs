@@ -67,7 +67,12 @@ impl Shared {
             let began = Instant::now();
             let failed = match first {
                 Some((answer, node)) => match answer.await {
-                    Ok(value) => return Ok(Answer { value, asked: false }),
+                    Ok(value) => {
+                        return Ok(Answer {
+                            value,
+                            asked: false,
+                        });
+                    }
                     Err(failure) => Some((failure, node)),
                 },
                 None => None,
@@ -144,7 +149,12 @@ impl<S> Going<S> {
                 Err(failure) => return Err(failure),
             };
             match (self.step)(&node.redis).await {
-                Ok(value) => return Ok(Answer { value, asked: false }),
+                Ok(value) => {
+                    return Ok(Answer {
+                        value,
+                        asked: false,
+                    });
+                }
                 Err(failure) => failed = Some((failure, node)),
             }
         }
@@ -217,7 +227,9 @@ enum Next<T> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no node of the cluster serves slot {slot}, in which the name is; see to it with redis-cli --cluster fix host:port")]
+#[error(
+    "no node of the cluster serves slot {slot}, in which the name is; see to it with redis-cli --cluster fix host:port"
+)]
 struct NotServed {
     slot: u16,
 }

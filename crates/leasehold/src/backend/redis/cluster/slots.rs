@@ -66,7 +66,9 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<Range>> {
             return None;
         };
         let slot = |value: &Value| match value {
-            Value::Int(slot) => u16::try_from(*slot).ok().filter(|it| usize::from(*it) < SLOTS),
+            Value::Int(slot) => u16::try_from(*slot)
+                .ok()
+                .filter(|it| usize::from(*it) < SLOTS),
             _ => None,
         };
         Some(Range {
@@ -155,9 +157,15 @@ mod tests {
     fn the_owners_of_slots_are_read_with_and_without_their_hosts() {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host: Value, port| {
-            Value::Array(vec![host, Value::Int(port), text("id"), Value::Array(Vec::new())])
+            Value::Array(vec![
+                host,
+                Value::Int(port),
+                text("id"),
+                Value::Array(Vec::new()),
+            ])
         };
-        let range = |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
+        let range =
+            |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
         let reply = Value::Array(vec![
             range(0, 5000, node(text("10.0.0.1"), 7000)),
             range(5001, 5001, node(Value::Nil, 7001)),

@@ -166,5 +166,7 @@ async fn slots_of(node: Arc<Node>) -> Result<Vec<super::slots::Range>, Failure> 
 struct NoNode;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the node knows of no slots yet; see to the cluster, such as with redis-cli --cluster check host:port")]
+#[error(
+    "the node knows of no slots yet; see to the cluster, such as with redis-cli --cluster check host:port"
+)]
 struct NoSlots;

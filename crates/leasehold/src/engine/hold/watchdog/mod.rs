@@ -294,7 +294,10 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
 
 /// The parts of a batch that different servers answer. Mostly there is one server.
 fn by_shard(env: &Env, batch: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
-    if batch.first().is_none_or(|hold| env.backend.shard(hold.id()).is_none()) {
+    if batch
+        .first()
+        .is_none_or(|hold| env.backend.shard(hold.id()).is_none())
+    {
         return vec![batch];
     }
     let mut parts: BTreeMap<Option<u32>, Vec<Arc<Hold>>> = BTreeMap::new();
