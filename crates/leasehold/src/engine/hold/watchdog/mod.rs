@@ -69,6 +69,8 @@ pub(crate) struct Watchdog {
     under_way: AtomicUsize,
     /// How long the last batch took to and fro, in nanoseconds; zero if it had no answer. Then one at a time is tried.
     round_trip: AtomicU64,
+    /// Servers of several that do not answer.
+    silent: Mutex<Vec<u32>>,
     /// When a user was last told that renewals fail, or come late.
     warned: Seldom,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
@@ -86,6 +88,7 @@ impl Default for Watchdog {
             closed: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
+            silent: Mutex::default(),
             warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Arc::default(),
@@ -183,6 +186,19 @@ impl Watchdog {
     fn turn(self: &Arc<Self>) -> Turn {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         Turn(Arc::clone(self))
+    }
+
+    /// Whether a server of several has not answered the last batch in time: those for it take no turn.
+    fn is_silent(&self, shard: Option<u32>) -> bool {
+        shard.is_some_and(|shard| self.silent.lock().contains(&shard))
+    }
+
+    fn note_silent(&self, shard: u32, is_silent: bool) {
+        let mut silent = self.silent.lock();
+        silent.retain(|other| *other != shard);
+        if is_silent {
+            silent.push(shard);
+        }
     }
 
     fn round_trip(&self) -> Duration {
@@ -284,20 +300,23 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         };
         for batch in by_shard(env, batch) {
             let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
-            let turn = watchdog.turn();
+            let shard = shard_of(env, &batch);
+            let turn = (!watchdog.is_silent(shard)).then(|| watchdog.turn());
             env.spawn(async move {
-                renew(&strong, &watchdog, batch, turn).await;
+                renew(&strong, &watchdog, batch, (shard, turn)).await;
             });
         }
     }
 }
 
+/// The server that answers for the first of these.
+fn shard_of(env: &Env, batch: &[Arc<Hold>]) -> Option<u32> {
+    env.backend.shard(batch.first()?.id())
+}
+
 /// The parts of a batch that different servers answer. Mostly there is one server.
 fn by_shard(env: &Env, batch: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
-    if batch
-        .first()
-        .is_none_or(|hold| env.backend.shard(hold.id()).is_none())
-    {
+    if shard_of(env, &batch).is_none() {
         return vec![batch];
     }
     let mut parts: BTreeMap<Option<u32>, Vec<Arc<Hold>>> = BTreeMap::new();
@@ -309,9 +328,12 @@ fn by_shard(env: &Env, batch: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
 }
 
 /// Renews one batch, and puts it back on the list.
-async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>, turn: Turn) {
-    let shard = batch.first().and_then(|hold| env.backend.shard(hold.id()));
-    let mut turn = Some(turn);
+async fn renew(
+    env: &Arc<Env>,
+    watchdog: &Arc<Watchdog>,
+    batch: Vec<Arc<Hold>>,
+    (shard, mut turn): (Option<u32>, Option<Turn>),
+) {
     let sent = env.clock.now();
     // Some may have been released meanwhile.
     let due = batch
@@ -334,8 +356,9 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>, 
     // that comes then is still one to its request (B1).
     let mut waited = Duration::ZERO;
     let mut early = None;
-    if shard.is_some() {
+    if let Some(shard) = shard {
         early = env.within(TURN_MOST, &mut answer).await;
+        watchdog.note_silent(shard, early.is_none());
         if early.is_none() {
             // The others' batches are not to wait for this server.
             turn.take();
@@ -365,6 +388,9 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>, 
         }
     };
     watchdog.took(env.clock.now().since(sent));
+    if let Some(shard) = shard {
+        watchdog.note_silent(shard, false);
+    }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
