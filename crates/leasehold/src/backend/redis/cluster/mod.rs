@@ -186,7 +186,7 @@ impl Shared {
                     return asked.unwrap_or_else(|| Err(Failure::NotSent(Arc::new(Silent))));
                 }
                 Err(failure) if failed.as_ref().is_none_or(|it| !it.is_final()) => {
-                    failed = Some(failure)
+                    failed = Some(failure);
                 }
                 Err(_) => {}
             }
