@@ -143,6 +143,10 @@ const LONG: &[(&str, &str)] = &[
         "one state machine, from the grant to the end",
     ),
     (
+        "engine::hold::watchdog",
+        "one task: what is due, its batches, and their answers",
+    ),
+    (
         "engine::queue::enter",
         "the way of one lock(), top to bottom",
     ),

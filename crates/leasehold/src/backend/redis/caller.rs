@@ -71,7 +71,7 @@ impl Caller {
         }
     }
 
-    /// The server is not to be used any more: whoever waits for a connection is told so.
+    /// The server is not to be used any more: those that wait for a connection are told so.
     pub(super) fn abandon(&self) {
         self.commands.lanes().abandon();
     }

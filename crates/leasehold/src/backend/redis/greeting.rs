@@ -219,8 +219,8 @@ impl Target {
     }
 
     /// The refusal of a server that is in no cluster, with its URL.
-    fn alone(&self) -> Alone {
-        Alone(self.url(""))
+    fn alone(&self) -> OutsideCluster {
+        OutsideCluster(self.url(""))
     }
 
     /// Without its login, which stands before the host.
@@ -289,7 +289,7 @@ struct InCluster(String);
 
 #[derive(Debug, thiserror::Error)]
 #[error("the server is in no cluster; give its own URL, {0}")]
-struct Alone(String);
+struct OutsideCluster(String);
 
 #[derive(Debug, thiserror::Error)]
 #[error(

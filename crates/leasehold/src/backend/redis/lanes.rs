@@ -369,7 +369,7 @@ impl Lanes {
         }
     }
 
-    /// The server is not to be used any more: whoever waits for a connection is told so at once. What is under way goes on.
+    /// The server is not to be used any more: those that wait for a connection are told so at once. What is under way goes on.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
         self.shut();

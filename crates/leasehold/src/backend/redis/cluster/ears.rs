@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Shared, nodes::Node, slots::slot};
+use super::{ClusterCore, nodes::Node, slots::slot};
 use crate::{
     backend::{EpochChange, Failure, Reply, Sink, WakeUp, WakeUpSteps},
     name::LockId,
@@ -22,12 +22,12 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
-pub(super) struct Ears {
-    heard_at: Mutex<HashMap<LockId, Ear>>,
+pub(super) struct ClusterEars {
+    heard_at: Mutex<HashMap<LockId, HeardAt>>,
     numbers: AtomicU64,
 }
 
-struct Ear {
+struct HeardAt {
     /// `None`: it is not known yet which node has the slot.
     node: Option<Arc<Node>>,
     /// Tells a listener from the one before.
@@ -37,7 +37,7 @@ struct Ear {
 
 /// The sink of one node.
 pub(super) struct NodeSink {
-    pub(super) shared: Weak<Shared>,
+    pub(super) shared: Weak<ClusterCore>,
     pub(super) number: u32,
 }
 
@@ -75,19 +75,19 @@ impl fmt::Debug for NodeSink {
     }
 }
 
-impl Ears {
+impl ClusterEars {
     fn hears(&self, id: &LockId, number: u32) -> bool {
         let heard_at = self.heard_at.lock();
         let node = heard_at.get(id).and_then(|ear| ear.node.as_ref());
         node.is_some_and(|node| node.number == number)
     }
 
-    pub(super) fn listen(&self, shared: &Arc<Shared>, id: LockId) -> Reply<()> {
+    pub(super) fn listen(&self, shared: &Arc<ClusterCore>, id: LockId) -> Reply<()> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let node = shared.nodes.owner(slot(id.name.wire()));
         let before = self.heard_at.lock().insert(
             id.clone(),
-            Ear {
+            HeardAt {
                 node: node.clone(),
                 number,
                 is_moving: false,
@@ -124,7 +124,12 @@ impl Ears {
     }
 
     /// Listens once it is known where.
-    async fn first(&self, shared: &Arc<Shared>, id: &LockId, number: u64) -> Result<(), Failure> {
+    async fn first(
+        &self,
+        shared: &Arc<ClusterCore>,
+        id: &LockId,
+        number: u64,
+    ) -> Result<(), Failure> {
         let node = shared.owner(slot(id.name.wire())).await?;
         let answer = {
             let mut heard_at = self.heard_at.lock();
@@ -154,7 +159,7 @@ impl Ears {
     }
 
     /// Moves those whose slot has another owner.
-    pub(super) fn settle(&self, shared: &Arc<Shared>) {
+    pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
         for (id, ear) in self.heard_at.lock().iter_mut() {
             let owner = shared.nodes.owner(slot(id.name.wire()));
             let (Some(owner), Some(node)) = (owner, &ear.node) else {
@@ -178,7 +183,7 @@ impl Ears {
     }
 
     /// Listens at the owner of the slot, and then no more at the one before. Whether it is done.
-    async fn follow(&self, shared: &Arc<Shared>, id: &LockId, number: u64) -> bool {
+    async fn follow(&self, shared: &Arc<ClusterCore>, id: &LockId, number: u64) -> bool {
         let owner = shared.nodes.owner(slot(id.name.wire()));
         {
             let mut heard_at = self.heard_at.lock();
@@ -214,7 +219,7 @@ impl Ears {
                 {
                     return true;
                 }
-                // Nobody listens any more, or elsewhere.
+                // No waiter is left, or one listens elsewhere.
                 _ => {
                     drop(owner.redis.unlisten(id));
                     return true;

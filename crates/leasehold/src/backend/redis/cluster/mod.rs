@@ -8,12 +8,14 @@
 //! route     sends a step to the node that has its slot, and follows
 //! renew     one script for the names of each slot
 //! ears      wake-ups, each heard at the node that has the slot of its name
+//! link      what is asked of the cluster as a whole
 //! walk      all nodes one after the other: finding locks, and looking at several
 //! given     the URL of a cluster
 //! ```
 
 mod ears;
 mod given;
+mod link;
 mod nodes;
 mod redirect;
 mod renew;
@@ -42,31 +44,31 @@ use crate::{
     },
     clock::Clock,
     config::Config,
-    error::{Cause, Error, Invalid},
+    error::{Error, Invalid},
     home::Home,
     kind::{Access, LockKind},
     name::{LockId, Name},
     outage::Outage,
     owner::LeaseId,
 };
-use ears::{Ears, NodeSink};
+use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
-use nodes::{Changed, NodeSettings, Nodes};
+use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
-use route::{Ask, Way};
+use route::{AskRule, Route};
 use slots::slot;
-use table::Table;
+use table::SlotTable;
 
 /// One client of a cluster.
 pub(crate) struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterCore>,
 }
 
 /// What all its steps share.
-struct Shared {
+struct ClusterCore {
     nodes: Nodes,
-    table: Table,
-    ears: Ears,
+    table: SlotTable,
+    ears: ClusterEars,
     sink: Arc<dyn Sink>,
     home: Home,
     timeout: Duration,
@@ -93,7 +95,7 @@ impl Cluster {
             config: config.clone(),
             home: home.clone(),
         };
-        let shared = Arc::new_cyclic(|weak: &Weak<Shared>| {
+        let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
             let weak = Weak::clone(weak);
             let make = move |server, number| {
                 let sink = NodeSink {
@@ -108,10 +110,10 @@ impl Cluster {
                 } = &of_nodes;
                 Redis::new(server, client, label, config, Arc::new(sink), home)
             };
-            Shared {
+            ClusterCore {
                 nodes: Nodes::new(given, Box::new(make)),
-                table: Table::default(),
-                ears: Ears::default(),
+                table: SlotTable::default(),
+                ears: ClusterEars::default(),
                 sink,
                 home: home.clone(),
                 timeout: config.operation_timeout,
@@ -139,9 +141,9 @@ impl Cluster {
         id: &LockId,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<T> {
-        let way = Way {
+        let way = Route {
             slot: slot(id.name.wire()),
-            ask: Ask::Never,
+            ask: AskRule::Never,
             patience: Duration::ZERO,
         };
         self.shared.send(way, step)
@@ -151,14 +153,14 @@ impl Cluster {
     fn patient<T: Send + 'static>(
         &self,
         name: &Name,
-        ask: Ask,
+        ask: AskRule,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<T> {
         self.shared.send(self.patiently(name, ask), step)
     }
 
-    fn patiently(&self, name: &Name, ask: Ask) -> Way {
-        Way {
+    fn patiently(&self, name: &Name, ask: AskRule) -> Route {
+        Route {
             slot: slot(name.wire()),
             ask,
             patience: self.shared.timeout,
@@ -166,9 +168,9 @@ impl Cluster {
     }
 }
 
-impl Shared {
+impl ClusterCore {
     /// The table has changed.
-    fn tell(self: &Arc<Self>, changed: Changed) {
+    fn tell(self: &Arc<Self>, changed: TableChange) {
         if changed.promoted {
             self.sink.epoch(crate::backend::EpochChange::All);
         }
@@ -183,7 +185,7 @@ impl Shared {
                 Ok(()) => {
                     let asked = pin!(self.table.asked());
                     let asked = self.home.within(self.connect_timeout, asked).await;
-                    return asked.unwrap_or_else(|| Err(Failure::NotSent(Arc::new(Silent))));
+                    return asked.unwrap_or_else(|| Err(Failure::NotSent(Arc::new(NoneAnswers))));
                 }
                 Err(failure) if failed.as_ref().is_none_or(|it| !it.is_final()) => {
                     failed = Some(failure);
@@ -191,7 +193,7 @@ impl Shared {
                 Err(_) => {}
             }
         }
-        Err(failed.unwrap_or_else(|| Failure::NotSent(Arc::new(Silent))))
+        Err(failed.unwrap_or_else(|| Failure::NotSent(Arc::new(NoneAnswers))))
     }
 }
 
@@ -218,7 +220,7 @@ impl LockSteps for Cluster {
     }
 
     fn extend(&self, step: Extend) -> Reply<Option<Duration>> {
-        let way = self.patiently(&step.id.name, Ask::MayFollow);
+        let way = self.patiently(&step.id.name, AskRule::MayFollow);
         let answer = self
             .shared
             .send_openly(way, move |redis| redis.extend(step.clone()));
@@ -235,19 +237,21 @@ impl LockSteps for Cluster {
     fn count(&self, mut step: Count) -> Reply<Counted> {
         step.listening = false;
         let name = step.id.name.clone();
-        self.patient(&name, Ask::Never, move |redis| redis.count(step.clone()))
+        self.patient(&name, AskRule::Never, move |redis| {
+            redis.count(step.clone())
+        })
     }
 
     fn downgrade(&self, step: Downgrade) -> Reply<bool> {
         let name = step.id.name.clone();
-        self.patient(&name, Ask::Never, move |redis| {
+        self.patient(&name, AskRule::Never, move |redis| {
             redis.downgrade(step.clone())
         })
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
         let name = id.name.clone();
-        self.patient(&name, Ask::MayFollow, move |redis| {
+        self.patient(&name, AskRule::MayFollow, move |redis| {
             redis.inspect(id.clone())
         })
     }
@@ -258,7 +262,7 @@ impl LockSteps for Cluster {
 
     fn force_unlock(&self, id: LockId) -> Reply<Vec<String>> {
         let name = id.name.clone();
-        self.patient(&name, Ask::Never, move |redis| {
+        self.patient(&name, AskRule::Never, move |redis| {
             redis.force_unlock(id.clone())
         })
     }
@@ -303,7 +307,7 @@ impl WakeUpSteps for Cluster {
 impl NumberSteps for Cluster {
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64> {
         let name = id.name.clone();
-        self.patient(&name, Ask::Never, move |redis| {
+        self.patient(&name, AskRule::Never, move |redis| {
             redis.permits(id.clone(), step, once)
         })
     }
@@ -328,85 +332,14 @@ impl FencedSteps for Cluster {
 
     fn write(&self, step: FencedWrite) -> Reply<Written> {
         let name = step.name.clone();
-        self.patient(&name, Ask::Never, move |redis| redis.write(step.clone()))
+        self.patient(&name, AskRule::Never, move |redis| {
+            redis.write(step.clone())
+        })
     }
 
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
         let name = step.name.clone();
-        self.patient(&name, Ask::Never, move |redis| redis.read(step.clone()))
-    }
-}
-
-impl ServerLink for Cluster {
-    /// At the node of the label's own slot.
-    fn show(&self, lasts_ms: u64) -> Reply<()> {
-        let way = Way {
-            slot: self.shared.label_slot,
-            ask: Ask::Never,
-            patience: Duration::ZERO,
-        };
-        self.shared.send(way, move |redis| redis.show(lasts_ms))
-    }
-
-    fn has_reached(&self) -> bool {
-        self.shared
-            .nodes
-            .all()
-            .iter()
-            .any(|node| node.redis.has_reached())
-    }
-
-    /// As long as no node can be reached.
-    fn trouble(&self) -> Option<Cause> {
-        let mut trouble = None;
-        for node in self.shared.nodes.all() {
-            trouble = Some(node.redis.trouble()?);
-        }
-        trouble
-    }
-
-    fn outage(&self) -> &Outage {
-        &self.shared.outage
-    }
-
-    fn server(&self) -> String {
-        self.shared.shown.clone()
-    }
-
-    /// The smallest id of its nodes, which all clients see alike.
-    fn identity(&self) -> Option<String> {
-        self.shared.nodes.id()
-    }
-
-    fn identify(&self) -> Reply<()> {
-        let shared = Arc::clone(&self.shared);
-        Box::pin(async move { shared.table.asked().await })
-    }
-
-    fn shard(&self, id: &LockId) -> Option<u32> {
-        let owner = self.shared.nodes.owner(slot(id.name.wire()));
-        owner.map(|node| node.number)
-    }
-
-    fn dial(&self) -> Reply<()> {
-        let shared = Arc::clone(&self.shared);
-        Box::pin(async move { shared.dial().await })
-    }
-
-    fn prepare(&self) {
-        for node in self.shared.nodes.primaries() {
-            node.redis.prepare();
-        }
-    }
-
-    fn bring_home(&self) {
-        for node in self.shared.nodes.all() {
-            node.redis.bring_home();
-        }
-    }
-
-    fn shut(&self) {
-        self.shared.nodes.shut();
+        self.patient(&name, AskRule::Never, move |redis| redis.read(step.clone()))
     }
 }
 
@@ -420,4 +353,4 @@ impl fmt::Debug for Cluster {
 #[error(
     "no node of the cluster has answered; check their addresses, or wait longer, with connect_timeout or --connect-timeout"
 )]
-struct Silent;
+struct NoneAnswers;

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     given::GivenCluster,
-    slots::{Range, SLOTS},
+    slots::{SLOTS, SlotRange},
 };
 use crate::{
     backend::redis::{
@@ -35,7 +35,7 @@ pub(super) struct Node {
 
 /// What a change of the table means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changed {
+pub(super) struct TableChange {
     /// A slot has another owner.
     pub(super) owners: bool,
     /// A node has slots that had none: most likely it was a replica, and may not know all that its primary knew.
@@ -49,14 +49,14 @@ pub(super) struct Nodes {
     given: GivenCluster,
     make: Box<Make>,
     numbers: AtomicU32,
-    map: RwLock<Map>,
+    map: RwLock<NodeMap>,
     /// The smallest of the ids of all nodes.
     id: Mutex<Option<String>>,
     is_shut: AtomicBool,
 }
 
 #[derive(Default)]
-struct Map {
+struct NodeMap {
     known: HashMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
@@ -142,37 +142,37 @@ impl Nodes {
     }
 
     /// A node says that another has this slot.
-    pub(super) fn moved(&self, slot: u16, address: Address) -> Changed {
+    pub(super) fn moved(&self, slot: u16, address: Address) -> TableChange {
         let owner = self.named(address);
         let mut map = self.map.write();
         let Some(before) = map.owners.get_mut(usize::from(slot)) else {
-            return Changed::default();
+            return TableChange::default();
         };
         let owners = before
             .as_ref()
             .is_none_or(|before| !Arc::ptr_eq(before, &owner));
         *before = Some(Arc::clone(&owner));
-        Changed {
+        TableChange {
             owners,
             promoted: !owner.owns.swap(true, Ordering::AcqRel),
         }
     }
 
     /// A node has said who has which slot. Nodes that have lost all of theirs are left.
-    pub(super) fn told(&self, ranges: Vec<Range>) -> Changed {
+    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> TableChange {
         let ids = ranges.iter().flat_map(|range| &range.ids);
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
         }
         let mut owners = vec![None; SLOTS];
-        for Range {
+        for SlotRange {
             first, last, owner, ..
         } in ranges
         {
             let owner = self.named(owner);
             owners[usize::from(first)..=usize::from(last)].fill(Some(owner));
         }
-        let mut changed = Changed::default();
+        let mut changed = TableChange::default();
         let mut left = Vec::new();
         {
             let mut map = self.map.write();

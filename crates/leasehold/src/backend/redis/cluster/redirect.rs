@@ -19,7 +19,7 @@ pub(super) enum Redirect {
     Ask(Address),
     /// The slot is being moved, and not all of these keys are at either node.
     Open,
-    /// The cluster serves nobody, or not this slot.
+    /// The cluster serves no client, or not this slot.
     Down,
     /// The name has no slot here: the answer of a script that found a slot moved away under it. It may have changed something.
     Torn,

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use futures_util::future::join_all;
 
 use super::{
-    Shared,
-    route::{Answer, Ask, Way},
+    ClusterCore,
+    route::{AskRule, NodeAnswer, Route},
     slots::slot,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 
 /// A renewal that may be sent again.
 #[derive(Clone)]
-struct Owned {
+struct OwnedRenew {
     id: LockId,
     access: Access,
     lease: LeaseId,
@@ -26,12 +26,12 @@ struct Owned {
 }
 
 /// Renewals of one kind in one slot, by their places in the batch.
-type Group = Vec<(usize, Owned)>;
+type SlotGroup = Vec<(usize, OwnedRenew)>;
 
-pub(super) fn renew(shared: &Arc<Shared>, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-    let mut groups: BTreeMap<(u16, LockKind), Group> = BTreeMap::new();
+pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    let mut groups: BTreeMap<(u16, LockKind), SlotGroup> = BTreeMap::new();
     for (at, renew) in batch.iter().enumerate() {
-        let owned = Owned {
+        let owned = OwnedRenew {
             id: renew.id.clone(),
             access: renew.access,
             lease: renew.lease,
@@ -59,7 +59,7 @@ pub(super) fn renew(shared: &Arc<Shared>, batch: &[Renew<'_>]) -> Reply<Vec<Rene
             }
         }
         match failed {
-            // As of one server: the trouble is told by whoever asked.
+            // As of one server: the watchdog tells of it.
             Some(failure) if !any => Err(failure),
             _ => Ok(renewals),
         }
@@ -67,9 +67,9 @@ pub(super) fn renew(shared: &Arc<Shared>, batch: &[Renew<'_>]) -> Reply<Vec<Rene
 }
 
 async fn group_of(
-    shared: Arc<Shared>,
+    shared: Arc<ClusterCore>,
     slot: u16,
-    group: Group,
+    group: SlotGroup,
 ) -> Vec<(usize, Result<Renewal, Failure>)> {
     let places: Vec<usize> = group.iter().map(|(at, _)| *at).collect();
     let has_several = group.iter().any(|(_, renew)| renew.id != group[0].1.id);
@@ -80,7 +80,7 @@ async fn group_of(
             .collect(),
         // The slot is being moved: some of these names are at one node, and some at the other.
         Err(Failure::NotNow(_)) if has_several => {
-            let mut by_name: BTreeMap<LockId, Group> = BTreeMap::new();
+            let mut by_name: BTreeMap<LockId, SlotGroup> = BTreeMap::new();
             for (at, renew) in group {
                 by_name
                     .entry(renew.id.clone())
@@ -114,10 +114,14 @@ fn answers_of(
     }
 }
 
-async fn send(shared: &Arc<Shared>, slot: u16, group: Group) -> Result<Vec<Renewal>, Failure> {
-    let way = Way {
+async fn send(
+    shared: &Arc<ClusterCore>,
+    slot: u16,
+    group: SlotGroup,
+) -> Result<Vec<Renewal>, Failure> {
+    let way = Route {
         slot,
-        ask: Ask::MayFollow,
+        ask: AskRule::MayFollow,
         patience: std::time::Duration::ZERO,
     };
     let step = move |redis: &Redis| {
@@ -132,7 +136,7 @@ async fn send(shared: &Arc<Shared>, slot: u16, group: Group) -> Result<Vec<Renew
             .collect();
         redis.renew(&renews)
     };
-    let Answer { mut value, asked } = shared.send_openly(way, step).await?;
+    let NodeAnswer { mut value, asked } = shared.send_openly(way, step).await?;
     if asked {
         // The rest of the lock may be at the other node still. It is not lost by that.
         for renewal in &mut value {

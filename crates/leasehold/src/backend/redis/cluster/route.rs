@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Shared,
+    ClusterCore,
     nodes::Node,
     redirect::{NoOwner, Redirect, SlotOpen},
 };
@@ -21,7 +21,7 @@ const PAUSE_MOST: Duration = Duration::from_millis(200);
 
 /// Which answers of a node count that has not got the slot yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum AskRule {
     /// None: a step that takes or gives would see a part of the lock's keys, and take the others for none.
     Never,
     /// A step that only moves an end forward, or reads.
@@ -30,24 +30,24 @@ pub(super) enum Ask {
 
 /// How a step is sent.
 #[derive(Clone, Copy)]
-pub(super) struct Way {
+pub(super) struct Route {
     pub(super) slot: u16,
-    pub(super) ask: Ask,
+    pub(super) ask: AskRule,
     /// For how long it is tried again where the cluster says "not now". Steps that the engine repeats have none.
     pub(super) patience: Duration,
 }
 
 /// An answer, and whether a node gave it that has not got the slot yet.
-pub(super) struct Answer<T> {
+pub(super) struct NodeAnswer<T> {
     pub(super) value: T,
     pub(super) asked: bool,
 }
 
-impl Shared {
+impl ClusterCore {
     /// Sends a step along its way. All outcomes say what the server may hold.
     pub(super) fn send<T: Send + 'static>(
         self: &Arc<Self>,
-        way: Way,
+        way: Route,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<T> {
         let answer = self.send_openly(way, step);
@@ -56,9 +56,9 @@ impl Shared {
 
     pub(super) fn send_openly<T: Send + 'static>(
         self: &Arc<Self>,
-        way: Way,
+        way: Route,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
-    ) -> Reply<Answer<T>> {
+    ) -> Reply<NodeAnswer<T>> {
         let node = self.nodes.owner(way.slot);
         // Sent by its first poll, as by any backend.
         let first = node.map(|node| (step(&node.redis), node));
@@ -68,7 +68,7 @@ impl Shared {
             let failed = match first {
                 Some((answer, node)) => match answer.await {
                     Ok(value) => {
-                        return Ok(Answer {
+                        return Ok(NodeAnswer {
                             value,
                             asked: false,
                         });
@@ -78,7 +78,7 @@ impl Shared {
                 None => None,
             };
             // Seldom, so it takes no room in every request.
-            let going = Going {
+            let going = GoingOn {
                 shared,
                 way,
                 step,
@@ -106,18 +106,18 @@ impl Shared {
 }
 
 /// A step that was not carried out at once.
-struct Going<S> {
-    shared: Arc<Shared>,
-    way: Way,
+struct GoingOn<S> {
+    shared: Arc<ClusterCore>,
+    way: Route,
     step: S,
     began: Instant,
 }
 
-impl<S> Going<S> {
+impl<S> GoingOn<S> {
     async fn on<T: Send + 'static>(
         self,
         mut failed: Option<(Failure, Arc<Node>)>,
-    ) -> Result<Answer<T>, Failure>
+    ) -> Result<NodeAnswer<T>, Failure>
     where
         S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     {
@@ -125,13 +125,13 @@ impl<S> Going<S> {
         loop {
             if let Some((failure, node)) = failed.take() {
                 let why = match self.follow(failure, &node).await? {
-                    Next::Answer(answer) => return Ok(answer),
-                    Next::Again(_) if sent_on < REDIRECTS => {
+                    FollowUp::NodeAnswer(answer) => return Ok(answer),
+                    FollowUp::Again(_) if sent_on < REDIRECTS => {
                         sent_on += 1;
                         None
                     }
-                    Next::Again(failure) => Some(self.no_owner(&failure)),
-                    Next::NotNow(failure) => Some(failure),
+                    FollowUp::Again(failure) => Some(self.no_owner(&failure)),
+                    FollowUp::NotNow(failure) => Some(failure),
                 };
                 if let Some(failure) = why {
                     if self.began.elapsed() + pause >= self.way.patience {
@@ -150,7 +150,7 @@ impl<S> Going<S> {
             };
             match (self.step)(&node.redis).await {
                 Ok(value) => {
-                    return Ok(Answer {
+                    return Ok(NodeAnswer {
                         value,
                         asked: false,
                     });
@@ -165,33 +165,33 @@ impl<S> Going<S> {
         &self,
         failure: Failure,
         node: &Node,
-    ) -> Result<Next<T>, Failure>
+    ) -> Result<FollowUp<T>, Failure>
     where
         S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     {
-        let Way { slot, ask, .. } = self.way;
+        let Route { slot, ask, .. } = self.way;
         let open = || Failure::NotNow(Arc::new(SlotOpen { slot }));
         match Redirect::of(&failure, &node.address) {
             Some(Redirect::Moved(address)) => {
                 let changed = self.shared.nodes.moved(slot, address);
                 self.shared.tell(changed);
                 self.shared.table.ask();
-                Ok(Next::Again(failure))
+                Ok(FollowUp::Again(failure))
             }
-            Some(Redirect::Ask(address)) if ask == Ask::MayFollow => {
+            Some(Redirect::Ask(address)) if ask == AskRule::MayFollow => {
                 let node = self.shared.nodes.named(address);
                 match (self.step)(&node.redis.asking()).await {
-                    Ok(value) => Ok(Next::Answer(Answer { value, asked: true })),
+                    Ok(value) => Ok(FollowUp::NodeAnswer(NodeAnswer { value, asked: true })),
                     Err(failure) if Redirect::of(&failure, &node.address).is_some() => {
-                        Ok(Next::NotNow(open()))
+                        Ok(FollowUp::NotNow(open()))
                     }
                     Err(failure) => Err(failure),
                 }
             }
-            Some(Redirect::Ask(_) | Redirect::Open) => Ok(Next::NotNow(open())),
+            Some(Redirect::Ask(_) | Redirect::Open) => Ok(FollowUp::NotNow(open())),
             Some(Redirect::Down) => {
                 self.shared.table.ask();
-                Ok(Next::NotNow(failure))
+                Ok(FollowUp::NotNow(failure))
             }
             Some(Redirect::Torn) => Err(Failure::Ambiguous(Arc::new(SlotOpen { slot }))),
             None => match failure {
@@ -199,8 +199,8 @@ impl<S> Going<S> {
                 Failure::NotSent(_) => {
                     self.shared.table.ask();
                     Ok(match self.shared.nodes.owner(slot) {
-                        Some(owner) if owner.number != node.number => Next::Again(failure),
-                        _ => Next::NotNow(failure),
+                        Some(owner) if owner.number != node.number => FollowUp::Again(failure),
+                        _ => FollowUp::NotNow(failure),
                     })
                 }
                 Failure::Ambiguous(_) => {
@@ -219,8 +219,8 @@ impl<S> Going<S> {
 }
 
 /// What comes next.
-enum Next<T> {
-    Answer(Answer<T>),
+enum FollowUp<T> {
+    NodeAnswer(NodeAnswer<T>),
     /// The same to the node that has the slot by now.
     Again(Failure),
     NotNow(Failure),

@@ -45,7 +45,7 @@ static CRC: [u16; 256] = {
 
 /// Slots that follow one another, and the primary that has them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct SlotRange {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) owner: Address,
@@ -54,7 +54,7 @@ pub(super) struct Range {
 }
 
 /// Reads an answer to `CLUSTER SLOTS` of the node at `answered`; `None`: it is none.
-pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<Range>> {
+pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else {
         return None;
     };
@@ -71,7 +71,7 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<Range>> {
                 .filter(|it| usize::from(*it) < SLOTS),
             _ => None,
         };
-        Some(Range {
+        Some(SlotRange {
             first: slot(first)?,
             last: slot(last)?,
             owner: address(nodes.first()?, answered)?,

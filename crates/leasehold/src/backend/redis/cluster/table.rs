@@ -11,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Shared, nodes::Node, slots::ranges};
+use super::{ClusterCore, nodes::Node, slots::ranges};
 use crate::backend::Failure;
 
 /// Asked no more often than that.
@@ -26,7 +26,7 @@ const SELDOM: Duration = Duration::from_secs(2);
 
 /// The questions that were asked.
 #[derive(Clone, Debug, Default)]
-struct Rounds {
+struct TableRounds {
     count: u64,
     /// Why the last had no answer.
     failed: Option<Failure>,
@@ -34,12 +34,12 @@ struct Rounds {
 
 /// Asks for the table, one question at a time.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct SlotTable {
     wanted: Arc<Notify>,
-    rounds: watch::Sender<Rounds>,
+    rounds: watch::Sender<TableRounds>,
 }
 
-impl Table {
+impl SlotTable {
     /// It may have changed. Waits for nothing.
     pub(super) fn ask(&self) {
         self.wanted.notify_one();
@@ -59,7 +59,7 @@ impl Table {
 }
 
 /// Ends with the client.
-pub(super) fn watch(shared: &Arc<Shared>) {
+pub(super) fn watch(shared: &Arc<ClusterCore>) {
     let (wanted, weak) = (Arc::clone(&shared.table.wanted), Arc::downgrade(shared));
     drop(shared.home.handle().spawn(async move {
         loop {
@@ -72,7 +72,7 @@ pub(super) fn watch(shared: &Arc<Shared>) {
 }
 
 /// Asks once, and again as long as a node is out of reach. `None`: the client has ended.
-async fn ask_while_needed(weak: &Weak<Shared>) -> Option<()> {
+async fn ask_while_needed(weak: &Weak<ClusterCore>) -> Option<()> {
     let mut times = 0;
     loop {
         let next = Instant::now() + if times < OFTEN { EVERY } else { SELDOM };
@@ -96,7 +96,7 @@ async fn ask_while_needed(weak: &Weak<Shared>) -> Option<()> {
     }
 }
 
-async fn ask_once(shared: &Arc<Shared>) {
+async fn ask_once(shared: &Arc<ClusterCore>) {
     let failed = match ask_nodes(shared).await {
         Ok(changed) => {
             shared.outage.is_over();
@@ -118,7 +118,7 @@ async fn ask_once(shared: &Arc<Shared>) {
 }
 
 /// The first answer counts.
-async fn ask_nodes(shared: &Arc<Shared>) -> Result<super::nodes::Changed, Failure> {
+async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<super::nodes::TableChange, Failure> {
     let mut nodes = shared.nodes.primaries();
     fastrand::shuffle(&mut nodes);
     nodes.sort_by_key(|node| node.redis.is_in_trouble());
@@ -152,7 +152,7 @@ async fn ask_nodes(shared: &Arc<Shared>) -> Result<super::nodes::Changed, Failur
     }
 }
 
-async fn slots_of(node: Arc<Node>) -> Result<Vec<super::slots::Range>, Failure> {
+async fn slots_of(node: Arc<Node>) -> Result<Vec<super::slots::SlotRange>, Failure> {
     let mut command = redis::cmd("CLUSTER");
     let reply = node.redis.caller.command(command.arg("SLOTS")).await?;
     match ranges(&reply, &node.address) {

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::Shared;
+use super::ClusterCore;
 use crate::backend::{
     Failure, LockSteps,
     find::{FindPage, FoundPage},
 };
 
 /// Reads one page of the keys of one node; its cursor tells of which.
-pub(super) async fn find(shared: Arc<Shared>, step: FindPage) -> Result<FoundPage, Failure> {
+pub(super) async fn find(shared: Arc<ClusterCore>, step: FindPage) -> Result<FoundPage, Failure> {
     if !shared.nodes.has_table() {
         shared.table.asked().await?;
     }

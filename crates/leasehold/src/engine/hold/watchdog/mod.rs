@@ -25,6 +25,7 @@
 pub(crate) mod epochs;
 pub(crate) mod label;
 pub(crate) mod list;
+mod shards;
 pub(crate) mod wake_at;
 
 use std::{
@@ -48,13 +49,11 @@ use crate::{
     engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
+    engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Look},
     outage::Seldom,
 };
-
-/// For so long a batch for one server of several stands in the way of those for the others.
-const TURN_MOST: Duration = Duration::from_millis(20);
 
 /// All holds of a client that must be looked at or renewed.
 #[derive(Debug)]
@@ -69,8 +68,7 @@ pub(crate) struct Watchdog {
     under_way: AtomicUsize,
     /// How long the last batch took to and fro, in nanoseconds; zero if it had no answer. Then one at a time is tried.
     round_trip: AtomicU64,
-    /// Servers of several that do not answer.
-    silent: Mutex<Vec<u32>>,
+    silent: SilentShards,
     /// When a user was last told that renewals fail, or come late.
     warned: Seldom,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
@@ -88,7 +86,7 @@ impl Default for Watchdog {
             closed: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
-            silent: Mutex::default(),
+            silent: SilentShards::default(),
             warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Arc::default(),
@@ -188,19 +186,6 @@ impl Watchdog {
         Turn(Arc::clone(self))
     }
 
-    /// Whether a server of several has not answered the last batch in time: those for it take no turn.
-    fn is_silent(&self, shard: Option<u32>) -> bool {
-        shard.is_some_and(|shard| self.silent.lock().contains(&shard))
-    }
-
-    fn note_silent(&self, shard: u32, is_silent: bool) {
-        let mut silent = self.silent.lock();
-        silent.retain(|other| *other != shard);
-        if is_silent {
-            silent.push(shard);
-        }
-    }
-
     fn round_trip(&self) -> Duration {
         Duration::from_nanos(self.round_trip.load(Ordering::Relaxed))
     }
@@ -298,33 +283,15 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
-        for batch in by_shard(env, batch) {
+        let shard = |hold: &Arc<Hold>| env.backend.shard(hold.id());
+        for (shard, batch) in by_shard(batch, shard) {
             let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
-            let shard = shard_of(env, &batch);
-            let turn = (!watchdog.is_silent(shard)).then(|| watchdog.turn());
+            let turn = (!watchdog.silent.has(shard)).then(|| watchdog.turn());
             env.spawn(async move {
                 renew(&strong, &watchdog, batch, (shard, turn)).await;
             });
         }
     }
-}
-
-/// The server that answers for the first of these.
-fn shard_of(env: &Env, batch: &[Arc<Hold>]) -> Option<u32> {
-    env.backend.shard(batch.first()?.id())
-}
-
-/// The parts of a batch that different servers answer. Mostly there is one server.
-fn by_shard(env: &Env, batch: Vec<Arc<Hold>>) -> Vec<Vec<Arc<Hold>>> {
-    if shard_of(env, &batch).is_none() {
-        return vec![batch];
-    }
-    let mut parts: BTreeMap<Option<u32>, Vec<Arc<Hold>>> = BTreeMap::new();
-    for hold in batch {
-        let shard = env.backend.shard(hold.id());
-        parts.entry(shard).or_default().push(hold);
-    }
-    parts.into_values().collect()
 }
 
 /// Renews one batch, and puts it back on the list.
@@ -358,7 +325,7 @@ async fn renew(
     let mut early = None;
     if let Some(shard) = shard {
         early = env.within(TURN_MOST, &mut answer).await;
-        watchdog.note_silent(shard, early.is_none());
+        watchdog.silent.note(shard, early.is_none());
         if early.is_none() {
             // The others' batches are not to wait for this server.
             turn.take();
@@ -389,7 +356,7 @@ async fn renew(
     };
     watchdog.took(env.clock.now().since(sent));
     if let Some(shard) = shard {
-        watchdog.note_silent(shard, false);
+        watchdog.silent.note(shard, false);
     }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
