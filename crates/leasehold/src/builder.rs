@@ -11,7 +11,7 @@ use std::{io, sync::Arc, time::Duration};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
-    Client, Error, Sentinel,
+    Client, ClusterNodes, Error, Sentinel,
     backend::{Backend, memory, memory::MemoryServer, redis},
     clock::Clock,
     config::{Config, Handoff, millis},
@@ -31,6 +31,7 @@ impl Client {
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
     /// | `redis-sentinel://[user:password@]host[:port],…[/database]?master=name` | where sentinels say, see [`Sentinel`](crate::Sentinel); `rediss-sentinel://` over TLS; `valkey-…` are the same |
+    /// | `redis-cluster://[user:password@]host[:port],…` | a cluster, of which these are some nodes, see [`ClusterNodes`](crate::ClusterNodes); `rediss-cluster://` over TLS; `valkey-…` are the same |
     /// | `redlock://[user[:password]@]a,b,c[/database]` | a majority of several servers, each `host[:port]`; see [`ClientBuilder::quorum`] |
     /// | `redlocks://…` | the same over TLS |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
@@ -134,6 +135,7 @@ pub struct ClientBuilder {
     url: Option<String>,
     memory: Option<MemoryServer>,
     sentinel: Option<Sentinel>,
+    cluster: Option<ClusterNodes>,
     quorum: Option<quorum::Given>,
     login: redis::Login,
     label: Option<String>,
@@ -308,6 +310,7 @@ impl ClientBuilder {
         match &prepared.backing {
             Backing::Memory(..) => {}
             Backing::Server(redis, _) => redis.connect().await?,
+            Backing::Cluster(cluster, _) => cluster.connect().await?,
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
         Ok(prepared.client())
@@ -319,7 +322,7 @@ impl ClientBuilder {
         config.lease = Duration::from_millis(millis(config.lease));
         let uuid: Arc<str> = client_uuid().into();
         let quorum = quorum::Given::of(self.quorum.clone(), self.url.as_deref())?;
-        if quorum.is_some() && (self.sentinel.is_some() || login::names_server(&self.login)) {
+        if quorum.is_some() && self.names_another() {
             return Err(quorum::beside_another_server());
         }
         let wake_ups = Arc::new(WakeUps::default());
@@ -353,13 +356,7 @@ impl ClientBuilder {
             let backend = Box::new(backend);
             Backing::Memory(backend, clock)
         } else {
-            let place = self.place()?;
-            let home = home().map_err(|error| Error::NotSent {
-                doing: "start the thread of this client".into(),
-                source: Arc::new(error),
-            })?;
-            let backend = redis::Redis::new(place, &uuid, &label, &config, sink, &home);
-            Backing::Server(Box::new(backend), home)
+            self.server((&uuid, &label, &config), sink, home)?
         };
         Ok(Prepared {
             uuid,
@@ -382,6 +379,7 @@ struct Prepared {
 enum Backing {
     Memory(Box<dyn Backend>, Clock),
     Server(Box<redis::Redis>, Home),
+    Cluster(redis::Cluster, Home),
     Quorum(quorum::PreparedQuorum),
 }
 
@@ -390,6 +388,7 @@ impl Prepared {
         let (backend, clock, home): (Box<dyn Backend>, Clock, Home) = match self.backing {
             Backing::Memory(backend, clock) => (backend, clock, Home::here()),
             Backing::Server(backend, home) => (backend, Clock::Boot, home),
+            Backing::Cluster(backend, home) => (Box::new(backend), Clock::Boot, home),
             Backing::Quorum(quorum) => (Box::new(quorum.quorum), quorum.clock, quorum.home),
         };
         let core = Core::start(self.uuid, clock, self.config, backend, &self.wake_ups, home);

@@ -4,7 +4,10 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use crate::{
     Error,
-    backend::{Failure, Inspection, find::FindPage},
+    backend::{
+        Failure, Inspection,
+        find::{Cursor, FindPage},
+    },
     engine::core::{ClientRef, Core},
     error::Invalid,
     kind::LockKind,
@@ -35,7 +38,7 @@ pub struct Find {
     core: ClientRef,
     pattern: Result<Arc<str>, Error>,
     /// Where the next page begins; `None`: there is no other.
-    cursor: Option<u64>,
+    cursor: Option<Cursor>,
     /// A server that resizes its table of keys shows some of them twice.
     seen: HashSet<LockId>,
 }
@@ -45,7 +48,7 @@ impl Find {
         Find {
             core: ClientRef::new(core),
             pattern: on_server(&core.config.name_prefix, pattern),
-            cursor: Some(0),
+            cursor: Some(Cursor::default()),
             seen: HashSet::new(),
         }
     }
@@ -91,7 +94,7 @@ impl Find {
         });
         let found = found.collect();
         self.seen.extend(new);
-        self.cursor = Some(page.cursor).filter(|cursor| *cursor != 0);
+        self.cursor = Some(page.cursor).filter(|cursor| !cursor.is_end());
         Ok(Some(found))
     }
 
@@ -99,8 +102,10 @@ impl Find {
     #[expect(clippy::cast_precision_loss, reason = "it is for eyes")]
     pub fn progress(&self) -> f64 {
         // A server goes through its table in the order of the reversed bits, so that a table that grows stays in order.
-        self.cursor
-            .map_or(1.0, |cursor| cursor.reverse_bits() as f64 / u64::MAX as f64)
+        self.cursor.map_or(1.0, |cursor| {
+            let of_server = cursor.keys.reverse_bits() as f64 / u64::MAX as f64;
+            (f64::from(cursor.server) + of_server) / (f64::from(cursor.others) + 1.0)
+        })
     }
 }
 

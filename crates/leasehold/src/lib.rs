@@ -98,6 +98,7 @@ mod builder;
 mod callout;
 mod client;
 mod clock;
+mod cluster;
 mod config;
 mod connection;
 mod credentials;
@@ -134,6 +135,7 @@ pub use attribute::set_global;
 pub use backend::memory::MemoryServer;
 pub use builder::ClientBuilder;
 pub use client::{Client, Footprint, Shutdown};
+pub use cluster::ClusterNodes;
 pub use config::{
     CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, LINGER_DEFAULT,
     OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, TOKEN_RETENTION_DEFAULT,

@@ -7,20 +7,45 @@ use futures_util::future::join_all;
 use super::{Failure, Inspection, Reply};
 use crate::{kind::LockKind, name::LockId};
 
+/// Where a page begins. The default: where the first does, or behind the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// As the server says it.
+    pub(crate) keys: u64,
+    /// The number of the server, of several.
+    pub(crate) server: u16,
+    /// How many there are, less one.
+    pub(crate) others: u16,
+}
+
+impl Cursor {
+    pub(crate) fn of(keys: u64) -> Cursor {
+        Cursor {
+            keys,
+            ..Cursor::default()
+        }
+    }
+
+    /// Behind the last page.
+    pub(crate) fn is_end(self) -> bool {
+        (self.keys, self.server) == (0, 0)
+    }
+}
+
 /// Asks which locks are on one page of the keys.
 #[derive(Clone, Debug)]
 pub(crate) struct FindPage {
     /// As `SCAN` reads it.
     pub(crate) pattern: Arc<str>,
-    /// Zero, then what the page before said.
-    pub(crate) cursor: u64,
+    /// The default, then what the page before said.
+    pub(crate) cursor: Cursor,
 }
 
 /// What looks like a lock on one page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FoundPage {
-    /// Where the next page begins; zero: this was the last.
-    pub(crate) cursor: u64,
+    /// Where the next page begins, if this was not the last.
+    pub(crate) cursor: Cursor,
     /// Their names as the server has them. A page may repeat those of another.
     pub(crate) locks: Vec<(LockKind, String)>,
 }

@@ -28,9 +28,9 @@ pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
 use crate::{
     clock::Tick,
-    error::Cause,
+    error::{Cause, Invalid},
     kind::{Access, LockKind},
-    name::LockId,
+    name::{LockId, Name},
     outage::Outage,
     owner::LeaseId,
 };
@@ -90,8 +90,8 @@ pub(crate) trait LockSteps {
     /// Keeps the places of waiting tasks alive, of a kind that has one for each.
     fn keep(&self, step: Keep) -> Reply<KeptPlaces>;
 
-    /// Whether locks of this kind can be kept here; else why not. Asked before anything is sent.
-    fn supports(&self, _kind: LockKind) -> Result<(), &'static str> {
+    /// Whether this lock can be kept here; else why not. Asked before anything is sent.
+    fn supports(&self, _id: &LockId) -> Result<(), Invalid> {
         Ok(())
     }
 
@@ -130,6 +130,11 @@ pub(crate) trait NumberSteps {
 
 /// What is asked about data that fencing tokens guard.
 pub(crate) trait FencedSteps {
+    /// Whether the data of a name can be kept under this key; else why not. Asked before anything is sent.
+    fn keeps_data(&self, _name: &Name, _key: &Name) -> Result<(), Invalid> {
+        Ok(())
+    }
+
     /// Writes data, if no newer fencing token has been seen there.
     fn write(&self, step: FencedWrite) -> Reply<Written>;
 
@@ -158,6 +163,11 @@ pub(crate) trait ServerLink {
     /// `None`: it has not said so yet.
     fn identity(&self) -> Option<String> {
         Some(self.server())
+    }
+
+    /// Which of several servers has the lock, where one that is silent is to delay no renewals at the others.
+    fn shard(&self, _id: &LockId) -> Option<u32> {
+        None
     }
 
     /// Connects now.

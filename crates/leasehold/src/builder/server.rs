@@ -1,9 +1,18 @@
 //! What the server is like: who else uses it, how it was set up, and what stands before it.
 
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
-use super::{ClientBuilder, login};
-use crate::{Error, Sentinel, backend::redis::GivenServer, error::Invalid};
+use super::{Backing, ClientBuilder, login};
+use crate::{
+    ClusterNodes, Error, Sentinel,
+    backend::{
+        Sink,
+        redis::{Cluster, GivenCluster, GivenServer, Redis},
+    },
+    config::Config,
+    error::Invalid,
+    home::Home,
+};
 
 impl ClientBuilder {
     /// Asks these sentinels where the server is, in place of a URL. The user, the password, the database and TLS of the builder are those
@@ -27,8 +36,81 @@ impl ClientBuilder {
         self
     }
 
+    /// Asks these nodes of a Redis or Valkey Cluster for the others, in place of a URL. The user, the password and TLS of the builder are those
+    /// of all nodes.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, ClusterNodes};
+    ///
+    /// let nodes = ClusterNodes::new(["node-1:6379", "node-2:6379", "node-3:6379"]);
+    /// let client = Client::builder().cluster(nodes).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `Config#useClusterServers`.
+    #[doc(alias("useClusterServers"))]
+    pub fn cluster(mut self, nodes: ClusterNodes) -> Self {
+        self.cluster = Some(nodes);
+        self
+    }
+
+    /// Whether a server is named but by the URL.
+    pub(super) fn names_another(&self) -> bool {
+        self.sentinel.is_some() || self.cluster.is_some() || login::names_server(&self.login)
+    }
+
+    /// The connections to the server, or to the servers of a group.
+    pub(super) fn server(
+        &self,
+        (client, label, config): (&Arc<str>, &str, &Config),
+        sink: Arc<dyn Sink>,
+        home: impl FnOnce() -> io::Result<Home>,
+    ) -> Result<Backing, Error> {
+        // What is wrong with it is told before a thread is started.
+        let given = match self.given_cluster()? {
+            Some(cluster) => Ok(cluster),
+            None => Err(self.place()?),
+        };
+        let home = home().map_err(|error| Error::NotSent {
+            doing: "start the thread of this client".into(),
+            source: Arc::new(error),
+        })?;
+        Ok(match given {
+            Ok(cluster) => {
+                let cluster = Cluster::new(cluster, client, label, config, sink, &home);
+                Backing::Cluster(cluster, home)
+            }
+            Err(place) => {
+                let redis = Redis::new(place, client, label, config, sink, &home);
+                Backing::Server(Box::new(redis), home)
+            }
+        })
+    }
+
+    /// The cluster, if one is given.
+    fn given_cluster(&self) -> Result<Option<GivenCluster>, Error> {
+        let Some(nodes) = &self.cluster else {
+            let of_url = self.url.as_deref();
+            let of_url = of_url.and_then(|url| GivenCluster::parse(url, &self.login));
+            return of_url.transpose();
+        };
+        if self.url.is_some() || self.sentinel.is_some() || login::names_server(&self.login) {
+            let limit = "the only place that names the server";
+            let invalid = Invalid::new("cluster", "given beside another server", limit);
+            return Err(invalid
+                .remedy(
+                    "leave the other out, or say redis-cluster://host:6379,host:6379 in the URL",
+                )
+                .into());
+        }
+        GivenCluster::of(nodes, &self.login).map(Some)
+    }
+
     /// Where the server is.
-    pub(super) fn place(&self) -> Result<GivenServer, Error> {
+    fn place(&self) -> Result<GivenServer, Error> {
         let Some(sentinel) = &self.sentinel else {
             return login::server(self.url.as_deref(), &self.login);
         };

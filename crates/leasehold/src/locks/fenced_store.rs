@@ -57,8 +57,9 @@ impl FencedStore {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> FencedStore {
         FencedStore {
             core: ClientRef::new(core),
-            name: supported(core, LockKind::FencedMutex)
-                .and_then(|()| Name::under(&core.config.name_prefix, name)),
+            name: Name::under(&core.config.name_prefix, name)
+                .and_then(|name| supported(core, LockKind::FencedMutex, name))
+                .map(|id| id.name),
             given: name.into(),
         }
     }
@@ -285,6 +286,7 @@ impl FencedStore {
         } else if let Some(begin) = of_locks.find(|begin| data.wire().starts_with(begin)) {
             format!("without {begin:?} at its beginning, with which keys of locks begin")
         } else {
+            self.core.backend.keeps_data(name, &data)?;
             return Ok(data);
         };
         let empty = if key.is_empty() { " (empty)" } else { "" };

@@ -49,7 +49,7 @@ pub(super) struct Settings {
 impl Handle {
     pub(super) fn new(core: &Arc<Core>, kind: LockKind, name: &str) -> Handle {
         let id = match Name::under(&core.config.name_prefix, name) {
-            Ok(name) => supported(core, kind).map(|()| LockId::new(kind, name)),
+            Ok(name) => supported(core, kind, name),
             Err(error) => Err(error),
         };
         let given = match &id {
@@ -190,14 +190,11 @@ impl Handle {
     }
 }
 
-/// Whether there is such a kind where the locks of this client are kept.
-pub(super) fn supported(core: &Core, kind: LockKind) -> Result<(), Error> {
-    core.backend.supports(kind).map_err(|why| {
-        let limit = format!("none on a quorum of servers, {why}");
-        Invalid::new("the kind of lock", kind.to_string(), limit)
-            .remedy("take a mutex, spin mutex or plain mutex, or a client of one server")
-            .into()
-    })
+/// The lock, if there can be such a one where the locks of this client are kept.
+pub(super) fn supported(core: &Core, kind: LockKind, name: Name) -> Result<LockId, Error> {
+    let id = LockId::new(kind, name);
+    core.backend.supports(&id)?;
+    Ok(id)
 }
 
 /// The verb of a caller that waits for ever, and so is never told that the lock is held.

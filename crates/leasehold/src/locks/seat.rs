@@ -55,8 +55,9 @@ impl Seat {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Seat {
         Seat {
             core: ClientRef::new(core),
-            name: supported(core, LockKind::FencedMutex)
-                .and_then(|()| Name::under(&core.config.name_prefix, name)),
+            name: Name::under(&core.config.name_prefix, name)
+                .and_then(|name| supported(core, LockKind::FencedMutex, name))
+                .map(|id| id.name),
         }
     }
 

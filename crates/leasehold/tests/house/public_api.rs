@@ -3,11 +3,11 @@
 use std::{future::pending, time::Duration};
 
 use leasehold::{
-    Client, ClientBuilder, Detached, Election, Error, Event, FairMutex, FairMutexGuard,
-    FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid, Latch, Leader,
-    LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part, PlainMutex,
-    PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown, SpinMutex,
-    SpinMutexGuard, Status, Term,
+    Client, ClientBuilder, ClusterNodes, Detached, Election, Error, Event, FairMutex,
+    FairMutexGuard, FencedMutex, FencedMutexGuard, FencedStore, Find, Guard, Handoff, Invalid,
+    Latch, Leader, LeaderWatch, MemoryServer, MultiGuard, MultiLock, Mutex, Owner, Part,
+    PlainMutex, PlainMutexGuard, Released, Semaphore, SemaphoreGuard, Sentinel, Shutdown,
+    SpinMutex, SpinMutexGuard, Status, Term,
 };
 
 fn send_sync_static<T: Send + Sync + 'static>() {}
@@ -51,6 +51,7 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<Semaphore>();
     send_sync_static::<SemaphoreGuard>();
     send_sync_static::<Sentinel>();
+    send_sync_static::<ClusterNodes>();
     send_sync_static::<Mutex>();
     send_sync_static::<Owner>();
     send_sync_static::<PlainMutex>();

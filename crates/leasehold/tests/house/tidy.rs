@@ -15,6 +15,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "at_least",
             "callout",
             "clock",
+            "cluster",
             "config",
             "connection",
             "credentials",
@@ -66,6 +67,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
 /// Where the names live that the crate's root hands on.
 const ROOT: &[(&str, &str)] = &[
     ("Cause", "error"),
+    ("ClusterNodes", "cluster"),
     ("Client", "client"),
     ("ConnectionSettings", "connection"),
     ("Credentials", "credentials"),
@@ -139,6 +141,10 @@ const LONG: &[(&str, &str)] = &[
     (
         "engine::hold",
         "one state machine, from the grant to the end",
+    ),
+    (
+        "engine::hold::watchdog",
+        "one task: what is due, its batches, and their answers",
     ),
     (
         "engine::queue::enter",

@@ -40,7 +40,7 @@ use crate::{
     },
     clock::Clock,
     config::{Config, millis},
-    error::{Cause, Error},
+    error::{Cause, Error, Invalid},
     home::Home,
     kind::{Access, LockKind},
     name::LockId,
@@ -202,20 +202,23 @@ impl LockSteps for Quorum {
         refused(NotHere)
     }
 
-    fn supports(&self, kind: LockKind) -> Result<(), &'static str> {
-        match kind {
-            LockKind::Mutex | LockKind::SpinMutex | LockKind::PlainMutex => Ok(()),
-            LockKind::LeasedSemaphore | LockKind::Semaphore => Err(
-                "where no server sees all permits, and a majority would give out more than there are",
-            ),
-            LockKind::FencedMutex => Err(
-                "where the largest token of one majority need not be larger than that of the one before",
-            ),
-            LockKind::RwLock | LockKind::FairMutex => Err(
-                "where no server sees all readers or waiters, and several steps change one state",
-            ),
-            LockKind::Latch => Err("where servers would count apart: a count is no vote"),
-        }
+    fn supports(&self, id: &LockId) -> Result<(), Invalid> {
+        let why = match id.kind {
+            LockKind::Mutex | LockKind::SpinMutex | LockKind::PlainMutex => return Ok(()),
+            LockKind::LeasedSemaphore | LockKind::Semaphore => {
+                "where no server sees all permits, and a majority would give out more than there are"
+            }
+            LockKind::FencedMutex => {
+                "where the largest token of one majority need not be larger than that of the one before"
+            }
+            LockKind::RwLock | LockKind::FairMutex => {
+                "where no server sees all readers or waiters, and several steps change one state"
+            }
+            LockKind::Latch => "where servers would count apart: a count is no vote",
+        };
+        let limit = format!("none on a quorum of servers, {why}");
+        Err(Invalid::new("the kind of lock", id.kind.to_string(), limit)
+            .remedy("take a mutex, spin mutex or plain mutex, or a client of one server"))
     }
 
     fn longest_lease(&self) -> Option<Duration> {

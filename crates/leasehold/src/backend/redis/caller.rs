@@ -27,6 +27,8 @@ pub(super) struct Caller {
     pub(super) dead_ms: u64,
     /// Several locks are looked at together, and the labels are added to all at once.
     leaves_labels: bool,
+    /// Calls go to a node of a cluster that has not got the slot yet.
+    asks: bool,
     commands: Arc<Commands>,
     #[cfg(feature = "sim")]
     carrier: Option<super::carrier::Carrier>,
@@ -45,6 +47,7 @@ impl Caller {
             token_ms: config.token_retention.map_or(0, millis),
             dead_ms: millis(config.fair_wait_timeout),
             leaves_labels: false,
+            asks: false,
             commands: Arc::new(commands),
             #[cfg(feature = "sim")]
             carrier: None,
@@ -57,6 +60,25 @@ impl Caller {
             leaves_labels: true,
             ..self.clone()
         }
+    }
+
+    /// The same, to a node of a cluster that has not got the slot yet.
+    pub(super) fn asking(&self) -> Caller {
+        Caller {
+            asks: true,
+            leaves_labels: true,
+            ..self.clone()
+        }
+    }
+
+    /// The server is not to be used any more: those that wait for a connection are told so.
+    pub(super) fn abandon(&self) {
+        self.commands.lanes().abandon();
+    }
+
+    /// Sends a plain command.
+    pub(super) async fn command(&self, command: &redis::Cmd) -> Result<Value, Failure> {
+        self.commands.command(command).await
     }
 
     /// Makes the first connection now.
@@ -116,6 +138,7 @@ impl Caller {
             return carrier.call(&call, read);
         }
         let commands = Arc::clone(&self.commands);
+        let call = if self.asks { call.asking() } else { call };
         Box::pin(async move {
             let reply = commands.call(call).await?;
             read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))

@@ -127,10 +127,13 @@ impl Commands {
             Some(both) => self.send(Request::Second(&both)).await,
         };
         match sent {
-            Err(SendFailure::Failed(error)) if script::is_unknown(&error) => self
-                .send(Request::Command(&call.by_text()))
-                .await
-                .map_err(SendFailure::failure),
+            Err(SendFailure::Failed(error)) if script::is_unknown(&error) => {
+                let sent = match call.by_text_behind_another() {
+                    None => self.send(Request::Command(&call.by_text())).await,
+                    Some(both) => self.send(Request::Second(&both)).await,
+                };
+                sent.map_err(SendFailure::failure)
+            }
             other => other.map_err(SendFailure::failure),
         }
     }

@@ -257,6 +257,7 @@ impl Target {
             info: self.info.clone().set_addr(address),
             provider: self.provider.clone(),
             connection: self.connection.clone(),
+            in_cluster: self.in_cluster,
             #[cfg(feature = "tls")]
             tls: self.tls.as_ref().map(|tls| tls.of_host(host)),
         }

@@ -73,8 +73,12 @@ pub(super) fn in_words(error: RedisError) -> Cause {
 #[derive(Debug)]
 struct InWords {
     words: String,
-    #[expect(dead_code, reason = "shown by Debug")]
     error: RedisError,
+}
+
+/// The server's own words behind a cause, if they are.
+pub(super) fn said(cause: &Cause) -> Option<&RedisError> {
+    cause.downcast_ref::<InWords>().map(|said| &said.error)
 }
 
 impl fmt::Display for InWords {
@@ -118,6 +122,17 @@ fn words(error: &RedisError) -> String {
             );
         }
         Some("OOM") => "the server's memory is full (OOM); raise its maxmemory",
+        Some("MOVED" | "ASK") => {
+            return format!(
+                "the name is kept by another node of the cluster ({detail}); give redis-cluster://host:port, with any of its nodes"
+            );
+        }
+        Some("TRYAGAIN") => {
+            "the slot of the name is being moved to another node of the cluster (TRYAGAIN); wait until it is there, or end the move with redis-cli --cluster fix"
+        }
+        Some("CLUSTERDOWN") => {
+            "the cluster serves no requests, or not for the slot of this name (CLUSTERDOWN); see to its nodes"
+        }
         Some("READONLY") => {
             "the server is a replica, which takes no writes (READONLY); connect to its primary"
         }

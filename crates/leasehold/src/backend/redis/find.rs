@@ -10,7 +10,7 @@ use super::{
 use crate::{
     backend::{
         Inspection, Reply,
-        find::{FindPage, FoundPage, all_of},
+        find::{Cursor, FindPage, FoundPage, all_of},
     },
     kind::LockKind,
     name::LockId,
@@ -23,7 +23,7 @@ const KEYS_A_PAGE: usize = 100;
 
 pub(super) fn find(caller: &Caller, step: &FindPage) -> Reply<FoundPage> {
     let call = Call::new(&FIND, 0, 3, step.pattern.len() + 32)
-        .arg(step.cursor)
+        .arg(step.cursor.keys)
         .arg(&*step.pattern)
         .arg(KEYS_A_PAGE);
     caller.call(call.only_reads(), page)
@@ -61,7 +61,7 @@ fn page(reply: &Value) -> Option<FoundPage> {
         Some((kind, text(name)?))
     });
     Some(FoundPage {
-        cursor: text(cursor)?.parse().ok()?,
+        cursor: Cursor::of(text(cursor)?.parse().ok()?),
         locks: locks.collect::<Option<_>>()?,
     })
 }

@@ -166,8 +166,11 @@ impl Target {
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
         let (named, cluster, server) = (next(), next(), next());
         let (replication, rights, memory) = (next(), next(), next());
-        if let Ok(Value::BulkString(_)) = cluster {
-            return Err(NoConnection::Unfit(Arc::new(InCluster)));
+        if !self.in_cluster && matches!(cluster, Ok(Value::BulkString(_))) {
+            return Err(NoConnection::Unfit(Arc::new(self.in_cluster())));
+        }
+        if self.in_cluster && cluster.as_ref().is_err_and(says_alone) {
+            return Err(NoConnection::Unfit(Arc::new(self.alone())));
         }
         if server.as_ref().is_ok_and(says_sentinel) {
             return Err(NoConnection::Unfit(Arc::new(self.sentinel())));
@@ -185,8 +188,10 @@ impl Target {
                 let said = |answer: &Result<Value, _>| answer.clone().map(text);
                 let about = said(&replication).unwrap_or_default();
                 let of_server = said(&server).unwrap_or_default();
+                let is_replica = field(&about, "role") == Some("slave");
                 let outlook = match (memory, replication) {
-                    (Ok(memory), Ok(_)) if asks_for_danger => {
+                    // A node may become a replica, and is then left.
+                    (Ok(memory), Ok(_)) if asks_for_danger && !(self.in_cluster && is_replica) => {
                         Danger::of(&text(memory), &about).map_or(Outlook::Good, Outlook::Bad)
                     }
                     _ => Outlook::Unknown,
@@ -195,7 +200,7 @@ impl Target {
                 let greeted = Greeted {
                     epoch: Epoch::of(&of_server, &about),
                     up: up.and_then(|up| up.parse().ok()).map(Duration::from_secs),
-                    is_replica: field(&about, "role") == Some("slave"),
+                    is_replica,
                     identity: ServerId::of(server.map_err(classify)),
                     outlook,
                     is_named,
@@ -206,6 +211,23 @@ impl Target {
                 Ok((connection, greeted))
             }
         }
+    }
+
+    /// The refusal of a node of a cluster, with the URL that finds the others.
+    fn in_cluster(&self) -> InCluster {
+        InCluster(self.url("-cluster"))
+    }
+
+    /// The refusal of a server that is in no cluster, with its URL.
+    fn alone(&self) -> OutsideCluster {
+        OutsideCluster(self.url(""))
+    }
+
+    /// Without its login, which stands before the host.
+    fn url(&self, topology: &str) -> String {
+        let scheme = if self.speaks_tls() { "rediss" } else { "redis" };
+        let address = shown(&self.address().unwrap_or_default());
+        format!("{scheme}{topology}://{address}")
     }
 
     /// The refusal of a Sentinel, with the URL that asks it.
@@ -238,6 +260,14 @@ fn is_answer(error: &RedisError) -> bool {
     )
 }
 
+/// It was started without `cluster-enabled`.
+fn says_alone(error: &RedisError) -> bool {
+    error
+        .detail()
+        .unwrap_or_default()
+        .contains("cluster support disabled")
+}
+
 fn says_sentinel(info: &Value) -> bool {
     let info = text(info.clone());
     // Redis' name of it, and Valkey's.
@@ -253,9 +283,13 @@ fn text(info: Value) -> String {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the server is a node of a cluster, and this version does not know clusters; use a server outside of one"
+    "the server is a node of a cluster; give {0}, with one or more of its nodes, and it is asked for the others"
 )]
-struct InCluster;
+struct InCluster(String);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the server is in no cluster; give its own URL, {0}")]
+struct OutsideCluster(String);
 
 #[derive(Debug, thiserror::Error)]
 #[error(

@@ -18,6 +18,8 @@ use crate::{
 pub(super) struct ClientLabel {
     connection_name: String,
     key: String,
+    /// The server is a node of a cluster: the labels of other clients are at other nodes, and so are some of their connections.
+    of_node: bool,
 }
 
 /// So much of a uuid is in the key: 6 random bytes.
@@ -30,7 +32,16 @@ impl ClientLabel {
         ClientLabel {
             connection_name: format!("{OURS}:{client}:{label}"),
             key: label_key(client.get(..KEY_CHARS).unwrap_or(client)),
+            of_node: false,
         }
+    }
+
+    pub(super) fn of_node(self, of_node: bool) -> ClientLabel {
+        ClientLabel { of_node, ..self }
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
     }
 
     pub(super) fn connection_name(&self) -> &str {
@@ -88,7 +99,7 @@ pub(super) async fn add(
     };
     let any = !begins.is_empty();
     let (labels, list, info) = join3(
-        only_if(any, &labels),
+        only_if(any && !ours.of_node, &labels),
         only_if(any && asks_for_connections, &list),
         commands.command(&info),
     )
@@ -101,7 +112,8 @@ pub(super) async fn add(
     let clients = ClientAnswers {
         labels: labels_of(&labels, &begins),
         // A replica has connections of its own only, and so has a server that hides others'.
-        lists_all: info.contains("role:master")
+        lists_all: !ours.of_node
+            && info.contains("role:master")
             && own.is_some_and(|own| connections.contains_key(own)),
         connections,
     };

@@ -64,6 +64,8 @@ pub(super) struct Lanes {
     of_home: Arc<Lane>,
     /// One for each other runtime that has sent anything and has not ended. Few, so a list.
     others: RwLock<Vec<Arc<Lane>>>,
+    /// The server is not to be used any more.
+    is_abandoned: AtomicBool,
 }
 
 /// The connection of one runtime, replaced when it breaks.
@@ -150,6 +152,7 @@ impl Lanes {
             of_home: Lane::new(home.handle().clone(), &dialler),
             dialler,
             others: RwLock::default(),
+            is_abandoned: AtomicBool::new(false),
         })
     }
 
@@ -216,6 +219,11 @@ impl Lanes {
             // Another runtime may poll this now: a request outlives the runtime that it was made on.
             let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
             let changed = lane.changed.notified();
+            if self.is_abandoned.load(Ordering::Acquire)
+                && !matches!(&*lane.state.read(), LaneState::Up { .. })
+            {
+                return Err(NoWay::Down(Arc::new(LeftBehind)));
+            }
             if let LaneState::Refused(cause) = &*lane.state.read()
                 && has_asked
             {
@@ -358,6 +366,15 @@ impl Lanes {
                 way.connection.close();
             }
             lane.leave();
+        }
+    }
+
+    /// The server is not to be used any more: those that wait for a connection are told so at once. What is under way goes on.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+        self.shut();
+        for lane in self.others.read().iter().chain([&self.of_home]) {
+            lane.changed.notify_waiters();
         }
     }
 

@@ -7,6 +7,7 @@
 mod caller;
 #[cfg(feature = "sim")]
 mod carrier;
+mod cluster;
 mod commands;
 mod connect;
 mod epoch;
@@ -34,6 +35,7 @@ mod tls_trouble;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+pub(crate) use cluster::{Cluster, GivenCluster};
 pub(crate) use finder::GivenServer;
 use futures_util::future::{OptionFuture, join_all};
 #[cfg(feature = "redis-1")]
@@ -72,9 +74,10 @@ use repeats::Repeats;
 use subscriptions::Subscriptions;
 
 /// One client of a server.
+#[derive(Clone)]
 pub(crate) struct Redis {
     caller: Caller,
-    subscriptions: Subscriptions,
+    subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
     outage: Arc<Outage>,
@@ -94,7 +97,7 @@ impl Redis {
         let epochs = EpochLog::new(Arc::clone(&sink));
         let finder = Finder::new(place.into(), home, &epochs);
         let shown = finder.to_string();
-        let label = ClientLabel::new(client, label);
+        let label = ClientLabel::new(client, label).of_node(finder.is_node());
         let name = label.connection_name().to_owned();
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
@@ -108,11 +111,23 @@ impl Redis {
         let lead = (finder, &*epochs);
         Redis {
             caller,
-            subscriptions: Subscriptions::new(lead, client, config, sink, home, &lanes),
+            subscriptions: Arc::new(Subscriptions::new(lead, client, config, sink, home, &lanes)),
             repeats,
             outage,
             shown,
         }
+    }
+
+    /// The same node of a cluster, asked for names that it has not got yet.
+    fn asking(&self) -> Redis {
+        Redis {
+            caller: self.caller.asking(),
+            ..self.clone()
+        }
+    }
+
+    fn is_in_trouble(&self) -> bool {
+        self.trouble().is_some()
     }
 
     /// Connects now.

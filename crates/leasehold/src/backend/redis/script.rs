@@ -28,6 +28,8 @@ pub(super) struct Call {
     by_hash: Cmd,
     keys: usize,
     answer_last: bool,
+    /// To a node of a cluster that is about to get the slot.
+    asking: bool,
     only_reads: bool,
     /// It takes what only these keep and give back.
     kept_by: Option<[&'static Script; 2]>,
@@ -43,6 +45,7 @@ impl Call {
             by_hash,
             keys,
             answer_last: false,
+            asking: false,
             only_reads: false,
             kept_by: None,
         }
@@ -56,6 +59,12 @@ impl Call {
     /// on one core, the one that waits goes first instead of second.
     pub(super) fn answer_last(mut self, last: bool) -> Call {
         self.answer_last = last;
+        self
+    }
+
+    /// It goes to a node of a cluster that has not got the slot yet, as its owner says.
+    pub(super) fn asking(mut self) -> Call {
+        self.asking = true;
         self
     }
 
@@ -109,9 +118,21 @@ impl Call {
 
     /// The call with something to be answered before it. Skip the first answer; it may be a refusal.
     pub(super) fn behind_another(&self) -> Option<Pipeline> {
-        self.answer_last.then(|| {
+        let first = match (self.asking, self.answer_last) {
+            (true, _) => "ASKING",
+            (_, true) => "PING",
+            _ => return None,
+        };
+        let mut both = Pipeline::with_capacity(2);
+        both.cmd(first).add_command(self.by_hash.clone());
+        Some(both)
+    }
+
+    /// The same call with the text of the script, if it needs the word before it, too: a node forgets that with each command.
+    pub(super) fn by_text_behind_another(&self) -> Option<Pipeline> {
+        self.asking.then(|| {
             let mut both = Pipeline::with_capacity(2);
-            both.cmd("PING").add_command(self.by_hash.clone());
+            both.cmd("ASKING").add_command(self.by_text());
             both
         })
     }

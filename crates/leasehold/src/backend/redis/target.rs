@@ -34,6 +34,8 @@ pub(crate) struct Target {
     pub(super) info: ConnectionInfo,
     pub(super) provider: Option<Provider>,
     pub(super) connection: ConnectionSettings,
+    /// It is a node of a cluster.
+    pub(super) in_cluster: bool,
     /// How to speak TLS, if it does. The address in `info` is without.
     #[cfg(feature = "tls")]
     pub(super) tls: Option<TlsDialler>,
@@ -69,7 +71,7 @@ impl Target {
             return Err(Invalid::new(
                 "url",
                 format!("{scheme}:…"),
-                "of scheme redis, valkey, rediss, valkeys, redis-sentinel, redlock, redis+unix, valkey+unix or memory",
+                "of scheme redis, valkey, rediss, valkeys, redis-sentinel, redis-cluster, redlock, redis+unix, valkey+unix or memory",
             )
             .remedy("such as redis://127.0.0.1:6379/0")
             .into());
@@ -153,6 +155,7 @@ impl Target {
             info: info.set_redis_settings(redis),
             provider: login.provider.clone(),
             connection: login.connection.clone(),
+            in_cluster: false,
             #[cfg(feature = "tls")]
             tls,
         })
@@ -217,8 +220,8 @@ fn refuse_topologies(scheme: &str) -> Result<(), Error> {
         )
     } else if scheme.contains("cluster") {
         (
-            "of a single server: Cluster is not in this version",
-            "give the URL of a server that is no node of a cluster, redis://host:port/",
+            "of a single server, or of scheme redis-cluster, rediss-cluster, valkey-cluster or valkeys-cluster",
+            "such as redis-cluster://host:port,host:port",
         )
     } else {
         return Ok(());
@@ -342,7 +345,7 @@ mod tests {
             ),
             (
                 "redis+cluster://:hush@127.0.0.1:7000/",
-                "no node of a cluster",
+                "redis-cluster://host",
             ),
             ("127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("redis://:hush@127.0.0.1:99999/", "port"),

@@ -1,7 +1,7 @@
 //! `scripts/find.lua`, in Rust. A page has all locks: memory serves no other client worse for it.
 
 use super::{Store, numbers};
-use crate::backend::find::{FindPage, FoundPage};
+use crate::backend::find::{Cursor, FindPage, FoundPage};
 
 impl Store {
     pub(crate) fn find(&self, step: &FindPage) -> FoundPage {
@@ -15,7 +15,7 @@ impl Store {
         let locks = held.chain(numbers);
         let locks = locks.filter(|id| matches(step.pattern.as_bytes(), id.name.wire().as_bytes()));
         FoundPage {
-            cursor: 0,
+            cursor: Cursor::default(),
             locks: locks
                 .map(|id| (id.kind, id.name.wire().to_owned()))
                 .collect(),

@@ -32,7 +32,7 @@ const SCHEMES: [&str; 4] = [
 ];
 
 /// A host and a port.
-type Address = (String, u16);
+pub(super) type Address = (String, u16);
 
 /// A server as it was given, before anything is asked.
 pub(crate) enum GivenServer {
@@ -128,6 +128,11 @@ impl Finder {
             }),
             _ => failure,
         }
+    }
+
+    /// Whether the server is a node of a cluster.
+    pub(super) fn is_node(&self) -> bool {
+        matches!(self, Finder::At(target) if target.in_cluster)
     }
 
     pub(super) fn database(&self) -> i64 {

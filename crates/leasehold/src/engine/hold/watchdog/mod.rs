@@ -25,6 +25,7 @@
 pub(crate) mod epochs;
 pub(crate) mod label;
 pub(crate) mod list;
+mod shards;
 pub(crate) mod wake_at;
 
 use std::{
@@ -48,6 +49,7 @@ use crate::{
     engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
+    engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Look},
     outage::Seldom,
@@ -66,6 +68,7 @@ pub(crate) struct Watchdog {
     under_way: AtomicUsize,
     /// How long the last batch took to and fro, in nanoseconds; zero if it had no answer. Then one at a time is tried.
     round_trip: AtomicU64,
+    silent: SilentShards,
     /// When a user was last told that renewals fail, or come late.
     warned: Seldom,
     /// By which part of the allowed time the first renewals of this client come early: 0 to 255.
@@ -83,6 +86,7 @@ impl Default for Watchdog {
             closed: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             round_trip: AtomicU64::new(0),
+            silent: SilentShards::default(),
             warned: Seldom::default(),
             early: fastrand::u8(..),
             label: Arc::default(),
@@ -279,15 +283,24 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
-        let (strong, turn) = (Arc::clone(env), watchdog.turn());
-        env.spawn(async move {
-            renew(&strong, &turn.0, batch).await;
-        });
+        let shard = |hold: &Arc<Hold>| env.backend.shard(hold.id());
+        for (shard, batch) in by_shard(batch, shard) {
+            let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
+            let turn = (!watchdog.silent.has(shard)).then(|| watchdog.turn());
+            env.spawn(async move {
+                renew(&strong, &watchdog, batch, (shard, turn)).await;
+            });
+        }
     }
 }
 
 /// Renews one batch, and puts it back on the list.
-async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
+async fn renew(
+    env: &Arc<Env>,
+    watchdog: &Arc<Watchdog>,
+    batch: Vec<Arc<Hold>>,
+    (shard, mut turn): (Option<u32>, Option<Turn>),
+) {
     let sent = env.clock.now();
     // Some may have been released meanwhile.
     let due = batch
@@ -309,7 +322,19 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) 
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
     let mut waited = Duration::ZERO;
+    let mut early = None;
+    if let Some(shard) = shard {
+        early = env.within(TURN_MOST, &mut answer).await;
+        watchdog.silent.note(shard, early.is_none());
+        if early.is_none() {
+            // The others' batches are not to wait for this server.
+            turn.take();
+        }
+    }
     let answer = loop {
+        if let Some(early) = early.take() {
+            break early;
+        }
         let patiences = due.iter().map(|(due, _)| due.patience);
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
             return watchdog.took(Duration::ZERO);
@@ -330,6 +355,9 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) 
         }
     };
     watchdog.took(env.clock.now().since(sent));
+    if let Some(shard) = shard {
+        watchdog.silent.note(shard, false);
+    }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {

@@ -1,0 +1,159 @@
+//! A cluster as it is given: some of its nodes, and how to log in to each.
+
+use std::{collections::HashMap, fmt};
+
+use crate::{
+    backend::redis::{
+        finder::{Address, shown},
+        target::{Login, Target},
+    },
+    cluster::ClusterNodes,
+    error::{Error, Invalid},
+};
+
+/// How the URL of a cluster begins.
+const SCHEMES: [&str; 4] = [
+    "redis-cluster",
+    "rediss-cluster",
+    "valkey-cluster",
+    "valkeys-cluster",
+];
+
+/// A cluster, before anything is asked.
+pub(crate) struct GivenCluster {
+    /// The nodes that were given.
+    pub(super) seeds: Vec<Address>,
+    /// How to log in to a node, at whichever address.
+    pub(super) target: Target,
+    /// Where nodes are reached that say that they are elsewhere.
+    pub(super) elsewhere: HashMap<Address, Address>,
+}
+
+impl GivenCluster {
+    /// From a URL such as `redis-cluster://user:password@host:6379,host`; `None`: it is that of something else.
+    pub(crate) fn parse(given: &str, login: &Login) -> Option<Result<GivenCluster, Error>> {
+        let (scheme, rest) = given.split_once("://")?;
+        let scheme = scheme.to_ascii_lowercase();
+        if !SCHEMES.contains(&&*scheme) {
+            return None;
+        }
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, tail) = rest.split_at(end);
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (format!("{user}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let scheme = scheme.trim_end_matches("-cluster");
+        let urls = hosts
+            .split(',')
+            .map(|host| format!("{scheme}://{user}{host}{tail}"));
+        Some(GivenCluster::of_urls(urls, login))
+    }
+
+    /// From the settings of a program.
+    pub(crate) fn of(given: &ClusterNodes, login: &Login) -> Result<GivenCluster, Error> {
+        #[cfg(feature = "tls")]
+        let scheme = login.tls.as_ref().map_or("redis", |_| "rediss");
+        #[cfg(not(feature = "tls"))]
+        let scheme = "redis";
+        let urls = given.hosts.iter().map(|host| format!("{scheme}://{host}/"));
+        let mut cluster = GivenCluster::of_urls(urls, login)?;
+        for (says, is_at) in &given.elsewhere {
+            let [says, is_at] = [says, is_at].map(|host| {
+                let target = Target::parse(&format!("redis://{host}/"), &Login::default())?;
+                target.address().ok_or_else(no_host)
+            });
+            cluster.elsewhere.insert(says?, is_at?);
+        }
+        Ok(cluster)
+    }
+
+    fn of_urls(urls: impl Iterator<Item = String>, login: &Login) -> Result<GivenCluster, Error> {
+        let (mut seeds, mut first) = (Vec::new(), None);
+        for url in urls {
+            let target = Target::parse(&url, login)?;
+            let address = target.address().ok_or_else(no_host)?;
+            if !seeds.contains(&address) {
+                seeds.push(address);
+            }
+            first.get_or_insert(target);
+        }
+        let mut target = first.ok_or_else(no_host)?;
+        if target.database() != 0 {
+            let database = target.database().to_string();
+            let limit = "0, the only one that a cluster has";
+            let invalid = Invalid::new("the database in the url", database, limit);
+            return Err(invalid.remedy("leave it out").into());
+        }
+        target.in_cluster = true;
+        Ok(GivenCluster {
+            seeds,
+            target,
+            elsewhere: HashMap::new(),
+        })
+    }
+}
+
+fn no_host() -> Error {
+    let limit = "at least one host";
+    Invalid::new("the nodes of the cluster", "none", limit)
+        .remedy("such as redis-cluster://host:6379,host:6379")
+        .into()
+}
+
+/// As a URL, without secrets.
+impl fmt::Display for GivenCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.target.speaks_tls() {
+            "rediss"
+        } else {
+            "redis"
+        };
+        let hosts: Vec<_> = self.seeds.iter().map(shown).collect();
+        write!(f, "{scheme}-cluster://{}", hosts.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<GivenCluster, Error> {
+        GivenCluster::parse(url, &Login::default()).unwrap()
+    }
+
+    #[test]
+    fn a_cluster_is_read_from_its_url_and_shown_without_secrets() {
+        let cluster =
+            parse("Valkey-cluster://me:hu%40sh@one:7000,two,[::1]:7002,two:6379/").unwrap();
+        let shown = "redis-cluster://one:7000,two:6379,[::1]:7002";
+        assert_eq!(cluster.to_string(), shown);
+        assert_eq!(
+            cluster.target.info.redis_settings().password(),
+            Some("hu@sh")
+        );
+        assert!(GivenCluster::parse("redis://one", &Login::default()).is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_url_of_a_cluster_is_said_without_its_secrets() {
+        for (url, says) in [
+            ("redis-cluster://:hush@one:0,two", "between 1 and 65535"),
+            ("redis-cluster://:hush@", "without a host"),
+            ("redis-cluster://:hush@one,/", "without a host"),
+            (
+                "redis-cluster://:hush@one,two/3",
+                "the only one that a cluster has",
+            ),
+            ("redis-cluster://:12#hush@one", "# as %23"),
+            ("redis-cluster://:12/hush@one", "/ as %2F"),
+        ] {
+            let Err(error) = parse(url) else {
+                panic!("{url} was taken")
+            };
+            let error = error.to_string();
+            assert!(error.contains(says), "{url}: {error}");
+            assert!(!error.contains("hush"), "{url}: {error}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What is asked of the cluster as a whole.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Cluster,
+    route::{AskRule, Route},
+    slots::slot,
+};
+use crate::{
+    backend::{Reply, ServerLink},
+    error::Cause,
+    name::LockId,
+    outage::Outage,
+};
+
+impl ServerLink for Cluster {
+    /// At the node of the label's own slot.
+    fn show(&self, lasts_ms: u64) -> Reply<()> {
+        let way = Route {
+            slot: self.shared.label_slot,
+            ask: AskRule::Never,
+            patience: Duration::ZERO,
+        };
+        self.shared.send(way, move |redis| redis.show(lasts_ms))
+    }
+
+    fn has_reached(&self) -> bool {
+        self.shared
+            .nodes
+            .all()
+            .iter()
+            .any(|node| node.redis.has_reached())
+    }
+
+    /// As long as no node can be reached.
+    fn trouble(&self) -> Option<Cause> {
+        let mut trouble = None;
+        for node in self.shared.nodes.all() {
+            trouble = Some(node.redis.trouble()?);
+        }
+        trouble
+    }
+
+    fn outage(&self) -> &Outage {
+        &self.shared.outage
+    }
+
+    fn server(&self) -> String {
+        self.shared.shown.clone()
+    }
+
+    /// The smallest id of its nodes, which all clients see alike.
+    fn identity(&self) -> Option<String> {
+        self.shared.nodes.id()
+    }
+
+    fn identify(&self) -> Reply<()> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move { shared.table.asked().await })
+    }
+
+    fn shard(&self, id: &LockId) -> Option<u32> {
+        let owner = self.shared.nodes.owner(slot(id.name.wire()));
+        owner.map(|node| node.number)
+    }
+
+    fn dial(&self) -> Reply<()> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move { shared.dial().await })
+    }
+
+    fn prepare(&self) {
+        for node in self.shared.nodes.primaries() {
+            node.redis.prepare();
+        }
+    }
+
+    fn bring_home(&self) {
+        for node in self.shared.nodes.all() {
+            node.redis.bring_home();
+        }
+    }
+
+    fn shut(&self) {
+        self.shared.nodes.shut();
+    }
+}

@@ -1,0 +1,125 @@
+//! What a node of a cluster says instead of carrying a step out.
+
+use redis::{ErrorKind, ServerErrorKind};
+
+use crate::{
+    backend::{
+        Failure,
+        redis::{failure::said, finder::Address},
+    },
+    error::Cause,
+};
+
+/// Why a node has not carried a step out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// Another node has the slot.
+    Moved(Address),
+    /// The slot is being moved there, and these keys are there, or nowhere.
+    Ask(Address),
+    /// The slot is being moved, and not all of these keys are at either node.
+    Open,
+    /// The cluster serves no client, or not this slot.
+    Down,
+    /// The name has no slot here: the answer of a script that found a slot moved away under it. It may have changed something.
+    Torn,
+}
+
+impl Redirect {
+    /// Reads a failure that the node at `answered` has told of.
+    pub(super) fn of(failure: &Failure, answered: &Address) -> Option<Redirect> {
+        let error = said(failure.cause())?;
+        let address = || {
+            let (address, _) = error.redirect_node()?;
+            let (host, port) = address.rsplit_once(':')?;
+            let host = if matches!(host, "" | "?") {
+                &answered.0
+            } else {
+                host
+            };
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Moved) => address().map(Redirect::Moved),
+            ErrorKind::Server(ServerErrorKind::Ask) => address().map(Redirect::Ask),
+            ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Open),
+            ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Redirect::Down),
+            _ if error
+                .detail()
+                .is_some_and(|detail| detail.contains("non local key")) =>
+            {
+                Some(Redirect::Torn)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A slot is open, and so no lock in it can be taken or given back.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "slot {slot}, in which the name is, is being moved to another node of the cluster, and takes no locks until it is there; if nobody \
+     moves it any more, end that with redis-cli --cluster fix host:port"
+)]
+pub(super) struct SlotOpen {
+    pub(super) slot: u16,
+}
+
+/// Nodes have named each other too often.
+#[derive(Debug, thiserror::Error)]
+#[error("the nodes of the cluster do not agree yet where slot {slot} is: {cause}")]
+pub(super) struct NoOwner {
+    pub(super) slot: u16,
+    pub(super) cause: Cause,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redis::failure::classify;
+
+    fn read(said: &str) -> Option<Redirect> {
+        let said = redis::parse_redis_value(said.as_bytes()).unwrap();
+        let failure = classify(said.extract_error().unwrap_err());
+        Redirect::of(&failure, &("here".to_owned(), 7000))
+    }
+
+    #[test]
+    fn what_a_node_says_is_read_out_of_a_failure() {
+        let at = |host: &str, port| (host.to_owned(), port);
+        for (said, expected) in [
+            (
+                "-MOVED 12182 10.0.0.2:7001\r\n",
+                Some(Redirect::Moved(at("10.0.0.2", 7001))),
+            ),
+            (
+                "-MOVED 12182 ::1:7001\r\n",
+                Some(Redirect::Moved(at("::1", 7001))),
+            ),
+            (
+                "-MOVED 12182 :7001\r\n",
+                Some(Redirect::Moved(at("here", 7001))),
+            ),
+            (
+                "-ASK 12182 10.0.0.2:7001\r\n",
+                Some(Redirect::Ask(at("10.0.0.2", 7001))),
+            ),
+            (
+                "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+                Some(Redirect::Open),
+            ),
+            (
+                "-CLUSTERDOWN Hash slot not served\r\n",
+                Some(Redirect::Down),
+            ),
+            (
+                "-ERR Script attempted to access a non local key in a cluster node script: f, on @user_script:1.\r\n",
+                Some(Redirect::Torn),
+            ),
+            ("-LOADING Redis is loading the dataset in memory\r\n", None),
+            ("-MOVED nonsense\r\n", None),
+        ] {
+            assert_eq!(read(said), expected, "{said}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Renewals: one script for the names of each slot, all at once.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures_util::future::join_all;
+
+use super::{
+    ClusterCore,
+    route::{AskRule, NodeAnswer, Route},
+    slots::slot,
+};
+use crate::{
+    backend::{Failure, LockSteps, Renew, Renewal, Reply, redis::Redis},
+    kind::{Access, LockKind},
+    name::LockId,
+    owner::LeaseId,
+};
+
+/// A renewal that may be sent again.
+#[derive(Clone)]
+struct OwnedRenew {
+    id: LockId,
+    access: Access,
+    lease: LeaseId,
+    lease_ms: u64,
+}
+
+/// Renewals of one kind in one slot, by their places in the batch.
+type SlotGroup = Vec<(usize, OwnedRenew)>;
+
+pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    let mut groups: BTreeMap<(u16, LockKind), SlotGroup> = BTreeMap::new();
+    for (at, renew) in batch.iter().enumerate() {
+        let owned = OwnedRenew {
+            id: renew.id.clone(),
+            access: renew.access,
+            lease: renew.lease,
+            lease_ms: renew.lease_ms,
+        };
+        let group = groups.entry((slot(renew.id.name.wire()), renew.id.kind));
+        group.or_default().push((at, owned));
+    }
+    let asked = batch.len();
+    // All are on their way before the first answer is awaited, and so in one write for each node.
+    let answers = groups
+        .into_iter()
+        .map(|((slot, _), group)| group_of(Arc::clone(shared), slot, group));
+    let answers = join_all(answers.collect::<Vec<_>>());
+    Box::pin(async move {
+        let mut renewals = vec![Renewal::Unknown; asked];
+        let (mut any, mut failed) = (false, None);
+        for (at, answer) in answers.await.into_iter().flatten() {
+            match answer {
+                Ok(renewal) => {
+                    renewals[at] = renewal;
+                    any = true;
+                }
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        match failed {
+            // As of one server: the watchdog tells of it.
+            Some(failure) if !any => Err(failure),
+            _ => Ok(renewals),
+        }
+    })
+}
+
+async fn group_of(
+    shared: Arc<ClusterCore>,
+    slot: u16,
+    group: SlotGroup,
+) -> Vec<(usize, Result<Renewal, Failure>)> {
+    let places: Vec<usize> = group.iter().map(|(at, _)| *at).collect();
+    let has_several = group.iter().any(|(_, renew)| renew.id != group[0].1.id);
+    match send(&shared, slot, group.clone()).await {
+        Ok(renewals) => places
+            .into_iter()
+            .zip(renewals.into_iter().map(Ok))
+            .collect(),
+        // The slot is being moved: some of these names are at one node, and some at the other.
+        Err(Failure::NotNow(_)) if has_several => {
+            let mut by_name: BTreeMap<LockId, SlotGroup> = BTreeMap::new();
+            for (at, renew) in group {
+                by_name
+                    .entry(renew.id.clone())
+                    .or_default()
+                    .push((at, renew));
+            }
+            let each = by_name.into_values().map(async |of_name| {
+                let places: Vec<usize> = of_name.iter().map(|(at, _)| *at).collect();
+                let answer = send(&shared, slot, of_name).await;
+                answers_of(places, answer)
+            });
+            join_all(each).await.into_iter().flatten().collect()
+        }
+        Err(failure) => answers_of(places, Err(failure)),
+    }
+}
+
+fn answers_of(
+    places: Vec<usize>,
+    answer: Result<Vec<Renewal>, Failure>,
+) -> Vec<(usize, Result<Renewal, Failure>)> {
+    match answer {
+        Ok(renewals) => places
+            .into_iter()
+            .zip(renewals.into_iter().map(Ok))
+            .collect(),
+        Err(failure) => places
+            .into_iter()
+            .map(|at| (at, Err(failure.clone())))
+            .collect(),
+    }
+}
+
+async fn send(
+    shared: &Arc<ClusterCore>,
+    slot: u16,
+    group: SlotGroup,
+) -> Result<Vec<Renewal>, Failure> {
+    let way = Route {
+        slot,
+        ask: AskRule::MayFollow,
+        patience: std::time::Duration::ZERO,
+    };
+    let step = move |redis: &Redis| {
+        let renews: Vec<Renew<'_>> = group
+            .iter()
+            .map(|(_, renew)| Renew {
+                id: &renew.id,
+                access: renew.access,
+                lease: renew.lease,
+                lease_ms: renew.lease_ms,
+            })
+            .collect();
+        redis.renew(&renews)
+    };
+    let NodeAnswer { mut value, asked } = shared.send_openly(way, step).await?;
+    if asked {
+        // The rest of the lock may be at the other node still. It is not lost by that.
+        for renewal in &mut value {
+            if *renewal == Renewal::Lost {
+                *renewal = Renewal::Unknown;
+            }
+        }
+    }
+    Ok(value)
+}

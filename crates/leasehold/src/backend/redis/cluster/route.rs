@@ -1,0 +1,239 @@
+//! Sends a step to the node that has the slot, and follows where nodes send it on.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    ClusterCore,
+    nodes::Node,
+    redirect::{NoOwner, Redirect, SlotOpen},
+};
+use crate::backend::{Failure, Reply, redis::Redis};
+
+/// So often one step is sent on.
+const REDIRECTS: u32 = 5;
+
+/// Before a step is sent again that the cluster cannot carry out now: doubled up to the most.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_MOST: Duration = Duration::from_millis(200);
+
+/// Which answers of a node count that has not got the slot yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AskRule {
+    /// None: a step that takes or gives would see a part of the lock's keys, and take the others for none.
+    Never,
+    /// A step that only moves an end forward, or reads.
+    MayFollow,
+}
+
+/// How a step is sent.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub(super) slot: u16,
+    pub(super) ask: AskRule,
+    /// For how long it is tried again where the cluster says "not now". Steps that the engine repeats have none.
+    pub(super) patience: Duration,
+}
+
+/// An answer, and whether a node gave it that has not got the slot yet.
+pub(super) struct NodeAnswer<T> {
+    pub(super) value: T,
+    pub(super) asked: bool,
+}
+
+impl ClusterCore {
+    /// Sends a step along its way. All outcomes say what the server may hold.
+    pub(super) fn send<T: Send + 'static>(
+        self: &Arc<Self>,
+        way: Route,
+        step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+    ) -> Reply<T> {
+        let answer = self.send_openly(way, step);
+        Box::pin(async move { Ok(answer.await?.value) })
+    }
+
+    pub(super) fn send_openly<T: Send + 'static>(
+        self: &Arc<Self>,
+        way: Route,
+        step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+    ) -> Reply<NodeAnswer<T>> {
+        let node = self.nodes.owner(way.slot);
+        // Sent by its first poll, as by any backend.
+        let first = node.map(|node| (step(&node.redis), node));
+        let shared = Arc::clone(self);
+        Box::pin(async move {
+            let began = Instant::now();
+            let failed = match first {
+                Some((answer, node)) => match answer.await {
+                    Ok(value) => {
+                        return Ok(NodeAnswer {
+                            value,
+                            asked: false,
+                        });
+                    }
+                    Err(failure) => Some((failure, node)),
+                },
+                None => None,
+            };
+            // Seldom, so it takes no room in every request.
+            let going = GoingOn {
+                shared,
+                way,
+                step,
+                began,
+            };
+            Box::pin(going.on(failed)).await
+        })
+    }
+
+    /// The node that has the slot. Waits for the first table.
+    pub(super) async fn owner(&self, slot: u16) -> Result<Arc<Node>, Failure> {
+        if let Some(node) = self.nodes.owner(slot) {
+            return Ok(node);
+        }
+        let asked = self.home.within(self.timeout, self.table.asked()).await;
+        if let Some(node) = self.nodes.owner(slot) {
+            return Ok(node);
+        }
+        Err(match asked {
+            Some(Err(failure)) => failure,
+            Some(Ok(())) => Failure::NotNow(Arc::new(NotServed { slot })),
+            None => Failure::NotSent(Arc::new(NoTable)),
+        })
+    }
+}
+
+/// A step that was not carried out at once.
+struct GoingOn<S> {
+    shared: Arc<ClusterCore>,
+    way: Route,
+    step: S,
+    began: Instant,
+}
+
+impl<S> GoingOn<S> {
+    async fn on<T: Send + 'static>(
+        self,
+        mut failed: Option<(Failure, Arc<Node>)>,
+    ) -> Result<NodeAnswer<T>, Failure>
+    where
+        S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+    {
+        let (mut sent_on, mut pause) = (0, PAUSE_FIRST);
+        loop {
+            if let Some((failure, node)) = failed.take() {
+                let why = match self.follow(failure, &node).await? {
+                    FollowUp::NodeAnswer(answer) => return Ok(answer),
+                    FollowUp::Again(_) if sent_on < REDIRECTS => {
+                        sent_on += 1;
+                        None
+                    }
+                    FollowUp::Again(failure) => Some(self.no_owner(&failure)),
+                    FollowUp::NotNow(failure) => Some(failure),
+                };
+                if let Some(failure) = why {
+                    if self.began.elapsed() + pause >= self.way.patience {
+                        return Err(failure);
+                    }
+                    // A new table ends the pause.
+                    let asked = self.shared.table.asked();
+                    let _ = self.shared.home.within(pause, asked).await;
+                    pause = (pause * 2).min(PAUSE_MOST);
+                    sent_on = 0;
+                }
+            }
+            let node = match self.shared.owner(self.way.slot).await {
+                Ok(node) => node,
+                Err(failure) => return Err(failure),
+            };
+            match (self.step)(&node.redis).await {
+                Ok(value) => {
+                    return Ok(NodeAnswer {
+                        value,
+                        asked: false,
+                    });
+                }
+                Err(failure) => failed = Some((failure, node)),
+            }
+        }
+    }
+
+    /// What is to be done about a failure of a node.
+    async fn follow<T: Send + 'static>(
+        &self,
+        failure: Failure,
+        node: &Node,
+    ) -> Result<FollowUp<T>, Failure>
+    where
+        S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
+    {
+        let Route { slot, ask, .. } = self.way;
+        let open = || Failure::NotNow(Arc::new(SlotOpen { slot }));
+        match Redirect::of(&failure, &node.address) {
+            Some(Redirect::Moved(address)) => {
+                let changed = self.shared.nodes.moved(slot, address);
+                self.shared.tell(changed);
+                self.shared.table.ask();
+                Ok(FollowUp::Again(failure))
+            }
+            Some(Redirect::Ask(address)) if ask == AskRule::MayFollow => {
+                let node = self.shared.nodes.named(address);
+                match (self.step)(&node.redis.asking()).await {
+                    Ok(value) => Ok(FollowUp::NodeAnswer(NodeAnswer { value, asked: true })),
+                    Err(failure) if Redirect::of(&failure, &node.address).is_some() => {
+                        Ok(FollowUp::NotNow(open()))
+                    }
+                    Err(failure) => Err(failure),
+                }
+            }
+            Some(Redirect::Ask(_) | Redirect::Open) => Ok(FollowUp::NotNow(open())),
+            Some(Redirect::Down) => {
+                self.shared.table.ask();
+                Ok(FollowUp::NotNow(failure))
+            }
+            Some(Redirect::Torn) => Err(Failure::Ambiguous(Arc::new(SlotOpen { slot }))),
+            None => match failure {
+                // There is no connection. Another node may have the slot by now.
+                Failure::NotSent(_) => {
+                    self.shared.table.ask();
+                    Ok(match self.shared.nodes.owner(slot) {
+                        Some(owner) if owner.number != node.number => FollowUp::Again(failure),
+                        _ => FollowUp::NotNow(failure),
+                    })
+                }
+                Failure::Ambiguous(_) => {
+                    self.shared.table.ask();
+                    Err(failure)
+                }
+                Failure::NotNow(_) | Failure::Rejected(_) => Err(failure),
+            },
+        }
+    }
+
+    fn no_owner(&self, failure: &Failure) -> Failure {
+        let (slot, cause) = (self.way.slot, Arc::clone(failure.cause()));
+        Failure::NotNow(Arc::new(NoOwner { slot, cause }))
+    }
+}
+
+/// What comes next.
+enum FollowUp<T> {
+    NodeAnswer(NodeAnswer<T>),
+    /// The same to the node that has the slot by now.
+    Again(Failure),
+    NotNow(Failure),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no node of the cluster serves slot {slot}, in which the name is; see to it with redis-cli --cluster fix host:port"
+)]
+struct NotServed {
+    slot: u16,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no node of the cluster has said yet which slots it has")]
+struct NoTable;

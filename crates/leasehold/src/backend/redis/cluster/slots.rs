@@ -1,0 +1,190 @@
+//! Which slot a key is in, and what a node says of the owners of slots.
+
+use redis::Value;
+
+use crate::backend::redis::{finder::Address, script::text};
+
+/// So many slots has each cluster.
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of a key: that of what stands between its first `{` and the first `}` behind it, if that is not empty.
+pub(super) fn slot(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| {
+        let (tag, _) = rest.split_once('}')?;
+        (!tag.is_empty()).then_some(tag)
+    });
+    // A power of two, and so a mask.
+    crc16(tag.unwrap_or(key).as_bytes()) & 0x3fff
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (crc << 8) ^ CRC[usize::from((crc >> 8) ^ u16::from(*byte))]
+    })
+}
+
+static CRC: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut at = 0_u16;
+    while at < 256 {
+        let (mut crc, mut bit) = (at << 8, 0);
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            };
+            bit += 1;
+        }
+        table[at as usize] = crc;
+        at += 1;
+    }
+    table
+};
+
+/// Slots that follow one another, and the primary that has them.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SlotRange {
+    pub(super) first: u16,
+    pub(super) last: u16,
+    pub(super) owner: Address,
+    /// The ids of the primary and of its replicas.
+    pub(super) ids: Vec<String>,
+}
+
+/// Reads an answer to `CLUSTER SLOTS` of the node at `answered`; `None`: it is none.
+pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>> {
+    let Value::Array(ranges) = reply else {
+        return None;
+    };
+    let range = |range: &Value| {
+        let Value::Array(parts) = range else {
+            return None;
+        };
+        let [first, last, nodes @ ..] = parts.as_slice() else {
+            return None;
+        };
+        let slot = |value: &Value| match value {
+            Value::Int(slot) => u16::try_from(*slot)
+                .ok()
+                .filter(|it| usize::from(*it) < SLOTS),
+            _ => None,
+        };
+        Some(SlotRange {
+            first: slot(first)?,
+            last: slot(last)?,
+            owner: address(nodes.first()?, answered)?,
+            ids: nodes.iter().filter_map(id).collect(),
+        })
+    };
+    ranges.iter().map(range).collect()
+}
+
+/// A node without a host of its own is where the one is that answered, and so is one of a host that is not known.
+fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
+    let Value::Array(parts) = node else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = parts.as_slice() else {
+        return None;
+    };
+    let host = text(host).filter(|host| !matches!(&**host, "" | "?"));
+    Some((
+        host.unwrap_or_else(|| answered.clone()),
+        u16::try_from(*port).ok()?,
+    ))
+}
+
+fn id(node: &Value) -> Option<String> {
+    match node {
+        Value::Array(parts) => text(parts.get(2)?),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        kind::LockKind,
+        name::{LockId, Name, TOKENS},
+        owner::LeaseId,
+    };
+
+    #[test]
+    fn a_slot_is_that_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        // CLUSTER KEYSLOT of Redis 7.0.15.
+        for (key, in_slot) in [
+            ("somekey", 11_058),
+            ("foo{hash_tag}", 2515),
+            ("", 0),
+            ("foo", 12_182),
+            ("{foo}.bar{zap}", 12_182),
+        ] {
+            assert_eq!(slot(key), in_slot, "{key}");
+        }
+        assert_ne!(slot("foo{}{bar}"), slot("bar"));
+    }
+
+    #[test]
+    fn all_keys_of_a_lock_are_in_the_slot_of_its_name() {
+        for name in ["order:42", "order:{42}:x", "{a}", "x{a}y{b}"] {
+            let name = Name::new(name).unwrap();
+            for kind in LockKind::ALL {
+                let id = LockId::new(kind, name.clone());
+                for key in [
+                    id.queue_key(),
+                    id.gone_key("client", LeaseId::from(7)),
+                    id.gone_prefix(),
+                    id.grant_channel("client"),
+                    id.places_key(),
+                    id.free_channel(),
+                    name.fence_key(),
+                    name.leader_key(),
+                    name.marker(),
+                    name.suffixed("timeout"),
+                    name.prefixed(TOKENS),
+                ] {
+                    assert_eq!(slot(&key.to_string()), slot(name.wire()), "{key} of {id}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_owners_of_slots_are_read_with_and_without_their_hosts() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let node = |host: Value, port| {
+            Value::Array(vec![
+                host,
+                Value::Int(port),
+                text("id"),
+                Value::Array(Vec::new()),
+            ])
+        };
+        let range =
+            |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);
+        let reply = Value::Array(vec![
+            range(0, 5000, node(text("10.0.0.1"), 7000)),
+            range(5001, 5001, node(Value::Nil, 7001)),
+            range(5002, 16_383, node(text(""), 7002)),
+        ]);
+        let owners: Vec<_> = ranges(&reply, &("here".to_owned(), 1)).unwrap();
+        let owners: Vec<_> = owners
+            .iter()
+            .map(|range| (range.first, range.last, &*range.owner.0, range.owner.1))
+            .collect();
+        assert_eq!(
+            owners,
+            [
+                (0, 5000, "10.0.0.1", 7000),
+                (5001, 5001, "here", 7001),
+                (5002, 16_383, "here", 7002)
+            ]
+        );
+        let odd = Value::Array(vec![range(0, 16_384, node(Value::Nil, 1))]);
+        assert_eq!(ranges(&odd, &("here".to_owned(), 1)), None);
+    }
+}

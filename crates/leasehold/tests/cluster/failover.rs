@@ -1,0 +1,182 @@
+//! Primaries that are replaced, frozen, or have forgotten.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Guard, LostReason};
+use leasehold_testkit::{Cluster, ClusterSettings, wait_until_async};
+
+use super::{flavors, names_at};
+use crate::common::SOON;
+
+async fn client(cluster: &Cluster, lease: Duration) -> Client {
+    Client::builder()
+        .url(cluster.url())
+        .lease(lease)
+        .connect()
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_forgotten_is_told_lost_and_nothing_else() {
+    for flavor in flavors() {
+        let mut cluster = Cluster::start(flavor);
+        let client = client(&cluster, Duration::from_secs(30)).await;
+        let (kept, forgotten) = (
+            names_at(&cluster, 0, 20),
+            names_at(&cluster, 0, 40).split_off(20),
+        );
+        let mut held = Vec::new();
+        for name in kept.iter().chain(&names_at(&cluster, 1, 20)) {
+            held.push(client.mutex(name).lock().await.unwrap());
+        }
+        let replica = cluster.cut_off(0);
+        let mut gone = Vec::new();
+        for name in &forgotten {
+            gone.push(client.mutex(name).lock().await.unwrap());
+        }
+        cluster.kill(0);
+        cluster.thaw(replica);
+        cluster.wait_for_successor(0);
+        let promoted = Instant::now();
+        for guard in &gone {
+            let lost = tokio::time::timeout(SOON, guard.lost()).await;
+            assert_eq!(lost.expect("it is told"), LostReason::Failover);
+        }
+        println!("{flavor}: told after {:?}", promoted.elapsed());
+        assert!(
+            promoted.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            promoted.elapsed()
+        );
+        for guard in held {
+            guard.verify().await.unwrap();
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_node_delays_no_other_nodes_renewals() {
+    for flavor in flavors() {
+        // Else the others serve nobody either, as long as a slot has no primary.
+        let settings = ClusterSettings::new().args(&["--cluster-require-full-coverage", "no"]);
+        let cluster = Cluster::start_with(flavor, settings);
+        let lease = Duration::from_secs(3);
+        let client = client(&cluster, lease).await;
+        let mut held = [Vec::new(), Vec::new(), Vec::new()];
+        for (primary, held) in held.iter_mut().enumerate() {
+            for name in names_at(&cluster, primary, 30) {
+                held.push(client.mutex(&name).lock().await.unwrap());
+            }
+        }
+        // What is left at least in two leases of the names of the other two.
+        let shortest = async || {
+            let (began, mut shortest) = (Instant::now(), lease);
+            while began.elapsed() < 2 * lease {
+                for guard in held[1].iter().chain(&held[2]) {
+                    shortest = shortest.min(guard.remaining());
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            shortest
+        };
+        let before = shortest().await;
+        // Nobody takes its place: it keeps its names, and tells nothing of them.
+        cluster.freeze(3);
+        cluster.freeze(0);
+        let shortest = shortest().await;
+        println!("{flavor}: at least {shortest:?} were left, and {before:?} before");
+        let later = before.saturating_sub(shortest);
+        assert!(
+            later < Duration::from_millis(50),
+            "{later:?}: {shortest:?}, {before:?} before"
+        );
+        for guard in &held[0] {
+            assert!(!guard.is_valid());
+        }
+        cluster.thaw(0);
+        cluster.thaw(3);
+        for guard in held.into_iter().skip(1).flatten() {
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_waiter_is_woken_after_a_failover() {
+    for flavor in flavors() {
+        let mut cluster = Cluster::start(flavor);
+        for is_planned in [true, false] {
+            let lease = Duration::from_secs(30);
+            let (holds, waits) = (client(&cluster, lease).await, client(&cluster, lease).await);
+            let primary = cluster.primaries()[0];
+            let name = names_at(&cluster, primary, 1).remove(0);
+            let guard = holds.mutex(&name).lock().await.unwrap();
+            let mutex = waits.mutex(&name);
+            let waiter =
+                tokio::spawn(
+                    async move { mutex.lock().await.map(|guard| (guard, Instant::now())) },
+                );
+            let channel = format!("redisson_lock__channel:{{{name}}}");
+            wait_until_async(SOON, "it listens", || {
+                cluster.subscribers(primary, &channel) > 0
+            })
+            .await;
+            let successor = if is_planned {
+                cluster.fail_over(primary)
+            } else {
+                cluster.kill(primary);
+                cluster.wait_for_successor(primary)
+            };
+            // The holder learns of it by itself.
+            tokio::time::timeout(SOON, guard.verify())
+                .await
+                .unwrap()
+                .unwrap();
+            if !is_planned {
+                wait_until_async(SOON, "it listens again", || {
+                    cluster.subscribers(successor, &channel) > 0
+                })
+                .await;
+            }
+            let released = Instant::now();
+            guard.release().await.unwrap();
+            let (guard, woken) = tokio::time::timeout(SOON, waiter)
+                .await
+                .unwrap()
+                .unwrap()
+                .unwrap();
+            let took = woken - released;
+            println!("{flavor}, planned {is_planned}: {took:?}");
+            assert!(
+                took < Duration::from_millis(300),
+                "{flavor}, planned {is_planned}: {took:?}"
+            );
+            guard.release().await.unwrap();
+            cluster.settle();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_has_lost_its_scripts_is_sent_them_again() {
+    for flavor in flavors() {
+        let cluster = Cluster::start(flavor);
+        let client = client(&cluster, Duration::from_secs(30)).await;
+        for primary in [0, 1] {
+            let name = names_at(&cluster, primary, 1).remove(0);
+            client
+                .mutex(&name)
+                .lock()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+            cluster.command(primary, &["SCRIPT", "FLUSH"]);
+            let guard = client.mutex(&name).try_lock().await.unwrap();
+            assert!(guard.as_ref().is_some_and(Guard::is_valid));
+        }
+    }
+}

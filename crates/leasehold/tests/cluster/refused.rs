@@ -1,0 +1,84 @@
+//! What a cluster cannot keep, and servers that are not what the URL says.
+
+use leasehold::{Client, ClusterNodes, Error, ErrorKind};
+use leasehold_testkit::{Cluster, Flavor, Server};
+
+use super::flavors;
+
+async fn refused(url: &str) -> String {
+    let error = Client::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_url_of_the_other_kind_is_answered_with_the_right_one() {
+    for flavor in Flavor::available() {
+        let (cluster, server) = (Cluster::start(flavor), Server::start(flavor));
+        let node = cluster.addr(0);
+        let said = refused(&format!("redis://{node}/")).await;
+        assert!(said.contains(&format!("redis-cluster://{node}")), "{said}");
+        let said = refused(&format!("redis-cluster://{}", server.addr())).await;
+        assert!(
+            said.contains(&format!("redis://{}", server.addr())),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_would_be_in_two_slots_is_refused_before_it_is_sent() {
+    for flavor in flavors() {
+        let cluster = Cluster::start(flavor);
+        let client = Client::connect(&cluster.url()).await.unwrap();
+        let error = client.latch("jobs:{42}").count().await.unwrap_err();
+        assert!(
+            matches!(error, Error::Invalid(_)) && error.to_string().contains("hash tag"),
+            "{error}"
+        );
+        client.latch("jobs:42").count().await.unwrap();
+
+        let store = client.fenced_store("ledger");
+        let guard = client.fenced_mutex("ledger").lock().await.unwrap();
+        let error = store.set("balance", "7", guard.token()).await.unwrap_err();
+        let (of_name, of_key) = (
+            cluster.slot("ledger").to_string(),
+            cluster.slot("balance").to_string(),
+        );
+        let said = error.to_string();
+        assert!(
+            matches!(error, Error::Invalid(_)) && said.contains(&of_name) && said.contains(&of_key),
+            "{said}"
+        );
+        store
+            .set("balance:{ledger}", "7", guard.token())
+            .await
+            .unwrap();
+        assert_eq!(store.get("balance:{ledger}").await.unwrap().unwrap(), b"7");
+    }
+}
+
+#[tokio::test]
+async fn locks_of_all_nodes_are_found_and_nodes_are_reached_where_a_program_says() {
+    for flavor in flavors() {
+        let cluster = Cluster::start(flavor);
+        // Nodes that say that they are at 127.0.0.1 are reached by name.
+        let mut nodes = ClusterNodes::new([cluster.addr(0).to_string()]);
+        for node in 0..6 {
+            let port = cluster.addr(node).port();
+            nodes = nodes.reached_at(format!("127.0.0.1:{port}"), format!("localhost:{port}"));
+        }
+        let client = Client::builder().cluster(nodes).connect().await.unwrap();
+        let mut guards = Vec::new();
+        for i in 0..30 {
+            guards.push(client.mutex(format!("order:{i}")).lock().await.unwrap());
+        }
+        let (mut find, mut found, mut progress) = (client.find("order:*"), 0, 0.0);
+        while let Some(page) = find.next().await.unwrap() {
+            found += page.len();
+            assert!(find.progress() >= progress);
+            progress = find.progress();
+        }
+        assert_eq!((found, progress), (30, 1.0));
+    }
+}
