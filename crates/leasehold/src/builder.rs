@@ -1,5 +1,6 @@
 //! The settings of a client, and how it connects.
 
+mod durability;
 mod given;
 mod login;
 mod observers;
@@ -307,7 +308,10 @@ impl ClientBuilder {
         let prepared = self.prepare(home)?;
         match &prepared.backing {
             Backing::Memory(..) => {}
-            Backing::Server(redis, _) => redis.connect().await?,
+            Backing::Server(redis, _) => {
+                redis.connect().await?;
+                durability::check(&**redis, &prepared.config).await?;
+            }
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
         Ok(prepared.client())
@@ -361,12 +365,14 @@ impl ClientBuilder {
             let backend = redis::Redis::new(place, &uuid, &label, &config, sink, &home);
             Backing::Server(Box::new(backend), home)
         };
-        Ok(Prepared {
+        let prepared = Prepared {
             uuid,
             config,
             wake_ups,
             backing,
-        })
+        };
+        prepared.check_durability()?;
+        Ok(prepared)
     }
 }
 

@@ -218,6 +218,10 @@ impl LockSteps for Quorum {
         }
     }
 
+    fn confirms(&self) -> Result<(), &'static str> {
+        Err("a majority of the quorum's servers has each lock, and no replica has a vote")
+    }
+
     fn longest_lease(&self) -> Option<Duration> {
         Some(self.longest)
     }

@@ -36,6 +36,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{TryFutureExt, future::Either};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -43,6 +44,7 @@ use crate::{
     backend::{Failure, Renew, Renewal},
     callout,
     clock::Tick,
+    durability::Durability,
     durations::{about, humane},
     engine::env::Env,
     engine::hold::watchdog::epochs::Epochs,
@@ -279,15 +281,42 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
+        let batch = send_durable(env, watchdog, batch);
         let (strong, turn) = (Arc::clone(env), watchdog.turn());
         env.spawn(async move {
-            renew(&strong, &turn.0, batch).await;
+            renew(&strong, &turn.0, batch, Durability::Primary).await;
         });
     }
 }
 
+/// Sends those of a batch that others are to acknowledge, by policy, and returns the rest. They are no part of what is under way:
+/// their answers come late, and may keep no other from being renewed.
+fn send_durable(
+    env: &Arc<Env>,
+    watchdog: &Arc<Watchdog>,
+    mut batch: Vec<Arc<Hold>>,
+) -> Vec<Arc<Hold>> {
+    while let Some(first) = batch.iter().find(|hold| !hold.durability.is_primary()) {
+        let policy = first.durability;
+        let (those, rest) = batch
+            .into_iter()
+            .partition(|hold| hold.durability == policy);
+        batch = rest;
+        let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
+        env.spawn(async move {
+            renew(&strong, &watchdog, those, policy).await;
+        });
+    }
+    batch
+}
+
 /// Renews one batch, and puts it back on the list.
-async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) {
+async fn renew(
+    env: &Arc<Env>,
+    watchdog: &Arc<Watchdog>,
+    batch: Vec<Arc<Hold>>,
+    policy: Durability,
+) {
     let sent = env.clock.now();
     // Some may have been released meanwhile.
     let due = batch
@@ -304,7 +333,17 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) 
     }
     let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
-    let mut answer = env.finish(env.backend.renew(&asked));
+    let renewing = if policy.is_primary() {
+        Either::Left(
+            env.backend
+                .renew(&asked)
+                .map_ok(|renewals| (renewals, None)),
+        )
+    } else {
+        let (unmet, confirming) = (env.config.unmet, env.backend.confirm(&asked, policy));
+        Either::Right(confirming.map_ok(move |said| (said.believed(unmet), Some(said))))
+    };
+    let mut answer = env.finish(renewing);
     drop(asked);
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
@@ -322,17 +361,22 @@ async fn renew(env: &Arc<Env>, watchdog: &Arc<Watchdog>, batch: Vec<Arc<Hold>>) 
         let late = Failure::Ambiguous(Arc::new(Late(patience)));
         watchdog.failed(env, &due, &late, sent, |its| its == patience);
     };
-    let renewals = match answer {
-        Ok(renewals) => renewals,
+    let (renewals, acknowledged) = match answer {
+        Ok(said) => said,
         Err(failure) => {
             watchdog.took(Duration::ZERO);
             return watchdog.failed(env, &due, &failure, sent, |its| its > waited);
         }
     };
-    watchdog.took(env.clock.now().since(sent));
+    if policy.is_primary() {
+        watchdog.took(env.clock.now().since(sent));
+    }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
+        if let Some(said) = &acknowledged {
+            hold.note_acknowledged(said);
+        }
         if let Some(every) = hold.renewed(&due, renewal, sent) {
             let together = again
                 .entry(every)
