@@ -29,10 +29,9 @@ async fn memory_and_a_quorum_refuse_a_policy_with_the_reason() {
     invalid(mutex.try_lock().await, &["Aof", "memory", "Primary"]);
     assert!(server.names().is_empty());
 
-    let quorum = ["memory:durable-a", "memory:durable-b", "memory:durable-c"];
-    let builder = Client::builder()
-        .quorum(quorum)
-        .durability(Durability::Majority);
+    let quorum = [(); 3].map(|()| MemoryServer::new());
+    let builder = Client::builder().quorum_memory(&quorum);
+    let builder = builder.durability(Durability::Majority);
     invalid(builder.connect().await, &["Majority", "quorum"]);
 }
 
@@ -53,7 +52,7 @@ async fn fixed_leases_and_permits_without_leases_are_refused() {
     let client = group.builder().durability(ONE).connect().await.unwrap();
     let fixed = client.mutex("name").fixed_lease(Duration::from_secs(5));
     invalid(fixed.try_lock().await, &["fixed lease", "max_hold"]);
-    let semaphore = client.semaphore("permits", 2);
+    let semaphore = client.semaphore("permits").permits(2);
     invalid(semaphore.try_acquire().await, &["semaphore", "lease"]);
     let plain = fixed.durability(Durability::Primary);
     assert!(plain.try_lock().await.unwrap().is_some());

@@ -66,11 +66,15 @@ impl Replicated {
     }
 }
 
-/// Waits until so many replicas are in sync, and have said so.
+/// Waits until so many replicas are in sync, and acknowledge.
 pub(crate) fn until_online(primary: &Server, replicas: usize) {
     wait_until(SOON, "the replicas are in sync", || {
         let info = primary.cli(&["INFO", "replication"]);
         let info: String = redis::from_redis_value(info).unwrap();
         info.matches("state=online").count() == replicas
     });
+    // One that has just come may take a second to acknowledge anything.
+    primary.cli(&["SET", "warm", "", "PX", "1"]);
+    let replicas = replicas.to_string();
+    primary.cli(&["WAIT", &replicas, "5000"]);
 }

@@ -18,6 +18,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "config",
             "connection",
             "credentials",
+            "durability",
             "durations",
             "error",
             "events",
@@ -65,7 +66,10 @@ const FLOORS: [(&str, &[&str]); 11] = [
 
 /// Where the names live that the crate's root hands on.
 const ROOT: &[(&str, &str)] = &[
+    ("Acknowledged", "durability"),
     ("Cause", "error"),
+    ("Durability", "durability"),
+    ("Unmet", "durability"),
     ("Client", "client"),
     ("ConnectionSettings", "connection"),
     ("Credentials", "credentials"),
