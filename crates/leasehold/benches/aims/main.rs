@@ -76,7 +76,8 @@ const BENCHES: &[Bench] = &[
     ("P21", p21_sentinel::run),
     ("P22", p22_far_quorum::run),
     ("P23", p23_quorum::run),
-    ("P24", p24_durable::run),
+    ("P24", p24_durable::pair),
+    ("P25", p24_durable::tasks),
 ];
 
 /// The options of the command line.

@@ -23,15 +23,20 @@ const TASKS: usize = 100;
 /// Pairs of each task in a round.
 const PAIRS: usize = 10;
 
-pub(crate) fn run(stage: &Stage, table: &mut Table) {
+/// A primary and its replicas, and the URL of the primary.
+fn replicated(stage: &Stage) -> (SentinelGroup, String) {
     let group = SentinelGroup::start(Flavor::Redis);
     let all = group.servers().iter().chain(group.sentinels());
     all.for_each(|server| stage.put(server));
     let url = group.server(group.primary()).url();
+    (group, url)
+}
+
+pub(crate) fn pair(stage: &Stage, table: &mut Table) {
+    let (_group, url) = replicated(stage);
     let (runtime, rounds) = (stage::one_thread(), stage.rounds(ROUNDS));
-    let of = url.clone();
     let (ratio, durable, plain) = stage::on(&runtime, async move {
-        let client = stage::connect(&of).await;
+        let client = stage::connect(&url).await;
         let durable = client
             .mutex("bench:p24:a")
             .durability(Durability::Replicas(1));
@@ -45,6 +50,11 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
         Aim::AtMost(2.2),
         format!("{durable:.0} µs, {plain:.0} µs; median of {rounds} rounds"),
     );
+}
+
+pub(crate) fn tasks(stage: &Stage, table: &mut Table) {
+    let (_group, url) = replicated(stage);
+    let (runtime, rounds) = (stage::one_thread(), stage.rounds(ROUNDS));
     let (ratio, durable, plain) = stage::on(&runtime, async move {
         let client = stage::connect(&url).await;
         let durable = Tasks::new(&client, Durability::Replicas(1));

@@ -54,7 +54,7 @@ impl ClientBuilder {
 }
 
 impl Prepared {
-    /// Refuses a policy that cannot be had where the leases live, whatever a server says.
+    /// Refuses a policy that no server could keep where the leases live.
     pub(super) fn check_durability(&self) -> Result<(), Error> {
         let backend: &dyn Backend = match &self.backing {
             Backing::Memory(backend, _) => &**backend,

@@ -202,7 +202,7 @@ impl Handle {
 }
 
 impl Handle {
-    /// Who must have the lock; refused where it cannot be had, whatever the server says.
+    /// Who must have the lock; refused where no server could keep that.
     fn durability(&self) -> Result<Durability, Error> {
         let policy = self.settings.durability;
         policy.check()?;
@@ -355,6 +355,17 @@ macro_rules! lease_settings {
             /// The same lock, which `policy` must have before its holder goes on, instead of the client's policy.
             ///
             /// [`Durability`](crate::Durability) says what each is worth.
+            ///
+            /// # Examples
+            /// ```no_run
+            /// # async fn example() -> Result<(), leasehold::Error> {
+            /// use leasehold::{Client, Durability};
+            ///
+            /// let client = Client::connect("redis://cache.internal/").await?;
+            /// let mutex = client.mutex("order:42").durability(Durability::Replicas(1));
+            /// let guard = mutex.lock().await?; // a replica has it, too
+            /// # drop(guard); Ok(()) }
+            /// ```
             pub fn durability(&self, policy: crate::Durability) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| settings.durability = policy),

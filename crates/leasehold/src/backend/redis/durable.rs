@@ -60,7 +60,7 @@ struct DurableLane {
 #[derive(Default)]
 struct LaneWork {
     /// What joins the next batch.
-    waiting: Vec<Entry>,
+    waiting: Vec<BatchEntry>,
     /// A task sends the present one.
     is_at_work: bool,
     /// The server has said that it can do it.
@@ -68,7 +68,7 @@ struct LaneWork {
 }
 
 /// Leases that are confirmed together, for one caller.
-struct Entry {
+struct BatchEntry {
     leases: Vec<Lease>,
     answer: oneshot::Sender<Result<Confirmation, Failure>>,
 }
@@ -142,7 +142,7 @@ impl DurableLanes {
         });
         let (answer, answered) = oneshot::channel();
         let leases = leases.collect();
-        self.lane(policy).join(Entry { leases, answer });
+        self.lane(policy).join(BatchEntry { leases, answer });
         Box::pin(async move { answered.await.unwrap_or_else(|_| Err(gone())) })
     }
 
@@ -173,7 +173,7 @@ fn gone() -> Failure {
 }
 
 impl DurableLane {
-    fn join(self: &Arc<Self>, entry: Entry) {
+    fn join(self: &Arc<Self>, entry: BatchEntry) {
         let mut state = self.state.lock();
         state.waiting.push(entry);
         if !std::mem::replace(&mut state.is_at_work, true) {

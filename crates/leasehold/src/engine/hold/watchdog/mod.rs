@@ -22,7 +22,9 @@
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
+mod durable;
 pub(crate) mod epochs;
+mod failed;
 pub(crate) mod label;
 pub(crate) mod list;
 pub(crate) mod wake_at;
@@ -36,18 +38,18 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{TryFutureExt, future::Either};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Failure, Renew, Renewal},
+    backend::{Failure, Renew},
     callout,
     clock::Tick,
     durability::Durability,
-    durations::{about, humane},
+    durations::humane,
     engine::env::Env,
     engine::hold::watchdog::epochs::Epochs,
+    engine::hold::watchdog::failed::Late,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
     engine::hold::watchdog::wake_at::AtomicTick,
@@ -281,33 +283,12 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
-        let batch = send_durable(env, watchdog, batch);
+        let batch = durable::send(env, watchdog, batch);
         let (strong, turn) = (Arc::clone(env), watchdog.turn());
         env.spawn(async move {
             renew(&strong, &turn.0, batch, Durability::Primary).await;
         });
     }
-}
-
-/// Sends those of a batch that others are to acknowledge, by policy, and returns the rest. They are no part of what is under way:
-/// their answers come late, and may keep no other from being renewed.
-fn send_durable(
-    env: &Arc<Env>,
-    watchdog: &Arc<Watchdog>,
-    mut batch: Vec<Arc<Hold>>,
-) -> Vec<Arc<Hold>> {
-    while let Some(first) = batch.iter().find(|hold| !hold.durability.is_primary()) {
-        let policy = first.durability;
-        let (those, rest) = batch
-            .into_iter()
-            .partition(|hold| hold.durability == policy);
-        batch = rest;
-        let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
-        env.spawn(async move {
-            renew(&strong, &watchdog, those, policy).await;
-        });
-    }
-    batch
 }
 
 /// Renews one batch, and puts it back on the list.
@@ -333,25 +314,22 @@ async fn renew(
     }
     let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
-    let renewing = if policy.is_primary() {
-        Either::Left(
-            env.backend
-                .renew(&asked)
-                .map_ok(|renewals| (renewals, None)),
-        )
-    } else {
-        let (unmet, confirming) = (env.config.unmet, env.backend.confirm(&asked, policy));
-        Either::Right(confirming.map_ok(move |said| (said.believed(unmet), Some(said))))
-    };
+    let renewing = durable::renewals(env, &asked, policy);
     let mut answer = env.finish(renewing);
     drop(asked);
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
     let mut waited = Duration::ZERO;
+    // An acknowledgement says nothing of the way to the server.
+    let took = |time| {
+        if policy.is_primary() {
+            watchdog.took(time);
+        }
+    };
     let answer = loop {
         let patiences = due.iter().map(|(due, _)| due.patience);
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
-            return watchdog.took(Duration::ZERO);
+            return took(Duration::ZERO);
         };
         let left = sent.after(patience).since(env.clock.now());
         if let Some(answer) = env.within(left, &mut answer).await {
@@ -364,13 +342,11 @@ async fn renew(
     let (renewals, acknowledged) = match answer {
         Ok(said) => said,
         Err(failure) => {
-            watchdog.took(Duration::ZERO);
+            took(Duration::ZERO);
             return watchdog.failed(env, &due, &failure, sent, |its| its > waited);
         }
     };
-    if policy.is_primary() {
-        watchdog.took(env.clock.now().since(sent));
-    }
+    took(env.clock.now().since(sent));
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
@@ -389,37 +365,7 @@ async fn renew(
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {}", about(*.0))]
-struct Late(Duration);
-
-/// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
 impl Watchdog {
-    fn failed(
-        &self,
-        env: &Env,
-        due: &[(Due, Arc<Hold>)],
-        failure: &Failure,
-        sent: Tick,
-        patience: impl Fn(Duration) -> bool,
-    ) {
-        let those = || due.iter().filter(|(due, _)| patience(due.patience));
-        // All else is the server's trouble, and told with it.
-        if failure.is_final() && self.warned.may_warn(env.clock.now()) {
-            callout::quietly(|| {
-                tracing::warn!(
-                    target: "leasehold",
-                    names = those().count(),
-                    cause = &**failure.cause() as &dyn std::error::Error,
-                    "leases not renewed, trying again until they end"
-                );
-            });
-        }
-        for (due, hold) in those() {
-            hold.renewed(due, Renewal::Unknown, sent);
-        }
-    }
-
     /// As much is under way as may be, and holds have waited in vain for their turn: a user must do something about it.
     fn say_late(&self, names: usize, now: Tick) {
         let under_way = self.under_way.load(Ordering::Relaxed);
