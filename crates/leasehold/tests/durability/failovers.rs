@@ -25,7 +25,7 @@ fn rounds() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_else_has_the_lock_at_the_promoted_replica_while_its_guard_is_valid() {
+async fn no_other_has_the_lock_at_the_promoted_replica_while_its_guard_is_valid() {
     let mut group = Replicated::start(flavors()[0], 1);
     let mut longest = Duration::ZERO;
     for round in 0..rounds() {

@@ -6,6 +6,8 @@
 //!
 //! Each policy has a connection, made when it is first asked for, so that one that is not met delays no other.
 
+mod lease;
+
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -27,10 +29,10 @@ use crate::{
     durability::{Durability, Missed},
     error::Cause,
     home::{Home, ThreadGone},
-    kind::{Access, LockKind},
-    name::LockId,
-    owner::LeaseId,
+    kind::LockKind,
 };
+
+use lease::Lease;
 
 /// So many leases are renewed by one script at most: the server does nothing else meanwhile.
 const SCRIPT_MOST: usize = 200;
@@ -73,27 +75,6 @@ struct BatchEntry {
     answer: oneshot::Sender<Result<Confirmation, Failure>>,
 }
 
-/// A [`Renew`] of its own.
-struct Lease {
-    id: LockId,
-    access: Access,
-    lease: LeaseId,
-    lease_ms: u64,
-}
-
-impl Lease {
-    fn renew(&self) -> Renew<'_> {
-        // A permit that was taken in this very millisecond would not be written again. Its end is never moved nearer (B2).
-        let later = u64::from(self.id.kind == LockKind::LeasedSemaphore && self.lease_ms > 0);
-        Renew {
-            id: &self.id,
-            access: self.access,
-            lease: self.lease,
-            lease_ms: self.lease_ms + later,
-        }
-    }
-}
-
 impl DurableLanes {
     /// Makes no connection yet.
     pub(super) fn new(
@@ -134,12 +115,7 @@ impl DurableLanes {
 
     /// See [`LockSteps::confirm`](crate::backend::LockSteps::confirm).
     pub(super) fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
-        let leases = batch.iter().map(|renew| Lease {
-            id: renew.id.clone(),
-            access: renew.access,
-            lease: renew.lease,
-            lease_ms: renew.lease_ms,
-        });
+        let leases = batch.iter().map(Lease::of);
         let (answer, answered) = oneshot::channel();
         let leases = leases.collect();
         self.lane(policy).join(BatchEntry { leases, answer });

@@ -49,7 +49,6 @@ use crate::{
     durations::humane,
     engine::env::Env,
     engine::hold::watchdog::epochs::Epochs,
-    engine::hold::watchdog::failed::Late,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
     engine::hold::watchdog::wake_at::AtomicTick,
@@ -336,7 +335,7 @@ async fn renew(
             break answer;
         }
         waited = patience;
-        let late = Failure::Ambiguous(Arc::new(Late(patience)));
+        let late = Failure::Ambiguous(Arc::new(failed::Late(patience)));
         watchdog.failed(env, &due, &late, sent, |its| its == patience);
     };
     let (renewals, acknowledged) = match answer {
