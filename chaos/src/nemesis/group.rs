@@ -81,6 +81,11 @@ impl Group {
         Some(self.all.server(place))
     }
 
+    /// The primary as sentinels name it, well or not.
+    pub(crate) fn named(&self) -> &Server {
+        self.all.server(self.all.primary())
+    }
+
     fn place_of_primary(&self) -> Option<usize> {
         self.roles.iter().position(|role| *role == Role::Primary)
     }

@@ -196,9 +196,9 @@ impl<'a> Run<'a> {
     /// The primary may have forgotten the semaphores. Where it is gone again, the next is told.
     fn prepare_again(&mut self) {
         if let Some(group) = self.field.servers.group()
-            && let Some(primary) = group.primary()
+            && let Err(error) = kind::prepare(group.named(), &self.args.lock_names())
         {
-            let _ = kind::prepare(primary, &self.args.lock_names());
+            eprintln!("chaos: the semaphores are not made: {error}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! The settings of a client, and how it connects.
 
+mod durability;
 mod given;
 mod login;
 mod observers;
@@ -309,7 +310,10 @@ impl ClientBuilder {
         let prepared = self.prepare(home)?;
         match &prepared.backing {
             Backing::Memory(..) => {}
-            Backing::Server(redis, _) => redis.connect().await?,
+            Backing::Server(redis, _) => {
+                redis.connect().await?;
+                durability::check(&**redis, &prepared.config).await?;
+            }
             Backing::Cluster(cluster, _) => cluster.connect().await?,
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
@@ -358,12 +362,14 @@ impl ClientBuilder {
         } else {
             self.server((&uuid, &label, &config), sink, home)?
         };
-        Ok(Prepared {
+        let prepared = Prepared {
             uuid,
             config,
             wake_ups,
             backing,
-        })
+        };
+        prepared.check_durability()?;
+        Ok(prepared)
     }
 }
 

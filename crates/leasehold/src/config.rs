@@ -5,6 +5,7 @@ mod backoff;
 use std::time::Duration;
 
 use crate::{
+    durability::{self, DURABILITY_TIMEOUT_DEFAULT, Durability, Unmet},
     durations::humane,
     error::{Error, Invalid},
     events::Observers,
@@ -149,6 +150,10 @@ pub(crate) struct Config {
     pub(crate) longest_lease: Option<Duration>,
     /// The servers of a quorum forget nothing when they restart.
     pub(crate) persistent_servers: bool,
+    /// Who must have a lock, for how long that is waited for, and what becomes of one that has not.
+    pub(crate) durability: Durability,
+    pub(crate) durability_timeout: Duration,
+    pub(crate) unmet: Unmet,
     pub(crate) observers: Observers,
 }
 
@@ -170,6 +175,9 @@ impl Default for Config {
             check_server: true,
             longest_lease: None,
             persistent_servers: false,
+            durability: Durability::Primary,
+            durability_timeout: DURABILITY_TIMEOUT_DEFAULT,
+            unmet: Unmet::GiveBack,
             observers: Observers::default(),
         }
     }
@@ -179,6 +187,8 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.observers.check()?;
         check_prefix(&self.name_prefix)?;
+        self.durability.check()?;
+        durability::check_timeout(self.durability_timeout)?;
         check_lease("lease", self.lease)?;
         check_renewed(self.lease)?;
         if let Some(longest) = self.longest_lease {

@@ -103,6 +103,7 @@ mod config;
 mod connection;
 mod credentials;
 pub mod docs;
+mod durability;
 mod durations;
 mod engine;
 mod error;
@@ -142,6 +143,7 @@ pub use config::{
 };
 pub use connection::{ConnectionSettings, Protocol};
 pub use credentials::{Credentials, CredentialsProvider};
+pub use durability::{Acknowledged, DURABILITY_TIMEOUT_DEFAULT, Durability, Unmet};
 pub use error::{Cause, Error, ErrorKind, Invalid, LostReason, Released};
 pub use events::{Event, EventKind, EventListener, Outcome};
 pub use find::Find;

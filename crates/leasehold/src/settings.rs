@@ -7,7 +7,7 @@ use serde::{
     de::{Error as _, Expected, Unexpected, Visitor},
 };
 
-use crate::{ClientBuilder, Handoff};
+use crate::{ClientBuilder, Durability, Handoff, Unmet};
 
 /// Each setting of a [`ClientBuilder`] under the name of its method; what is left out has its default. A field that is not known is
 /// refused. Sentinels are given by their `url`; `connection` and what is no data (credentials providers, observers) in the program alone.
@@ -48,6 +48,9 @@ struct ClientSettings {
     token_retention: Option<Retention>,
     name_prefix: Option<String>,
     check_server: Option<bool>,
+    durability: Option<DurabilitySettings>,
+    durability_timeout: Option<Time>,
+    unmet: Option<UnmetSettings>,
     label: Option<String>,
 }
 
@@ -60,6 +63,25 @@ struct ClientSettings {
 struct HandoffSettings {
     max_in_row: u32,
     max_time: Time,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    rename_all = "snake_case",
+    expecting = "\"primary\", \"majority\", \"aof\", or { replicas = 1 }"
+)]
+enum DurabilitySettings {
+    Primary,
+    Replicas(u8),
+    Majority,
+    Aof,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum UnmetSettings {
+    GiveBack,
+    Accept,
 }
 
 #[cfg(feature = "tls")]
@@ -132,7 +154,33 @@ impl ClientSettings {
         let builder = with(builder, retention, ClientBuilder::token_retention);
         let builder = with(builder, self.name_prefix, ClientBuilder::name_prefix);
         let builder = with(builder, self.check_server, ClientBuilder::check_server);
+        let builder = with(
+            builder,
+            self.durability.map(Into::into),
+            ClientBuilder::durability,
+        );
+        let builder = with(
+            builder,
+            time(self.durability_timeout),
+            ClientBuilder::durability_timeout,
+        );
+        let unmet = self.unmet.map(|it| match it {
+            UnmetSettings::GiveBack => Unmet::GiveBack,
+            UnmetSettings::Accept => Unmet::Accept,
+        });
+        let builder = with(builder, unmet, ClientBuilder::unmet);
         with(builder, self.label, ClientBuilder::label)
+    }
+}
+
+impl From<DurabilitySettings> for Durability {
+    fn from(given: DurabilitySettings) -> Durability {
+        match given {
+            DurabilitySettings::Primary => Durability::Primary,
+            DurabilitySettings::Replicas(replicas) => Durability::Replicas(replicas),
+            DurabilitySettings::Majority => Durability::Majority,
+            DurabilitySettings::Aof => Durability::Aof,
+        }
     }
 }
 

@@ -12,7 +12,9 @@ use std::{
 
 use common::{SOON, World, sentinel::Sentinel, soon, wire::script_calls};
 use futures_util::future::{LocalBoxFuture, join_all};
-use leasehold::{Client, Error, ErrorKind, MemoryServer, Owner, Part, Shutdown, Tls, locked};
+use leasehold::{
+    Client, Durability, Error, ErrorKind, MemoryServer, Owner, Part, Shutdown, Tls, locked,
+};
 use leasehold_testkit::{Authority, Flavor, Proxy, Server, TlsFiles, Way, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
@@ -171,6 +173,13 @@ async fn invalid_settings(table: &mut Table) {
 
 async fn invalid_locks(table: &mut Table) {
     let client = Client::connect("memory:").await.unwrap();
+    let durable = client.mutex("order:42").durability(Durability::Majority);
+    table.add(
+        "mutex.durability(Majority).lock(), in memory",
+        durable.lock().await,
+    );
+    let none = client.mutex("order:42").durability(Durability::Replicas(0));
+    table.add("mutex.durability(Replicas(0)).lock()", none.lock().await);
     let long = "x".repeat(1025);
     for name in ["", "leasehold:{x}:queue", "a{b", "{}", &long] {
         let situation = if name.len() > 20 {
@@ -451,6 +460,13 @@ async fn refused_requests(table: &mut Table, flavor: Flavor) {
         "mutex.lock(), and a list has the name",
         client.mutex("list").lock().await,
     );
+    let alone = client.mutex("alone").durability(Durability::Replicas(1));
+    table.add(
+        "mutex.durability(Replicas(1)).lock(), without a replica",
+        alone.lock().await,
+    );
+    let fixed = alone.fixed_lease(SOON);
+    table.add("the same with fixed_lease(..)", fixed.lock().await);
     let held = client.rw_lock("ledger").write().await.unwrap();
     table.add(
         "mutex.lock(), and a read-write lock has the name",

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::release;
-use leasehold::{Client, ClientBuilder, ErrorKind, Handoff};
+use leasehold::{Client, ClientBuilder, Durability, ErrorKind, Handoff, Unmet};
 use leasehold_testkit::{Flavor, Server};
 use serde::Deserialize;
 
@@ -42,6 +42,9 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         token_retention = "2days"
         name_prefix = "app:"
         check_server = false
+        durability = { replicas = 2 }
+        durability_timeout = "300ms"
+        unmet = "accept"
         label = "worker-7"
     "#;
     let seconds = Duration::from_secs;
@@ -63,7 +66,13 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         .token_retention(Some(seconds(2 * 24 * 3600)))
         .name_prefix("app:")
         .check_server(false)
+        .durability(Durability::Replicas(2))
+        .durability_timeout(Duration::from_millis(300))
+        .unmet(Unmet::Accept)
         .label("worker-7");
+    let majority: ClientBuilder = toml::from_str(r#"durability = "majority""#).unwrap();
+    let by_hand = Client::builder().durability(Durability::Majority);
+    assert_eq!(format!("{majority:?}"), format!("{by_hand:?}"));
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
     for default in [
         toml::from_str("").unwrap(),

@@ -31,6 +31,7 @@ mod p20_observed;
 mod p21_sentinel;
 mod p22_far_quorum;
 mod p23_quorum;
+mod p24_durable;
 mod p2_many_names;
 mod p3_one_process;
 mod p4_processes;
@@ -75,6 +76,8 @@ const BENCHES: &[Bench] = &[
     ("P21", p21_sentinel::run),
     ("P22", p22_far_quorum::run),
     ("P23", p23_quorum::run),
+    ("P24", p24_durable::pair),
+    ("P25", p24_durable::tasks),
 ];
 
 /// The options of the command line.

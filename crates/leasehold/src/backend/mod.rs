@@ -4,6 +4,7 @@
 //! twice without harm (the lease id is fixed before the first send), and none decides anything. When to take
 //! which step is up to the layers above.
 
+mod confirmation;
 mod failure;
 pub(crate) mod fenced;
 pub(crate) mod find;
@@ -18,6 +19,7 @@ pub(crate) mod simulated;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
+pub(crate) use confirmation::{Confirmation, cannot_confirm};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
@@ -28,6 +30,7 @@ pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
 use crate::{
     clock::Tick,
+    durability::Durability,
     error::{Cause, Invalid},
     kind::{Access, LockKind},
     name::{LockId, Name},
@@ -93,6 +96,21 @@ pub(crate) trait LockSteps {
     /// Whether this lock can be kept here; else why not. Asked before anything is sent.
     fn supports(&self, _id: &LockId) -> Result<(), Invalid> {
         Ok(())
+    }
+
+    /// Extends leases that are still ours, and waits until those have them that the policy names. One answer per entry, in order.
+    fn confirm(&self, _batch: &[Renew<'_>], _policy: Durability) -> Reply<Confirmation> {
+        Box::pin(std::future::ready(Err(cannot_confirm())))
+    }
+
+    /// Whether there are others here that could have a lock beside the server that answers; else why not. Asked before anything is sent.
+    fn confirms(&self) -> Result<(), &'static str> {
+        Err("a server in memory has neither replicas nor a disk")
+    }
+
+    /// Asks the server whether it can [`confirm`](LockSteps::confirm) so; once.
+    fn can_confirm(&self, _policy: Durability) -> Reply<()> {
+        Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 
     /// The longest lease that may be asked for, if there is a limit.

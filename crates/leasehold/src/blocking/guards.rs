@@ -7,8 +7,8 @@ use std::{
 
 use super::table::rows;
 use crate::{
-    Detached, Error, Exclusive, Fair, Fenced, LostReason, Permit, Plain, PlainPermit, Read,
-    Released, Spin, Write, home::Home,
+    Acknowledged, Detached, Error, Exclusive, Fair, Fenced, LostReason, Permit, Plain, PlainPermit,
+    Read, Released, Spin, Write, home::Home,
 };
 
 /// [`leasehold::Guard`](crate::Guard) for threads: a hold on a name, for as long as it lasts.
@@ -111,6 +111,7 @@ impl<K> Guard<K> {
     rows!(Guard:
         plain name() -> &str, "The name that is held.";
         plain owner() -> String, "The owner field of this hold on the server.";
+        plain durability() -> Acknowledged, "What replicas, or the disk, have acknowledged of this hold, and when.";
     );
 
     /// Enters again: a second guard on the same hold, counted in memory. No I/O.

@@ -7,8 +7,8 @@ use super::{
     table::{blocking, rows},
 };
 use crate::{
-    Exclusive, Fair, Fenced, Handoff, Owner, Part, Permit, Plain, PlainPermit, Read, Spin, Status,
-    Write,
+    Durability, Exclusive, Fair, Fenced, Handoff, Owner, Part, Permit, Plain, PlainPermit, Read,
+    Spin, Status, Write,
 };
 
 /// The rows of every kind that is held under a lease.
@@ -21,6 +21,7 @@ macro_rules! lease_rows {
                 setting fixed_lease(lease: Duration), "The same with a fixed lease: it ends after `lease`, and is not renewed.";
                 setting max_hold(most: Duration), "The same with an end to its renewals: no holder keeps it longer than this.";
                 setting handoff(handoff: Handoff), "The same with another budget for passing a lease on in memory.";
+                setting durability(policy: Durability), "The same, which `policy` must have before its holder goes on.";
                 verb status() -> Status, "The holders, and how many wait.";
             );
         })*

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! core  multi  wakeup   what the handles of a client share · several locks · the backend's wake-ups, by kind
+//! durable               a lock that others than the server must have, too
 //! fair/  gates          one queue for each task that waits · the waiters for a latch
 //! queue/                the phases of one name in this process: enter, driver, release, map
 //! claim/                one lease id before it is held: its requests, and what the server may have of it
@@ -18,6 +19,7 @@
 
 pub(crate) mod claim;
 pub(crate) mod core;
+pub(crate) mod durable;
 pub(crate) mod env;
 pub(crate) mod fair;
 pub(crate) mod gates;

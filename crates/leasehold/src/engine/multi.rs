@@ -23,6 +23,7 @@ use crate::{
     engine::claim::ask::no_answer,
     engine::claim::pauses::Pauses,
     engine::core::ClientRef,
+    engine::durable,
     engine::env::Env,
     engine::env::linger::CallerRef,
     engine::fair::lineups::try_in_turn,
@@ -315,11 +316,17 @@ fn left(until: Instant) -> Duration {
 /// Asks for one part, by its own queue.
 async fn ask(part: &PartRequest, patience: Patience) -> Result<Option<Held>, Error> {
     let PartRequest { core, id, spec } = part;
-    if spec.waits == Waits::InTurn && patience == Patience::Once {
+    let patience = if spec.durability.is_primary() {
+        patience
+    } else {
+        durable::begin(core, id, *spec, patience).await?
+    };
+    let taken = if spec.waits == Waits::InTurn && patience == Patience::Once {
         try_in_turn(&core.queues, &core.fair, id, *spec).await
     } else {
         enter::acquire(&core.queues, id, *spec, patience).await
-    }
+    };
+    durable::confirmed(taken).await
 }
 
 /// The caller waits for the answers, so that the next one finds the names free, but not for long: the releases go on

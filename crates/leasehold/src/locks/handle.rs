@@ -9,7 +9,9 @@ use crate::{
     Error, Guard, Status,
     backend::Permits,
     config::{Handoff, check_lease, check_max_hold, check_renewed},
+    durability::{Durability, refused},
     engine::core::{ClientRef, Core},
+    engine::durable,
     engine::fair::lineups::try_in_turn,
     engine::hold::spec::{Patience, Spec, Waits},
     engine::queue::enter,
@@ -44,6 +46,7 @@ pub(super) struct Settings {
     pub(super) backoff: Option<(Duration, Duration)>,
     /// How many permits there are.
     pub(super) permits: Option<Permits>,
+    pub(super) durability: Durability,
 }
 
 impl Handle {
@@ -66,6 +69,7 @@ impl Handle {
             waits: Waits::Told,
             backoff: None,
             permits: None,
+            durability: core.config.durability,
         };
         Handle {
             core: ClientRef::new(core),
@@ -126,6 +130,11 @@ impl Handle {
             let parts = std::iter::once((&***core, &id));
             let asking = asking::begin(parts, || Scope::of_lock(&id, access));
             let scope = asking.as_ref().map(|asking| asking.scope());
+            let patience = if spec.durability.is_primary() {
+                patience
+            } else {
+                Box::pin(durable::begin(&core, &id, spec, patience)).await?
+            };
             let held = if spec.waits == Waits::InTurn && patience == Patience::Once {
                 // Boxed: it would make the future of each task that waits larger.
                 let asked = Box::pin(try_in_turn(&core.queues, &core.fair, &id, spec));
@@ -136,6 +145,7 @@ impl Handle {
             } else {
                 enter::acquire(&core.queues, &id, spec, patience).await
             };
+            let held = durable::confirmed(held).await;
             if let Some(mut asking) = asking {
                 asking.answered(held.as_ref().map(Option::as_slice));
             }
@@ -183,10 +193,28 @@ impl Handle {
             },
             owner: settings.owner,
             reentrant: settings.reentrant,
+            durability: self.durability()?,
             waits,
             permits: settings.permits.map(check_permits).transpose()?,
             place,
         })
+    }
+}
+
+impl Handle {
+    /// Who must have the lock; refused where no server could keep that.
+    fn durability(&self) -> Result<Durability, Error> {
+        let policy = self.settings.durability;
+        policy.check()?;
+        let why = match &self.id {
+            _ if policy.is_primary() => return Ok(policy),
+            Ok(id) if id.kind.never_ends() => Err("permits of a semaphore have no lease to renew"),
+            _ if self.settings.fixed => Err(
+                "a fixed lease is not renewed, and only a renewal is acknowledged; max_hold(d) ends a renewed one",
+            ),
+            _ => self.core.backend.confirms(),
+        };
+        why.map(|()| policy).map_err(|why| refused(policy, why))
     }
 }
 
@@ -318,6 +346,26 @@ macro_rules! lease_settings {
             pub fn handoff(&self, handoff: crate::Handoff) -> $kind {
                 $kind {
                     handle: self.handle.with(|settings| settings.handoff = handoff),
+                }
+            }
+
+            /// The same lock, which `policy` must have before its holder goes on, instead of the client's policy.
+            ///
+            /// [`Durability`](crate::Durability) says what each is worth.
+            ///
+            /// # Examples
+            /// ```no_run
+            /// # async fn example() -> Result<(), leasehold::Error> {
+            /// use leasehold::{Client, Durability};
+            ///
+            /// let client = Client::connect("redis://cache.internal/").await?;
+            /// let mutex = client.mutex("order:42").durability(Durability::Replicas(1));
+            /// let guard = mutex.lock().await?; // a replica has it, too
+            /// # drop(guard); Ok(()) }
+            /// ```
+            pub fn durability(&self, policy: crate::Durability) -> $kind {
+                $kind {
+                    handle: self.handle.with(|settings| settings.durability = policy),
                 }
             }
 

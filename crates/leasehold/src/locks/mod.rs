@@ -1,5 +1,6 @@
 //! The kinds of locks, one file each, and the guard of a hold. No I/O here: they pass requests to the engine.
 
+mod acknowledged;
 mod asking;
 mod election;
 mod fair_mutex;

@@ -24,6 +24,9 @@ fn every_type_goes_to_any_thread_and_outlives_any_scope() {
     send_sync_static::<ClientBuilder>();
     send_sync_static::<leasehold::ConnectionSettings>();
     send_sync_static::<leasehold::Credentials>();
+    send_sync_static::<leasehold::Acknowledged>();
+    send_sync_static::<leasehold::Durability>();
+    send_sync_static::<leasehold::Unmet>();
     send_sync_static::<leasehold::Protocol>();
     send_sync_static::<Detached>();
     send_sync_static::<Election>();

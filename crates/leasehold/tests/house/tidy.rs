@@ -19,6 +19,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "config",
             "connection",
             "credentials",
+            "durability",
             "durations",
             "error",
             "events",
@@ -66,8 +67,11 @@ const FLOORS: [(&str, &[&str]); 11] = [
 
 /// Where the names live that the crate's root hands on.
 const ROOT: &[(&str, &str)] = &[
+    ("Acknowledged", "durability"),
     ("Cause", "error"),
     ("ClusterNodes", "cluster"),
+    ("Durability", "durability"),
+    ("Unmet", "durability"),
     ("Client", "client"),
     ("ConnectionSettings", "connection"),
     ("Credentials", "credentials"),

@@ -221,6 +221,10 @@ impl LockSteps for Quorum {
             .remedy("take a mutex, spin mutex or plain mutex, or a client of one server"))
     }
 
+    fn confirms(&self) -> Result<(), &'static str> {
+        Err("a majority of the quorum's servers has each lock, and no replica has a vote")
+    }
+
     fn longest_lease(&self) -> Option<Duration> {
         Some(self.longest)
     }

@@ -138,6 +138,27 @@ impl Commands {
         }
     }
 
+    /// Calls these scripts, and then sends a command, in one write. All answers are there, or a failure.
+    pub(super) async fn all(&self, calls: &[Call], last: &redis::Cmd) -> Result<Value, Failure> {
+        let together = |commands: &mut dyn Iterator<Item = redis::Cmd>| {
+            let mut all = redis::Pipeline::with_capacity(calls.len() + 1);
+            for command in commands {
+                all.add_command(command);
+            }
+            all.add_command(last.clone());
+            all
+        };
+        let by_hash = together(&mut calls.iter().map(|call| call.by_hash().clone()));
+        match self.send(Request::All(&by_hash, calls.len() + 1)).await {
+            Err(SendFailure::Failed(error)) if script::is_unknown(&error) => {
+                let by_text = together(&mut calls.iter().map(Call::by_text));
+                let sent = self.send(Request::All(&by_text, calls.len() + 1)).await;
+                sent.map_err(SendFailure::failure)
+            }
+            other => other.map_err(SendFailure::failure),
+        }
+    }
+
     /// Sends a plain command.
     pub(super) async fn command(&self, command: &redis::Cmd) -> Result<Value, Failure> {
         let sent = self.send(Request::Command(command)).await;
@@ -223,6 +244,8 @@ enum Request<'a> {
     Command(&'a redis::Cmd),
     /// Both; the answer is that to the second.
     Second(&'a redis::Pipeline),
+    /// So many; the answer is all of theirs.
+    All(&'a redis::Pipeline, usize),
 }
 
 impl Request<'_> {
@@ -233,6 +256,10 @@ impl Request<'_> {
                 let answers = connection.send_packed_commands(both, 1, 1).await;
                 // The code that reads a missing one refuses it as unexpected.
                 answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+            }
+            Request::All(all, many) => {
+                let answers = connection.send_packed_commands(all, 0, many).await;
+                answers.map(Value::Array)
             }
         }
     }

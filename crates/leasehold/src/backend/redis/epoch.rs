@@ -15,6 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::replicas::Replicas;
 use crate::{
     backend::{EpochChange, Sink},
     callout,
@@ -63,6 +64,7 @@ pub(super) struct EpochLog {
     /// A connection has ended since the last server greeted.
     has_ended: AtomicBool,
     ground: watch::Sender<Ground>,
+    pub(super) replicas: Replicas,
 }
 
 impl EpochLog {
@@ -72,6 +74,7 @@ impl EpochLog {
             known: Mutex::default(),
             has_ended: AtomicBool::new(false),
             ground: watch::Sender::default(),
+            replicas: Replicas::default(),
         })
     }
 

@@ -48,6 +48,8 @@ pub(super) struct Greeted {
     pub(super) up: Option<Duration>,
     /// It takes its data from another.
     pub(super) is_replica: bool,
+    /// What it says of its replicas; empty: nothing.
+    pub(super) replication: String,
     pub(super) outlook: Outlook,
     /// The connection has the name that the client gave it.
     pub(super) is_named: bool,
@@ -201,6 +203,7 @@ impl Target {
                     epoch: Epoch::of(&of_server, &about),
                     up: up.and_then(|up| up.parse().ok()).map(Duration::from_secs),
                     is_replica,
+                    replication: about,
                     identity: ServerId::of(server.map_err(classify)),
                     outlook,
                     is_named,
@@ -277,7 +280,7 @@ fn says_sentinel(info: &Value) -> bool {
 }
 
 /// An answer to `INFO`.
-fn text(info: Value) -> String {
+pub(super) fn text(info: Value) -> String {
     redis::from_redis_value(info).unwrap_or_default()
 }
 

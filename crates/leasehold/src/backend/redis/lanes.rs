@@ -911,6 +911,7 @@ impl Dialler {
         let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
         self.note_start(greeted.up, again);
         self.is_replica.store(greeted.is_replica, Ordering::Release);
+        self.epochs.replicas.learn(&greeted.replication);
         *self.identity.lock() = greeted.identity;
         self.is_named.store(greeted.is_named, Ordering::Relaxed);
         self.rights.learn(greeted.rights);

@@ -10,6 +10,7 @@ mod carrier;
 mod cluster;
 mod commands;
 mod connect;
+mod durable;
 mod epoch;
 mod failure;
 mod fenced_store;
@@ -22,6 +23,7 @@ mod lanes;
 mod link;
 mod login;
 mod repeats;
+mod replicas;
 mod rights;
 mod script;
 #[cfg(feature = "sim")]
@@ -48,15 +50,16 @@ pub(crate) use target::Login;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
-        KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
-        Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
+        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, FencedSteps,
+        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
+        Renew, Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
     callout,
     clock::Clock,
     config::Config,
+    durability::Durability,
     error::{Cause, Error},
     home::Home,
     kind::{Access, LockKind},
@@ -66,6 +69,7 @@ use crate::{
 };
 use caller::Caller;
 use commands::Commands;
+use durable::DurableLanes;
 use epoch::EpochLog;
 use finder::Finder;
 use kinds::wire;
@@ -80,6 +84,7 @@ pub(crate) struct Redis {
     subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
+    durable: Arc<DurableLanes>,
     outage: Arc<Outage>,
     shown: String,
 }
@@ -102,17 +107,37 @@ impl Redis {
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
         let lead = (Arc::clone(&finder), Arc::clone(&epochs));
+        let more = {
+            let (lead, name) = (lead.clone(), name.clone());
+            let (home, outages) = (home.clone(), Arc::clone(&outages));
+            let config = Config {
+                operation_timeout: config.operation_timeout + config.durability_timeout,
+                check_server: false,
+                ..config.clone()
+            };
+            move || {
+                Commands::new(
+                    lead.clone(),
+                    name.clone(),
+                    &config,
+                    &home,
+                    Arc::clone(&outages),
+                )
+            }
+        };
         let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
         lanes.follow();
         let caller = Caller::new(client, label, config, commands);
         let is_replaced = finder.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
+        let durable = DurableLanes::new(&caller, &epochs, home, config.durability_timeout, more);
         let lead = (finder, &*epochs);
         Redis {
             caller,
             subscriptions: Arc::new(Subscriptions::new(lead, client, config, sink, home, &lanes)),
             repeats,
+            durable: Arc::new(durable),
             outage,
             shown,
         }
@@ -241,6 +266,18 @@ impl LockSteps for Redis {
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
         wire(step.id.kind).keep(&self.caller, step)
     }
+
+    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
+        self.durable.confirm(batch, policy)
+    }
+
+    fn confirms(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    fn can_confirm(&self, policy: Durability) -> Reply<()> {
+        self.durable.can_confirm(policy)
+    }
 }
 
 impl WakeUpSteps for Redis {
@@ -322,6 +359,7 @@ impl ServerLink for Redis {
 
     fn shut(&self) {
         self.caller.shut();
+        self.durable.shut();
     }
 }
 

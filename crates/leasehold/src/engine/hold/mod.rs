@@ -6,6 +6,7 @@
 //!
 //! Locks are taken in this order: queue, hold, watchdog list.
 
+pub(crate) mod acknowledged;
 pub(crate) mod confirm;
 pub(crate) mod held;
 pub(crate) mod lease;
@@ -28,6 +29,7 @@ use crate::{
     Error, LostReason, Released,
     backend::{self, Renewal, fenced::Tokens},
     clock::{Span, Tick},
+    durability::{Acknowledged, Durability},
     engine::env::Env,
     engine::env::finish::Finish,
     engine::hold::lease::{End, LeaseTerm, Standing},
@@ -55,6 +57,8 @@ pub(crate) struct Hold {
     settled: AtomicBool,
     /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
     permits: u16,
+    /// Who must have it, from its grant to its end. In the padding.
+    pub(crate) durability: Durability,
     /// The epoch of the server in which it was ours last. In the padding.
     confirmed: AtomicU32,
     state: Mutex<HoldState>,
@@ -113,6 +117,8 @@ struct HoldState {
     longest: Span,
     /// The present holder's fencing token, and those for the next.
     tokens: Tokens,
+    /// What was acknowledged of it; nothing where nothing was asked for.
+    acknowledged: Option<Box<Acknowledged>>,
 }
 
 /// The result of the watchdog's look at a hold.
@@ -169,6 +175,7 @@ impl Hold {
             since: now,
             longest: spec.lease,
             tokens: granted.tokens,
+            acknowledged: None,
         };
         let confirmed = sink.watchdog().epochs.told_of(granted.sent);
         Arc::new(Hold {
@@ -183,6 +190,7 @@ impl Hold {
                 Access::Permits(permits) => permits,
                 _ => 0,
             },
+            durability: spec.durability,
             confirmed: AtomicU32::new(confirmed),
             state: Mutex::new(state),
         })
@@ -592,7 +600,12 @@ impl Hold {
             state.spec.lease_ms()
         };
         let every = state.spec.ask_every();
-        let patience = patience(every, self.env().config.operation_timeout);
+        let config = &self.env().config;
+        let mut patience = patience(every, config.operation_timeout);
+        if !self.durability.is_primary() {
+            // An acknowledgement may take that long, and counts.
+            patience = patience.max(config.durability_timeout + config.operation_timeout / 8);
+        }
         Some(Due {
             access: state.spec.access,
             lease_ms,

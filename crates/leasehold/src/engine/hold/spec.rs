@@ -6,6 +6,7 @@ use crate::{
     backend::{Acquire, Permits},
     clock::{Span, Tick},
     config::{Backoff, Handoff, VERIFY_EVERY_MOST, check_backoff, millis},
+    durability::Durability,
     error::{Error, NO_REENTRY},
     kind::Access,
     name::LockId,
@@ -24,6 +25,8 @@ pub(crate) struct Spec {
     pub(crate) handoff: Handoff,
     pub(crate) owner: Option<OwnerId>,
     pub(crate) reentrant: bool,
+    /// Who must have it before its holder goes on.
+    pub(crate) durability: Durability,
     pub(crate) waits: Waits,
     /// As in [`Acquire`](crate::backend::Acquire).
     pub(crate) permits: Option<Permits>,
@@ -97,6 +100,7 @@ impl Spec {
             && self.access == other.access
             && self.lease == other.lease
             && self.renew_every == other.renew_every
+            && self.durability == other.durability
             && self.max_hold == Span::ZERO
             && other.max_hold == Span::ZERO
     }

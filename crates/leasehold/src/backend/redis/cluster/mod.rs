@@ -283,6 +283,10 @@ impl LockSteps for Cluster {
         )
     }
 
+    fn confirms(&self) -> Result<(), &'static str> {
+        Err("a cluster's nodes are not asked for it yet")
+    }
+
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {
         self.step(&step.id.clone(), move |redis| redis.keep(step.clone()))
     }

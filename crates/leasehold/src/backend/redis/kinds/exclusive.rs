@@ -117,7 +117,7 @@ impl ExclusiveWire {
         }
     }
 
-    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Call {
+    fn renewed(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Call {
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&self.renew, batch.len(), batch.len() + 2, names);
         for renew in batch {
@@ -243,10 +243,8 @@ impl Wire for ExclusiveWire {
         caller.call(call, move |reply| self.released(reply, next_ms))
     }
 
-    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-        let asked = batch.len();
-        let call = self.renewal(caller, batch);
-        caller.call(call, move |reply| renewals(reply, asked))
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
+        Some(self.renewed(caller, batch))
     }
 
     fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {
@@ -266,7 +264,7 @@ impl Wire for ExclusiveWire {
                 lease: step.lease,
                 lease_ms: 0,
             };
-            return caller.call(self.renewal(caller, &[look]), |reply| {
+            return caller.call(self.renewed(caller, &[look]), |reply| {
                 Some(match renewals(reply, 1)?[..] {
                     [Renewal::Extended] => Counted::Written,
                     _ => Counted::NotOurs,

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, Keep, KeptPlaces, Release,
-        ReleaseReply, Renew, Renewal, Reply,
+        ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -115,8 +115,8 @@ impl Wire for FairMutexWire {
         caller.call(call, move |reply| kept(reply, &leases))
     }
 
-    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-        MUTEX.renew(caller, batch)
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
+        MUTEX.renewal(caller, batch)
     }
 
     fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {

@@ -8,7 +8,7 @@ use super::{Wire, int, pair, size_hint};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Once, Permits,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Release, ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy},
@@ -73,8 +73,8 @@ impl Wire for LatchWire {
         not_held()
     }
 
-    fn renew(&'static self, _caller: &Caller, _batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-        not_held()
+    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew<'_>]) -> Option<Call> {
+        None
     }
 
     fn extend(&'static self, _caller: &Caller, _step: Extend) -> Reply<Option<Duration>> {

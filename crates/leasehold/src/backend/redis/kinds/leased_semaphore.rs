@@ -4,11 +4,11 @@ use std::{collections::HashMap, fmt::Write, time::Duration};
 
 use redis::Value;
 
-use super::{Wire, acquired, extended, int, millis, released, renewals, size_hint};
+use super::{Wire, acquired, extended, int, millis, released, size_hint};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Once, Owned,
-        Permits, Release, ReleaseReply, Renew, Renewal, Reply,
+        Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -180,7 +180,7 @@ impl Wire for LeasedSemaphoreWire {
         caller.call(call, |reply| released(reply, None))
     }
 
-    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
         let mut call = Call::new(&RENEW, asked, 2 * asked + 2, names);
@@ -195,7 +195,7 @@ impl Wire for LeasedSemaphoreWire {
                     .arg(count(renew.access));
             }
         }
-        caller.call(call, move |reply| renewals(reply, asked))
+        Some(call)
     }
 
     fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {

@@ -44,7 +44,10 @@ use std::{fmt, time::Duration};
 
 use redis::Value;
 
-use super::{caller::Caller, script::texts};
+use super::{
+    caller::Caller,
+    script::{Call, texts},
+};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, Keep, KeptPlaces,
@@ -106,8 +109,16 @@ pub(super) trait Wire: Sync {
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply>;
 
-    /// All of this kind.
-    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>>;
+    /// All of this kind. Its reply is read by [`renewals`]. `None`: its leases have no end.
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call>;
+
+    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+        let asked = batch.len();
+        match self.renewal(caller, batch) {
+            Some(call) => caller.call(call, move |reply| renewals(reply, asked)),
+            None => Box::pin(std::future::ready(Ok(vec![Renewal::Extended; asked]))),
+        }
+    }
 
     fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>>;
 
@@ -256,7 +267,7 @@ fn released(reply: &Value, next_ms: Option<u64>) -> Option<ReleaseReply> {
 }
 
 /// Reads a renewal script's reply about `asked` names: `{number of the name, answer, ...}` for those that are not extended.
-fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
+pub(super) fn renewals(reply: &Value, asked: usize) -> Option<Vec<Renewal>> {
     let Value::Array(exceptions) = reply else {
         return None;
     };

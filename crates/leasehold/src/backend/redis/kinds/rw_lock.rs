@@ -6,13 +6,13 @@ use std::{fmt, time::Duration};
 use redis::Value;
 
 use super::{
-    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, queue, released, renewals,
+    OrEmpty, OwnerField, Wire, acquired, counted, extended, int, millis, queue, released,
     size_hint, texts,
 };
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Grant, Inspection, KnownClient,
-        Owned, Release, ReleaseReply, Renew, Renewal, Reply,
+        Owned, Release, ReleaseReply, Renew, Reply,
         fenced::Tokens,
         redis::{
             caller::Caller,
@@ -202,7 +202,7 @@ impl Wire for RwLockWire {
         })
     }
 
-    fn renew(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
         let asked = batch.len();
         let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 2)).sum();
         let mut call = Call::new(&RENEW, 2 * asked, asked + 2, names);
@@ -216,7 +216,7 @@ impl Wire for RwLockWire {
                 call = call.text(Field::of(caller, renew.access, renew.lease));
             }
         }
-        caller.call(call, move |reply| renewals(reply, asked))
+        Some(call)
     }
 
     fn extend(&'static self, caller: &Caller, step: Extend) -> Reply<Option<Duration>> {

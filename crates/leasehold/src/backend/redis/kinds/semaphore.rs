@@ -11,7 +11,7 @@ use super::{
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Once, Permits,
-        Release, ReleaseReply, Renew, Renewal, Reply,
+        Release, ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -90,8 +90,8 @@ impl Wire for SemaphoreWire {
     }
 
     /// The server knows of no hold, so nothing there could end it.
-    fn renew(&'static self, _caller: &Caller, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
-        now(vec![Renewal::Extended; batch.len()])
+    fn renewal(&'static self, _caller: &Caller, _batch: &[Renew<'_>]) -> Option<Call> {
+        None
     }
 
     fn extend(&'static self, _caller: &Caller, step: Extend) -> Reply<Option<Duration>> {

@@ -22,7 +22,9 @@
 //! As many batches are under way as the time needs (`List::wanted`): one on a server that is near, several on one that
 //! is far away, for each batch takes a whole round trip.
 
+mod durable;
 pub(crate) mod epochs;
+mod failed;
 pub(crate) mod label;
 pub(crate) mod list;
 mod shards;
@@ -41,10 +43,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Failure, Renew, Renewal},
+    backend::{Failure, Renew},
     callout,
     clock::Tick,
-    durations::{about, humane},
+    durability::Durability,
+    durations::humane,
     engine::env::Env,
     engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
@@ -283,12 +286,20 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
+        let batch = durable::send(env, watchdog, batch);
         let shard = |hold: &Arc<Hold>| env.backend.shard(hold.id());
         for (shard, batch) in by_shard(batch, shard) {
             let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
             let turn = (!watchdog.silent.has(shard)).then(|| watchdog.turn());
             env.spawn(async move {
-                renew(&strong, &watchdog, batch, (shard, turn)).await;
+                renew(
+                    &strong,
+                    &watchdog,
+                    batch,
+                    Durability::Primary,
+                    (shard, turn),
+                )
+                .await;
             });
         }
     }
@@ -299,6 +310,7 @@ async fn renew(
     env: &Arc<Env>,
     watchdog: &Arc<Watchdog>,
     batch: Vec<Arc<Hold>>,
+    policy: Durability,
     (shard, mut turn): (Option<u32>, Option<Turn>),
 ) {
     let sent = env.clock.now();
@@ -317,11 +329,18 @@ async fn renew(
     }
     let asked: Vec<Renew<'_>> = due.iter().map(|(due, hold)| due.renew(hold)).collect();
     // Finished in the background after its time, so that the connection learns of its silence.
-    let mut answer = env.finish(env.backend.renew(&asked));
+    let renewing = durable::renewals(env, &asked, policy);
+    let mut answer = env.finish(renewing);
     drop(asked);
     // Each hold has a patience of its own: one with a short lease is asked about again while those with longer ones wait on. An answer
     // that comes then is still one to its request (B1).
     let mut waited = Duration::ZERO;
+    // An acknowledgement says nothing of the way to the server.
+    let took = |time| {
+        if policy.is_primary() {
+            watchdog.took(time);
+        }
+    };
     let mut early = None;
     if let Some(shard) = shard {
         early = env.within(TURN_MOST, &mut answer).await;
@@ -337,30 +356,33 @@ async fn renew(
         }
         let patiences = due.iter().map(|(due, _)| due.patience);
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
-            return watchdog.took(Duration::ZERO);
+            return took(Duration::ZERO);
         };
         let left = sent.after(patience).since(env.clock.now());
         if let Some(answer) = env.within(left, &mut answer).await {
             break answer;
         }
         waited = patience;
-        let late = Failure::Ambiguous(Arc::new(Late(patience)));
+        let late = Failure::Ambiguous(Arc::new(failed::Late(patience)));
         watchdog.failed(env, &due, &late, sent, |its| its == patience);
     };
-    let renewals = match answer {
-        Ok(renewals) => renewals,
+    let (renewals, acknowledged) = match answer {
+        Ok(said) => said,
         Err(failure) => {
-            watchdog.took(Duration::ZERO);
+            took(Duration::ZERO);
             return watchdog.failed(env, &due, &failure, sent, |its| its > waited);
         }
     };
-    watchdog.took(env.clock.now().since(sent));
+    took(env.clock.now().since(sent));
     if let Some(shard) = shard {
         watchdog.silent.note(shard, false);
     }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
+        if let Some(said) = &acknowledged {
+            hold.note_acknowledged(said);
+        }
         if let Some(every) = hold.renewed(&due, renewal, sent) {
             let together = again
                 .entry(every)
@@ -373,37 +395,7 @@ async fn renew(
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {}", about(*.0))]
-struct Late(Duration);
-
-/// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
 impl Watchdog {
-    fn failed(
-        &self,
-        env: &Env,
-        due: &[(Due, Arc<Hold>)],
-        failure: &Failure,
-        sent: Tick,
-        patience: impl Fn(Duration) -> bool,
-    ) {
-        let those = || due.iter().filter(|(due, _)| patience(due.patience));
-        // All else is the server's trouble, and told with it.
-        if failure.is_final() && self.warned.may_warn(env.clock.now()) {
-            callout::quietly(|| {
-                tracing::warn!(
-                    target: "leasehold",
-                    names = those().count(),
-                    cause = &**failure.cause() as &dyn std::error::Error,
-                    "leases not renewed, trying again until they end"
-                );
-            });
-        }
-        for (due, hold) in those() {
-            hold.renewed(due, Renewal::Unknown, sent);
-        }
-    }
-
     /// As much is under way as may be, and holds have waited in vain for their turn: a user must do something about it.
     fn say_late(&self, names: usize, now: Tick) {
         let under_way = self.under_way.load(Ordering::Relaxed);

@@ -1,0 +1,38 @@
+//! A lease that waits to be confirmed.
+
+use crate::{
+    backend::Renew,
+    kind::{Access, LockKind},
+    name::LockId,
+    owner::LeaseId,
+};
+
+/// A [`Renew`] of its own.
+pub(super) struct Lease {
+    pub(super) id: LockId,
+    access: Access,
+    lease: LeaseId,
+    lease_ms: u64,
+}
+
+impl Lease {
+    pub(super) fn of(renew: &Renew<'_>) -> Lease {
+        Lease {
+            id: renew.id.clone(),
+            access: renew.access,
+            lease: renew.lease,
+            lease_ms: renew.lease_ms,
+        }
+    }
+
+    pub(super) fn renew(&self) -> Renew<'_> {
+        // A permit that was taken in this very millisecond would not be written again. Its end is never moved nearer (B2).
+        let later = u64::from(self.id.kind == LockKind::LeasedSemaphore && self.lease_ms > 0);
+        Renew {
+            id: &self.id,
+            access: self.access,
+            lease: self.lease,
+            lease_ms: self.lease_ms + later,
+        }
+    }
+}

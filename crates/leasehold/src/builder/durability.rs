@@ -1,0 +1,83 @@
+//! Who must have a client's locks.
+
+use std::time::Duration;
+
+use super::{Backing, ClientBuilder, Prepared};
+use crate::{
+    Durability, Error, Unmet,
+    backend::{Backend, Failure, LockSteps},
+    config::Config,
+    durability::refused,
+};
+
+impl ClientBuilder {
+    /// Who must have a lock of this client before its holder goes on. Default: [`Durability::Primary`], which costs nothing.
+    ///
+    /// Each lock may say otherwise ([`Mutex::durability`](crate::Mutex::durability)). A server that cannot do it is refused when the client connects, or
+    /// when a lock is first asked for.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::{Client, Durability, Unmet};
+    ///
+    /// let client = Client::builder()
+    ///     .url("redis-sentinel://a:26379,b:26379,c:26379/?master=main")
+    ///     .durability(Durability::Majority)
+    ///     .durability_timeout(Duration::from_millis(300))
+    ///     .unmet(Unmet::Accept) // the guard tells what it is worth
+    ///     .connect()
+    ///     .await?;
+    /// let guard = client.mutex("order:42").lock().await?;
+    /// if guard.durability().at.is_none() {
+    ///     eprintln!("no replica has this lock yet");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.config.durability = durability;
+        self
+    }
+
+    /// For how long an acknowledgement is waited for, counted from when the lock was taken; 50 ms more at most. Default: 1 s. 1 ms to 1 min.
+    pub fn durability_timeout(mut self, timeout: Duration) -> Self {
+        self.config.durability_timeout = timeout;
+        self
+    }
+
+    /// What becomes of a lock that was not acknowledged in time. Default: it is given back, and its caller has an error.
+    pub fn unmet(mut self, unmet: Unmet) -> Self {
+        self.config.unmet = unmet;
+        self
+    }
+}
+
+impl Prepared {
+    /// Refuses a policy that no server could keep where the leases live.
+    pub(super) fn check_durability(&self) -> Result<(), Error> {
+        let backend: &dyn Backend = match &self.backing {
+            Backing::Memory(backend, _) => &**backend,
+            Backing::Server(redis, _) => &**redis,
+            Backing::Cluster(cluster, _) => cluster,
+            Backing::Quorum(quorum) => &quorum.quorum,
+        };
+        match backend.confirms() {
+            Err(why) if !self.config.durability.is_primary() => {
+                Err(refused(self.config.durability, why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Asks the server that was connected whether it can do what all locks of this client want.
+pub(super) async fn check(server: &impl LockSteps, config: &Config) -> Result<(), Error> {
+    if config.durability.is_primary() {
+        return Ok(());
+    }
+    let able = server.can_confirm(config.durability).await;
+    able.map_err(|failure: Failure| {
+        failure.into_read_error(format!("connect with {}", config.durability))
+    })
+}

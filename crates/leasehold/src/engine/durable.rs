@@ -1,0 +1,129 @@
+//! Locks that others than the server must have before their holders go on.
+//!
+//! The lock is taken as ever, by whichever way: a reply, a grant, or a hand-over in memory. Then its holder-to-be, who has it in its
+//! hands, and gives it back if it leaves, waits until it is acknowledged, unless that has been done for an earlier holder.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{
+    Error,
+    backend::{Renew, Renewal},
+    durability::{Missed, Unmet},
+    engine::claim::pauses::Pauses,
+    engine::env::Env,
+    engine::hold::Hold,
+    engine::hold::held::Held,
+    engine::hold::spec::{Patience, Spec},
+    engine::local::answer::WaitResult,
+    error::Cause,
+    name::LockId,
+};
+
+/// After its time a server says by how much it was missed, if it says so at once.
+const LATE: Duration = Duration::from_millis(25);
+
+/// Before anything is sent about the lock: refuses a server that cannot do it. Returns the patience that is left. A server that is silent is
+/// waited for as ever, by what comes next.
+pub(crate) async fn begin(
+    env: &Arc<Env>,
+    id: &LockId,
+    spec: Spec,
+    patience: Patience,
+) -> Result<Patience, Error> {
+    env.check_open()?;
+    let began = Instant::now();
+    let most = match patience {
+        Patience::For(wait) => wait.min(env.config.operation_timeout),
+        Patience::Once | Patience::Forever => env.config.operation_timeout,
+    };
+    let asked = env.backend.can_confirm(spec.durability);
+    match env.by(began + most, asked).await {
+        Some(Err(failure)) if failure.is_final() => {
+            Err(failure.into_read_error(format!("lock {:?}", id.name)))
+        }
+        _ => Ok(match patience {
+            Patience::For(wait) => Patience::For(wait.saturating_sub(began.elapsed())),
+            other => other,
+        }),
+    }
+}
+
+/// Waits until those have it that its holder asked for.
+pub(crate) async fn confirmed(taken: WaitResult) -> WaitResult {
+    match taken {
+        // Boxed: it would make the future of each task that waits larger.
+        Ok(Some(held)) if held.hold().lacks_acknowledgement() => {
+            Box::pin(confirm(held)).await.map(Some)
+        }
+        other => other,
+    }
+}
+
+async fn confirm(held: Held) -> Result<Held, Error> {
+    let hold = held.hold();
+    let env = Arc::clone(hold.env());
+    let within = env.config.durability_timeout;
+    let missed = match env
+        .by(Instant::now() + within + LATE, acknowledge(hold))
+        .await
+    {
+        Some(Ok(())) => return Ok(held),
+        Some(Err(missed)) => missed,
+        None => Arc::new(Missed::Silent {
+            policy: hold.durability,
+            within,
+        }),
+    };
+    hold.check()?;
+    if env.config.unmet == Unmet::Accept {
+        return Ok(held);
+    }
+    let doing = format!("lock {:?}", hold.id().name).into();
+    drop(held); // gives it back
+    Err(Error::Rejected {
+        doing,
+        source: missed,
+    })
+}
+
+/// Renews it, with others that wait at this moment, and waits until that is acknowledged; else says by how much it was missed.
+async fn acknowledge(hold: &Arc<Hold>) -> Result<(), Cause> {
+    let (env, spec) = (hold.env(), hold.spec());
+    let mut pauses = Pauses::default();
+    loop {
+        let sent = env.clock.now();
+        let renew = Renew {
+            id: hold.id(),
+            access: spec.access,
+            lease: hold.lease,
+            lease_ms: spec.lease_ms(),
+        };
+        let answer = env.backend.confirm(&[renew], hold.durability).await;
+        let said = match answer {
+            Ok(said) => said,
+            Err(failure) if failure.is_final() => return Err(Arc::clone(failure.cause())),
+            // Another server may be there in time.
+            Err(_) => {
+                pauses.pause(env).await;
+                continue;
+            }
+        };
+        match said.renewals.first() {
+            Some(Renewal::Lost) => hold.lose(hold.not_ours()),
+            Some(Renewal::Extended) => {
+                hold.note_acknowledged(&said);
+                if said.believed(env.config.unmet).contains(&Renewal::Extended) {
+                    // B1, B2: what was asked for, counted from before it was sent.
+                    let _ = hold.extended(spec.lease(), sent);
+                }
+            }
+            _ => {}
+        }
+        return match said.missed {
+            Some(missed) => Err(Arc::new(missed)),
+            None => Ok(()),
+        };
+    }
+}
