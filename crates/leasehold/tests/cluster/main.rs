@@ -6,6 +6,7 @@ mod common;
 mod crowd;
 mod failover;
 mod moving;
+mod reached;
 mod refused;
 
 use leasehold_testkit::{Cluster, Flavor};
