@@ -171,7 +171,7 @@ async fn invalid_settings(table: &mut Table) {
     }
 }
 
-async fn invalid_locks(table: &mut Table) {
+async fn invalid_durability(table: &mut Table) {
     let client = Client::connect("memory:").await.unwrap();
     let durable = client.mutex("order:42").durability(Durability::Majority);
     table.add(
@@ -180,6 +180,10 @@ async fn invalid_locks(table: &mut Table) {
     );
     let none = client.mutex("order:42").durability(Durability::Replicas(0));
     table.add("mutex.durability(Replicas(0)).lock()", none.lock().await);
+}
+
+async fn invalid_locks(table: &mut Table) {
+    let client = Client::connect("memory:").await.unwrap();
     let long = "x".repeat(1025);
     for name in ["", "leasehold:{x}:queue", "a{b", "{}", &long] {
         let situation = if name.len() > 20 {
@@ -746,6 +750,7 @@ async fn ends(table: &mut Table) {
 async fn table(flavor: Flavor) -> Table {
     let mut table = Table::default();
     Box::pin(invalid_settings(&mut table)).await;
+    invalid_durability(&mut table).await;
     invalid_locks(&mut table).await;
     connecting(&mut table).await;
     by_tls(&mut table).await;

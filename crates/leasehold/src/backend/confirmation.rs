@@ -1,12 +1,25 @@
-//! What servers have acknowledged.
+//! What a renewal came to, and what servers have acknowledged of it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::{Failure, Renewal};
+use super::Failure;
 use crate::{
     durability::{Missed, Unmet},
     error::Cause,
 };
+
+/// The result of one renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// Still ours, and extended if that was asked for: at least the length asked for was left then (B1).
+    Extended,
+    /// Some servers of a quorum have forgotten it: it ends within so long of the send, unless they take it up again (QB1).
+    Shortened(Duration),
+    /// The server says that the name is not ours.
+    Lost,
+    /// This entry has no answer: another type stands under the name, or the server refuses its kind.
+    Unknown,
+}
 
 /// The answer to [`LockSteps::confirm`](super::LockSteps::confirm).
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ pub(crate) mod simulated;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
-pub(crate) use confirmation::{Confirmation, cannot_confirm};
+pub(crate) use confirmation::{Confirmation, Renewal, cannot_confirm};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
@@ -355,19 +355,6 @@ pub(crate) enum Counted {
     /// Written, and a client waits that may not hold it together with this one: let no more in.
     OthersWait,
     NotOurs,
-}
-
-/// The result of one renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewal {
-    /// Still ours, and extended if that was asked for: at least the length asked for was left then (B1).
-    Extended,
-    /// Some servers of a quorum have forgotten it: it ends within so long of the send, unless they take it up again (QB1).
-    Shortened(Duration),
-    /// The server says that the name is not ours.
-    Lost,
-    /// This entry has no answer: another type stands under the name, or the server refuses its kind.
-    Unknown,
 }
 
 /// A hint from the server to try again.

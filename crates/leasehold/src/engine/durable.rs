@@ -61,15 +61,15 @@ pub(crate) async fn confirmed(taken: WaitResult) -> WaitResult {
     }
 }
 
-async fn confirm(held: Held) -> Result<Held, Error> {
-    let hold = held.hold();
+async fn confirm(taken: Held) -> Result<Held, Error> {
+    let hold = taken.hold();
     let env = Arc::clone(hold.env());
     let within = env.config.durability_timeout;
     let missed = match env
         .by(Instant::now() + within + LATE, acknowledge(hold))
         .await
     {
-        Some(Ok(())) => return Ok(held),
+        Some(Ok(())) => return Ok(taken),
         Some(Err(missed)) => missed,
         None => Arc::new(Missed::Silent {
             policy: hold.durability,
@@ -78,10 +78,10 @@ async fn confirm(held: Held) -> Result<Held, Error> {
     };
     hold.check()?;
     if env.config.unmet == Unmet::Accept {
-        return Ok(held);
+        return Ok(taken);
     }
     let doing = format!("lock {:?}", hold.id().name).into();
-    drop(held); // gives it back
+    drop(taken); // gives it back
     Err(Error::Rejected {
         doing,
         source: missed,

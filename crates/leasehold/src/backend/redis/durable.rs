@@ -32,7 +32,7 @@ use crate::{
     kind::LockKind,
 };
 
-use lease::Lease;
+use lease::Unconfirmed;
 
 /// So many leases are renewed by one script at most: the server does nothing else meanwhile.
 const SCRIPT_MOST: usize = 200;
@@ -71,7 +71,7 @@ struct LaneWork {
 
 /// Leases that are confirmed together, for one caller.
 struct BatchEntry {
-    leases: Vec<Lease>,
+    leases: Vec<Unconfirmed>,
     answer: oneshot::Sender<Result<Confirmation, Failure>>,
 }
 
@@ -115,7 +115,7 @@ impl DurableLanes {
 
     /// See [`LockSteps::confirm`](crate::backend::LockSteps::confirm).
     pub(super) fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
-        let leases = batch.iter().map(Lease::of);
+        let leases = batch.iter().map(Unconfirmed::of);
         let (answer, answered) = oneshot::channel();
         let leases = leases.collect();
         self.lane(policy).join(BatchEntry { leases, answer });
@@ -212,7 +212,7 @@ impl DurableLane {
     }
 
     /// Sends one batch.
-    async fn send(&self, leases: &[&Lease]) -> Result<Confirmation, Failure> {
+    async fn send(&self, leases: &[&Unconfirmed]) -> Result<Confirmation, Failure> {
         let (calls, order) = calls(&self.caller, leases);
         let wanted = self.wanted();
         let replicas = &self.epochs.replicas;
@@ -295,7 +295,8 @@ impl AtWork {
             if entries.is_empty() {
                 continue;
             }
-            let leases: Vec<&Lease> = entries.iter().flat_map(|entry| &entry.leases).collect();
+            let leases: Vec<&Unconfirmed> =
+                entries.iter().flat_map(|entry| &entry.leases).collect();
             let answer = lane.send(&leases).await;
             let has_missed = answer.as_ref().is_ok_and(|it| it.missed.is_some());
             let mut from = 0;
@@ -328,7 +329,7 @@ impl Drop for AtWork {
 }
 
 /// The scripts that renew all of these, and where each lease stands in their answers, one after the other.
-fn calls(caller: &Caller, leases: &[&Lease]) -> (Vec<Call>, Vec<Vec<usize>>) {
+fn calls(caller: &Caller, leases: &[&Unconfirmed]) -> (Vec<Call>, Vec<Vec<usize>>) {
     let (mut calls, mut order) = (Vec::new(), Vec::new());
     for kind in LockKind::ALL {
         let of_kind = (0..leases.len()).filter(|at| leases[*at].id.kind == kind);

@@ -8,16 +8,16 @@ use crate::{
 };
 
 /// A [`Renew`] of its own.
-pub(super) struct Lease {
+pub(super) struct Unconfirmed {
     pub(super) id: LockId,
     access: Access,
     lease: LeaseId,
     lease_ms: u64,
 }
 
-impl Lease {
-    pub(super) fn of(renew: &Renew<'_>) -> Lease {
-        Lease {
+impl Unconfirmed {
+    pub(super) fn of(renew: &Renew<'_>) -> Unconfirmed {
+        Unconfirmed {
             id: renew.id.clone(),
             access: renew.access,
             lease: renew.lease,
