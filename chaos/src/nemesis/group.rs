@@ -81,7 +81,7 @@ impl Group {
         Some(self.all.server(place))
     }
 
-    /// The primary as sentinels name it, well or not.
+    /// The primary as sentinels name it.
     pub(crate) fn named(&self) -> &Server {
         self.all.server(self.all.primary())
     }

@@ -193,19 +193,14 @@ impl<'a> Run<'a> {
         self.log.ended(number, now());
     }
 
-    /// The primary may have forgotten the semaphores. Where it is gone again, the next is told.
-    fn prepare_again(&mut self) {
-        if let Some(group) = self.field.servers.group()
-            && let Err(error) = kind::prepare(group.named(), &self.args.lock_names())
-        {
-            eprintln!("chaos: the semaphores are not made: {error}");
-        }
-    }
-
     /// No faults any more: waiters are served, and every process gets every name.
     fn calm(&mut self) {
         self.field.heal_all();
-        self.prepare_again();
+        if let Some(group) = self.field.servers.group() {
+            // One that was started again empty before another took its place.
+            let made = kind::prepare(group.named(), &self.args.lock_names());
+            made.expect("the semaphores can be made");
+        }
         if self.args.topology.is_quorum() {
             // A server that came back late has no vote before.
             let start = Instant::now();
@@ -239,7 +234,10 @@ impl<'a> Run<'a> {
             let before = group.switches.len();
             group.look();
             if group.switches.len() > before {
-                self.prepare_again();
+                // It may have forgotten the semaphores. Where it is gone again, the next is told.
+                if let Some(primary) = group.primary() {
+                    let _ = kind::prepare(primary, &self.args.lock_names());
+                }
             }
         }
         for index in 0..self.field.workers.len() {

@@ -53,6 +53,38 @@ async fn until_waiting(semaphore: &Semaphore, tasks: usize) {
     }
 }
 
+/// They hear the same channels, and a request to hear none of them any more would name none, which means all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_stops_waiting_leaves_the_client_hearing_for_the_other_kind_of_its_name() {
+    for server in servers() {
+        let (holder, semaphore) = on(&server, 1).await;
+        let permit = semaphore.acquire().await.unwrap();
+        let held = holder.mutex("other").lock().await.unwrap();
+        let waiter = Client::connect(&server.url()).await.unwrap();
+        let other = waiter.mutex("other");
+        let waits = tokio::spawn(async move { other.lock().await.unwrap() });
+        let leased = waiter.leased_semaphore("name");
+        let leased = tokio::spawn(async move { leased.acquire().await.map(drop) });
+        let both = || common::channels(&server).len() >= 4 && waiter.footprint().waiting == 2;
+        wait_until_async(SOON, "both wait, and hear two channels each", both).await;
+        let gives_up = waiter.semaphore("name").try_acquire_for(300 * MS);
+        assert!(gives_up.await.unwrap().is_none());
+        wait_until_async(SOON, "one waits no more", || {
+            waiter.footprint().waiting == 2
+        })
+        .await;
+        held.release().await.unwrap();
+        // It would look by itself after ten seconds.
+        let woken = tokio::time::timeout(Duration::from_secs(5), waits).await;
+        drop(woken.expect("it is woken").unwrap());
+        release(permit).await;
+        soon("the other kind has its permit", leased)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
 /// A release that was not sent is repeated for a day.
 #[tokio::test(start_paused = true)]
 async fn a_permit_is_given_back_to_a_server_that_was_away_for_long() {

@@ -497,7 +497,12 @@ impl SubscriptionLane {
         let (counted, id) = (Arc::clone(&self.counted), id.clone());
         let mut sink = sink.clone();
         Box::pin(async move {
-            let answer = sink.unsubscribe(&channels).await;
+            // A request that names none would end all.
+            let answer = if channels.is_empty() {
+                Ok(())
+            } else {
+                sink.unsubscribe(&channels).await
+            };
             counted.end(&id, order);
             let _ = told.send(());
             match answer {
