@@ -204,11 +204,10 @@ impl Wire for RwLockWire {
 
     fn renewal(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Option<Call> {
         let asked = batch.len();
-        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 2)).sum();
-        let mut call = Call::new(&RENEW, 2 * asked, asked + 2, names);
+        let names: usize = batch.iter().map(|renew| size_hint(&renew.id.name, 1)).sum();
+        let mut call = Call::new(&RENEW, asked, asked + 2, names);
         for renew in batch {
-            let name = &renew.id.name;
-            call = call.arg(name.wire()).text(timeouts(name));
+            call = call.arg(renew.id.name.wire());
         }
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
