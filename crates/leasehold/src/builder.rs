@@ -308,10 +308,7 @@ impl ClientBuilder {
         let prepared = self.prepare(home)?;
         match &prepared.backing {
             Backing::Memory(..) => {}
-            Backing::Server(redis, _) => {
-                redis.connect().await?;
-                durability::check(&**redis, &prepared.config).await?;
-            }
+            Backing::Server(redis, _) => durability::connect(redis, &prepared.config).await?,
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
         Ok(prepared.client())
@@ -371,8 +368,7 @@ impl ClientBuilder {
             wake_ups,
             backing,
         };
-        prepared.check_durability()?;
-        Ok(prepared)
+        prepared.with_durability()
     }
 }
 
