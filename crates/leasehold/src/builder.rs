@@ -310,10 +310,7 @@ impl ClientBuilder {
         let prepared = self.prepare(home)?;
         match &prepared.backing {
             Backing::Memory(..) => {}
-            Backing::Server(redis, _) => {
-                redis.connect().await?;
-                durability::check(&**redis, &prepared.config).await?;
-            }
+            Backing::Server(redis, _) => durability::connect(redis, &prepared.config).await?,
             Backing::Cluster(cluster, _) => cluster.connect().await?,
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
@@ -368,8 +365,7 @@ impl ClientBuilder {
             wake_ups,
             backing,
         };
-        prepared.check_durability()?;
-        Ok(prepared)
+        prepared.with_durability()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Backing, ClientBuilder, Prepared};
 use crate::{
     Durability, Error, Unmet,
-    backend::{Backend, Failure, LockSteps},
+    backend::{Backend, LockSteps, redis::Redis},
     config::Config,
     durability::refused,
 };
@@ -55,7 +55,7 @@ impl ClientBuilder {
 
 impl Prepared {
     /// Refuses a policy that no server could keep where the leases live.
-    pub(super) fn check_durability(&self) -> Result<(), Error> {
+    pub(super) fn with_durability(self) -> Result<Prepared, Error> {
         let backend: &dyn Backend = match &self.backing {
             Backing::Memory(backend, _) => &**backend,
             Backing::Server(redis, _) => &**redis,
@@ -66,18 +66,17 @@ impl Prepared {
             Err(why) if !self.config.durability.is_primary() => {
                 Err(refused(self.config.durability, why))
             }
-            _ => Ok(()),
+            _ => Ok(self),
         }
     }
 }
 
-/// Asks the server that was connected whether it can do what all locks of this client want.
-pub(super) async fn check(server: &impl LockSteps, config: &Config) -> Result<(), Error> {
+/// Connects, and asks the server whether it can do what all locks of this client want.
+pub(super) async fn connect(server: &Redis, config: &Config) -> Result<(), Error> {
+    server.connect().await?;
     if config.durability.is_primary() {
         return Ok(());
     }
     let able = server.can_confirm(config.durability).await;
-    able.map_err(|failure: Failure| {
-        failure.into_read_error(format!("connect with {}", config.durability))
-    })
+    able.map_err(|failure| failure.into_read_error(format!("connect with {}", config.durability)))
 }

@@ -15,6 +15,7 @@ mod multi_guard;
 mod multi_lock;
 mod mutex;
 mod once_per;
+mod owned;
 mod part;
 mod plain_mutex;
 mod run;

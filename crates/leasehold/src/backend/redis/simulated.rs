@@ -9,6 +9,7 @@ use super::{
     caller::Caller,
     carrier::Carrier,
     commands::Commands,
+    durable::DurableLanes,
     epoch::EpochLog,
     finder::Finder,
     kinds::wire,
@@ -95,8 +96,14 @@ impl Simulated {
                 caller: caller(client, config, &at_once, &sink),
             })
         });
+        let caller = caller(client, config, &carrier, &sink);
+        let (home, epochs) = (Home::here(), EpochLog::new(Arc::clone(&sink)));
+        let no_connections = || unreachable!("a simulation's server has no replicas to ask for");
+        let timeout = config.durability_timeout;
+        let durable = DurableLanes::new(&caller, &epochs, &home, timeout, no_connections);
         let redis = Redis {
-            caller: caller(client, config, &carrier, &sink),
+            caller,
+            durable: Arc::new(durable),
             subscriptions: Arc::new(Subscriptions::simulated(
                 &carrier,
                 (client, &on_wire(client)),
