@@ -48,7 +48,7 @@ pub(crate) use target::Login;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, FencedSteps,
+        self, Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, FencedSteps,
         Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
         Renew, Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
@@ -81,7 +81,8 @@ pub(crate) struct Redis {
     subscriptions: Subscriptions,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
-    durable: DurableLanes,
+    /// Not in a simulation.
+    durable: Option<DurableLanes>,
     outage: Arc<Outage>,
     shown: String,
 }
@@ -134,7 +135,7 @@ impl Redis {
             caller,
             subscriptions: Subscriptions::new(lead, client, config, sink, home, &lanes),
             repeats,
-            durable,
+            durable: Some(durable),
             outage,
             shown,
         }
@@ -253,7 +254,10 @@ impl LockSteps for Redis {
     }
 
     fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
-        self.durable.confirm(batch, policy)
+        match &self.durable {
+            Some(lanes) => lanes.confirm(batch, policy),
+            None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
+        }
     }
 
     fn confirms(&self) -> Result<(), &'static str> {
@@ -261,7 +265,10 @@ impl LockSteps for Redis {
     }
 
     fn can_confirm(&self, policy: Durability) -> Reply<()> {
-        self.durable.can_confirm(policy)
+        match &self.durable {
+            Some(lanes) => lanes.can_confirm(policy),
+            None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
+        }
     }
 }
 
@@ -344,7 +351,9 @@ impl ServerLink for Redis {
 
     fn shut(&self) {
         self.caller.shut();
-        self.durable.shut();
+        if let Some(lanes) = &self.durable {
+            lanes.shut();
+        }
     }
 }
 
