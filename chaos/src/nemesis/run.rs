@@ -259,10 +259,10 @@ impl<'a> Run<'a> {
         let found = self.checker.hanging(now(), self.patience);
         for (process, number, ask) in found {
             let text = self.hang(process, &ask);
-            if !self.hangs.contains_key(&(process, number)) {
+            self.hangs.entry((process, number)).or_insert_with(|| {
                 eprintln!("chaos: {text}");
-                self.hangs.insert((process, number), text);
-            }
+                text
+            });
         }
         if self.swept.elapsed() > SWEEP_EVERY {
             self.swept = Instant::now();

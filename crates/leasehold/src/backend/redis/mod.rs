@@ -50,7 +50,7 @@ pub(crate) use target::Login;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, FencedSteps,
+        self, Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, FencedSteps,
         Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
         Renew, Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
@@ -84,7 +84,12 @@ pub(crate) struct Redis {
     subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
+<<<<<<< HEAD
     durable: Arc<DurableLanes>,
+=======
+    /// Not in a simulation.
+    durable: Option<DurableLanes>,
+>>>>>>> p23durable
     outage: Arc<Outage>,
     shown: String,
 }
@@ -137,7 +142,11 @@ impl Redis {
             caller,
             subscriptions: Arc::new(Subscriptions::new(lead, client, config, sink, home, &lanes)),
             repeats,
+<<<<<<< HEAD
             durable: Arc::new(durable),
+=======
+            durable: Some(durable),
+>>>>>>> p23durable
             outage,
             shown,
         }
@@ -268,7 +277,10 @@ impl LockSteps for Redis {
     }
 
     fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
-        self.durable.confirm(batch, policy)
+        match &self.durable {
+            Some(lanes) => lanes.confirm(batch, policy),
+            None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
+        }
     }
 
     fn confirms(&self) -> Result<(), &'static str> {
@@ -276,7 +288,10 @@ impl LockSteps for Redis {
     }
 
     fn can_confirm(&self, policy: Durability) -> Reply<()> {
-        self.durable.can_confirm(policy)
+        match &self.durable {
+            Some(lanes) => lanes.can_confirm(policy),
+            None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
+        }
     }
 }
 
@@ -359,7 +374,9 @@ impl ServerLink for Redis {
 
     fn shut(&self) {
         self.caller.shut();
-        self.durable.shut();
+        if let Some(lanes) = &self.durable {
+            lanes.shut();
+        }
     }
 }
 

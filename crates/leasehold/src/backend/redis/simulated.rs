@@ -111,6 +111,7 @@ impl Simulated {
                 sink,
             )),
             repeats: None,
+            durable: None,
             outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
             shown: String::new(),
         };
