@@ -84,12 +84,8 @@ pub(crate) struct Redis {
     subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
-<<<<<<< HEAD
-    durable: Arc<DurableLanes>,
-=======
     /// Not in a simulation.
-    durable: Option<DurableLanes>,
->>>>>>> p23durable
+    durable: Option<Arc<DurableLanes>>,
     outage: Arc<Outage>,
     shown: String,
 }
@@ -142,11 +138,7 @@ impl Redis {
             caller,
             subscriptions: Arc::new(Subscriptions::new(lead, client, config, sink, home, &lanes)),
             repeats,
-<<<<<<< HEAD
-            durable: Arc::new(durable),
-=======
-            durable: Some(durable),
->>>>>>> p23durable
+            durable: Some(Arc::new(durable)),
             outage,
             shown,
         }

@@ -9,7 +9,6 @@ use super::{
     caller::Caller,
     carrier::Carrier,
     commands::Commands,
-    durable::DurableLanes,
     epoch::EpochLog,
     finder::Finder,
     kinds::wire,
@@ -97,13 +96,8 @@ impl Simulated {
             })
         });
         let caller = caller(client, config, &carrier, &sink);
-        let (home, epochs) = (Home::here(), EpochLog::new(Arc::clone(&sink)));
-        let no_connections = || unreachable!("a simulation's server has no replicas to ask for");
-        let timeout = config.durability_timeout;
-        let durable = DurableLanes::new(&caller, &epochs, &home, timeout, no_connections);
         let redis = Redis {
             caller,
-            durable: Arc::new(durable),
             subscriptions: Arc::new(Subscriptions::simulated(
                 &carrier,
                 (client, &on_wire(client)),
