@@ -29,20 +29,14 @@ async fn works(cluster: &Cluster, builder: ClientBuilder) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_with_logins_and_tls_is_followed() {
     use leasehold::Tls;
-    use leasehold_testkit::{Authority, TlsFiles};
+    use leasehold_testkit::{Authority, Flavor, TlsFiles};
 
-    for flavor in flavors() {
-        let authority = Authority::new("the authority");
-        let files = TlsFiles::new(authority.signs(&["localhost", "127.0.0.1"]), &authority);
-        let settings = ClusterSettings::new().user("worker", "hush").tls(files);
-        let cluster = Cluster::start_with(flavor, settings.behind_proxies());
-        let roots =
-            std::env::temp_dir().join(format!("leasehold-cluster-{}.pem", std::process::id()));
-        std::fs::write(&roots, authority.pem()).unwrap();
-        let builder = Client::builder().url(cluster.url());
-        works(&cluster, builder.tls(Tls::new().root_file(&roots))).await;
-        std::fs::remove_file(&roots).unwrap();
-    }
+    let authority = Authority::new("the authority");
+    let files = TlsFiles::new(authority.signs(&["localhost", "127.0.0.1"]), &authority);
+    let settings = ClusterSettings::new().user("worker", "hush").tls(files);
+    let cluster = Cluster::start_with(Flavor::Redis, settings.behind_proxies());
+    let builder = Client::builder().url(cluster.url());
+    works(&cluster, builder.tls(Tls::new().root_pem(authority.pem()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
