@@ -238,7 +238,7 @@ impl Cluster {
     /// The nodes that have slots, in their order.
     pub fn primaries(&self) -> Vec<usize> {
         let views = self.views();
-        // Whoever has slots has the first one of a range.
+        // A node with slots has the first one of a range.
         let ranges = views.iter().flatten().flat_map(|member| &member.slots);
         let owners = ranges.filter_map(|range| self.owner(&views, *range.start()));
         let mut owners: Vec<usize> = owners.collect();

@@ -1,4 +1,4 @@
-//! What a renewal came to, and what servers have acknowledged of it.
+//! A renewal, what it came to, and what servers have acknowledged of it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,20 @@ use super::Failure;
 use crate::{
     durability::{Missed, Unmet},
     error::Cause,
+    kind::Access,
+    name::LockId,
+    owner::LeaseId,
 };
+
+/// Extends one lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renew<'a> {
+    pub(crate) id: &'a LockId,
+    pub(crate) access: Access,
+    pub(crate) lease: LeaseId,
+    /// Zero: only look whether it is still ours.
+    pub(crate) lease_ms: u64,
+}
 
 /// The result of one renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

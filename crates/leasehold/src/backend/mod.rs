@@ -19,7 +19,7 @@ pub(crate) mod simulated;
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
-pub(crate) use confirmation::{Confirmation, Renewal, cannot_confirm};
+pub(crate) use confirmation::{Confirmation, Renew, Renewal, cannot_confirm};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
@@ -304,16 +304,6 @@ pub(crate) enum ReleaseReply {
     Kept { remaining: Duration, tokens: Tokens },
     /// The lease id did not hold it.
     NotOurs,
-}
-
-/// Extends one lease.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Renew<'a> {
-    pub(crate) id: &'a LockId,
-    pub(crate) access: Access,
-    pub(crate) lease: LeaseId,
-    /// Zero: only look whether it is still ours.
-    pub(crate) lease_ms: u64,
 }
 
 /// Extends one lease.
