@@ -139,8 +139,8 @@ mod tests {
     fn what_is_wrong_with_the_url_of_a_cluster_is_said_without_its_secrets() {
         for (url, says) in [
             ("redis-cluster://:hush@one:0,two", "between 1 and 65535"),
-            ("redis-cluster://:hush@", "without a host"),
-            ("redis-cluster://:hush@one,/", "without a host"),
+            ("redis-cluster://:hush@", "empty host"),
+            ("redis-cluster://:hush@one,/", "empty host"),
             (
                 "redis-cluster://:hush@one,two/3",
                 "the only one that a cluster has",
