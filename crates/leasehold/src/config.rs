@@ -239,19 +239,6 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses a lease of which the other clients of a quorum cannot know.
-    pub(crate) fn check_quorum(&self) -> Result<(), Error> {
-        if self.longest_lease.is_some() || self.persistent_servers || self.lease <= LEASE_DEFAULT {
-            return Ok(());
-        }
-        let usual = humane(LEASE_DEFAULT);
-        let limit =
-            format!("at most {usual} on a quorum, unless all of its clients say longest_lease");
-        Err(Invalid::new("lease", humane(self.lease), limit)
-            .remedy("take a shorter one, which is renewed, or say the same longest_lease in all clients")
-            .into())
-    }
-
     /// The longest lease that any client of a quorum asks for.
     pub(crate) fn longest_lease(&self) -> Duration {
         let usual = self.lease.max(LEASE_DEFAULT);

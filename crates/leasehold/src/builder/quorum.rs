@@ -13,7 +13,8 @@ use crate::{
     },
     callout,
     clock::Clock,
-    config::Config,
+    config::{Config, LEASE_DEFAULT},
+    durations::humane,
     error::Invalid,
     home::Home,
 };
@@ -189,7 +190,7 @@ impl Given {
         home: impl FnOnce() -> io::Result<Home>,
     ) -> Result<PreparedQuorum, Error> {
         let (uuid, label, config) = client;
-        config.check_quorum()?;
+        check_lease(config)?;
         let sinks = Sinks::new(sink);
         let (backends, clock, home): (Vec<Box<dyn Backend>>, _, _) = match self {
             Given::Memory(servers) => {
@@ -236,6 +237,21 @@ impl Given {
             home,
         })
     }
+}
+
+/// Refuses a lease of which the other clients of a quorum cannot know.
+fn check_lease(config: &Config) -> Result<(), Error> {
+    if config.longest_lease.is_some() || config.persistent_servers || config.lease <= LEASE_DEFAULT
+    {
+        return Ok(());
+    }
+    let usual = humane(LEASE_DEFAULT);
+    let limit = format!("at most {usual} on a quorum, unless all of its clients say longest_lease");
+    Err(Invalid::new("lease", humane(config.lease), limit)
+        .remedy(
+            "take a shorter one, which is renewed, or say the same longest_lease in all clients",
+        )
+        .into())
 }
 
 /// The servers of a URL of several; `None`: it is one of a single server.
