@@ -23,11 +23,6 @@ fn names_at(cluster: &Cluster, primary: usize, count: usize) -> Vec<String> {
     there.take(count).collect()
 }
 
-/// One flavor, or with `LEASEHOLD_FULL` all.
 fn flavors() -> Vec<Flavor> {
-    let mut flavors = Flavor::available();
-    if std::env::var_os("LEASEHOLD_FULL").is_none() {
-        flavors.truncate(1);
-    }
-    flavors
+    common::flavors(0)
 }

@@ -43,10 +43,7 @@ impl World {
     /// With `LEASEHOLD_FULL=1` on every flavor there is, else on one.
     pub fn all() -> Vec<World> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let mut flavors = Flavor::available();
-        if std::env::var_os("LEASEHOLD_FULL").is_none() {
-            flavors.truncate(1);
-        }
+        let flavors = crate::conformance::common::flavors(0);
         let names = |flavor| Names {
             cluster: cluster(flavor),
             flavor,
