@@ -69,7 +69,10 @@ async fn confirm(taken: Held) -> Result<Held, Error> {
         .by(Instant::now() + within + LATE, acknowledge(hold))
         .await
     {
-        Some(Ok(())) => return Ok(taken),
+        Some(Ok(())) => {
+            hold.check()?;
+            return Ok(taken);
+        }
         Some(Err(missed)) => missed,
         None => Arc::new(Missed::Silent {
             policy: hold.durability,
@@ -119,7 +122,11 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<(), Cause> {
                     let _ = hold.extended(spec.lease(), sent);
                 }
             }
-            _ => {}
+            // It has no answer: nothing is acknowledged by that.
+            _ => {
+                pauses.pause(env).await;
+                continue;
+            }
         }
         return match said.missed {
             Some(missed) => Err(Arc::new(missed)),

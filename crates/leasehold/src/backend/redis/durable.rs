@@ -155,7 +155,10 @@ impl DurableLane {
         if !std::mem::replace(&mut state.is_at_work, true) {
             drop(state);
             // Dropped with the home, if that has ended.
-            let at_work = AtWork(Arc::clone(self));
+            let at_work = AtWork {
+                lane: Arc::clone(self),
+                has_ended: false,
+            };
             self.home.handle().spawn(at_work.run());
         }
     }
@@ -167,6 +170,10 @@ impl DurableLane {
             Ok(_) => {
                 self.state.lock().is_able = true;
                 Ok(())
+            }
+            // It is about to be replaced, or was: the next one may be asked.
+            Err(Failure::Rejected(cause)) if cause.to_string().contains("replica instances") => {
+                Err(Failure::NotNow(cause))
             }
             Err(Failure::Rejected(cause)) => Err(Failure::Rejected(self.cannot(cause))),
             Err(failure) => Err(failure),
@@ -276,16 +283,21 @@ impl DurableLane {
 }
 
 /// The task that sends batches, until none waits.
-struct AtWork(Arc<DurableLane>);
+struct AtWork {
+    lane: Arc<DurableLane>,
+    /// By itself: who joins from then on begins another.
+    has_ended: bool,
+}
 
 impl AtWork {
-    async fn run(self) {
-        let lane = &self.0;
+    async fn run(mut self) {
+        let lane = Arc::clone(&self.lane);
         loop {
             let mut entries = {
                 let mut state = lane.state.lock();
                 if state.waiting.is_empty() {
                     state.is_at_work = false;
+                    self.has_ended = true;
                     return;
                 }
                 std::mem::take(&mut state.waiting)
@@ -318,9 +330,12 @@ impl AtWork {
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        // Also with the home: those that wait learn that there is none.
+        if self.has_ended {
+            return;
+        }
+        // With the home: those that wait learn that there is none.
         let waiting = {
-            let mut state = self.0.state.lock();
+            let mut state = self.lane.state.lock();
             state.is_at_work = false;
             std::mem::take(&mut state.waiting)
         };

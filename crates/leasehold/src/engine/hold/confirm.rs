@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Error, backend::Extend, config::millis, engine::hold::Hold};
+use crate::{Error, backend::Extend, config::millis, durability::Unmet, engine::hold::Hold};
 
 impl Hold {
     /// Whether the server still has it, and for how long: an extension by nothing. B2: that moves no end.
@@ -17,6 +17,10 @@ impl Hold {
         match left {
             Some(_) => self.confirm(sent),
             None => self.lose(self.not_ours()),
+        }
+        // The server's own end is not what this hold rests on.
+        if !self.durability.is_primary() && self.env().config.unmet == Unmet::GiveBack {
+            return self.check();
         }
         // The server's end is known since the request was sent (B1). It states less of a hold without an end.
         let left = left.unwrap_or_default();

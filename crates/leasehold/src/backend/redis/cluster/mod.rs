@@ -28,7 +28,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
@@ -55,7 +55,7 @@ use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
 use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
-use route::{AskRule, Route};
+use route::{AskRule, LATE, Route};
 use slots::slot;
 use table::SlotTable;
 
@@ -141,12 +141,7 @@ impl Cluster {
         id: &LockId,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<T> {
-        let way = Route {
-            slot: slot(id.name.wire()),
-            ask: AskRule::Never,
-            patience: Duration::ZERO,
-        };
-        self.shared.send(way, step)
+        self.shared.send(Route::once(&id.name), step)
     }
 
     /// A step that is tried again within the time of its caller.
@@ -205,8 +200,23 @@ impl Drop for Cluster {
 }
 
 impl LockSteps for Cluster {
+    /// A node that stood still may answer an old request after another has taken its place, and before it knows. So where an answer is
+    /// late, the table is asked for, and then the owner, under the same lease id.
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        self.step(&step.id.clone(), move |redis| redis.acquire(step.clone()))
+        let way = Route::once(&step.id.name);
+        let ask = move |redis: &Redis| redis.acquire(step.clone());
+        let shared = Arc::clone(&self.shared);
+        let (began, answer) = (Instant::now(), shared.send(way, ask.clone()));
+        Box::pin(async move {
+            let answer = answer.await?;
+            if began.elapsed() < LATE || !matches!(answer, Acquired::Granted { .. }) {
+                return Ok(answer);
+            }
+            // It has been granted, so no failure says that it has not.
+            let ambiguous = |failure: Failure| Failure::Ambiguous(Arc::clone(failure.cause()));
+            shared.table.asked().await.map_err(ambiguous)?;
+            shared.send(way, ask).await.map_err(ambiguous)
+        })
     }
 
     fn release(&self, mut step: Release) -> Reply<ReleaseReply> {

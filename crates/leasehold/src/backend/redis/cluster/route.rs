@@ -9,11 +9,18 @@ use super::{
     ClusterCore,
     nodes::Node,
     redirect::{NoOwner, Redirect, SlotOpen},
+    slots::slot,
 };
-use crate::backend::{Failure, Reply, redis::Redis};
+use crate::{
+    backend::{Failure, Reply, redis::Redis},
+    name::Name,
+};
 
 /// So often one step is sent on.
 const REDIRECTS: u32 = 5;
+
+/// An answer that took longer may be from before a failover of which this client has not heard: there is reason to ask.
+pub(super) const LATE: Duration = Duration::from_millis(300);
 
 /// Before a step is sent again that the cluster cannot carry out now: doubled up to the most.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -35,6 +42,17 @@ pub(super) struct Route {
     pub(super) ask: AskRule,
     /// For how long it is tried again where the cluster says "not now". Steps that the engine repeats have none.
     pub(super) patience: Duration,
+}
+
+impl Route {
+    /// For a step that takes or gives, and that the engine repeats.
+    pub(super) fn once(name: &Name) -> Route {
+        Route {
+            slot: slot(name.wire()),
+            ask: AskRule::Never,
+            patience: Duration::ZERO,
+        }
+    }
 }
 
 /// An answer, and whether a node gave it that has not got the slot yet.
@@ -68,6 +86,9 @@ impl ClusterCore {
             let failed = match first {
                 Some((answer, node)) => match answer.await {
                     Ok(value) => {
+                        if began.elapsed() >= LATE {
+                            shared.table.ask();
+                        }
                         return Ok(NodeAnswer {
                             value,
                             asked: false,
