@@ -71,7 +71,11 @@ impl Kind {
 pub(crate) fn prepare(server: &Server, names: &[String]) -> redis::RedisResult<()> {
     let mut made = redis::pipe();
     let has_permits = |name: &&String| Kind::of(name).permits_out(name).is_some();
-    for name in names.iter().filter(has_permits) {
+    let names: Vec<&String> = names.iter().filter(has_permits).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    for name in names {
         made.cmd("SET").arg(name).arg(1).arg("NX");
         // For those that wait already.
         let channel = format!("redisson_sc:{{{name}}}");

@@ -27,6 +27,8 @@ pub(super) struct Caller {
     pub(super) dead_ms: u64,
     /// Several locks are looked at together, and the labels are added to all at once.
     leaves_labels: bool,
+    /// The server is a node of a cluster.
+    pub(super) in_cluster: bool,
     /// Calls go to a node of a cluster that has not got the slot yet.
     asks: bool,
     commands: Arc<Commands>,
@@ -43,6 +45,7 @@ impl Caller {
     ) -> Caller {
         Caller {
             client: Arc::clone(client),
+            in_cluster: label.of_node,
             label: Arc::new(label),
             token_ms: config.token_retention.map_or(0, millis),
             dead_ms: millis(config.fair_wait_timeout),

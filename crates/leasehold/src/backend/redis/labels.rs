@@ -19,7 +19,7 @@ pub(super) struct ClientLabel {
     connection_name: String,
     key: String,
     /// The server is a node of a cluster: the labels of other clients are at other nodes, and so are some of their connections.
-    of_node: bool,
+    pub(super) of_node: bool,
 }
 
 /// So much of a uuid is in the key: 6 random bytes.

@@ -105,16 +105,21 @@ impl ExclusiveWire {
     }
 
     /// The call of a script that knows the queue, and the last token if there is one.
-    fn call(&self, script: &'static Script, id: &LockId, args: usize) -> Call {
-        let keys = if self.has_tokens() { 3 } else { 2 };
-        let call = Call::new(script, keys, args, size_hint(&id.name, 1 + keys))
+    ///
+    /// In a cluster it names a key that is never there, too: a node whose slot is being moved then refuses the script before it begins.
+    /// Else it stops where the script first asks for a tombstone that is not there.
+    fn call(&self, in_cluster: bool, script: &'static Script, id: &LockId, args: usize) -> Call {
+        let keys = 2 + usize::from(self.has_tokens()) + usize::from(in_cluster);
+        let mut call = Call::new(script, keys, args, size_hint(&id.name, 1 + keys))
             .arg(id.name.wire())
             .text(id.queue_key());
         if self.has_tokens() {
-            call.text(id.name.prefixed(TOKENS))
-        } else {
-            call
+            call = call.text(id.name.prefixed(TOKENS));
         }
+        if in_cluster {
+            call = call.text(id.gone_prefix());
+        }
+        call
     }
 
     fn renewed(&'static self, caller: &Caller, batch: &[Renew<'_>]) -> Call {
@@ -196,7 +201,7 @@ impl Wire for ExclusiveWire {
 
     fn acquire(&'static self, caller: &Caller, step: Acquire) -> Reply<Acquired> {
         let mut call = self
-            .call(&self.acquire, &step.id, 5)
+            .call(caller.in_cluster, &self.acquire, &step.id, 5)
             .text(OwnerField::of(caller, step.lease))
             .arg(step.lease_ms)
             .kept_by(&self.renew, &self.release);
@@ -211,7 +216,7 @@ impl Wire for ExclusiveWire {
 
     fn release(&'static self, caller: &Caller, step: Release) -> Reply<ReleaseReply> {
         let mut call = self
-            .call(&self.release, &step.id, 11)
+            .call(caller.in_cluster, &self.release, &step.id, 11)
             .text(OwnerField::of(caller, step.lease))
             .text(Channel(&step.id));
         let (next, holds) = (step.next, step.holds);
@@ -279,13 +284,13 @@ impl Wire for ExclusiveWire {
     }
 
     fn inspect(&'static self, caller: &Caller, id: LockId) -> Reply<Inspection> {
-        let call = self.call(&self.inspect, &id, 1).text(Channel(&id));
+        let call = self.call(false, &self.inspect, &id, 1).text(Channel(&id));
         caller.inspect(call, inspection)
     }
 
     fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
         let call = self
-            .call(&self.force_unlock, &id, 2)
+            .call(caller.in_cluster, &self.force_unlock, &id, 2)
             .text(Channel(&id))
             .arg(caller.token_ms);
         caller.call(call, texts)
