@@ -12,23 +12,16 @@ use leasehold::{Client, Durability};
 use leasehold_testkit::{SentinelGroup, wait_until, wait_until_async};
 
 use super::replicated::{Replicated, flavors, until_online};
-use crate::common::{SOON, soon};
+use crate::common::{SOON, few_or, soon};
 
 const MS: Duration = Duration::from_millis(1);
 const ONE: Durability = Durability::Replicas(1);
-
-fn rounds() -> usize {
-    match std::env::var_os("LEASEHOLD_FULL") {
-        Some(_) => 50,
-        None => 10,
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_other_has_the_lock_at_the_promoted_replica_while_its_guard_is_valid() {
     let mut group = Replicated::start(flavors()[0], 1);
     let mut longest = Duration::ZERO;
-    for round in 0..rounds() {
+    for round in 0..few_or(5, 50) {
         let builder = group.builder().durability(ONE).lease(600 * MS);
         let client = builder.connect().await.unwrap();
         let guard = client.mutex("name").lock().await.unwrap();
