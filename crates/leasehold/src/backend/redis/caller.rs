@@ -9,6 +9,7 @@ use super::{
     failure::in_words,
     labels::{self, ClientLabel},
     script::{Call, unexpected},
+    sharding::Sharding,
 };
 use crate::{
     backend::{Failure, Inspection, Reply, ServerFacts},
@@ -28,6 +29,7 @@ pub(super) struct Caller {
     /// Several locks are looked at together, and the labels are added to all at once.
     leaves_labels: bool,
     commands: Arc<Commands>,
+    sharding: Sharding,
     #[cfg(feature = "sim")]
     carrier: Option<super::carrier::Carrier>,
 }
@@ -46,9 +48,15 @@ impl Caller {
             dead_ms: millis(config.fair_wait_timeout),
             leaves_labels: false,
             commands: Arc::new(commands),
+            sharding: Sharding::Classic,
             #[cfg(feature = "sim")]
             carrier: None,
         }
+    }
+
+    /// The same, whose scripts name channels of this sort.
+    pub(super) fn on(self, sharding: Sharding) -> Caller {
+        Caller { sharding, ..self }
     }
 
     /// The same, whose looks leave the labels to [`add_labels`](Caller::add_labels).
@@ -115,7 +123,7 @@ impl Caller {
         if let Some(carrier) = &self.carrier {
             return carrier.call(&call, read);
         }
-        let commands = Arc::clone(&self.commands);
+        let (commands, call) = (Arc::clone(&self.commands), call.on(self.sharding));
         Box::pin(async move {
             let reply = commands.call(call).await?;
             read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))

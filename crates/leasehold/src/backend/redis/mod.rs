@@ -20,9 +20,11 @@ mod labels;
 mod lanes;
 mod link;
 mod login;
+mod pubsub;
 mod repeats;
 mod rights;
 mod script;
+mod sharding;
 #[cfg(feature = "sim")]
 mod simulated;
 mod subscriptions;
@@ -69,7 +71,7 @@ use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
 use repeats::Repeats;
-use subscriptions::Subscriptions;
+use subscriptions::{Hearing, Subscriptions};
 
 /// One client of a server.
 pub(crate) struct Redis {
@@ -91,6 +93,25 @@ impl Redis {
         sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Redis {
+        Redis::hearing(
+            place,
+            (client, Hearing::default()),
+            label,
+            config,
+            sink,
+            home,
+        )
+    }
+
+    /// The same for a node of a cluster, whose wake-ups travel on such channels.
+    pub(super) fn hearing(
+        place: impl Into<GivenServer>,
+        (client, hearing): (&Arc<str>, Hearing),
+        label: &str,
+        config: &Config,
+        sink: Arc<dyn Sink>,
+        home: &Home,
+    ) -> Redis {
         let epochs = EpochLog::new(Arc::clone(&sink));
         let finder = Finder::new(place.into(), home, &epochs);
         let shown = finder.to_string();
@@ -102,13 +123,13 @@ impl Redis {
         let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
         lanes.follow();
-        let caller = Caller::new(client, label, config, commands);
+        let caller = Caller::new(client, label, config, commands).on(hearing.sharding);
         let is_replaced = finder.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
         let lead = (finder, &*epochs);
         Redis {
             caller,
-            subscriptions: Subscriptions::new(lead, client, config, sink, home, &lanes),
+            subscriptions: Subscriptions::new(lead, (client, hearing), config, sink, home, &lanes),
             repeats,
             outage,
             shown,
