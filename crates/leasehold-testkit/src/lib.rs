@@ -4,6 +4,7 @@
 //!   [`Authority`] of the test's own.
 //! - [`SentinelGroup`]: a primary, two replicas and three sentinels; killed, frozen, failed over, promoted by hand, restarted empty.
 //! - [`Primaries`]: servers that know nothing of each other, for locks on a majority; each behind a proxy, if asked for.
+//! - [`Cluster`]: three primaries and a replica of each; killed, frozen, failed over, their slots moved or left between two of them.
 //! - [`Proxy`]: stands in front of a server and cuts, delays, stalls or loses what passes.
 //! - [`Recorder`], [`History`]: the holds of a test, and whether two holders ever held a lock at once.
 //! - [`wait_until`], [`wait_until_async`]: wait for an event, and say which one never came.
@@ -31,13 +32,17 @@
 //! # Ok::<(), redis::RedisError>(())
 //! ```
 
+mod cluster;
 mod history;
+mod login;
+mod look;
 mod primaries;
 mod proxy;
 mod sentinels;
 mod server;
 mod wait;
 
+pub use cluster::{Cluster, ClusterSettings, Failover};
 pub use history::{Claim, Event, History, Hold, Kind, Recorder, Summary, Violation, now};
 pub use primaries::Primaries;
 pub use proxy::{Lane, Proxy, Way};

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use redis::FromRedisValue;
-
+use crate::login::Login;
+use crate::look::{look, pause, replication};
 use crate::server::{Flavor, Server, TlsFiles, replica_of};
 use crate::wait::wait_until;
 
@@ -18,9 +17,6 @@ const SENTINELS: usize = 3;
 
 /// How long a group may take to know itself, or to have a new primary: some 3 s on an idle machine.
 const GROUP_DEADLINE: Duration = Duration::from_secs(60);
-
-/// Between looks: each is a connection to each sentinel.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How often sentinels ask servers for their state and tell each other of themselves, in milliseconds: as they are made, and while a group
 /// comes to terms. Redis 7.0 and Valkey can be told so.
@@ -65,8 +61,7 @@ pub struct SentinelGroup {
 /// The logins of a [`SentinelGroup`], and whether it speaks TLS.
 #[derive(Debug, Clone, Default)]
 pub struct SentinelSettings {
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     sentinel_password: Option<String>,
     tls: Option<TlsFiles>,
     args: Vec<String>,
@@ -81,14 +76,14 @@ impl SentinelSettings {
     /// The servers of data want this password, of their default user.
     #[must_use]
     pub fn password(mut self, password: &str) -> SentinelSettings {
-        self.password = Some(password.to_owned());
+        self.login.password = Some(password.to_owned());
         self
     }
 
     /// The servers of data have this user beside their default one; both have this password. Replicas and sentinels log in as this user.
     #[must_use]
     pub fn user(mut self, user: &str, password: &str) -> SentinelSettings {
-        self.user = Some(user.to_owned());
+        self.login.user = Some(user.to_owned());
         self.password(password)
     }
 
@@ -118,14 +113,7 @@ impl SentinelSettings {
         let timing = ["--repl-diskless-sync-delay", "0"];
         let pings = ["--repl-ping-replica-period", "1"];
         args.extend(timing.into_iter().chain(pings).map(str::to_owned));
-        if let Some(password) = &self.password {
-            args.extend(["--requirepass", password, "--masterauth", password].map(str::to_owned));
-            if let Some(user) = &self.user {
-                let rules = ["on", &format!(">{password}"), "~*", "&*", "+@all"];
-                args.extend(["--masteruser", user, "--user", user].map(str::to_owned));
-                args.extend(rules.map(str::to_owned));
-            }
-        }
+        args.extend(self.login.args());
         args.extend(self.between_each_other());
         args
     }
@@ -150,9 +138,9 @@ impl SentinelSettings {
             format!("down-after-milliseconds {MASTER} 1000"),
             format!("failover-timeout {MASTER} 3000"),
         ];
-        let user = self.user.iter();
+        let user = self.login.user.iter();
         lines.extend(user.map(|user| format!("auth-user {MASTER} {user}")));
-        let password = self.password.iter();
+        let password = self.login.password.iter();
         lines.extend(password.map(|password| format!("auth-pass {MASTER} {password}")));
         let own = self.sentinel_password.iter();
         lines.extend(own.map(|password| format!("sentinel-pass {password}")));
@@ -215,10 +203,7 @@ impl SentinelGroup {
         } else {
             "redis-sentinel"
         };
-        let user = self.settings.user.as_deref().unwrap_or_default();
-        let password = self.settings.password.as_ref();
-        let login = password.map(|password| format!("{user}:{password}@"));
-        let login = login.unwrap_or_default();
+        let login = self.settings.login.in_url();
         let hosts: Vec<String> = self
             .sentinel_addrs()
             .iter()
@@ -476,15 +461,6 @@ fn has(fields: &Fields, field: &str, value: &str) -> bool {
     fields.get(field).is_some_and(|is| is == value)
 }
 
-fn look<T: FromRedisValue>(server: &Server, command: &[&str]) -> Option<T> {
-    redis::from_redis_value(server.ask(command).ok()?).ok()
-}
-
-/// What a server says of its role; nothing if it does not answer.
-fn replication(server: &Server) -> String {
-    look(server, &["INFO", "replication"]).unwrap_or_default()
-}
-
 fn is_primary(server: &Server) -> bool {
     replication(server).contains("role:master")
 }
@@ -492,10 +468,4 @@ fn is_primary(server: &Server) -> bool {
 fn follows(server: &Server, port: &str) -> bool {
     let line = format!("master_port:{port}\r\n");
     replication(server).contains(&line)
-}
-
-/// Between two looks.
-fn pause() -> bool {
-    sleep(LOOK_EVERY);
-    false
 }

@@ -80,7 +80,7 @@ pub(super) struct Link {
     pub(super) gap: AtomicBool,
     /// The client hears nothing more but the end.
     pub(super) muted: AtomicBool,
-    /// The client has sent a `SUBSCRIBE`.
+    /// The client has sent a `SUBSCRIBE` or an `SSUBSCRIBE`.
     pub(super) subscribed: AtomicBool,
     pub(super) end: SetOnce<End>,
 }
@@ -109,9 +109,9 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
-    /// Clients write this short command in one piece, so it is not looked for across parcels.
+    /// Clients write these short commands in one piece, so it is not looked for across parcels.
     pub(super) fn subscribes(&self) -> bool {
         let bytes = self.bytes.as_deref().unwrap_or_default();
-        contains(bytes, b"\r\nSUBSCRIBE\r\n")
+        contains(bytes, b"\r\nSUBSCRIBE\r\n") || contains(bytes, b"\r\nSSUBSCRIBE\r\n")
     }
 }

@@ -156,7 +156,7 @@ impl Proxy {
     }
 
     /// [`stall`](Proxy::stall) for the connections of one lane, whichever they are by then: a
-    /// connection changes its lane with its first `SUBSCRIBE`.
+    /// connection changes its lane with its first `SUBSCRIBE` or `SSUBSCRIBE`.
     pub fn stall_lane(&self, lane: Lane, way: Option<Way>) {
         self.shared
             .faults

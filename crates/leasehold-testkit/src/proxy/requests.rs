@@ -78,6 +78,8 @@ mod tests {
             bytes: Some(bytes.to_vec()),
         };
         assert!(parcel(b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n").subscribes());
+        assert!(parcel(b"*2\r\n$10\r\nSSUBSCRIBE\r\n$1\r\na\r\n").subscribes());
+        assert!(!parcel(b"*2\r\n$12\r\nSUNSUBSCRIBE\r\n$1\r\na\r\n").subscribes());
         assert!(!parcel(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n$1\r\na\r\n").subscribes());
         assert!(!parcel(GET).subscribes());
     }

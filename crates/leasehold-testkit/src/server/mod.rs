@@ -102,6 +102,16 @@ impl Server {
         Server::launched_in(directory(), flavor, Role::Data, args, tls)
     }
 
+    /// A node of a cluster, which knows no other yet.
+    #[track_caller]
+    pub(crate) fn start_cluster_node(
+        flavor: Flavor,
+        args: &[&str],
+        tls: Option<&TlsFiles>,
+    ) -> Server {
+        Server::launched_in(directory(), flavor, Role::Node, args, tls)
+    }
+
     /// A sentinel that begins with this file.
     #[track_caller]
     pub(crate) fn start_sentinel(
@@ -129,6 +139,10 @@ impl Server {
             let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
             if let (Some(tls), Some(port)) = (tls, tls_port) {
                 args.extend(tls.args(port, dir.path()));
+            }
+            if role == Role::Node {
+                // By default it is the other port and 10,000, which may be taken, or beyond the last.
+                args.extend(["--cluster-port".to_owned(), free_port().to_string()]);
             }
             match launch(flavor, role, &args, port, dir.path()) {
                 Launch::Up(process) => {
@@ -192,6 +206,20 @@ impl Server {
     /// The port at which the servers of a group speak with each other.
     pub(crate) fn peer_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
+    }
+
+    /// The port at which the nodes of a cluster speak of each other.
+    #[track_caller]
+    pub(crate) fn bus_port(&self) -> &str {
+        let port = self.arg("--cluster-port");
+        port.expect("the server is a node of a cluster")
+    }
+
+    /// Changes a setting of a server that runs, and of those that are started in its place.
+    #[track_caller]
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.cli(&["CONFIG", "SET", name, value]);
+        self.args.extend([format!("--{name}"), value.to_owned()]);
     }
 
     /// The process. A [`restart`](Server::restart) changes it.
@@ -411,7 +439,11 @@ impl Server {
     }
 
     fn password(&self) -> Option<&str> {
-        let flag = self.args.iter().position(|arg| arg == "--requirepass")?;
+        self.arg("--requirepass")
+    }
+
+    fn arg(&self, flag: &str) -> Option<&str> {
+        let flag = self.args.iter().position(|arg| arg == flag)?;
         self.args.get(flag + 1).map(String::as_str)
     }
 }

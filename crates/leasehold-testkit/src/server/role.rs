@@ -1,4 +1,4 @@
-//! A server of data or a sentinel: one program is both.
+//! A server of data, a node of a cluster, or a sentinel: one program is all of them.
 
 use std::path::Path;
 
@@ -10,6 +10,8 @@ const FILE: &str = "sentinel.conf";
 pub(super) enum Role {
     /// A server of data.
     Data,
+    /// A node of a cluster.
+    Node,
     /// A sentinel.
     Sentinel,
 }
@@ -19,6 +21,14 @@ impl Role {
     pub(super) fn first_args(self) -> &'static [&'static str] {
         match self {
             Role::Data => &["--save", "", "--appendonly", "no"],
+            Role::Node => &[
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--cluster-enabled",
+                "yes",
+            ],
             Role::Sentinel => &[FILE, "--sentinel"],
         }
     }
@@ -26,7 +36,7 @@ impl Role {
     /// What it logs when it is up.
     pub(super) fn ready(self) -> &'static str {
         match self {
-            Role::Data => "Ready to accept connections",
+            Role::Data | Role::Node => "Ready to accept connections",
             Role::Sentinel => "Sentinel ID is",
         }
     }

@@ -1,0 +1,27 @@
+//! Looks at the servers of a group, some of which may be dead.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use redis::FromRedisValue;
+
+use crate::server::Server;
+
+/// Between looks: each is a connection to each server.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What a server answers; nothing if it does not.
+pub(crate) fn look<T: FromRedisValue>(server: &Server, command: &[&str]) -> Option<T> {
+    redis::from_redis_value(server.ask(command).ok()?).ok()
+}
+
+/// What a server says of its role; nothing if it does not answer.
+pub(crate) fn replication(server: &Server) -> String {
+    look(server, &["INFO", "replication"]).unwrap_or_default()
+}
+
+/// Between two looks. It is false, as the first of them was.
+pub(crate) fn pause() -> bool {
+    sleep(LOOK_EVERY);
+    false
+}
