@@ -76,7 +76,7 @@ use subscriptions::{Hearing, Subscriptions};
 /// One client of a server.
 pub(crate) struct Redis {
     caller: Caller,
-    subscriptions: Subscriptions,
+    subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
     outage: Arc<Outage>,
@@ -129,7 +129,14 @@ impl Redis {
         let lead = (finder, &*epochs);
         Redis {
             caller,
-            subscriptions: Subscriptions::new(lead, (client, hearing), config, sink, home, &lanes),
+            subscriptions: Arc::new(Subscriptions::new(
+                lead,
+                (client, hearing),
+                config,
+                sink,
+                home,
+                &lanes,
+            )),
             repeats,
             outage,
             shown,

@@ -97,12 +97,12 @@ impl Simulated {
         });
         let redis = Redis {
             caller: caller(client, config, &carrier, &sink),
-            subscriptions: Subscriptions::simulated(
+            subscriptions: Arc::new(Subscriptions::simulated(
                 &carrier,
                 (client, &on_wire(client)),
                 config,
                 sink,
-            ),
+            )),
             repeats: None,
             outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
             shown: String::new(),

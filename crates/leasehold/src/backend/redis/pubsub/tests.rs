@@ -19,8 +19,9 @@ impl AsyncRead for Canned {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.is_dry = !self.is_dry;
+        let has_more = !self.is_dry;
         match self.pieces.front_mut() {
-            Some(piece) if !self.is_dry => {
+            Some(piece) if has_more => {
                 let rest = piece.split_off(piece.len().min(buffer.remaining()));
                 buffer.put_slice(piece);
                 *piece = rest;

@@ -10,12 +10,16 @@ use std::{
 use redis::{RedisError, RedisResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{audience::Audience, message::wake_up};
+use super::{
+    audience::Audience,
+    dial::{Dialled, PAUSE_FIRST, PAUSE_MOST, dial, successor},
+    message::wake_up,
+};
 use crate::{
     backend::{
-        Failure, Sink, WakeUp,
+        Sink, WakeUp,
         redis::{
-            connect::{DialProgress, SubscriptionLink},
+            connect::SubscriptionLink,
             epoch::Ground,
             failure::in_words,
             finder::Finder,
@@ -75,9 +79,6 @@ pub(super) struct SubscriptionLane {
     pub(super) commands: Weak<Lanes>,
 }
 
-/// A connection, and when another is to take its place.
-type Dialled = (SubscriptionLink, Option<Instant>);
-
 /// What is asked of the server, and for whom.
 enum Request {
     Listen {
@@ -98,10 +99,6 @@ type Connection = PubSub<SubscriptionLink, Request>;
 
 /// So many names at most are under way that are subscribed to again: few enough that the next answer comes within one operation timeout.
 const AT_ONCE: usize = 100;
-
-/// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MOST: Duration = Duration::from_secs(1);
 
 /// Before so many connections in a row have failed, it may be the server that fails: commands are told that meanwhile.
 const FAILURES_FEW: u32 = 3;
@@ -329,7 +326,7 @@ impl SubscriptionLane {
             }
             (Request::Listen { id, order, told }, Err(error)) => {
                 let told = told.is_some_and(|told| told.send(Err(in_words(error.clone()))).is_ok());
-                self.refused(&id, order, (!told).then_some(&error));
+                self.refused(&id, order, &error, told);
             }
             // Refused or not, the server sends nothing more about it that counts.
             (Request::Unlisten { id, order, told }, _) => {
@@ -345,17 +342,16 @@ impl SubscriptionLane {
     }
 
     /// The server does not let this client listen for a name, and so does not count it. Unless it was asked again since, for
-    /// another waiter: then that answer counts. `untold`: its words, if no caller has them.
-    fn refused(&mut self, id: &LockId, order: u64, untold: Option<&RedisError>) {
+    /// another waiter: then that answer counts. `told`: a caller knows.
+    fn refused(&mut self, id: &LockId, order: u64, error: &RedisError, told: bool) {
         if self.counted.order(id) != Some(order) {
             return;
         }
         self.forget(id);
         self.counted.end(id, Some(order));
-        match (&self.hearing.elsewhere, untold) {
-            (Some(elsewhere), Some(error)) if is_elsewhere(error) => {
-                elsewhere.unheard(id, Some(error));
-            }
+        match &self.hearing.elsewhere {
+            Some(_) if is_elsewhere(error) && told => {}
+            Some(elsewhere) if is_elsewhere(error) => elsewhere.unheard(id, Some(error)),
             // A waiter from before a gap thinks that it is heard.
             _ => self.sink.wake(id, WakeUp::Deaf),
         }
@@ -407,53 +403,3 @@ impl SubscriptionLane {
 #[derive(Debug, thiserror::Error)]
 #[error("the server has ended the subscription at once: another node has the slot")]
 struct Ended;
-
-async fn dial(
-    finder: &Finder,
-    changes: &mut watch::Receiver<Ground>,
-    timeout: Duration,
-) -> Result<Dialled, Cause> {
-    let progress = DialProgress::default();
-    let dialling = async {
-        loop {
-            // Before it is known where the server is: a later change then breaks what is made here.
-            changes.mark_unchanged();
-            let cause = |failure: Failure| Arc::clone(failure.cause());
-            let target = finder.find().await.map_err(cause)?.target;
-            tokio::select! {
-                biased;
-                connected = target.subscriptions(&progress) => {
-                    let failed = |error| cause(target.failure(error, timeout, &progress));
-                    let (connected, renew_at) = connected.map_err(failed)?;
-                    return Ok((connected, renew_at));
-                }
-                Ok(()) = changes.changed() => {}
-            }
-        }
-    };
-    let dialled = tokio::time::timeout(timeout, dialling).await;
-    dialled.unwrap_or_else(|_| Err(progress.silent(timeout)))
-}
-
-/// The connection that takes the place of one whose login ends. It is there before the old one goes.
-async fn successor(
-    (finder, mut changes): (Arc<Finder>, watch::Receiver<Ground>),
-    timeout: Duration,
-    renew_at: Option<Instant>,
-) -> Dialled {
-    let Some(at) = renew_at else {
-        return std::future::pending().await;
-    };
-    tokio::time::sleep_until(at.into()).await;
-    let mut pause = PAUSE_FIRST;
-    loop {
-        match dial(&finder, &mut changes, timeout).await {
-            Ok(next) => return next,
-            Err(cause) => callout::quietly(
-                || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),
-            ),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MOST);
-    }
-}

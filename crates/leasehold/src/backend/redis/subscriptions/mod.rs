@@ -9,6 +9,7 @@
 //! another: it does not learn which one its own connection leads to, and one that was the primary is still heard, and hears nothing.
 
 mod audience;
+mod dial;
 mod lane;
 mod message;
 #[cfg(feature = "sim")]
@@ -162,3 +163,6 @@ impl Subscriptions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
