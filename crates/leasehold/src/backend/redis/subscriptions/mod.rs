@@ -18,7 +18,12 @@ mod simulated;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use audience::Audience;
-pub(super) use lane::{Elsewhere, Hearing};
+#[cfg_attr(
+    not(test),
+    expect(unused_imports, reason = "a cluster is one, which is not there yet")
+)]
+pub(super) use lane::Elsewhere;
+pub(super) use lane::Hearing;
 use lane::{Order, SubscriptionLane};
 #[cfg(feature = "sim")]
 pub(super) use message::wake_up;
