@@ -197,21 +197,21 @@ impl<R> Requests<R> {
     fn sort(&mut self, value: Value) -> RedisResult<Option<Heard<R>>> {
         let said = match value {
             Value::ServerError(error) => return Ok(self.refused(error.into())),
-            value => Said::of(value)?,
+            value => Pushed::of(value)?,
         };
         Ok(match said {
-            Said::Message(channel, payload) => Some(Heard::Message { channel, payload }),
-            Said::Subscribed(channel) => self.confirmed(Ask::Subscribe, &channel),
-            Said::Unsubscribed(channel) if self.accounts_for(&channel) => {
+            Pushed::Message(channel, payload) => Some(Heard::Message { channel, payload }),
+            Pushed::Subscribed(channel) => self.confirmed(Ask::Subscribe, &channel),
+            Pushed::Unsubscribed(channel) if self.accounts_for(&channel) => {
                 self.confirmed(Ask::Unsubscribe, &channel)
             }
-            Said::Unsubscribed(channel) => Some(Heard::Unasked(channel)),
-            Said::Pong(number) => {
+            Pushed::Unsubscribed(channel) => Some(Heard::Unasked(channel)),
+            Pushed::Pong(number) => {
                 let first = self.pending.front();
                 let is_first = first.is_some_and(|first| first.fence == Some(number));
                 is_first.then(|| self.answer()).flatten()
             }
-            Said::Nothing => None,
+            Pushed::Nothing => None,
         })
     }
 
@@ -256,7 +256,7 @@ impl<R> Requests<R> {
 }
 
 /// One thing that a server sends.
-enum Said {
+enum Pushed {
     Message(String, Vec<u8>),
     Subscribed(String),
     Unsubscribed(String),
@@ -264,8 +264,8 @@ enum Said {
     Nothing,
 }
 
-impl Said {
-    fn of(value: Value) -> RedisResult<Said> {
+impl Pushed {
+    fn of(value: Value) -> RedisResult<Pushed> {
         let (kind, data) = match value {
             // RESP3.
             Value::Push { kind, data } => (kind, data),
@@ -276,22 +276,22 @@ impl Said {
             }
             // To a `PING` in RESP3, or before the first subscription.
             Value::BulkString(number) => return pong(number),
-            Value::SimpleString(_) | Value::Okay => return Ok(Said::Nothing),
+            Value::SimpleString(_) | Value::Okay => return Ok(Pushed::Nothing),
             _ => return Err(unexpected()),
         };
         let mut data = data.into_iter();
         let mut next = || data.next().ok_or_else(unexpected);
         Ok(match kind {
             PushKind::Message | PushKind::SMessage => {
-                Said::Message(text(next()?)?, bytes(next()?)?)
+                Pushed::Message(text(next()?)?, bytes(next()?)?)
             }
-            PushKind::Subscribe | PushKind::SSubscribe => Said::Subscribed(text(next()?)?),
+            PushKind::Subscribe | PushKind::SSubscribe => Pushed::Subscribed(text(next()?)?),
             PushKind::Unsubscribe | PushKind::SUnsubscribe => match next()? {
-                Value::Nil => Said::Nothing,
-                channel => Said::Unsubscribed(text(channel)?),
+                Value::Nil => Pushed::Nothing,
+                channel => Pushed::Unsubscribed(text(channel)?),
             },
             PushKind::Other(kind) if kind == "pong" => return pong(bytes(next()?)?),
-            _ => Said::Nothing,
+            _ => Pushed::Nothing,
         })
     }
 }
@@ -308,9 +308,9 @@ fn kind_of(kind: &str) -> PushKind {
     }
 }
 
-fn pong(number: Vec<u8>) -> RedisResult<Said> {
+fn pong(number: Vec<u8>) -> RedisResult<Pushed> {
     let number = String::from_utf8(number).map_err(|_| unexpected())?;
-    number.parse().map(Said::Pong).map_err(|_| unexpected())
+    number.parse().map(Pushed::Pong).map_err(|_| unexpected())
 }
 
 fn bytes(value: Value) -> RedisResult<Vec<u8>> {

@@ -46,7 +46,7 @@ impl Sharding {
 
     /// A script with the words for these channels.
     ///
-    /// They are exchanged in the text. Words in variables in front of the scripts would cost everybody 2 % of a release.
+    /// They are exchanged in the text. Words in variables in front of the scripts would cost each release 2 % of the server's time.
     pub(super) fn in_words(self, script: &str) -> String {
         let mut text = script.to_owned();
         if self == Sharding::Sharded {

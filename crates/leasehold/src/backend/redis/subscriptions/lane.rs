@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     audience::Audience,
     dial::{Dialled, PAUSE_FIRST, PAUSE_MOST, dial, successor},
+    hearing::Hearing,
     message::wake_up,
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
             kinds::wire,
             lanes::Lanes,
             pubsub::{Ask, Heard, PubSub},
-            sharding::{Sharding, is_elsewhere},
+            sharding::is_elsewhere,
         },
     },
     callout,
@@ -44,21 +45,6 @@ pub(super) enum Order {
 }
 
 pub(super) type Told = oneshot::Sender<Result<(), Cause>>;
-
-/// Where names are listened for that a node of a cluster lets nobody listen for any more.
-pub(crate) trait Elsewhere: Send + Sync {
-    /// The subscription to this name has ended here unasked, or the node has refused to take it up again, in these words, since another has
-    /// the slot, or none has it yet. It is forgotten here; who waits for it is still to be woken. Called by the lane: it must not wait.
-    fn unheard(&self, id: &LockId, refusal: Option<&RedisError>);
-}
-
-/// On which channels names are heard, and where once they are heard here no more.
-#[derive(Clone, Default)]
-pub(crate) struct Hearing {
-    pub(crate) sharding: Sharding,
-    /// `None`: here, again.
-    pub(crate) elsewhere: Option<Arc<dyn Elsewhere>>,
-}
 
 pub(super) struct SubscriptionLane {
     pub(super) finder: Arc<Finder>,
@@ -79,8 +65,8 @@ pub(super) struct SubscriptionLane {
     pub(super) commands: Weak<Lanes>,
 }
 
-/// What is asked of the server, and for whom.
-enum Request {
+/// What the server was asked, and which caller waits for the answer.
+enum Asked {
     Listen {
         id: LockId,
         order: u64,
@@ -95,7 +81,7 @@ enum Request {
     Mark(oneshot::Sender<()>),
 }
 
-type Connection = PubSub<SubscriptionLink, Request>;
+type SubscriptionConnection = PubSub<SubscriptionLink, Asked>;
 
 /// So many names at most are under way that are subscribed to again: few enough that the next answer comes within one operation timeout.
 const AT_ONCE: usize = 100;
@@ -252,7 +238,7 @@ impl SubscriptionLane {
                         Some(Order::Listen(id, told)) => self.subscribe(&mut connection, id, Some(told)),
                         Some(Order::Unlisten(id, told)) => self.unsubscribe(&mut connection, id, told),
                         Some(Order::Mark(told)) => {
-                            connection.ask(Ask::Mark, Vec::new(), Request::Mark(told));
+                            connection.ask(Ask::Mark, Vec::new(), Asked::Mark(told));
                         }
                         None => return None,
                     }
@@ -276,7 +262,12 @@ impl SubscriptionLane {
     }
 
     /// `told`: for a caller; else its waiters ask the server once it has come about, since the messages of the gap are lost.
-    fn subscribe(&mut self, connection: &mut Connection, id: LockId, told: Option<Told>) {
+    fn subscribe(
+        &mut self,
+        connection: &mut SubscriptionConnection,
+        id: LockId,
+        told: Option<Told>,
+    ) {
         let channels = self.channels(&id);
         for channel in &channels {
             let ids = self.ids.entry(channel.clone()).or_default();
@@ -285,14 +276,15 @@ impl SubscriptionLane {
             }
         }
         let order = self.counted.begin(&id);
-        connection.ask(
-            Ask::Subscribe,
-            channels,
-            Request::Listen { id, order, told },
-        );
+        connection.ask(Ask::Subscribe, channels, Asked::Listen { id, order, told });
     }
 
-    fn unsubscribe(&mut self, connection: &mut Connection, id: LockId, told: oneshot::Sender<()>) {
+    fn unsubscribe(
+        &mut self,
+        connection: &mut SubscriptionConnection,
+        id: LockId,
+        told: oneshot::Sender<()>,
+    ) {
         let mut channels = self.channels(&id);
         let order = self.counted.order(&id);
         self.forget(&id);
@@ -307,34 +299,34 @@ impl SubscriptionLane {
         connection.ask(
             Ask::Unsubscribe,
             channels,
-            Request::Unlisten { id, order, told },
+            Asked::Unlisten { id, order, told },
         );
     }
 
-    fn answered(&mut self, request: Request, answer: RedisResult<()>) {
+    fn answered(&mut self, request: Asked, answer: RedisResult<()>) {
         match (request, answer) {
-            (Request::Listen { id, order, told }, Ok(())) => {
+            (Asked::Listen { id, order, told }, Ok(())) => {
                 self.worked = true;
                 // It has ended unasked meanwhile, which was told by then.
                 let is_over = self.counted.order(&id).is_none_or(|now| now < order);
                 match told {
-                    Some(told) if is_over => drop(told.send(Err(Arc::new(Ended)))),
+                    Some(told) if is_over => drop(told.send(Err(Arc::new(EndedAtOnce)))),
                     Some(told) => drop(told.send(Ok(()))),
                     None if is_over => {}
                     None => self.sink.wake(&id, WakeUp::TryAgain),
                 }
             }
-            (Request::Listen { id, order, told }, Err(error)) => {
+            (Asked::Listen { id, order, told }, Err(error)) => {
                 let told = told.is_some_and(|told| told.send(Err(in_words(error.clone()))).is_ok());
                 self.refused(&id, order, &error, told);
             }
             // Refused or not, the server sends nothing more about it that counts.
-            (Request::Unlisten { id, order, told }, _) => {
+            (Asked::Unlisten { id, order, told }, _) => {
                 self.worked = true;
                 self.counted.end(&id, order);
                 let _ = told.send(());
             }
-            (Request::Mark(told), _) => {
+            (Asked::Mark(told), _) => {
                 self.worked = true;
                 let _ = told.send(());
             }
@@ -358,7 +350,7 @@ impl SubscriptionLane {
     }
 
     /// The server has ended the subscription to a channel by itself. An end of a name's other channels tells nothing more.
-    fn unasked(&mut self, connection: &mut Connection, channel: &str) {
+    fn unasked(&mut self, connection: &mut SubscriptionConnection, channel: &str) {
         for id in self.ids.get(channel).cloned().unwrap_or_default() {
             match self.hearing.elsewhere.clone() {
                 Some(elsewhere) => {
@@ -402,4 +394,4 @@ impl SubscriptionLane {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the server has ended the subscription at once: another node has the slot")]
-struct Ended;
+struct EndedAtOnce;

@@ -10,6 +10,7 @@
 
 mod audience;
 mod dial;
+mod hearing;
 mod lane;
 mod message;
 #[cfg(feature = "sim")]
@@ -22,8 +23,8 @@ use audience::Audience;
     not(test),
     expect(unused_imports, reason = "a cluster is one, which is not there yet")
 )]
-pub(super) use lane::Elsewhere;
-pub(super) use lane::Hearing;
+pub(super) use hearing::Elsewhere;
+pub(super) use hearing::Hearing;
 use lane::{Order, SubscriptionLane};
 #[cfg(feature = "sim")]
 pub(super) use message::wake_up;

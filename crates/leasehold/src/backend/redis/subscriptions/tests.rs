@@ -186,7 +186,7 @@ async fn names_that_share_their_channels_are_left_one_by_one() {
     }
 }
 
-/// What a node has said of a name that it lets nobody listen for any more.
+/// Passes on which names a node hands up.
 struct Unheard {
     node: usize,
     told: mpsc::UnboundedSender<(usize, LockId, Option<RedisError>)>,
