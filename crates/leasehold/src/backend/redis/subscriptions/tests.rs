@@ -156,7 +156,7 @@ async fn a_release_counts_and_wakes_those_that_listen_on_channels_of_its_sort() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_share_their_channels_are_left_one_by_one() {
+async fn two_kinds_of_one_name_that_share_its_channels_are_left_one_by_one() {
     for flavor in flavors() {
         let server = Server::start(flavor);
         for sharding in [Sharding::Classic, Sharding::Sharded] {
@@ -166,12 +166,16 @@ async fn names_that_share_their_channels_are_left_one_by_one() {
                 elsewhere: None,
             };
             let mut client = Client::new(&server.url(), 1, hearing);
-            let ids = ["x", "{x}", "y"]
-                .map(|name| LockId::new(LockKind::Semaphore, Name::new(name).unwrap()));
+            let ids = [
+                (LockKind::Semaphore, "x"),
+                (LockKind::LeasedSemaphore, "x"),
+                (LockKind::Semaphore, "y"),
+            ]
+            .map(|(kind, name)| LockId::new(kind, Name::new(name).unwrap()));
             for id in &ids {
                 client.redis.listen(id.clone()).await.unwrap();
             }
-            // Nothing is left to end: the other name has both channels. So is the third.
+            // Nothing is left to end: the other kind has both channels. A request for none would end all.
             client.redis.unlisten(&ids[0]).await.unwrap();
             let publish = match sharding {
                 Sharding::Classic => "PUBLISH",
