@@ -9,7 +9,7 @@ use super::{
     failure::in_words,
     labels::{self, ClientLabel},
     script::{Call, unexpected},
-    sharding::Sharding,
+    sharding::Chosen,
 };
 use crate::{
     backend::{Failure, Inspection, Reply, ServerFacts},
@@ -29,7 +29,7 @@ pub(super) struct Caller {
     /// Several locks are looked at together, and the labels are added to all at once.
     leaves_labels: bool,
     commands: Arc<Commands>,
-    sharding: Sharding,
+    chosen: Chosen,
     #[cfg(feature = "sim")]
     carrier: Option<super::carrier::Carrier>,
 }
@@ -48,15 +48,23 @@ impl Caller {
             dead_ms: millis(config.fair_wait_timeout),
             leaves_labels: false,
             commands: Arc::new(commands),
-            sharding: Sharding::Classic,
+            chosen: Chosen::default(),
             #[cfg(feature = "sim")]
             carrier: None,
         }
     }
 
-    /// The same, whose scripts name channels of this sort.
-    pub(super) fn on(self, sharding: Sharding) -> Caller {
-        Caller { sharding, ..self }
+    /// The same, whose scripts name channels of the sort that is chosen.
+    pub(super) fn on(self, chosen: Chosen) -> Caller {
+        Caller { chosen, ..self }
+    }
+
+    /// Asks this node which sort that is, if it is still to be chosen.
+    pub(super) async fn choose(&self) -> Result<(), Failure> {
+        if !self.chosen.is_made() {
+            self.chosen.choose(self.commands.sharding().await?);
+        }
+        Ok(())
     }
 
     /// The same, whose looks leave the labels to [`add_labels`](Caller::add_labels).
@@ -123,7 +131,7 @@ impl Caller {
         if let Some(carrier) = &self.carrier {
             return carrier.call(&call, read);
         }
-        let (commands, call) = (Arc::clone(&self.commands), call.on(self.sharding));
+        let (commands, call) = (Arc::clone(&self.commands), call.on(self.chosen.get()));
         Box::pin(async move {
             let reply = commands.call(call).await?;
             read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))

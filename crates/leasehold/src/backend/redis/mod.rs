@@ -48,9 +48,9 @@ pub(crate) use target::Login;
 
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, FencedSteps, Inspection, Keep,
-        KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew, Renewal,
-        Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
+        Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
+        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
+        Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -123,7 +123,7 @@ impl Redis {
         let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
         lanes.follow();
-        let caller = Caller::new(client, label, config, commands).on(hearing.sharding);
+        let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = finder.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
         let lead = (finder, &*epochs);
@@ -141,6 +141,15 @@ impl Redis {
             outage,
             shown,
         }
+    }
+
+    /// Has this node say on which channels the clients of its cluster wake each other, if that is not known yet. Before any other step.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a cluster asks it, which is not there yet")
+    )]
+    pub(super) async fn choose(&self) -> Result<(), Failure> {
+        self.caller.choose().await
     }
 
     /// Connects now.

@@ -2,6 +2,8 @@
 //!
 //! Who listens to the one sort hears nothing of the other, so all clients of a cluster must choose alike. They choose as Redisson does.
 
+use std::sync::{Arc, OnceLock};
+
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::failure::refuses_all;
@@ -21,26 +23,18 @@ const WORDS: [(&str, &str); 2] = [("'PUBLISH'", "'SPUBLISH'"), ("'NUMSUB'", "'SH
 
 impl Sharding {
     /// What a node is asked, to choose as Redisson does. Never without an argument: one managed server hangs then (redisson #6487).
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a cluster asks it, which is not there yet")
-    )]
     pub(super) fn question() -> Cmd {
         let mut ask = redis::cmd("PUBSUB");
         ask.arg("SHARDNUMSUB").arg("0");
         ask
     }
 
-    /// From the node's answer: a refusal of any sort means classic. `None`: it has not answered, or answers no request for now.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "a cluster asks it, which is not there yet")
-    )]
-    pub(super) fn of(answer: &Result<Value, RedisError>) -> Option<Sharding> {
+    /// From the node's answer: a refusal of any sort means classic. Unless it refuses every request for now, or has not answered.
+    pub(super) fn of(answer: Result<Value, RedisError>) -> Result<Sharding, RedisError> {
         match answer {
-            Ok(_) => Some(Sharding::Sharded),
-            Err(error) if refuses_all(error) => None,
-            Err(error) => is_refusal(error).then_some(Sharding::Classic),
+            Ok(_) => Ok(Sharding::Sharded),
+            Err(error) if is_refusal(&error) && !refuses_all(&error) => Ok(Sharding::Classic),
+            Err(error) => Err(error),
         }
     }
 
@@ -72,6 +66,41 @@ impl Sharding {
     }
 }
 
+/// The choice of one client, for all nodes of a cluster. Classic until it is made; then it stays, so that scripts and subscriptions are alike.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen(Arc<OnceLock<Sharding>>);
+
+impl Chosen {
+    /// By the settings. `None` is auto: the first node that is connected is asked.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "a cluster has the setting, which is not there yet"
+        )
+    )]
+    pub(super) fn by(setting: Option<Sharding>) -> Chosen {
+        let chosen = Chosen::default();
+        if let Some(setting) = setting {
+            chosen.choose(setting);
+        }
+        chosen
+    }
+
+    /// Counts once.
+    pub(super) fn choose(&self, sharding: Sharding) {
+        let _ = self.0.set(sharding);
+    }
+
+    pub(super) fn is_made(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    pub(super) fn get(&self) -> Sharding {
+        self.0.get().copied().unwrap_or_default()
+    }
+}
+
 /// The server has said no, on a connection that goes on.
 fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
@@ -94,7 +123,7 @@ mod tests {
     fn a_cluster_is_sharded_where_the_server_knows_the_question_and_may_answer_it() {
         let chosen = |line: &str| {
             let answer = redis::parse_redis_value(line.as_bytes());
-            Sharding::of(&answer.and_then(Value::extract_error))
+            Sharding::of(answer.and_then(Value::extract_error)).ok()
         };
         for (line, says) in [
             ("*2\r\n$1\r\n0\r\n:0\r\n", Some(Sharding::Sharded)),
@@ -111,7 +140,7 @@ mod tests {
             assert_eq!(chosen(line), says, "{line}");
         }
         let cut = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!(Sharding::of(&Err(cut)), None);
+        assert!(Sharding::of(Err(cut)).is_err());
         assert_eq!(
             Sharding::question().get_packed_command(),
             b"*3\r\n$6\r\nPUBSUB\r\n$11\r\nSHARDNUMSUB\r\n$1\r\n0\r\n"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::RedisError;
 
-use crate::{backend::redis::sharding::Sharding, name::LockId};
+use crate::{backend::redis::sharding::Chosen, name::LockId};
 
 /// Where names are listened for once a node of a cluster lets clients listen for them no more.
 pub(crate) trait Elsewhere: Send + Sync {
@@ -16,7 +16,7 @@ pub(crate) trait Elsewhere: Send + Sync {
 /// On which channels names are heard, and where once they are heard here no more.
 #[derive(Clone, Default)]
 pub(crate) struct Hearing {
-    pub(crate) sharding: Sharding,
+    pub(crate) chosen: Chosen,
     /// `None`: here, again.
     pub(crate) elsewhere: Option<Arc<dyn Elsewhere>>,
 }

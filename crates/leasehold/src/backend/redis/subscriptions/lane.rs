@@ -195,7 +195,7 @@ impl SubscriptionLane {
         orders: &mut mpsc::UnboundedReceiver<Order>,
         waiting: &mut Vec<(LockId, Told)>,
     ) -> Option<()> {
-        let mut connection = PubSub::new(link, self.hearing.sharding);
+        let mut connection = PubSub::new(link, self.hearing.chosen.get());
         let again: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
         let mut again: Vec<LockId> = again.into_iter().collect();
         for (id, told) in waiting.drain(..) {

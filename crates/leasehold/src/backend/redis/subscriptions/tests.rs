@@ -10,7 +10,7 @@ use crate::{
         WakeUpSteps,
         redis::{
             Redis,
-            sharding::Sharding,
+            sharding::{Chosen, Sharding},
             target::{Login, Target},
         },
     },
@@ -97,6 +97,12 @@ fn counted(server: &Server, what: &str, channel: &str) -> u64 {
     count
 }
 
+/// How often the server has answered which channels its cluster uses.
+fn asked(server: &Server) -> u64 {
+    let calls = server.calls();
+    calls.get("pubsub|shardnumsub").copied().unwrap_or_default()
+}
+
 fn flavors() -> Vec<Flavor> {
     let flavors = Flavor::available();
     assert!(!flavors.is_empty(), "no real server to test on");
@@ -114,7 +120,7 @@ async fn a_release_counts_and_wakes_those_that_listen_on_channels_of_its_sort() 
             for kind in [LockKind::Mutex, LockKind::RwLock, LockKind::FairMutex] {
                 let case = format!("{flavor} {sharding:?} {kind}");
                 let hearing = || Hearing {
-                    sharding,
+                    chosen: Chosen::by(Some(sharding)),
                     elsewhere: None,
                 };
                 let first = Client::new(&server.url(), 1, hearing());
@@ -156,13 +162,45 @@ async fn a_release_counts_and_wakes_those_that_listen_on_channels_of_its_sort() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_asked_which_channels_its_cluster_uses_unless_the_settings_say_it() {
+    for flavor in flavors() {
+        let server = Server::start(flavor);
+        let may = "ACL SETUSER classic on >secret ~* &* +@all -pubsub|shardnumsub";
+        server.cli(&may.split(' ').collect::<Vec<_>>());
+        let address = server.addr();
+        let classic = format!("redis://classic:secret@{address}/");
+        for (url, setting, expected) in [
+            (&server.url(), None, Sharding::Sharded),
+            (&classic, None, Sharding::Classic),
+            (&classic, Some(Sharding::Sharded), Sharding::Sharded),
+            (&server.url(), Some(Sharding::Classic), Sharding::Classic),
+        ] {
+            let case = format!("{flavor} {url} {setting:?}");
+            let chosen = Chosen::by(setting);
+            let hearing = Hearing {
+                chosen: chosen.clone(),
+                elsewhere: None,
+            };
+            let client = Client::new(url, 1, hearing);
+            let before = asked(&server);
+            client.redis.choose().await.unwrap();
+            client.redis.choose().await.unwrap();
+            assert_eq!(chosen.get(), expected, "{case}");
+            let is_asked = asked(&server) != before;
+            let is_open = setting.is_none() && expected == Sharding::Sharded;
+            assert_eq!(is_asked, is_open, "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_kinds_of_one_name_that_share_its_channels_are_left_one_by_one() {
     for flavor in flavors() {
         let server = Server::start(flavor);
         for sharding in [Sharding::Classic, Sharding::Sharded] {
             let case = format!("{flavor} {sharding:?}");
             let hearing = Hearing {
-                sharding,
+                chosen: Chosen::by(Some(sharding)),
                 elsewhere: None,
             };
             let mut client = Client::new(&server.url(), 1, hearing);
@@ -214,7 +252,7 @@ impl Lanes {
         let at = (0..cluster.nodes().len()).map(|node| {
             let told = told.clone();
             let hearing = Hearing {
-                sharding: Sharding::Sharded,
+                chosen: Chosen::by(Some(Sharding::Sharded)),
                 elsewhere: Some(Arc::new(Unheard { node, told })),
             };
             Client::new(&format!("redis://{}/", cluster.addr(node)), 1, hearing)
