@@ -41,7 +41,7 @@ pub(super) struct ClusterEars {
 }
 
 struct HeardAt {
-    /// `None`: it is not known yet which node has the slot, or the node that had it lets nobody listen any more.
+    /// `None`: it is not known yet which node has the slot, or the node that had it lets no client listen any more.
     node: Option<Arc<Node>>,
     /// Tells a listener from the one before.
     number: u64,
@@ -207,7 +207,7 @@ impl ClusterEars {
         }
     }
 
-    /// A node does not let this client listen any more. Whoever waits is to be heard at the owner of the slot, and woken there.
+    /// A node does not let this client listen any more. Its waiter is to be heard at the owner of the slot, and woken there.
     fn unheard(
         &self,
         shared: &Arc<ClusterCore>,
