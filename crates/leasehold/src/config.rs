@@ -146,6 +146,8 @@ pub(crate) struct Config {
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
     pub(crate) check_server: bool,
+    /// Of a cluster; `None`: if its nodes know them.
+    pub(crate) sharded_channels: Option<bool>,
     /// The longest lease of all clients of a quorum.
     pub(crate) longest_lease: Option<Duration>,
     /// The servers of a quorum forget nothing when they restart.
@@ -173,6 +175,7 @@ impl Default for Config {
             label: String::new(),
             name_prefix: String::new(),
             check_server: true,
+            sharded_channels: None,
             longest_lease: None,
             persistent_servers: false,
             durability: Durability::Primary,

@@ -57,6 +57,32 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether the clients of a cluster wake each other on sharded channels. Default: if the node that is asked first knows them (Redis 7, Valkey).
+    ///
+    /// A message on a sharded channel goes to the node that has the name, and to its replicas; one on a classic channel goes to all nodes. **All
+    /// clients of a cluster must choose alike**, Redisson's too: who listens on the one sort is not woken on the other, and looks by itself only each
+    /// [`poll_every`](ClientBuilder::poll_every). The default is Redisson's. Say `false` on all sides while nodes of Redis 6 are in the cluster, or
+    /// where the user of one program has not the [rights](crate::docs::keys#permissions) to sharded channels. It means nothing outside of a cluster.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::Client;
+    ///
+    /// // Beside a Redisson with shardedSubscriptionMode: OFF.
+    /// let builder = Client::builder().url("redis-cluster://node-1,node-2").sharded_channels(false);
+    /// let client = builder.connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `ClusterServersConfig#setShardedSubscriptionMode`.
+    #[doc(alias("ShardedSubscriptionMode", "setShardedSubscriptionMode"))]
+    pub fn sharded_channels(mut self, sharded: bool) -> Self {
+        self.config.sharded_channels = Some(sharded);
+        self
+    }
+
     /// Whether a server is named but by the URL.
     pub(super) fn names_another(&self) -> bool {
         self.sentinel.is_some() || self.cluster.is_some() || login::names_server(&self.login)

@@ -3,13 +3,17 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod channels;
 mod crowd;
 mod failover;
 mod moving;
 mod reached;
+mod redisson;
 mod refused;
 
-use leasehold_testkit::{Cluster, Flavor};
+use leasehold_testkit::{Cluster, Flavor, wait_until_async};
+
+use common::SOON;
 
 /// The slot of a name.
 fn slot(cluster: &Cluster, name: &str) -> u16 {
@@ -21,6 +25,44 @@ fn names_at(cluster: &Cluster, primary: usize, count: usize) -> Vec<String> {
     let names = (0..).map(|i| format!("order:{i}"));
     let there = names.filter(|name| cluster.primary_of(slot(cluster, name)) == primary);
     there.take(count).collect()
+}
+
+/// Sharded channels, and those of the whole cluster.
+const SHARDED: [bool; 2] = [true, false];
+
+/// On which a mutex tells that it is free.
+fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+/// How many listen there at a node.
+fn listeners(cluster: &Cluster, node: usize, channel: &str, sharded: bool) -> u64 {
+    if sharded {
+        cluster.shard_subscribers(node, channel)
+    } else {
+        cluster.subscribers(node, channel)
+    }
+}
+
+/// Waits until one listens at one node, and none at the others of these.
+async fn until_heard_at(cluster: &Cluster, node: usize, of: &[usize], name: &str, sharded: bool) {
+    let channel = channel(name);
+    let is_heard = || {
+        let counts =
+            |&of: &usize| listeners(cluster, of, &channel, sharded) == u64::from(of == node);
+        of.iter().all(counts)
+    };
+    wait_until_async(SOON, "it listens there, and nowhere else", is_heard).await;
+}
+
+/// Waits until none listens at any of these nodes.
+async fn until_unheard(cluster: &Cluster, of: &[usize], name: &str, sharded: bool) {
+    let channel = channel(name);
+    let is_unheard = || {
+        of.iter()
+            .all(|&of| listeners(cluster, of, &channel, sharded) == 0)
+    };
+    wait_until_async(SOON, "nobody listens", is_unheard).await;
 }
 
 fn flavors() -> Vec<Flavor> {

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ErrorKind, Guard};
-use leasehold_testkit::{Cluster, wait_until_async};
+use leasehold_testkit::Cluster;
 
-use super::{flavors, slot};
+use super::{SHARDED, flavors, slot, until_heard_at, until_unheard};
 use crate::common::SOON;
+
+const PRIMARIES: [usize; 3] = [0, 1, 2];
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -18,6 +20,12 @@ async fn client(cluster: &Cluster) -> Client {
         .connect()
         .await
         .unwrap()
+}
+
+async fn on(cluster: &Cluster, sharded: bool) -> Client {
+    let builder = Client::builder().url(cluster.url());
+    let builder = builder.sharded_channels(sharded).lease(LEASE);
+    builder.connect().await.unwrap()
 }
 
 /// Names of one slot.
@@ -97,14 +105,15 @@ async fn a_lease_in_an_open_slot_is_renewed_and_a_lock_there_waits() {
     }
 }
 
-/// Classic messages are heard at any node; the waiter is counted at the owner again once the slot has moved.
+/// Classic messages are heard at any node, so a client learns of the move with its next request: it is counted at the owner again then. A
+/// subscription to sharded ones is ended by the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_waiter_is_woken_after_its_slot_has_moved() {
     for flavor in flavors() {
         let cluster = Cluster::start(flavor);
-        let (holds, waits) = (client(&cluster).await, client(&cluster).await);
         let slot = slot(&cluster, "name");
-        for round in 0..3 {
+        for (sharded, round) in SHARDED.iter().flat_map(|it| (0..4).map(move |i| (*it, i))) {
+            let (holds, waits) = (on(&cluster, sharded).await, on(&cluster, sharded).await);
             let guard = holds.mutex("name").lock().await.unwrap();
             let before = cluster.primary_of(slot);
             let mutex = waits.mutex("name");
@@ -112,10 +121,13 @@ async fn an_idle_waiter_is_woken_after_its_slot_has_moved() {
                 tokio::spawn(
                     async move { mutex.lock().await.map(|guard| (guard, Instant::now())) },
                 );
-            let channel = "redisson_lock__channel:{name}";
-            let listens = || cluster.subscribers(before, channel) > 0;
-            wait_until_async(SOON, "it listens", listens).await;
-            cluster.migrate(slot, (before + 1) % 3);
+            until_heard_at(&cluster, before, &PRIMARIES, "name", sharded).await;
+            let after = (before + 1) % 3;
+            cluster.migrate(slot, after);
+            if sharded && round % 2 == 0 {
+                // Nobody has sent anything.
+                until_heard_at(&cluster, after, &PRIMARIES, "name", sharded).await;
+            }
             let released = Instant::now();
             guard.release().await.unwrap();
             let (guard, woken) = tokio::time::timeout(SOON, waiter)
@@ -124,11 +136,36 @@ async fn an_idle_waiter_is_woken_after_its_slot_has_moved() {
                 .unwrap()
                 .unwrap();
             let took = woken - released;
+            println!("{flavor}, sharded {sharded}, round {round}: {took:?}");
             assert!(
                 took < Duration::from_millis(300),
-                "{flavor}, round {round}: {took:?}"
+                "{flavor}, sharded {sharded}, round {round}: {took:?}"
             );
             guard.release().await.unwrap();
+            until_unheard(&cluster, &PRIMARIES, "name", sharded).await;
         }
+    }
+}
+
+/// A node lets nobody listen whose slot it has not got: the waiter asks the one that it names, within its own time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_comes_with_an_old_table_listens_at_the_new_owner() {
+    for flavor in flavors() {
+        let cluster = Cluster::start(flavor);
+        let slot = slot(&cluster, "name");
+        let (holds, waits) = (on(&cluster, true).await, on(&cluster, true).await);
+        // It knows the owner, and has a place to hear at.
+        drop(waits.mutex("name").lock().await.unwrap());
+        let guard = holds.mutex("name").lock().await.unwrap();
+        for _ in 0..4 {
+            let before = cluster.primary_of(slot);
+            cluster.migrate(slot, (before + 1) % 3);
+            let waiting = waits.mutex("name").try_lock_for(Duration::from_secs(30));
+            let waiter = tokio::spawn(waiting);
+            until_heard_at(&cluster, (before + 1) % 3, &PRIMARIES, "name", true).await;
+            waiter.abort();
+            until_unheard(&cluster, &PRIMARIES, "name", true).await;
+        }
+        guard.release().await.unwrap();
     }
 }

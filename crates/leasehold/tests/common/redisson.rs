@@ -1,15 +1,16 @@
 //! A process with the real Redisson in it: `interop/redisson`, which `scripts/test` builds.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, Handoff, Released};
-use leasehold_testkit::{SentinelGroup, Server};
+use futures_util::future::join_all;
+use leasehold::{Client, Handoff, MutexGuard, Released};
+use leasehold_testkit::{Cluster, SentinelGroup, Server, wait_until_async};
 
-use super::peer::Peer;
+use super::{SOON, of_the_whole, peer::Peer, soon};
 
 /// A running JVM. Dropping it kills it.
 pub type Redisson = Peer;
@@ -23,6 +24,11 @@ impl Peer {
     /// The same, which asks the sentinels for the primary.
     pub async fn start_in(group: &SentinelGroup, lease: Duration) -> Redisson {
         Peer::jvm(&group.url(), lease).await
+    }
+
+    /// The same, which asks the nodes of the cluster who has which slot.
+    pub async fn start_on(cluster: &Cluster, lease: Duration) -> Redisson {
+        Peer::jvm(&cluster.url(), lease).await
     }
 
     async fn jvm(url: &str, lease: Duration) -> Redisson {
@@ -58,4 +64,88 @@ pub async fn count(client: Client, handoff: Handoff, file: PathBuf, times: usize
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
     }
     longest
+}
+
+/// Of 50 hand-overs half are quicker.
+const AIM: Duration = Duration::from_millis(100);
+const HAND_OVERS: usize = 50;
+
+/// That count, on each side.
+const TASKS: usize = 3;
+
+/// How many processes listen for the name `name`.
+type Listeners<'a> = &'a dyn Fn() -> u64;
+
+async fn until_heard_by(listeners: Listeners<'_>, count: u64) {
+    let what = format!("{count} processes listen");
+    wait_until_async(SOON, &what, || listeners() == count).await;
+}
+
+/// From our release to Redisson's hold.
+async fn to_redisson(listeners: Listeners<'_>, guard: MutexGuard, java: &mut Redisson) -> Duration {
+    assert_eq!(java.obey("try name 0").await, "false");
+    until_heard_by(listeners, 0).await;
+    java.order("lock name");
+    until_heard_by(listeners, 1).await;
+    let freed = Instant::now();
+    guard.release().await.unwrap();
+    assert_eq!(java.answer().await, "locked");
+    freed.elapsed()
+}
+
+/// From the order to unlock to our hold.
+async fn to_us(
+    listeners: Listeners<'_>,
+    client: &Client,
+    java: &mut Redisson,
+) -> (MutexGuard, Duration) {
+    let mutex = client.mutex("name");
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    until_heard_by(listeners, 0).await;
+    let waiter = tokio::spawn(mutex.lock());
+    until_heard_by(listeners, 1).await;
+    let freed = Instant::now();
+    java.order("unlock name");
+    let guard = soon("its turn", waiter).await.unwrap().unwrap();
+    let took = freed.elapsed();
+    assert_eq!(java.answer().await, "unlocked");
+    (guard, took)
+}
+
+fn assert_soon(what: &str, mut took: Vec<Duration>) {
+    took.sort_unstable();
+    let (half, most) = (took[took.len() / 2], took[took.len() - 1]);
+    println!("{what}: p50 {half:?}, longest {most:?}");
+    assert!(half < AIM, "{what}: p50 {half:?}");
+}
+
+/// Each locks the other out and wakes it, and what both count together is exact.
+pub async fn share(
+    when: &str,
+    listeners: Listeners<'_>,
+    dir: &Path,
+    client: &Client,
+    java: &mut Redisson,
+) {
+    let mut guard = client.mutex("name").lock().await.unwrap();
+    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..HAND_OVERS {
+        theirs.push(to_redisson(listeners, guard, java).await);
+        let (next, took) = to_us(listeners, client, java).await;
+        ours.push(took);
+        guard = next;
+    }
+    guard.release().await.unwrap();
+    assert_soon(&format!("{when}, from us to Redisson"), theirs);
+    assert_soon(&format!("{when}, from Redisson to us"), ours);
+
+    let times = of_the_whole(100);
+    let file = dir.join("number");
+    std::fs::write(&file, "0").unwrap();
+    java.order(&format!("count name {} {TASKS} {times}", file.display()));
+    let counts = (0..TASKS).map(|_| count(client.clone(), Handoff::default(), file.clone(), times));
+    join_all(counts).await;
+    assert_eq!(java.answer().await, "counted");
+    let counted = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(counted, (2 * TASKS * times).to_string());
 }

@@ -204,3 +204,16 @@ fn each_command_of_a_script_is_among_the_rights_that_a_client_asks_for() {
         }
     }
 }
+
+/// Else a script for sharded channels would publish on a classic one, which no one hears there.
+#[test]
+fn each_word_for_a_channel_stands_in_quotes() {
+    for (path, text) in scripts() {
+        let (_, code) = split(&text);
+        for word in ["PUBLISH", "NUMSUB"] {
+            let all = code.matches(word).count();
+            let quoted = code.matches(&*format!("'{word}'")).count();
+            assert_eq!(all, quoted, "{}: {word}", path.display());
+        }
+    }
+}

@@ -139,10 +139,6 @@ const LONG: &[(&str, &str)] = &[
         "the state machine of one connection, and its dialler",
     ),
     (
-        "backend::redis::subscriptions",
-        "one task: its orders, its connection, its answers",
-    ),
-    (
         "engine::hold",
         "one state machine, from the grant to the end",
     ),

@@ -425,6 +425,7 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
         let mut observers: Vec<_> = (0..4)
             .map(|_| client.election("scheduler").observe())
             .collect();
+        let began = Instant::now();
         let first = join_all(observers.iter_mut().map(LeaderWatch::next)).await;
         assert!(
             first
@@ -432,14 +433,15 @@ async fn an_observer_asks_once_in_two_seconds_and_keeps_its_distance_when_it_is_
                 .all(|leader| leader.as_ref().unwrap().is_some())
         );
         let before = attempts(&server);
-        let began = Instant::now();
-        // Each is asked again and again, and dropped. Not as they ask, after two seconds: one that was dropped then has no answer.
+        // Each is asked again and again, and dropped.
         while began.elapsed() < 3 * SECOND {
             let next = join_all(observers.iter_mut().map(LeaderWatch::next));
             assert!(tokio::time::timeout(150 * MS, next).await.is_err());
         }
         let asked = attempts(&server) - before;
-        assert!(asked <= 4, "{asked} looks of four in 3 s");
+        // Each has looked once before: a machine that stands still for a second makes it more than one look each.
+        let most = 4 * (began.elapsed().as_secs() / 2);
+        assert!(asked <= most, "{asked} looks of four, {most} at most");
         let looks = join_all(observers.iter_mut().map(LeaderWatch::next));
         let asked = || attempts(&server) - before >= 4;
         tokio::select! {

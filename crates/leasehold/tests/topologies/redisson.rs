@@ -2,95 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
-use leasehold::{Client, Handoff, MutexGuard};
-use leasehold_testkit::{SentinelGroup, Server, wait_until_async};
+use leasehold::Client;
+use leasehold_testkit::{SentinelGroup, Server};
 
 use super::sentinel_failover::again;
 use crate::common::{
-    SOON, assert_nothing_left, flavors, keys, of_the_whole,
-    redisson::{Redisson, count},
+    SOON, assert_nothing_left, flavors, keys,
+    redisson::{Redisson, share},
     soon, until_waiting_here, wait_until_idle,
 };
 
 /// Long enough that a waiter that is not woken is noticed.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Of 50 hand-overs half are quicker.
-const AIM: Duration = Duration::from_millis(100);
-const HAND_OVERS: usize = 50;
-
-/// That count, on each side.
-const TASKS: usize = 3;
-
-async fn until_heard_by(server: &Server, count: u64) {
-    let what = format!("{count} processes listen");
-    wait_until_async(SOON, &what, || {
-        let reply = server.cli(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{name}"]);
-        let (_, heard): (String, u64) = redis::from_redis_value(reply).unwrap();
-        heard == count
-    })
-    .await;
+/// How many processes listen for the name.
+fn heard(server: &Server) -> u64 {
+    let reply = server.cli(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{name}"]);
+    let (_, heard): (String, u64) = redis::from_redis_value(reply).unwrap();
+    heard
 }
 
-/// From our release to Redisson's hold.
-async fn to_redisson(server: &Server, guard: MutexGuard, java: &mut Redisson) -> Duration {
-    assert_eq!(java.obey("try name 0").await, "false");
-    until_heard_by(server, 0).await;
-    java.order("lock name");
-    until_heard_by(server, 1).await;
-    let freed = Instant::now();
-    guard.release().await.unwrap();
-    assert_eq!(java.answer().await, "locked");
-    freed.elapsed()
-}
-
-/// From the order to unlock to our hold.
-async fn to_us(server: &Server, client: &Client, java: &mut Redisson) -> (MutexGuard, Duration) {
-    let mutex = client.mutex("name");
-    assert!(mutex.try_lock().await.unwrap().is_none());
-    until_heard_by(server, 0).await;
-    let waiter = tokio::spawn(mutex.lock());
-    until_heard_by(server, 1).await;
-    let freed = Instant::now();
-    java.order("unlock name");
-    let guard = soon("its turn", waiter).await.unwrap().unwrap();
-    let took = freed.elapsed();
-    assert_eq!(java.answer().await, "unlocked");
-    (guard, took)
-}
-
-fn assert_soon(what: &str, mut took: Vec<Duration>) {
-    took.sort_unstable();
-    let (half, most) = (took[took.len() / 2], took[took.len() - 1]);
-    println!("{what}: p50 {half:?}, longest {most:?}");
-    assert!(half < AIM, "{what}: p50 {half:?}");
-}
-
-/// Each locks the other out and wakes it, and what both count together is exact.
-async fn share(when: &str, server: &Server, client: &Client, java: &mut Redisson) {
+async fn share_on(when: &str, server: &Server, client: &Client, java: &mut Redisson) {
     let when = format!("{}, {when}", server.flavor());
-    let mut guard = client.mutex("name").lock().await.unwrap();
-    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    for _ in 0..HAND_OVERS {
-        theirs.push(to_redisson(server, guard, java).await);
-        let (next, took) = to_us(server, client, java).await;
-        ours.push(took);
-        guard = next;
-    }
-    guard.release().await.unwrap();
-    assert_soon(&format!("{when}, from us to Redisson"), theirs);
-    assert_soon(&format!("{when}, from Redisson to us"), ours);
-
-    let times = of_the_whole(100);
-    let file = server.dir().join("number");
-    std::fs::write(&file, "0").unwrap();
-    java.order(&format!("count name {} {TASKS} {times}", file.display()));
-    let counts = (0..TASKS).map(|_| count(client.clone(), Handoff::default(), file.clone(), times));
-    join_all(counts).await;
-    assert_eq!(java.answer().await, "counted");
-    let counted = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(counted, (2 * TASKS * times).to_string());
+    share(&when, &|| heard(server), server.dir(), client, java).await;
 }
 
 /// Until what each takes is taken at the new primary.
@@ -120,7 +54,7 @@ async fn redisson_and_we_exclude_and_wake_each_other_before_and_after_a_failover
         let client = Client::connect(&group.url()).await.unwrap();
         let mut java = Redisson::start_in(&group, LEASE).await;
         let old = group.primary();
-        share("before", group.server(old), &client, &mut java).await;
+        share_on("before", group.server(old), &client, &mut java).await;
 
         // One waits while the servers change.
         assert_eq!(java.obey("lock name").await, "locked");
@@ -135,7 +69,7 @@ async fn redisson_and_we_exclude_and_wake_each_other_before_and_after_a_failover
         let guard = soon("its turn", waiter).await.unwrap().unwrap();
         guard.release().await.unwrap();
 
-        share("after", new, &client, &mut java).await;
+        share_on("after", new, &client, &mut java).await;
         wait_until_idle(&client).await;
         assert_nothing_left(new, "a failover beside Redisson").await;
     }

@@ -9,6 +9,7 @@ use super::{
     failure::in_words,
     labels::{self, ClientLabel},
     script::{Call, unexpected},
+    sharding::Chosen,
 };
 use crate::{
     backend::{Failure, Inspection, Reply, ServerFacts},
@@ -32,6 +33,7 @@ pub(super) struct Caller {
     /// Calls go to a node of a cluster that has not got the slot yet.
     asks: bool,
     commands: Arc<Commands>,
+    chosen: Chosen,
     #[cfg(feature = "sim")]
     carrier: Option<super::carrier::Carrier>,
 }
@@ -52,9 +54,23 @@ impl Caller {
             leaves_labels: false,
             asks: false,
             commands: Arc::new(commands),
+            chosen: Chosen::default(),
             #[cfg(feature = "sim")]
             carrier: None,
         }
+    }
+
+    /// The same, whose scripts name channels of the sort that is chosen.
+    pub(super) fn on(self, chosen: Chosen) -> Caller {
+        Caller { chosen, ..self }
+    }
+
+    /// Asks this node which sort that is, if it is still to be chosen.
+    pub(super) async fn choose(&self) -> Result<(), Failure> {
+        if !self.chosen.is_made() {
+            self.chosen.choose(self.commands.sharding().await?);
+        }
+        Ok(())
     }
 
     /// The same, whose looks leave the labels to [`add_labels`](Caller::add_labels).
@@ -141,6 +157,7 @@ impl Caller {
             return carrier.call(&call, read);
         }
         let commands = Arc::clone(&self.commands);
+        let call = call.on(self.chosen.get());
         let call = if self.asks { call.asking() } else { call };
         Box::pin(async move {
             let reply = commands.call(call).await?;

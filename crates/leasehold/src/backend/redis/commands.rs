@@ -14,6 +14,7 @@ use super::{
     greeting::ServerId,
     lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
+    sharding::Sharding,
 };
 use crate::{
     backend::{Failure, ServerFacts},
@@ -92,6 +93,15 @@ impl Commands {
         let later = later.cloned();
         self.lanes.learn(ServerId::of(answer));
         later.map_or(Ok(()), Err)
+    }
+
+    /// Asks a node of a cluster on which channels its clients wake each other.
+    pub(super) async fn sharding(&self) -> Result<Sharding, Failure> {
+        let answer = match self.send(Request::Command(&Sharding::question())).await {
+            Err(SendFailure::Failed(error)) => Err(error),
+            answer => Ok(answer.map_err(SendFailure::failure)?),
+        };
+        Sharding::of(answer).map_err(classify)
     }
 
     /// Whether there has ever been a connection.

@@ -14,7 +14,6 @@ use std::{
 
 use redis::{
     ConnectionAddr, ErrorKind, RedisConnectionInfo, RedisError,
-    aio::PubSub,
     io::tcp::socket2::{SockRef, TcpKeepalive},
 };
 use tokio::net::{TcpStream, UnixStream};
@@ -23,7 +22,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::tls_trouble::TlsTrouble;
 use super::{
     failure::{classify, in_words, is_full, of_this_process},
-    link::{self, Connection, Socket},
+    link::{self, Connection, Link, Socket},
     target::Target,
 };
 use crate::{backend::Failure, connection::ConnectionSettings, durations::humane, error::Cause};
@@ -31,6 +30,9 @@ use crate::{backend::Failure, connection::ConnectionSettings, durations::humane,
 /// How long a server may be silent in the TLS handshake until it is asked whether it speaks TLS at all.
 #[cfg(feature = "tls")]
 const PLAIN_WORDS_AFTER: Duration = Duration::from_secs(1);
+
+/// A connection for subscriptions, on which the client has logged in.
+pub(super) type SubscriptionLink = Link<Box<dyn Socket>>;
 
 /// How far an attempt has come, for those that give up on it.
 #[derive(Default)]
@@ -103,7 +105,7 @@ impl Target {
     pub(super) async fn subscriptions(
         &self,
         progress: &DialProgress,
-    ) -> Result<(PubSub, Option<Instant>), NoConnection> {
+    ) -> Result<(SubscriptionLink, Option<Instant>), NoConnection> {
         let mut login = self.login(progress).await?;
         let mut made = self.subscriptions_as(&login.settings, progress).await;
         if self.may_be_outdated(&made) {
@@ -117,18 +119,19 @@ impl Target {
         &self,
         login: &RedisConnectionInfo,
         progress: &DialProgress,
-    ) -> Result<PubSub, NoConnection> {
+    ) -> Result<SubscriptionLink, NoConnection> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let stream = self.shake_hands(tls, progress).await?;
             let broken = Arc::clone(&stream.broken);
-            return link::subscriptions(login, stream).await.map_err(|error| {
+            let made = link::logged_in(login, Box::new(stream)).await;
+            return made.map_err(|error| {
                 let tls = tls.after_handshake(&broken, &error);
                 tls.map_or(NoConnection::Redis(error), NoConnection::Tls)
             });
         }
         let _ = progress;
-        Ok(link::subscriptions(login, self.plain().await?).await?)
+        Ok(link::logged_in(login, self.plain().await?).await?)
     }
 
     /// Without TLS.

@@ -15,10 +15,10 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, Value,
-    aio::{MultiplexedConnection, PubSub},
-    io::tcp::socket2::SockRef,
+    aio::MultiplexedConnection, io::tcp::socket2::SockRef,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -135,14 +135,51 @@ impl Connection {
     }
 }
 
-/// A connection for subscriptions.
-pub(super) async fn subscriptions(
+/// A stream for a reader of this crate's, on which the redis crate has logged in.
+pub(super) async fn logged_in(
     login: &RedisConnectionInfo,
-    stream: impl Socket + 'static,
-) -> RedisResult<PubSub> {
+    stream: Box<dyn Socket>,
+) -> RedisResult<Link<Box<dyn Socket>>> {
     let (link, seen) = Link::new(stream);
-    let made = PubSub::new(login, link).await;
-    made.map_err(|error| seen.cause(error))
+    let link = Arc::new(Mutex::new(link));
+    let lent = Lent(Arc::clone(&link));
+    let config = AsyncConnectionConfig::new().set_response_timeout(None);
+    let made = MultiplexedConnection::new_with_config(login, lent, config).await;
+    // It has read the answers to what it has asked, and a server says nothing else yet.
+    drop(made.map_err(|error| seen.cause(error))?);
+    let link = Arc::into_inner(link).map(Mutex::into_inner);
+    link.ok_or_else(|| io::Error::from(io::ErrorKind::Interrupted).into())
+}
+
+/// A stream that the redis crate has for a while.
+struct Lent<S>(Arc<Mutex<S>>);
+
+impl<S: AsyncRead + Unpin> AsyncRead for Lent<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
+    }
 }
 
 #[derive(Default)]
@@ -163,7 +200,7 @@ impl Seen {
     }
 }
 
-struct Link<S> {
+pub(super) struct Link<S> {
     stream: S,
     seen: Arc<Seen>,
     /// When something was written last.

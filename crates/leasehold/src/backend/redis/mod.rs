@@ -22,10 +22,13 @@ mod labels;
 mod lanes;
 mod link;
 mod login;
+mod pubsub;
 mod repeats;
 mod replicas;
 mod rights;
 mod script;
+mod server_link;
+mod sharding;
 #[cfg(feature = "sim")]
 mod simulated;
 mod subscriptions;
@@ -50,9 +53,9 @@ pub(crate) use target::Login;
 
 use crate::{
     backend::{
-        self, Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, FencedSteps,
-        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
-        Renew, Renewal, Reply, ServerFacts, ServerLink, Sink, WakeUpSteps,
+        self, Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure,
+        FencedSteps, Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release,
+        ReleaseReply, Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
@@ -60,7 +63,7 @@ use crate::{
     clock::Clock,
     config::Config,
     durability::Durability,
-    error::{Cause, Error},
+    error::Error,
     home::Home,
     kind::{Access, LockKind},
     name::LockId,
@@ -75,7 +78,7 @@ use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
 use repeats::Repeats;
-use subscriptions::Subscriptions;
+use subscriptions::{Hearing, Subscriptions};
 
 /// One client of a server.
 #[derive(Clone)]
@@ -95,6 +98,25 @@ impl Redis {
     pub(crate) fn new(
         place: impl Into<GivenServer>,
         client: &Arc<str>,
+        label: &str,
+        config: &Config,
+        sink: Arc<dyn Sink>,
+        home: &Home,
+    ) -> Redis {
+        Redis::hearing(
+            place,
+            (client, Hearing::default()),
+            label,
+            config,
+            sink,
+            home,
+        )
+    }
+
+    /// The same for a node of a cluster, whose wake-ups travel on such channels.
+    pub(super) fn hearing(
+        place: impl Into<GivenServer>,
+        (client, hearing): (&Arc<str>, Hearing),
         label: &str,
         config: &Config,
         sink: Arc<dyn Sink>,
@@ -129,14 +151,21 @@ impl Redis {
         let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
         lanes.follow();
-        let caller = Caller::new(client, label, config, commands);
+        let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = finder.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
         let durable = DurableLanes::new(&caller, &epochs, home, config.durability_timeout, more);
         let lead = (finder, &*epochs);
         Redis {
             caller,
-            subscriptions: Arc::new(Subscriptions::new(lead, client, config, sink, home, &lanes)),
+            subscriptions: Arc::new(Subscriptions::new(
+                lead,
+                (client, hearing),
+                config,
+                sink,
+                home,
+                &lanes,
+            )),
             repeats,
             durable: Some(Arc::new(durable)),
             outage,
@@ -154,6 +183,11 @@ impl Redis {
 
     fn is_in_trouble(&self) -> bool {
         self.trouble().is_some()
+    }
+
+    /// Has this node say on which channels the clients of its cluster wake each other, if that is not known yet. Before any other step.
+    pub(super) async fn choose(&self) -> Result<(), Failure> {
+        self.caller.choose().await
     }
 
     /// Connects now.
@@ -314,61 +348,6 @@ impl FencedSteps for Redis {
 
     fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
         fenced_store::read(&self.caller, &step)
-    }
-}
-
-impl ServerLink for Redis {
-    fn outage(&self) -> &Outage {
-        &self.outage
-    }
-
-    fn server(&self) -> String {
-        self.shown.clone()
-    }
-
-    fn identity(&self) -> Option<String> {
-        self.caller.identity()
-    }
-
-    fn identify(&self) -> Reply<()> {
-        self.caller.identify()
-    }
-
-    fn dial(&self) -> Reply<()> {
-        let caller = self.caller.clone();
-        Box::pin(async move { caller.connect().await })
-    }
-
-    fn said(&self) -> ServerFacts {
-        self.caller.said()
-    }
-
-    fn show(&self, lasts_ms: u64) -> Reply<()> {
-        self.caller.show(lasts_ms)
-    }
-
-    fn has_reached(&self) -> bool {
-        self.caller.has_worked()
-    }
-
-    fn trouble(&self) -> Option<Cause> {
-        let trouble = self.caller.trouble();
-        trouble.or_else(|| self.subscriptions.trouble())
-    }
-
-    fn prepare(&self) {
-        self.caller.prepare();
-    }
-
-    fn bring_home(&self) {
-        self.caller.bring_home();
-    }
-
-    fn shut(&self) {
-        self.caller.shut();
-        if let Some(lanes) = &self.durable {
-            lanes.shut();
-        }
     }
 }
 

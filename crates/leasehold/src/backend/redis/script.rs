@@ -1,21 +1,50 @@
 //! Sends a script: by its hash, and with its text to a server that does not know it (yet, or any more).
 
-use std::{fmt::Display, sync::LazyLock};
+use std::{
+    borrow::Cow,
+    fmt::Display,
+    ptr,
+    sync::{LazyLock, OnceLock},
+};
 
 use redis::{
     Cmd, ErrorKind, Pipeline, RedisError, RedisWrite, ServerErrorKind, ToRedisArgs, Value,
 };
 
+use super::sharding::Sharding;
+
 /// A `.lua` file and its hash.
 pub(super) struct Script {
-    text: &'static str,
+    text: Cow<'static, str>,
     hash: String,
+    /// The same for sharded channels; `None`: it names no channel.
+    sharded: OnceLock<Option<Box<Script>>>,
 }
 
 impl Script {
     pub(super) fn new(text: &'static str) -> Script {
-        let hash = redis::Script::new(text).get_hash().to_owned();
-        Script { text, hash }
+        Script::of(text.into())
+    }
+
+    fn of(text: Cow<'static, str>) -> Script {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Script {
+            text,
+            hash,
+            sharded: OnceLock::new(),
+        }
+    }
+
+    /// The script for channels of this sort. The text for sharded ones is made when it is first used.
+    fn on(&self, sharding: Sharding) -> &Script {
+        if sharding == Sharding::Classic {
+            return self;
+        }
+        let sharded = self.sharded.get_or_init(|| {
+            let text = sharding.in_words(&self.text);
+            (text != self.text).then(|| Box::new(Script::of(text.into())))
+        });
+        sharded.as_deref().unwrap_or(self)
     }
 }
 
@@ -66,6 +95,24 @@ impl Call {
     pub(super) fn asking(mut self) -> Call {
         self.asking = true;
         self
+    }
+
+    /// The same on channels of this sort.
+    pub(super) fn on(self, sharding: Sharding) -> Call {
+        let script = self.script.on(sharding);
+        if ptr::eq(script, self.script) {
+            return self;
+        }
+        let mut by_hash = Cmd::with_capacity(self.by_hash.args_iter().count(), 256);
+        by_hash.arg("EVALSHA").arg(&script.hash).arg(self.keys);
+        for arg in self.args() {
+            by_hash.arg(arg);
+        }
+        Call {
+            script,
+            by_hash,
+            ..self
+        }
     }
 
     /// The next key or argument.
@@ -140,7 +187,7 @@ impl Call {
     /// The same call with the text of the script, which the server keeps from then on.
     pub(super) fn by_text(&self) -> Cmd {
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(self.script.text).arg(self.keys);
+        command.arg("EVAL").arg(&*self.script.text).arg(self.keys);
         for arg in self.args() {
             command.arg(arg);
         }
@@ -153,7 +200,7 @@ impl Call {
 impl Call {
     /// The text of the script, and its keys and arguments.
     pub(super) fn parts(&self) -> (&'static str, Vec<Vec<u8>>) {
-        (self.script.text, self.args().map(<[u8]>::to_vec).collect())
+        (&self.script.text, self.args().map(<[u8]>::to_vec).collect())
     }
 }
 
@@ -186,4 +233,35 @@ pub(super) fn unexpected(reply: &Value) -> RedisError {
         "not an answer of this script",
         reply,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static PUBLISHES: Lazy =
+        Lazy::new(|| Script::new("return redis.call('PUBLISH', KEYS[1], ARGV[1])"));
+    static READS: Lazy = Lazy::new(|| Script::new("return redis.call('GET', KEYS[1])"));
+
+    fn sent(command: &Cmd) -> Vec<String> {
+        let args = command.args_iter().filter_map(|arg| match arg {
+            redis::Arg::Simple(arg) => Some(String::from_utf8_lossy(arg).into_owned()),
+            _ => None,
+        });
+        args.collect()
+    }
+
+    #[test]
+    fn a_script_for_sharded_channels_differs_in_its_words_and_in_nothing_else() {
+        let call = |sharding| Call::new(&PUBLISHES, 1, 1, 8).arg("x").text(7).on(sharding);
+        let (classic, sharded) = (call(Sharding::Classic), call(Sharding::Sharded));
+        let text = "return redis.call('SPUBLISH', KEYS[1], ARGV[1])";
+        assert_eq!(sent(&sharded.by_text()), ["EVAL", text, "1", "x", "7"]);
+        let hash = redis::Script::new(text).get_hash().to_owned();
+        assert_eq!(sent(sharded.by_hash()), ["EVALSHA", &*hash, "1", "x", "7"]);
+        assert_eq!(sent(&classic.by_text())[1], *PUBLISHES.text);
+        assert_eq!(sent(classic.by_hash())[1], PUBLISHES.hash);
+        let reads = Call::new(&READS, 1, 0, 8).arg("x").on(Sharding::Sharded);
+        assert_eq!(sent(reads.by_hash())[1], READS.hash);
+    }
 }

@@ -1,4 +1,6 @@
 //! Where wake-ups are heard: each at the node that has the slot of its name, since a release counts the listeners there, and no others.
+//!
+//! On sharded channels a node ends a subscription, or refuses it, once another has the slot. On classic ones it says nothing, and goes on.
 
 use std::{
     collections::HashMap,
@@ -7,19 +9,30 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+use redis::RedisError;
 
-use super::{ClusterCore, nodes::Node, slots::slot};
+use super::{ClusterCore, nodes::Node, redirect::Redirect, slots::slot};
 use crate::{
-    backend::{EpochChange, Failure, Reply, Sink, WakeUp, WakeUpSteps},
+    backend::{
+        EpochChange, Failure, Reply, Sink, WakeUp, WakeUpSteps,
+        redis::{
+            failure::said,
+            sharding,
+            subscriptions::{Elsewhere, EndedAtOnce},
+        },
+    },
     name::LockId,
 };
 
 /// After a node has refused a listener, or could not be reached.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// After a node has said that another has the slot.
+const PAUSE_SENT_ON: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(super) struct ClusterEars {
@@ -28,14 +41,23 @@ pub(super) struct ClusterEars {
 }
 
 struct HeardAt {
-    /// `None`: it is not known yet which node has the slot.
+    /// `None`: it is not known yet which node has the slot, or the node that had it lets no client listen any more.
     node: Option<Arc<Node>>,
     /// Tells a listener from the one before.
     number: u64,
+    /// A task follows the slot.
     is_moving: bool,
+    /// The number of the node at which that task has asked to listen, unless that node has ended it already.
+    moves_to: Option<u32>,
 }
 
-/// The sink of one node.
+impl HeardAt {
+    fn is_at(&self, number: u32) -> bool {
+        self.node.as_ref().is_some_and(|node| node.number == number)
+    }
+}
+
+/// What is heard at one node.
 pub(super) struct NodeSink {
     pub(super) shared: Weak<ClusterCore>,
     pub(super) number: u32,
@@ -69,6 +91,14 @@ impl Sink for NodeSink {
     }
 }
 
+impl Elsewhere for NodeSink {
+    fn unheard(&self, id: &LockId, refusal: Option<&RedisError>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.ears.unheard(&shared, id, self.number, refusal);
+        }
+    }
+}
+
 impl fmt::Debug for NodeSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {} of a cluster", self.number)
@@ -78,8 +108,7 @@ impl fmt::Debug for NodeSink {
 impl ClusterEars {
     fn hears(&self, id: &LockId, number: u32) -> bool {
         let heard_at = self.heard_at.lock();
-        let node = heard_at.get(id).and_then(|ear| ear.node.as_ref());
-        node.is_some_and(|node| node.number == number)
+        heard_at.get(id).is_some_and(|ear| ear.is_at(number))
     }
 
     pub(super) fn listen(&self, shared: &Arc<ClusterCore>, id: LockId) -> Reply<()> {
@@ -91,6 +120,7 @@ impl ClusterEars {
                 node: node.clone(),
                 number,
                 is_moving: false,
+                moves_to: None,
             },
         );
         let before = before.and_then(|ear| ear.node);
@@ -101,12 +131,17 @@ impl ClusterEars {
         {
             drop(before.redis.unlisten(&id));
         }
-        let answer = node.map(|node| node.redis.listen(id.clone()));
+        let answer = node.map(|node| (node.redis.listen(id.clone()), node));
         let shared = Arc::clone(shared);
         Box::pin(async move {
             let heard = match answer {
-                Some(answer) => answer.await,
-                None => shared.ears.first(&shared, &id, number).await,
+                Some((answer, node)) => match answer.await {
+                    Err(failure) if shared.is_elsewhere(&id, &failure, &node) => {
+                        shared.ears.at_owner(&shared, &id, number).await
+                    }
+                    heard => heard,
+                },
+                None => shared.ears.at_owner(&shared, &id, number).await,
             };
             if heard.is_err() {
                 shared.table.ask();
@@ -123,23 +158,37 @@ impl ClusterEars {
         })
     }
 
-    /// Listens once it is known where.
-    async fn first(
+    /// Listens at the owner of the slot, once it is known, and at the one that it names instead, within the time of a step.
+    async fn at_owner(
         &self,
         shared: &Arc<ClusterCore>,
         id: &LockId,
         number: u64,
     ) -> Result<(), Failure> {
-        let node = shared.owner(slot(id.name.wire())).await?;
-        let answer = {
-            let mut heard_at = self.heard_at.lock();
-            let Some(ear) = heard_at.get_mut(id).filter(|ear| ear.number == number) else {
+        let began = Instant::now();
+        loop {
+            let node = shared.owner(slot(id.name.wire())).await?;
+            let (answer, before) = {
+                let mut heard_at = self.heard_at.lock();
+                let Some(ear) = heard_at.get_mut(id).filter(|ear| ear.number == number) else {
+                    return Ok(());
+                };
+                let before = ear.node.replace(Arc::clone(&node));
+                (node.redis.listen(id.clone()), before)
+            };
+            if let Some(before) = before.filter(|before| before.number != node.number) {
+                drop(before.redis.unlisten(id));
+            }
+            let Err(failure) = answer.await else {
                 return Ok(());
             };
-            ear.node = Some(Arc::clone(&node));
-            node.redis.listen(id.clone())
-        };
-        answer.await
+            let is_elsewhere = shared.is_elsewhere(id, &failure, &node);
+            if !is_elsewhere || began.elapsed() >= shared.timeout {
+                return Err(failure);
+            }
+            // A new table ends the pause.
+            let _ = shared.home.within(PAUSE, shared.table.asked()).await;
+        }
     }
 
     fn remove(&self, id: &LockId, number: u64) -> Option<Arc<Node>> {
@@ -158,71 +207,96 @@ impl ClusterEars {
         }
     }
 
-    /// Moves those whose slot has another owner.
-    pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
-        for (id, ear) in self.heard_at.lock().iter_mut() {
-            let owner = shared.nodes.owner(slot(id.name.wire()));
-            let (Some(owner), Some(node)) = (owner, &ear.node) else {
-                continue;
+    /// A node does not let this client listen any more. Its waiter is to be heard at the owner of the slot, and woken there.
+    fn unheard(
+        &self,
+        shared: &Arc<ClusterCore>,
+        id: &LockId,
+        node: u32,
+        refusal: Option<&RedisError>,
+    ) {
+        let (left, number) = {
+            let mut heard_at = self.heard_at.lock();
+            let Some(ear) = heard_at.get_mut(id) else {
+                return;
             };
-            if ear.is_moving || owner.number == node.number {
-                continue;
-            }
-            ear.is_moving = true;
-            let (weak, id, number) = (Arc::downgrade(shared), id.clone(), ear.number);
-            drop(shared.home.handle().spawn(async move {
-                while let Some(shared) = weak.upgrade() {
-                    if shared.ears.follow(&shared, &id, number).await {
-                        return;
-                    }
-                    drop(shared);
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }));
+            ear.moves_to.take_if(|to| *to == node);
+            let Some(left) = ear.node.take_if(|at| at.number == node) else {
+                return;
+            };
+            let is_followed = std::mem::replace(&mut ear.is_moving, true);
+            (left, (!is_followed).then_some(ear.number))
+        };
+        shared.table.ask();
+        if let Some(refusal) = refusal {
+            shared.is_sent_on(id, refusal, &left);
+        }
+        if let Some(number) = number {
+            move_on(shared, id, number);
         }
     }
 
-    /// Listens at the owner of the slot, and then no more at the one before. Whether it is done.
-    async fn follow(&self, shared: &Arc<ClusterCore>, id: &LockId, number: u64) -> bool {
-        let owner = shared.nodes.owner(slot(id.name.wire()));
-        {
-            let mut heard_at = self.heard_at.lock();
-            let Some(ear) = heard_at.get_mut(id).filter(|ear| ear.number == number) else {
-                return true;
+    /// Moves those whose slot has another owner.
+    pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
+        for (id, ear) in self.heard_at.lock().iter_mut() {
+            let Some(owner) = shared.nodes.owner(slot(id.name.wire())) else {
+                continue;
             };
-            let is_there = match (&owner, &ear.node) {
-                (Some(owner), Some(node)) => owner.number == node.number,
-                _ => true,
-            };
-            if is_there {
-                ear.is_moving = false;
-                return true;
+            if ear.node.is_some() && !ear.is_moving && !ear.is_at(owner.number) {
+                ear.is_moving = true;
+                move_on(shared, id, ear.number);
             }
         }
-        let Some(owner) = owner else { return true };
-        if owner.redis.listen(id.clone()).await.is_err() {
+    }
+
+    /// Listens at the owner of the slot, and then no more at the one before. Returns the pause before it is looked at again; `None`: it is done.
+    async fn follow(
+        &self,
+        shared: &Arc<ClusterCore>,
+        id: &LockId,
+        number: u64,
+    ) -> Option<Duration> {
+        let owner = shared.nodes.owner(slot(id.name.wire()));
+        let (answer, owner) = {
+            let mut heard_at = self.heard_at.lock();
+            let ear = heard_at.get_mut(id).filter(|ear| ear.number == number)?;
+            match owner {
+                Some(owner) if !ear.is_at(owner.number) => {
+                    ear.moves_to = Some(owner.number);
+                    (owner.redis.listen(id.clone()), owner)
+                }
+                None if ear.node.is_none() => {
+                    shared.table.ask();
+                    return Some(PAUSE);
+                }
+                _ => {
+                    ear.is_moving = false;
+                    return None;
+                }
+            }
+        };
+        if let Err(failure) = answer.await {
             shared.table.ask();
-            return false;
+            let is_elsewhere = shared.is_elsewhere(id, &failure, &owner);
+            return Some(if is_elsewhere { PAUSE_SENT_ON } else { PAUSE });
         }
         let before = {
             let mut heard_at = self.heard_at.lock();
             match heard_at.get_mut(id) {
                 Some(ear) if ear.number == number => {
-                    // A slot may have moved on meanwhile: looked at again.
+                    // The node may have ended it at once.
+                    if ear.moves_to.take() != Some(owner.number) {
+                        return Some(PAUSE_SENT_ON);
+                    }
                     ear.node.replace(owner)
                 }
-                Some(ear)
-                    if ear
-                        .node
-                        .as_ref()
-                        .is_some_and(|it| it.number == owner.number) =>
-                {
-                    return true;
+                Some(ear) if ear.is_at(owner.number) || ear.moves_to == Some(owner.number) => {
+                    return None;
                 }
                 // No waiter is left, or one listens elsewhere.
                 _ => {
                     drop(owner.redis.unlisten(id));
-                    return true;
+                    return None;
                 }
             }
         };
@@ -231,6 +305,37 @@ impl ClusterEars {
         }
         // What was said meanwhile may not have been heard, or not counted.
         shared.sink.wake(id, WakeUp::TryAgain);
-        false
+        // A slot may have moved on meanwhile: looked at again.
+        Some(PAUSE)
     }
+}
+
+impl ClusterCore {
+    /// Whether a node was not to be listened to since another has the slot, or none now. The table learns of it.
+    fn is_elsewhere(self: &Arc<Self>, id: &LockId, failure: &Failure, node: &Node) -> bool {
+        let cause = failure.cause();
+        let is_sent_on = |refusal: &RedisError| self.is_sent_on(id, refusal, node);
+        cause.is::<EndedAtOnce>() || said(cause).is_some_and(is_sent_on)
+    }
+
+    fn is_sent_on(self: &Arc<Self>, id: &LockId, refusal: &RedisError, node: &Node) -> bool {
+        if let Some(Redirect::Moved(address)) = Redirect::read(refusal, &node.address) {
+            self.moved(slot(id.name.wire()), address);
+        }
+        sharding::is_elsewhere(refusal)
+    }
+}
+
+/// Starts the task that follows a slot.
+fn move_on(shared: &Arc<ClusterCore>, id: &LockId, number: u64) {
+    let (weak, id) = (Arc::downgrade(shared), id.clone());
+    drop(shared.home.handle().spawn(async move {
+        while let Some(shared) = weak.upgrade() {
+            let Some(pause) = shared.ears.follow(&shared, &id, number).await else {
+                return;
+            };
+            drop(shared);
+            tokio::time::sleep(pause).await;
+        }
+    }));
 }

@@ -33,7 +33,13 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 
-use super::{Redis, labels::ClientLabel};
+use super::{
+    Redis,
+    finder::Address,
+    labels::ClientLabel,
+    sharding::{Chosen, Sharding},
+    subscriptions::{Elsewhere, Hearing},
+};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
@@ -95,12 +101,18 @@ impl Cluster {
             config: config.clone(),
             home: home.clone(),
         };
+        let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
             let weak = Weak::clone(weak);
             let make = move |server, number| {
-                let sink = NodeSink {
+                let sink = Arc::new(NodeSink {
                     shared: Weak::clone(&weak),
                     number,
+                });
+                let elsewhere: Arc<dyn Elsewhere> = Arc::clone(&sink) as _;
+                let hearing = Hearing {
+                    chosen: chosen.clone(),
+                    elsewhere: Some(elsewhere),
                 };
                 let NodeSettings {
                     client,
@@ -108,7 +120,7 @@ impl Cluster {
                     config,
                     home,
                 } = &of_nodes;
-                Redis::new(server, client, label, config, Arc::new(sink), home)
+                Redis::hearing(server, (client, hearing), label, config, sink, home)
             };
             ClusterCore {
                 nodes: Nodes::new(given, Box::new(make)),
@@ -169,6 +181,13 @@ impl ClusterCore {
         if changed.promoted {
             self.sink.epoch(crate::backend::EpochChange::All);
         }
+    }
+
+    /// A node has said that another has this slot.
+    fn moved(self: &Arc<Self>, slot: u16, address: Address) {
+        let changed = self.nodes.moved(slot, address);
+        self.tell(changed);
+        self.table.ask();
     }
 
     async fn dial(self: &Arc<Self>) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! What a node of a cluster says instead of carrying a step out.
 
-use redis::{ErrorKind, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::{
     backend::{
@@ -28,7 +28,11 @@ pub(super) enum Redirect {
 impl Redirect {
     /// Reads a failure that the node at `answered` has told of.
     pub(super) fn of(failure: &Failure, answered: &Address) -> Option<Redirect> {
-        let error = said(failure.cause())?;
+        Redirect::read(said(failure.cause())?, answered)
+    }
+
+    /// The same of the node's own words.
+    pub(super) fn read(error: &RedisError, answered: &Address) -> Option<Redirect> {
         let address = || {
             let (address, _) = error.redirect_node()?;
             let (host, port) = address.rsplit_once(':')?;

@@ -194,9 +194,7 @@ impl<S> GoingOn<S> {
         let open = || Failure::NotNow(Arc::new(SlotOpen { slot }));
         match Redirect::of(&failure, &node.address) {
             Some(Redirect::Moved(address)) => {
-                let changed = self.shared.nodes.moved(slot, address);
-                self.shared.tell(changed);
-                self.shared.table.ask();
+                self.shared.moved(slot, address);
                 Ok(FollowUp::Again(failure))
             }
             Some(Redirect::Ask(address)) if ask == AskRule::MayFollow => {

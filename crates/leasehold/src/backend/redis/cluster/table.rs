@@ -153,6 +153,8 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<super::nodes::TableChang
 }
 
 async fn slots_of(node: Arc<Node>) -> Result<Vec<super::slots::SlotRange>, Failure> {
+    // Before a table is believed, since scripts and subscriptions are sent from then on.
+    node.redis.choose().await?;
     let mut command = redis::cmd("CLUSTER");
     let reply = node.redis.caller.command(command.arg("SLOTS")).await?;
     match ranges(&reply, &node.address) {

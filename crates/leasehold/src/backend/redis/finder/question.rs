@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{
-    ErrorKind, Value,
-    aio::{PubSubSink, PubSubStream},
-};
+use redis::{ErrorKind, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::{
@@ -20,8 +17,10 @@ use crate::{
     backend::{
         Failure,
         redis::{
-            connect::{DialProgress, NoConnection},
+            connect::{DialProgress, NoConnection, SubscriptionLink},
             failure::in_words,
+            pubsub::{Ask, Heard, PubSub},
+            sharding::Sharding,
         },
     },
     durations::humane,
@@ -81,7 +80,7 @@ impl Group {
         &self,
         address: &Address,
         within: Duration,
-    ) -> Result<(PubSubSink, PubSubStream), Failure> {
+    ) -> Result<PubSub<SubscriptionLink, ()>, Failure> {
         let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
         let failed = |error: NoConnection| {
             let failure = match wrong_login(&error) {
@@ -91,10 +90,11 @@ impl Group {
             failure.said_by(|cause| of_sentinel(address, cause))
         };
         let (connected, _) = target.subscriptions(&progress).await.map_err(&failed)?;
-        let (mut sink, stream) = connected.split();
-        let subscribed = sink.subscribe(SWITCHES).await;
+        let mut heard = PubSub::new(connected, Sharding::Classic);
+        heard.ask(Ask::Subscribe, vec![SWITCHES.to_owned()], ());
+        let subscribed = answer(&mut heard).await;
         subscribed.map_err(|error| failed(error.into()))?;
-        Ok((sink, stream))
+        Ok(heard)
     }
 
     async fn question(&self, address: &Address) -> Result<SentinelSaid, Failure> {
@@ -168,6 +168,15 @@ impl Group {
                 .collect(),
             id: id.ok().and_then(|id| redis::from_redis_value(id).ok()),
         })
+    }
+}
+
+/// The answer to the only thing that was asked, before which nothing else is said.
+async fn answer(heard: &mut PubSub<SubscriptionLink, ()>) -> RedisResult<()> {
+    loop {
+        if let Heard::Answer((), answer) = heard.next().await? {
+            return answer;
+        }
     }
 }
 

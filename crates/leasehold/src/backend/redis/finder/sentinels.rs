@@ -25,7 +25,7 @@ use super::{
 use crate::{
     backend::{
         Failure,
-        redis::{epoch::EpochLog, target::Target},
+        redis::{epoch::EpochLog, pubsub::Heard, target::Target},
     },
     callout,
     home::Home,
@@ -252,18 +252,20 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
         strong.ask_one(&address).await;
         drop(strong);
         match heard {
-            Ok(Ok((sink, mut stream))) => {
+            Ok(Ok(mut connection)) => {
                 pause = PAUSE_FIRST;
-                while let Some(message) = stream.next().await {
+                while let Ok(heard) = connection.next().await {
+                    let Heard::Message { payload, .. } = heard else {
+                        continue;
+                    };
                     let Some(sentinels) = sentinels.upgrade() else {
                         return;
                     };
-                    if sentinels.announced(message.get_payload_bytes()) {
+                    if sentinels.announced(&payload) {
                         // For its epoch, which the word does not tell.
                         sentinels.ask_one(&address).await;
                     }
                 }
-                drop(sink);
             }
             Ok(Err(failure)) if failure.is_final() && !has_warned => {
                 has_warned = true;

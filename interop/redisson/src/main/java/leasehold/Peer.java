@@ -14,6 +14,7 @@ import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.SentinelServersConfig;
 
@@ -49,8 +50,8 @@ import org.redisson.config.SentinelServersConfig;
  */
 public final class Peer {
   /**
-   * Arguments: an address, {@code redis://HOST:PORT/} or {@code redis-sentinel://HOST:PORT,HOST:PORT/?master=NAME}, and the
-   * watchdog's lease in milliseconds.
+   * Arguments: an address, {@code redis://HOST:PORT/}, {@code redis-sentinel://HOST:PORT,HOST:PORT/?master=NAME} or {@code
+   * redis-cluster://HOST:PORT,HOST:PORT}, and the watchdog's lease in milliseconds.
    */
   public static void main(String[] args) throws Exception {
     Config config = new Config();
@@ -72,6 +73,18 @@ public final class Peer {
   }
 
   private static void use(Config config, String address) {
+    if (address.startsWith("redis-cluster:")) {
+      ClusterServersConfig cluster =
+          config
+              .useClusterServers()
+              .setScanInterval(200)
+              .setMasterConnectionMinimumIdleSize(2)
+              .setSlaveConnectionMinimumIdleSize(1);
+      for (String node : URI.create(address).getAuthority().split(",")) {
+        cluster.addNodeAddress("redis://" + node);
+      }
+      return;
+    }
     if (!address.startsWith("redis-sentinel:")) {
       config.useSingleServer().setAddress(address).setConnectionMinimumIdleSize(2);
       return;

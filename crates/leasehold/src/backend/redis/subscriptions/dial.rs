@@ -1,0 +1,78 @@
+//! Makes the connections for subscriptions, also the one that takes the place of another whose login ends.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    backend::{
+        Failure,
+        redis::{
+            connect::{DialProgress, SubscriptionLink},
+            epoch::Ground,
+            finder::Finder,
+        },
+    },
+    callout,
+    error::Cause,
+};
+
+/// A connection, and when another is to take its place.
+pub(super) type Dialled = (SubscriptionLink, Option<Instant>);
+
+/// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
+pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(20);
+pub(super) const PAUSE_MOST: Duration = Duration::from_secs(1);
+
+pub(super) async fn dial(
+    finder: &Finder,
+    changes: &mut watch::Receiver<Ground>,
+    timeout: Duration,
+) -> Result<Dialled, Cause> {
+    let progress = DialProgress::default();
+    let dialling = async {
+        loop {
+            // Before it is known where the server is: a later change then breaks what is made here.
+            changes.mark_unchanged();
+            let cause = |failure: Failure| Arc::clone(failure.cause());
+            let target = finder.find().await.map_err(cause)?.target;
+            tokio::select! {
+                biased;
+                connected = target.subscriptions(&progress) => {
+                    let failed = |error| cause(target.failure(error, timeout, &progress));
+                    let (connected, renew_at) = connected.map_err(failed)?;
+                    return Ok((connected, renew_at));
+                }
+                Ok(()) = changes.changed() => {}
+            }
+        }
+    };
+    let dialled = tokio::time::timeout(timeout, dialling).await;
+    dialled.unwrap_or_else(|_| Err(progress.silent(timeout)))
+}
+
+/// The connection that takes the place of one whose login ends. It is there before the old one goes.
+pub(super) async fn successor(
+    (finder, mut changes): (Arc<Finder>, watch::Receiver<Ground>),
+    timeout: Duration,
+    renew_at: Option<Instant>,
+) -> Dialled {
+    let Some(at) = renew_at else {
+        return std::future::pending().await;
+    };
+    tokio::time::sleep_until(at.into()).await;
+    let mut pause = PAUSE_FIRST;
+    loop {
+        match dial(&finder, &mut changes, timeout).await {
+            Ok(next) => return next,
+            Err(cause) => callout::quietly(
+                || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),
+            ),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MOST);
+    }
+}

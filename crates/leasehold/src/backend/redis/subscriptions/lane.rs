@@ -1,0 +1,393 @@
+//! The task behind the subscriptions of one client at one server: its orders, its connection, its answers.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    pin::pin,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use redis::{RedisError, RedisResult};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{
+    audience::Audience,
+    dial::{Dialled, PAUSE_FIRST, PAUSE_MOST, dial, successor},
+    hearing::{EndedAtOnce, Hearing},
+    message::wake_up,
+};
+use crate::{
+    backend::{
+        Sink, WakeUp,
+        redis::{
+            connect::SubscriptionLink,
+            epoch::Ground,
+            failure::in_words,
+            finder::Finder,
+            kinds::wire,
+            lanes::Lanes,
+            pubsub::{Ask, Heard, PubSub},
+            sharding::is_elsewhere,
+        },
+    },
+    callout,
+    clock::Clock,
+    error::Cause,
+    name::LockId,
+    outage::Seldom,
+};
+
+pub(super) enum Order {
+    Listen(LockId, Told),
+    Unlisten(LockId, oneshot::Sender<()>),
+    /// Answered when all messages are heard that the server has sent before it.
+    Mark(oneshot::Sender<()>),
+}
+
+pub(super) type Told = oneshot::Sender<Result<(), Cause>>;
+
+pub(super) struct SubscriptionLane {
+    pub(super) finder: Arc<Finder>,
+    /// Of the server that connections are to lead to.
+    pub(super) changes: watch::Receiver<Ground>,
+    pub(super) client: Arc<str>,
+    pub(super) hearing: Hearing,
+    pub(super) connect_timeout: Duration,
+    pub(super) operation_timeout: Duration,
+    pub(super) sink: Arc<dyn Sink>,
+    /// By channel: its names. Redisson's channel of `x` is that of `{x}` too.
+    pub(super) ids: HashMap<String, Vec<LockId>>,
+    pub(super) counted: Arc<Audience>,
+    /// A subscription has come about on the present connection.
+    pub(super) worked: bool,
+    /// Takes the place of a connection whose login ends.
+    pub(super) next: Option<Dialled>,
+    pub(super) commands: Weak<Lanes>,
+}
+
+/// What the server was asked, and which caller waits for the answer.
+enum Asked {
+    Listen {
+        id: LockId,
+        order: u64,
+        /// `None`: again, after a gap.
+        told: Option<Told>,
+    },
+    Unlisten {
+        id: LockId,
+        order: Option<u64>,
+        told: oneshot::Sender<()>,
+    },
+    Mark(oneshot::Sender<()>),
+}
+
+type SubscriptionConnection = PubSub<SubscriptionLink, Asked>;
+
+/// So many names at most are under way that are subscribed to again: few enough that the next answer comes within one operation timeout.
+const AT_ONCE: usize = 100;
+
+/// Before so many connections in a row have failed, it may be the server that fails: commands are told that meanwhile.
+const FAILURES_FEW: u32 = 3;
+
+impl SubscriptionLane {
+    /// Ends with the client.
+    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let mut pause = PAUSE_FIRST;
+        let mut waiting = Vec::new();
+        let warned = Seldom::default();
+        let mut failures = 0;
+        loop {
+            // No waiter: no connection is needed.
+            if self.ids.is_empty() && waiting.is_empty() {
+                self.counted.trouble.lock().take();
+            }
+            while self.ids.is_empty() && waiting.is_empty() {
+                match orders.recv().await {
+                    Some(Order::Listen(id, told)) => waiting.push((id, told)),
+                    Some(Order::Unlisten(..) | Order::Mark(_)) => {}
+                    None => return,
+                }
+            }
+            let dialled = match self.next.take() {
+                Some(next) => Ok(next),
+                None => dial(&self.finder, &mut self.changes, self.connect_timeout).await,
+            };
+            match dialled {
+                Ok(dialled) => {
+                    self.counted.trouble.lock().take();
+                    self.worked = false;
+                    let ended = self
+                        .hear(dialled, &mut orders, &mut waiting)
+                        .await
+                        .is_none();
+                    self.counted.end_all();
+                    if ended {
+                        return;
+                    }
+                    if self.worked {
+                        failures = 0;
+                        pause = PAUSE_FIRST;
+                        continue;
+                    }
+                }
+                Err(cause) => {
+                    self.counted.trouble.lock().replace(Arc::clone(&cause));
+                    for (_, told) in waiting.drain(..) {
+                        let _ = told.send(Err(Arc::clone(&cause)));
+                    }
+                    failures += 1;
+                    if self.is_alone_in_trouble()
+                        && failures >= FAILURES_FEW
+                        && warned.may_warn(Clock::Boot.now())
+                    {
+                        callout::quietly(|| {
+                            tracing::warn!(target: "leasehold", server = %self.finder, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
+                        });
+                    }
+                }
+            }
+            // Also after a connection that ended at once: the server may refuse a subscription each time.
+            if self.rest(pause, &mut orders, &mut waiting).await.is_none() {
+                return;
+            }
+            pause = (pause * 2).min(PAUSE_MOST);
+        }
+    }
+
+    /// Whether the server can be used but for this. Commands have a connection made if they have none, and that tells.
+    fn is_alone_in_trouble(&self) -> bool {
+        self.commands.upgrade().is_some_and(|commands| {
+            commands.prepare();
+            !commands.outage().is_on()
+        })
+    }
+
+    /// Pauses before the next connection. `None`: the client has ended.
+    async fn rest(
+        &mut self,
+        pause: Duration,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        waiting: &mut Vec<(LockId, Told)>,
+    ) -> Option<()> {
+        let pause = pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+        let mut over = pin!(tokio::time::sleep(pause));
+        loop {
+            tokio::select! {
+                () = &mut over => return Some(()),
+                Ok(()) = self.changes.changed() => return Some(()),
+                order = orders.recv() => match order? {
+                    Order::Listen(id, told) => waiting.push((id, told)),
+                    Order::Unlisten(id, told) => {
+                        waiting.retain(|(waits, _)| *waits != id);
+                        self.forget(&id);
+                        let _ = told.send(());
+                    }
+                    Order::Mark(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Hears until the connection breaks. `None`: the client has ended.
+    async fn hear(
+        &mut self,
+        (link, renew_at): Dialled,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        waiting: &mut Vec<(LockId, Told)>,
+    ) -> Option<()> {
+        let mut connection = PubSub::new(link, self.hearing.chosen.get());
+        let again: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
+        let mut again: Vec<LockId> = again.into_iter().collect();
+        for (id, told) in waiting.drain(..) {
+            self.subscribe(&mut connection, id, Some(told));
+        }
+        let mut successor = pin!(successor(
+            (Arc::clone(&self.finder), self.changes.clone()),
+            self.connect_timeout,
+            renew_at
+        ));
+        // Answers come one behind the other: a connection is dead if it is silent for too long, not if many are slow.
+        let mut heard = Instant::now();
+        loop {
+            // Each answer lets more of them go: all at once are answered too late, and then nothing is heard of any.
+            while connection.asked() < AT_ONCE
+                && let Some(id) = again.pop()
+            {
+                if self.listens(&id) {
+                    self.subscribe(&mut connection, id, None);
+                }
+            }
+            let is_asked = connection.asked() > 0;
+            let too_late = heard + self.operation_timeout;
+            tokio::select! {
+                biased;
+                next = connection.next() => {
+                    heard = Instant::now();
+                    match next {
+                        Ok(Heard::Message { channel, payload }) => self.dispatch(&channel, &payload),
+                        Ok(Heard::Answer(request, answer)) => self.answered(request, answer),
+                        Ok(Heard::Unasked(channel)) => self.unasked(&mut connection, &channel),
+                        Err(_) => return Some(()),
+                    }
+                }
+                order = orders.recv() => {
+                    if !is_asked {
+                        heard = Instant::now();
+                    }
+                    match order {
+                        Some(Order::Listen(id, told)) => self.subscribe(&mut connection, id, Some(told)),
+                        Some(Order::Unlisten(id, told)) => self.unsubscribe(&mut connection, id, told),
+                        Some(Order::Mark(told)) => {
+                            connection.ask(Ask::Mark, Vec::new(), Asked::Mark(told));
+                        }
+                        None => return None,
+                    }
+                }
+                () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
+                Ok(()) = self.changes.changed() => {
+                    self.worked = true; // so that the next is made without a pause
+                    return Some(());
+                }
+                // What is under way is answered on the old one first.
+                next = &mut successor, if !is_asked => {
+                    self.next = Some(next);
+                    return Some(());
+                }
+            }
+        }
+    }
+
+    fn channels(&self, id: &LockId) -> Vec<String> {
+        wire(id.kind).channels(id, &self.client)
+    }
+
+    /// `told`: for a caller; else its waiters ask the server once it has come about, since the messages of the gap are lost.
+    fn subscribe(
+        &mut self,
+        connection: &mut SubscriptionConnection,
+        id: LockId,
+        told: Option<Told>,
+    ) {
+        let channels = self.channels(&id);
+        for channel in &channels {
+            let ids = self.ids.entry(channel.clone()).or_default();
+            if !ids.contains(&id) {
+                ids.push(id.clone());
+            }
+        }
+        let order = self.counted.begin(&id);
+        connection.ask(Ask::Subscribe, channels, Asked::Listen { id, order, told });
+    }
+
+    fn unsubscribe(
+        &mut self,
+        connection: &mut SubscriptionConnection,
+        id: LockId,
+        told: oneshot::Sender<()>,
+    ) {
+        let mut channels = self.channels(&id);
+        let order = self.counted.order(&id);
+        self.forget(&id);
+        // A channel that another name shares is still heard.
+        channels.retain(|channel| !self.ids.contains_key(channel));
+        // Without a channel it would end all subscriptions.
+        if channels.is_empty() {
+            self.counted.end(&id, order);
+            let _ = told.send(());
+            return;
+        }
+        connection.ask(
+            Ask::Unsubscribe,
+            channels,
+            Asked::Unlisten { id, order, told },
+        );
+    }
+
+    fn answered(&mut self, request: Asked, answer: RedisResult<()>) {
+        match (request, answer) {
+            (Asked::Listen { id, order, told }, Ok(())) => {
+                self.worked = true;
+                // It has ended unasked meanwhile, which was told by then.
+                let is_over = self.counted.order(&id).is_none_or(|now| now < order);
+                match told {
+                    Some(told) if is_over => drop(told.send(Err(Arc::new(EndedAtOnce)))),
+                    Some(told) => drop(told.send(Ok(()))),
+                    None if is_over => {}
+                    None => self.sink.wake(&id, WakeUp::TryAgain),
+                }
+            }
+            (Asked::Listen { id, order, told }, Err(error)) => {
+                let told = told.is_some_and(|told| told.send(Err(in_words(error.clone()))).is_ok());
+                self.refused(&id, order, &error, told);
+            }
+            // Refused or not, the server sends nothing more about it that counts.
+            (Asked::Unlisten { id, order, told }, _) => {
+                self.worked = true;
+                self.counted.end(&id, order);
+                let _ = told.send(());
+            }
+            (Asked::Mark(told), _) => {
+                self.worked = true;
+                let _ = told.send(());
+            }
+        }
+    }
+
+    /// The server does not let this client listen for a name, and so does not count it. Unless it was asked again since, for
+    /// another waiter: then that answer counts. `told`: a caller knows.
+    fn refused(&mut self, id: &LockId, order: u64, error: &RedisError, told: bool) {
+        if self.counted.order(id) != Some(order) {
+            return;
+        }
+        self.forget(id);
+        self.counted.end(id, Some(order));
+        match &self.hearing.elsewhere {
+            Some(_) if is_elsewhere(error) && told => {}
+            Some(elsewhere) if is_elsewhere(error) => elsewhere.unheard(id, Some(error)),
+            // A waiter from before a gap thinks that it is heard.
+            _ => self.sink.wake(id, WakeUp::Deaf),
+        }
+    }
+
+    /// The server has ended the subscription to a channel by itself. An end of a name's other channels tells nothing more.
+    fn unasked(&mut self, connection: &mut SubscriptionConnection, channel: &str) {
+        for id in self.ids.get(channel).cloned().unwrap_or_default() {
+            match self.hearing.elsewhere.clone() {
+                Some(elsewhere) => {
+                    self.forget(&id);
+                    self.counted.end(&id, self.counted.order(&id));
+                    elsewhere.unheard(&id, None);
+                }
+                None => self.subscribe(connection, id, None),
+            }
+        }
+    }
+
+    fn listens(&self, id: &LockId) -> bool {
+        let mut channels = self.channels(id).into_iter();
+        channels.any(|channel| self.ids.get(&channel).is_some_and(|ids| ids.contains(id)))
+    }
+
+    /// The name is not listened for any more.
+    fn forget(&mut self, id: &LockId) {
+        for channel in self.channels(id) {
+            if let Some(ids) = self.ids.get_mut(&channel) {
+                ids.retain(|heard| heard != id);
+                if ids.is_empty() {
+                    self.ids.remove(&channel);
+                }
+            }
+        }
+    }
+
+    fn dispatch(&self, channel: &str, payload: &[u8]) {
+        let Some(ids) = self.ids.get(channel) else {
+            return; // sent before the server had carried out the unsubscription
+        };
+        for id in ids {
+            if let Some(wake_up) = wake_up(id, channel, payload) {
+                self.sink.wake(id, wake_up);
+            }
+        }
+    }
+}

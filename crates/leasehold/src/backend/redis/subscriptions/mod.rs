@@ -1,0 +1,169 @@
+//! The lane for wake-ups: one connection that only subscribes, made when the first waiter comes.
+//!
+//! For each name it hears a channel (Redisson's, if it has one), on which releases say that the name is free, and an inbox of its own,
+//! on which the server says that the name is this client's.
+//!
+//! It runs at home, so that a wake-up is heard even if the waiter's runtime is blocked.
+//!
+//! After a gap it subscribes to everything again, and tells all waiters to ask the server. It makes a gap itself when the server may be
+//! another: it does not learn which one its own connection leads to, and one that was the primary is still heard, and hears nothing.
+
+mod audience;
+mod dial;
+mod hearing;
+mod lane;
+mod message;
+#[cfg(feature = "sim")]
+mod simulated;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use audience::Audience;
+pub(super) use hearing::{Elsewhere, EndedAtOnce, Hearing};
+use lane::{Order, SubscriptionLane};
+#[cfg(feature = "sim")]
+pub(super) use message::wake_up;
+#[cfg(feature = "sim")]
+use simulated::SimulatedLane;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{epoch::EpochLog, finder::Finder, lanes::Lanes};
+use crate::{
+    backend::{Failure, Reply, Sink},
+    config::Config,
+    durations::humane,
+    error::Cause,
+    home::Home,
+    name::LockId,
+};
+
+pub(super) struct Subscriptions {
+    orders: mpsc::UnboundedSender<Order>,
+    counted: Arc<Audience>,
+    timeout: Duration,
+    home: Home,
+    #[cfg(feature = "sim")]
+    simulated: Option<SimulatedLane>,
+}
+
+impl Subscriptions {
+    pub(super) fn new(
+        (finder, epochs): (Arc<Finder>, &EpochLog),
+        (client, hearing): (&Arc<str>, Hearing),
+        config: &Config,
+        sink: Arc<dyn Sink>,
+        home: &Home,
+        commands: &Arc<Lanes>,
+    ) -> Subscriptions {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let counted = Arc::new(Audience::default());
+        let lane = SubscriptionLane {
+            finder,
+            changes: epochs.changes(),
+            client: Arc::clone(client),
+            hearing,
+            connect_timeout: config.connect_timeout,
+            operation_timeout: config.operation_timeout,
+            sink,
+            ids: HashMap::new(),
+            counted: Arc::clone(&counted),
+            worked: false,
+            next: None,
+            commands: Arc::downgrade(commands),
+        };
+        home.handle().spawn(lane.run(inbox));
+        Subscriptions {
+            orders,
+            counted,
+            timeout: config.operation_timeout,
+            home: home.clone(),
+            #[cfg(feature = "sim")]
+            simulated: None,
+        }
+    }
+
+    /// Whether the server may count this client among those that listen for the name: until an unsubscription is confirmed.
+    pub(super) fn is_counted(&self, id: &LockId) -> bool {
+        self.counted.order(id).is_some()
+    }
+
+    /// Why there is no connection, as long as one is wanted and there is none.
+    pub(super) fn trouble(&self) -> Option<Cause> {
+        self.counted.trouble.lock().clone()
+    }
+
+    pub(super) fn listen(&self, id: LockId) -> Reply<()> {
+        #[cfg(feature = "sim")]
+        if let Some(lane) = &self.simulated {
+            return lane.listen(id, &self.counted);
+        }
+        let (told, heard) = oneshot::channel();
+        // Fails only when the thread has ended, and then no answer comes.
+        let _ = self.orders.send(Order::Listen(id, told));
+        let (timeout, home) = (self.timeout, self.home.clone());
+        Box::pin(async move {
+            match home.within(timeout, heard).await {
+                Some(Ok(Ok(()))) => Ok(()),
+                Some(Ok(Err(cause))) => Err(Failure::NotSent(cause)),
+                // The connection broke, or the thread has ended.
+                Some(Err(untold)) => Err(match home.check() {
+                    Ok(()) => Failure::NotSent(Arc::new(untold)),
+                    Err(gone) => Failure::Rejected(Arc::new(gone)),
+                }),
+                None => Err(Failure::NotSent(Arc::new(NotHeard(timeout)))),
+            }
+        })
+    }
+
+    pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
+        #[cfg(feature = "sim")]
+        if let Some(lane) = &self.simulated {
+            return lane.unlisten(id, &self.counted);
+        }
+        let (told, done) = oneshot::channel();
+        let _ = self.orders.send(Order::Unlisten(id.clone(), told));
+        Box::pin(async move {
+            // An error means that the connection is gone, and the subscription with it.
+            let _ = done.await;
+            Ok(())
+        })
+    }
+
+    /// Completes when all messages are heard that the server has sent until now.
+    pub(super) fn heard(&self) -> Reply<()> {
+        let (told, heard) = oneshot::channel();
+        let _ = self.orders.send(Order::Mark(told));
+        Box::pin(async move {
+            // An error means that the connection is gone, and the messages on it are lost.
+            let _ = heard.await;
+            Ok(())
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("not subscribed within {}", humane(*.0))]
+struct NotHeard(Duration);
+
+#[cfg(feature = "sim")]
+impl Subscriptions {
+    pub(super) fn simulated(
+        carrier: &super::carrier::Carrier,
+        (client, on_wire): (&Arc<str>, &Arc<str>),
+        config: &Config,
+        sink: Arc<dyn Sink>,
+    ) -> Subscriptions {
+        let counted = Arc::new(Audience::default());
+        let lane = SimulatedLane::new(carrier, (client, on_wire), sink, &counted);
+        Subscriptions {
+            orders: mpsc::unbounded_channel().0,
+            counted,
+            timeout: config.operation_timeout,
+            home: Home::here(),
+            simulated: Some(lane),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
