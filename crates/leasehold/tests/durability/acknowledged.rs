@@ -6,7 +6,9 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold::{Acknowledged, Client, Durability, Error, Guard, LostReason, Mutex, Unmet};
+use leasehold::{
+    Acknowledged, Client, Durability, Error, Guard, LostReason, Mutex, Shutdown, Unmet,
+};
 use leasehold_testkit::{Server, wait_until, wait_until_async};
 use tokio::sync::Barrier;
 
@@ -283,6 +285,30 @@ async fn an_unacknowledged_renewal_moves_no_end_unless_the_client_accepts_it() {
         let is_told = || accepted.durability().at.is_some();
         wait_until_async(SOON, "a renewal is acknowledged", is_told).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_ends_a_lock_that_waits_to_be_acknowledged() {
+    let group = Replicated::start(flavors()[0], 1);
+    let builder = group.builder().durability(ONE);
+    let client = builder
+        .durability_timeout(3 * SOON)
+        .connect()
+        .await
+        .unwrap();
+    until_met(&client.mutex("name")).await;
+    group.freeze();
+    let waits = group.waits();
+    let lock = client.mutex("name");
+    let lock = tokio::spawn(async move { lock.lock().await });
+    wait_until_async(SOON, "it waits", || group.waits() > waits).await;
+    let grace = 10 * MS;
+    client.shutdown(Shutdown::ReleaseAll { grace }).await;
+    let answer = soon("it ends", lock).await.unwrap();
+    assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    let exists = || int(&group.primary, &["EXISTS", "name"]);
+    wait_until(SOON, "the name is free", || exists() == 0);
+    group.thaw();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
