@@ -12,7 +12,7 @@ use leasehold::{
 use leasehold_testkit::{Server, wait_until, wait_until_async};
 use tokio::sync::Barrier;
 
-use super::replicated::{Replicated, TIMING, flavors, until_online};
+use super::replicated::{Replicated, TIMING, flavors, until_online, until_waiting};
 use crate::common::{SOON, int, soon};
 
 const MS: Duration = Duration::from_millis(1);
@@ -287,6 +287,29 @@ async fn an_unacknowledged_renewal_moves_no_end_unless_the_client_accepts_it() {
     }
 }
 
+/// As in a failover: the server ends each `WAIT` with an error then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_waits_on_when_its_server_becomes_a_replica_for_a_while() {
+    for flavor in flavors() {
+        let group = Replicated::start(flavor, 1);
+        let builder = group.builder().durability(ONE);
+        let client = builder.durability_timeout(SOON).connect().await.unwrap();
+        until_met(&client.mutex("name")).await;
+        group.freeze();
+        let lock = client.mutex("name");
+        let lock = tokio::spawn(async move { lock.lock().await });
+        until_waiting(&group.primary).await;
+        // Nobody is there, so it keeps what it has.
+        group.primary.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        tokio::time::sleep(50 * MS).await;
+        assert!(!lock.is_finished(), "{flavor}: {:?}", lock.await);
+        group.primary.cli(&["REPLICAOF", "NO", "ONE"]);
+        group.thaw();
+        let guard = soon("it has it", lock).await.unwrap().unwrap();
+        assert!(is_met(&guard.durability()), "{flavor}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_ends_a_lock_that_waits_to_be_acknowledged() {
     let group = Replicated::start(flavors()[0], 1);
@@ -298,10 +321,9 @@ async fn a_shutdown_ends_a_lock_that_waits_to_be_acknowledged() {
         .unwrap();
     until_met(&client.mutex("name")).await;
     group.freeze();
-    let waits = group.waits();
     let lock = client.mutex("name");
     let lock = tokio::spawn(async move { lock.lock().await });
-    wait_until_async(SOON, "it waits", || group.waits() > waits).await;
+    until_waiting(&group.primary).await;
     let grace = 10 * MS;
     client.shutdown(Shutdown::ReleaseAll { grace }).await;
     let answer = soon("it ends", lock).await.unwrap();

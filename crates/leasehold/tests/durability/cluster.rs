@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use leasehold::{Client, ClientBuilder, Durability, Error, Guard, LostReason};
 use leasehold_testkit::{Cluster, ClusterSettings, Failover, Flavor, wait_until, wait_until_async};
 
-use super::replicated::flavors;
+use super::replicated::{flavors, until_waiting};
 use crate::common::{SOON, few_or, flavors as some, int, soon};
 
 const MS: Duration = Duration::from_millis(1);
@@ -88,7 +88,7 @@ async fn each_policy_is_kept_at_the_node_of_each_name() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_replica_of_one_primary_concerns_no_name_of_another() {
     for flavor in some(1) {
-        let timeout = 400 * MS;
+        let timeout = 900 * MS;
         let cluster = Cluster::start(flavor);
         let builder = builder(&cluster, ONE).durability_timeout(timeout);
         let client = builder.lease(1500 * MS).connect().await.unwrap();
@@ -100,15 +100,14 @@ async fn a_frozen_replica_of_one_primary_concerns_no_name_of_another() {
         }
         let others = held.split_off(20);
         cluster.lag(0);
-        let frozen = Instant::now();
         let mut fastest = Duration::MAX;
-        for _ in 0..4 {
+        for _ in 0..2 {
             let began = Instant::now();
             let refused = client.mutex(&there[0]).lock().await.unwrap_err();
             fastest = fastest.min(began.elapsed());
             assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
             let said = refused.to_string();
-            assert!(said.contains("within 400ms"), "{flavor}: {said}");
+            assert!(said.contains("within 900ms"), "{flavor}: {said}");
             let exists = || int(cluster.node(0), &["EXISTS", &there[0]]);
             wait_until(SOON, "the name is free", || exists() == 0);
             // At the same time.
@@ -122,13 +121,20 @@ async fn a_frozen_replica_of_one_primary_concerns_no_name_of_another() {
         for guard in held {
             assert_eq!(guard.lost().await, LostReason::Expired, "{flavor}");
         }
-        let took = frozen.elapsed();
-        assert!(took > 500 * MS, "{flavor}: lost after {took:?}");
-        for guard in others {
-            let at = guard.durability().at.unwrap();
-            assert!(at.elapsed() < 1500 * MS, "{flavor}: {:?}", at.elapsed());
-            assert!(guard.is_valid(), "{flavor}");
+        // Renewed each half a second, and not only when the other node has answered.
+        let oldest = || {
+            let ages = others
+                .iter()
+                .map(|guard| guard.durability().at.unwrap().elapsed());
+            ages.max().unwrap()
+        };
+        let (began, mut longest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < 1000 * MS {
+            longest = longest.max(oldest());
+            tokio::time::sleep(5 * MS).await;
         }
+        assert!(longest < 1000 * MS, "{flavor}: {longest:?}");
+        assert!(others.iter().all(Guard::is_valid), "{flavor}");
     }
 }
 
@@ -192,61 +198,60 @@ async fn no_name_is_free_at_a_promoted_replica_while_its_guard_is_valid() {
     }
 }
 
-/// The renewal stands behind another that waits, so it comes to the old node when the slot has gone.
+/// The renewal stands behind another that waits, so it comes to the old node when the slot has gone. Not on Valkey: it moves no slot whose
+/// replica stands still.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_whose_slot_moves_while_it_waits_is_acknowledged_at_the_new_node() {
-    for flavor in some(0) {
-        let cluster = Cluster::start(flavor);
-        let builder = builder(&cluster, ONE).durability_timeout(5 * SOON / 10);
-        let client = builder.lease(2000 * MS).connect().await.unwrap();
-        let [other, name] = [0, 1].map(|i| names_at(&cluster, 0, 2).remove(i));
-        let slot = cluster.slot(&name);
-        for is_left_open in [false, true] {
-            let from = cluster.primary_of(slot);
-            let to = 1 - from;
-            let other = if from == 0 {
-                other.clone()
-            } else {
-                names_at(&cluster, 1, 1).remove(0)
-            };
-            until_met(&client, &other).await;
-            until_met(&client, &name).await;
-            let replica = cluster.lag(from);
-            let before = waits(&cluster, from);
-            let mutex = client.mutex(&other);
-            let first = tokio::spawn(async move { mutex.lock().await });
-            wait_until(SOON, "it waits", || waits(&cluster, from) > before);
-            let mutex = client.mutex(&name);
-            let second = tokio::spawn(async move { mutex.lock().await });
-            wait_until(SOON, "it has the name", || {
-                int(cluster.node(from), &["EXISTS", &name]) == 1
-            });
-            if is_left_open {
-                cluster.open(slot, to);
-                assert_eq!(cluster.move_keys(slot, 9), 1);
-            } else {
-                cluster.migrate(slot, to);
-            }
-            assert!(!first.is_finished() && !second.is_finished());
-            let before = waits(&cluster, to);
-            cluster.thaw(replica);
-            let first = soon("the one that waited", first).await.unwrap().unwrap();
-            let second = soon("the one that moved", second).await.unwrap().unwrap();
-            assert!(waits(&cluster, to) > before, "{flavor}: it is asked there");
-            let told = second.durability();
-            assert!(
-                told.replicas == 1 && told.at.is_some(),
-                "{flavor}: {told:?}"
-            );
-            if is_left_open {
-                // Longer than the lease.
-                tokio::time::sleep(2500 * MS).await;
-                assert!(second.is_valid(), "{flavor}: its renewals are acknowledged");
-                cluster.close(slot);
-            }
-            assert!(second.verify().await.is_ok(), "{flavor}");
-            second.release().await.unwrap();
-            first.release().await.unwrap();
+    let flavor = flavors()[0];
+    let cluster = Cluster::start(flavor);
+    let builder = builder(&cluster, ONE).durability_timeout(5 * SOON / 10);
+    let client = builder.lease(2000 * MS).connect().await.unwrap();
+    let [other, name] = [0, 1].map(|i| names_at(&cluster, 0, 2).remove(i));
+    let slot = cluster.slot(&name);
+    for is_left_open in [false, true] {
+        let from = cluster.primary_of(slot);
+        let to = 1 - from;
+        let other = if from == 0 {
+            other.clone()
+        } else {
+            names_at(&cluster, 1, 1).remove(0)
+        };
+        until_met(&client, &other).await;
+        until_met(&client, &name).await;
+        let replica = cluster.lag(from);
+        let mutex = client.mutex(&other);
+        let first = tokio::spawn(async move { mutex.lock().await });
+        until_waiting(cluster.node(from)).await;
+        let mutex = client.mutex(&name);
+        let second = tokio::spawn(async move { mutex.lock().await });
+        wait_until(SOON, "it has the name", || {
+            int(cluster.node(from), &["EXISTS", &name]) == 1
+        });
+        if is_left_open {
+            cluster.open(slot, to);
+            assert_eq!(cluster.move_keys(slot, 9), 1);
+        } else {
+            cluster.migrate(slot, to);
         }
+        assert!(!first.is_finished() && !second.is_finished());
+        let before = waits(&cluster, to);
+        cluster.thaw(replica);
+        let first = soon("the one that waited", first).await.unwrap().unwrap();
+        let second = soon("the one that moved", second).await.unwrap().unwrap();
+        assert!(waits(&cluster, to) > before, "{flavor}: it is asked there");
+        let told = second.durability();
+        assert!(
+            told.replicas == 1 && told.at.is_some(),
+            "{flavor}: {told:?}"
+        );
+        if is_left_open {
+            // Longer than the lease.
+            tokio::time::sleep(2500 * MS).await;
+            assert!(second.is_valid(), "{flavor}: its renewals are acknowledged");
+            cluster.close(slot);
+        }
+        assert!(second.verify().await.is_ok(), "{flavor}");
+        second.release().await.unwrap();
+        first.release().await.unwrap();
     }
 }

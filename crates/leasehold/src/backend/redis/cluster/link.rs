@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::{
     Cluster,
-    route::{AskRule, Route},
+    route::{AskRule, LATE, Route},
     slots::slot,
 };
 use crate::{
@@ -38,6 +38,7 @@ impl ServerLink for Cluster {
             slot: self.shared.label_slot,
             ask: AskRule::Never,
             patience: Duration::ZERO,
+            late: LATE,
         };
         self.shared.send(way, move |redis| redis.show(lasts_ms))
     }

@@ -172,6 +172,7 @@ impl Cluster {
             slot: slot(name.wire()),
             ask,
             patience: self.shared.timeout,
+            late: LATE,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Renewals: one script for the names of each slot, all at once. So are those that replicas are to have, too.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
 use super::{
     ClusterCore,
-    route::{AskRule, NodeAnswer, Route},
+    route::{AskRule, LATE, NodeAnswer, Route},
     slots::slot,
 };
 use crate::{
@@ -34,6 +34,7 @@ pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec
         step: Arc::new(|redis: &Redis, batch: &[Renew<'_>]| redis.renew(batch)),
         none: Renewal::Unknown,
         renewal: |answer| answer,
+        late: LATE,
     };
     by_slot(shared, batch, way)
 }
@@ -48,6 +49,8 @@ pub(super) fn confirm(
         step: Arc::new(move |redis: &Redis, batch: &[Renew<'_>]| redis.confirm(batch, policy)),
         none: Confirmation::NONE,
         renewal: |answer| &mut answer.renewal,
+        // Replicas, and disks, may take their time.
+        late: Duration::MAX,
     };
     by_slot(shared, batch, way)
 }
@@ -60,6 +63,7 @@ struct RenewStep<T> {
     none: T,
     /// The renewal in an answer.
     renewal: fn(&mut T) -> &mut Renewal,
+    late: Duration,
 }
 
 fn by_slot<T: Clone + Send + Sync + 'static>(
@@ -158,11 +162,17 @@ async fn send<T: Clone + Send + Sync + 'static>(
     group: SlotGroup,
     way: &RenewStep<T>,
 ) -> Result<Vec<T>, Failure> {
-    let RenewStep { step, renewal, .. } = way.clone();
+    let RenewStep {
+        step,
+        renewal,
+        late,
+        ..
+    } = way.clone();
     let way = Route {
         slot,
         ask: AskRule::MayFollow,
-        patience: std::time::Duration::ZERO,
+        patience: Duration::ZERO,
+        late,
     };
     let step = move |redis: &Redis| {
         let renews: Vec<Renew<'_>> = group

@@ -33,7 +33,7 @@ fn cannot(policy: Durability, cause: Cause) -> Cause {
     })
 }
 
-/// A majority of how many, nobody knows.
+/// The client cannot know what a majority is.
 pub(super) fn says_no_number(policy: Durability, cause: Option<&Cause>) -> Failure {
     let said = cause.map_or_else(|| "it does not say".to_owned(), ToString::to_string);
     Failure::Rejected(Arc::new(Cannot {
