@@ -36,6 +36,8 @@ impl ClientBuilder {
     }
 
     /// For how long an acknowledgement is waited for, counted from when the lock was taken; 50 ms more at most. Default: 1 s. 1 ms to 1 min.
+    ///
+    /// Give it twice the time that a replica may need: locks that ask while others are acknowledged wait for these first.
     pub fn durability_timeout(mut self, timeout: Duration) -> Self {
         self.config.durability_timeout = timeout;
         self

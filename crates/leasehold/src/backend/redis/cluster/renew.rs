@@ -36,7 +36,7 @@ pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec
         renewal: |answer| answer,
         late: LATE,
     };
-    by_slot(shared, batch, way)
+    by_slot(shared, batch, &way)
 }
 
 /// What was not acknowledged at one node, since it has not got the slot any more, is asked for at the one that has.
@@ -52,13 +52,15 @@ pub(super) fn confirm(
         // Replicas, and disks, may take their time.
         late: Duration::MAX,
     };
-    by_slot(shared, batch, way)
+    by_slot(shared, batch, &way)
 }
+
+type AskNode<T> = dyn Fn(&Redis, &[Renew<'_>]) -> Reply<Vec<T>> + Send + Sync;
 
 /// How a node is asked for renewals.
 #[derive(Clone)]
 struct RenewStep<T> {
-    step: Arc<dyn Fn(&Redis, &[Renew<'_>]) -> Reply<Vec<T>> + Send + Sync>,
+    step: Arc<AskNode<T>>,
     /// For a renewal without an answer.
     none: T,
     /// The renewal in an answer.
@@ -69,7 +71,7 @@ struct RenewStep<T> {
 fn by_slot<T: Clone + Send + Sync + 'static>(
     shared: &Arc<ClusterCore>,
     batch: &[Renew<'_>],
-    way: RenewStep<T>,
+    way: &RenewStep<T>,
 ) -> Reply<Vec<T>> {
     let mut groups: BTreeMap<(u16, LockKind), SlotGroup> = BTreeMap::new();
     for (at, renew) in batch.iter().enumerate() {
