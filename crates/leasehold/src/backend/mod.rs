@@ -99,7 +99,7 @@ pub(crate) trait LockSteps {
     }
 
     /// Extends leases that are still ours, and waits until those have them that the policy names. One answer per entry, in order.
-    fn confirm(&self, _batch: &[Renew<'_>], _policy: Durability) -> Reply<Confirmation> {
+    fn confirm(&self, _batch: &[Renew<'_>], _policy: Durability) -> Reply<Vec<Confirmation>> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 
@@ -108,8 +108,8 @@ pub(crate) trait LockSteps {
         Err("a server in memory has neither replicas nor a disk")
     }
 
-    /// Asks the server whether it can [`confirm`](LockSteps::confirm) so; once.
-    fn can_confirm(&self, _policy: Durability) -> Reply<()> {
+    /// Asks the server of this lock whether it can [`confirm`](LockSteps::confirm) so; once.
+    fn can_confirm(&self, _id: &LockId, _policy: Durability) -> Reply<()> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 

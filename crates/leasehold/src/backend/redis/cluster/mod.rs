@@ -42,14 +42,15 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
-        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
+        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
+        Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
     clock::Clock,
     config::Config,
+    durability::Durability,
     error::{Error, Invalid},
     home::Home,
     kind::{Access, LockKind},
@@ -171,6 +172,7 @@ impl Cluster {
             slot: slot(name.wire()),
             ask,
             patience: self.shared.timeout,
+            late: LATE,
         }
     }
 }
@@ -312,8 +314,16 @@ impl LockSteps for Cluster {
         )
     }
 
+    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Vec<Confirmation>> {
+        renew::confirm(&self.shared, batch, policy)
+    }
+
     fn confirms(&self) -> Result<(), &'static str> {
-        Err("a cluster's nodes are not asked for it yet")
+        Ok(())
+    }
+
+    fn can_confirm(&self, id: &LockId, policy: Durability) -> Reply<()> {
+        self.step(id, move |redis| redis.is_able(policy))
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {

@@ -15,9 +15,12 @@ use super::{
     slots::{SLOTS, SlotRange},
 };
 use crate::{
-    backend::redis::{
-        Redis,
-        finder::{Address, GivenServer},
+    backend::{
+        ServerLink,
+        redis::{
+            Redis,
+            finder::{Address, GivenServer},
+        },
     },
     config::Config,
     home::Home,
@@ -129,7 +132,7 @@ impl Nodes {
             let target = self.given.target.at(&address);
             let redis = (self.make)(GivenServer::from(target), number);
             if self.is_shut.load(Ordering::Relaxed) {
-                redis.caller.shut();
+                redis.shut();
             }
             Arc::new(Node {
                 address,
@@ -205,7 +208,7 @@ impl Nodes {
             drop(before);
         }
         for node in left {
-            node.redis.caller.abandon();
+            node.redis.abandon();
         }
         changed
     }
@@ -217,7 +220,7 @@ impl Nodes {
 
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::Relaxed);
-        self.all().iter().for_each(|node| node.redis.caller.shut());
+        self.all().iter().for_each(|node| node.redis.shut());
     }
 }
 
