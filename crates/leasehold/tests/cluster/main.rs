@@ -6,6 +6,7 @@ mod common;
 mod channels;
 mod crowd;
 mod failover;
+mod idle;
 mod moving;
 mod reached;
 mod redisson;
