@@ -1,11 +1,12 @@
 //! The nodes of a cluster that this client knows, and which of them has each slot.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -33,14 +34,13 @@ pub(super) struct Node {
     owns: AtomicBool,
 }
 
-/// What a change of the table means.
+/// Whether the new owner of a slot may not know all that the one before knew: it had no slots, so it was a replica, or the one before
+/// cannot be reached, so it did not hand over its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TableChange {
-    /// A slot has another owner.
-    pub(super) owners: bool,
-    /// A node has slots that had none: most likely it was a replica, and may not know all that its primary knew.
-    pub(super) promoted: bool,
-}
+pub(super) struct MayHaveForgotten(pub(super) bool);
+
+/// For so long after a node was replaced another may not have heard of it, and name the old one.
+const STALE: Duration = Duration::from_secs(5);
 
 /// Makes the connections of one node, given its number.
 type Make = dyn Fn(GivenServer, u32) -> Redis + Send + Sync;
@@ -60,6 +60,8 @@ struct NodeMap {
     known: HashMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
+    /// Nodes that have lost all of their slots, and when.
+    replaced: HashMap<Address, Instant>,
 }
 
 impl Nodes {
@@ -142,24 +144,19 @@ impl Nodes {
     }
 
     /// A node says that another has this slot.
-    pub(super) fn moved(&self, slot: u16, address: Address) -> TableChange {
+    pub(super) fn moved(&self, slot: u16, address: Address) -> MayHaveForgotten {
         let owner = self.named(address);
         let mut map = self.map.write();
+        map.replaced.remove(&owner.address);
         let Some(before) = map.owners.get_mut(usize::from(slot)) else {
-            return TableChange::default();
+            return MayHaveForgotten::default();
         };
-        let owners = before
-            .as_ref()
-            .is_none_or(|before| !Arc::ptr_eq(before, &owner));
         *before = Some(Arc::clone(&owner));
-        TableChange {
-            owners,
-            promoted: !owner.owns.swap(true, Ordering::AcqRel),
-        }
+        MayHaveForgotten(!owner.owns.swap(true, Ordering::AcqRel))
     }
 
     /// A node has said who has which slot. Nodes that have lost all of theirs are left.
-    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> TableChange {
+    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> MayHaveForgotten {
         let ids = ranges.iter().flat_map(|range| &range.ids);
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
@@ -172,42 +169,50 @@ impl Nodes {
             let owner = self.named(owner);
             owners[usize::from(first)..=usize::from(last)].fill(Some(owner));
         }
-        let mut changed = TableChange::default();
+        // Before the map is locked: a connection has locks of its own.
+        let all = self.all().into_iter();
+        let troubled: BTreeSet<u32> = all
+            .filter(|node| node.redis.is_in_trouble())
+            .map(|node| node.number)
+            .collect();
+        let mut forgotten = false;
         let mut left = Vec::new();
         {
             let mut map = self.map.write();
+            let map = &mut *map;
+            map.replaced.retain(|_, since| since.elapsed() < STALE);
             let had_table = !map.owners.is_empty();
-            let number = |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.number);
-            changed.owners =
-                had_table && !map.owners.iter().map(number).eq(owners.iter().map(number));
-            let before = std::mem::replace(&mut map.owners, owners);
-            let mut last = None;
-            for owner in map.owners.iter().flatten() {
-                if last.replace(owner.number) != Some(owner.number) {
-                    changed.promoted |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
+            for (owner, before) in owners.iter_mut().zip(&map.owners) {
+                match (&*owner, before) {
+                    (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
+                    (Some(now), Some(before)) if map.replaced.contains_key(&now.address) => {
+                        *owner = Some(Arc::clone(before));
+                    }
+                    (Some(_), Some(before)) => forgotten |= troubled.contains(&before.number),
+                    (Some(_), None) => forgotten = true,
+                    (None, _) => {}
                 }
             }
-            let owning: Vec<u32> = map
-                .owners
-                .iter()
-                .filter_map(number)
-                .collect::<std::collections::BTreeSet<_>>()
-                .into_iter()
-                .collect();
-            map.known.retain(|_, node| {
-                let stays = owning.binary_search(&node.number).is_ok()
-                    || !node.owns.load(Ordering::Acquire);
+            let mut owning = BTreeSet::new();
+            for owner in owners.iter().flatten() {
+                if owning.insert(owner.number) {
+                    forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
+                }
+            }
+            map.owners = owners;
+            map.known.retain(|address, node| {
+                let stays = owning.contains(&node.number) || !node.owns.load(Ordering::Acquire);
                 if !stays {
+                    map.replaced.insert(address.clone(), Instant::now());
                     left.push(Arc::clone(node));
                 }
                 stays
             });
-            drop(before);
         }
         for node in left {
             node.redis.caller.abandon();
         }
-        changed
+        MayHaveForgotten(forgotten)
     }
 
     /// The same for all clients of the cluster, as long as the node with this id is in it.
