@@ -128,3 +128,49 @@ async fn wakes(changes: &[Change], rows: &[(Row, usize)]) {
     for flavor in flavors() {
         let mut cluster = Cluster::start(flavor);
         for sharded in SHARDED {
+            for (&change, &(row, rounds)) in changes
+                .iter()
+                .flat_map(|change| rows.iter().map(move |row| (change, row)))
+            {
+                let case = format!("{flavor}, {row:?}, {change:?}, sharded {sharded}");
+                let mut longest = Duration::ZERO;
+                for round in 0..rounds {
+                    let took = woken_after(&mut cluster, row, sharded, change).await;
+                    assert!(
+                        took < Duration::from_millis(300),
+                        "{case}, round {round}: {took:?}"
+                    );
+                    longest = longest.max(took);
+                    if matches!(change, Change::Planned | Change::Killed) {
+                        cluster.settle();
+                    }
+                }
+                println!("{case}: {rounds} times, at most {longest:?}");
+            }
+        }
+    }
+}
+
+/// Classic messages are heard at any node, so a client learns of the move with its next request: it is counted at the owner again then. A
+/// subscription to sharded ones is ended by the node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_waiter_is_woken_after_its_slot_has_moved() {
+    let rounds = few_or(2, 20);
+    let changes = [Change::Moved, Change::MovedMeanwhile];
+    wakes(&changes, &[(Row::Mutex, rounds), (Row::Fair, rounds)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_waiter_is_woken_after_a_failover() {
+    let rounds = few_or(1, 20);
+    wakes(
+        &[Change::Planned],
+        &[(Row::Mutex, rounds), (Row::Fair, rounds)],
+    )
+    .await;
+    wakes(
+        &[Change::Killed],
+        &[(Row::Mutex, rounds), (Row::Fair, few_or(0, 20))],
+    )
+    .await;
+}
