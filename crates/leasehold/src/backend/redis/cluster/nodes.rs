@@ -233,3 +233,60 @@ pub(super) struct NodeSettings {
     pub(super) config: Config,
     pub(super) home: Home,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::{EpochChange, Sink, WakeUp, redis::target::Login},
+        name::LockId,
+    };
+
+    #[derive(Debug)]
+    struct UntoldSink;
+
+    impl Sink for UntoldSink {
+        fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
+
+        fn epoch(&self, _change: EpochChange) {}
+    }
+
+    /// Of which each node has a half of the slots.
+    fn told(nodes: &Nodes, halves: [u16; 2]) -> bool {
+        let ranges = halves.iter().zip([(0, 8191), (8192, 16_383)]);
+        let ranges = ranges.map(|(port, (first, last))| SlotRange {
+            first,
+            last,
+            owner: at(*port),
+            ids: Vec::new(),
+        });
+        nodes.told(ranges.collect()).0
+    }
+
+    fn at(port: u16) -> Address {
+        ("127.0.0.1".to_owned(), port)
+    }
+
+    #[tokio::test]
+    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_says_so() {
+        let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
+        let home = Home::here();
+        let make = move |server, _| {
+            let (config, sink) = (Config::default(), Arc::new(UntoldSink));
+            Redis::new(server, &"client".into(), "", &config, sink, &home)
+        };
+        let nodes = Nodes::new(given.unwrap().unwrap(), Box::new(make));
+        let owner = |slot| nodes.owner(slot).unwrap().address.1;
+        assert!(!told(&nodes, [1, 2]), "the first table");
+        assert!(told(&nodes, [3, 2]), "a replica was promoted");
+        // Of a node that has not heard of it.
+        assert!(!told(&nodes, [1, 2]));
+        assert_eq!([0, 8191, 8192].map(owner), [3, 3, 2]);
+        // A slot that moves between primaries is where any node says.
+        assert!(!told(&nodes, [3, 3]) && !told(&nodes, [2, 3]));
+        assert_eq!(owner(0), 3, "the second has lost all of its slots");
+        assert!(nodes.moved(0, at(1)).0, "the successor says so");
+        assert!(!told(&nodes, [1, 3]));
+        assert_eq!([0, 8191, 8192].map(owner), [1, 1, 3]);
+    }
+}
