@@ -171,6 +171,11 @@ pub(crate) trait ServerLink {
     /// Why there is no connection to the server, as long as there is none.
     fn trouble(&self) -> Option<Cause>;
 
+    /// The same of the server that has this lock, where there are several.
+    fn trouble_of(&self, _id: &LockId) -> Option<Cause> {
+        self.trouble()
+    }
+
     /// Whether the server can be used, and who has been told.
     fn outage(&self) -> &Outage;
 

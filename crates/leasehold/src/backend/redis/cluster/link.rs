@@ -60,6 +60,13 @@ impl ServerLink for Cluster {
         trouble
     }
 
+    fn trouble_of(&self, id: &LockId) -> Option<Cause> {
+        match self.shared.nodes.owner(slot(id.name.wire())) {
+            Some(owner) => owner.redis.trouble(),
+            None => self.trouble(),
+        }
+    }
+
     fn outage(&self) -> &Outage {
         &self.shared.outage
     }
