@@ -49,6 +49,9 @@ pub(crate) struct Job {
     /// How many tasks it runs.
     #[arg(long)]
     pub(crate) tasks: u64,
+    /// Whether all clients use classic channels.
+    #[arg(long)]
+    pub(crate) classic: bool,
     /// The client's lease, in milliseconds.
     #[arg(long)]
     pub(crate) lease_ms: u64,
@@ -90,7 +93,7 @@ pub(crate) fn run(job: &Job) {
 async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut rng: Rng) {
     let lease = Duration::from_millis(job.lease_ms);
     let journal = Journal::to_file(&job.journal).expect("the journal can be opened");
-    let client = connect(&job.url, lease, &mut rng).await;
+    let client = connect(job, lease, &mut rng).await;
     journal.write(ops::begins(&client));
     let starved = rng.bool();
     if starved {
@@ -104,6 +107,7 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
         counter: Counter::open(&job.counter).expect("the counter can be opened"),
         names: job.kinds.names(job.names),
         lease,
+        classic: job.classic,
         brisk: false,
         process: job.process,
         phase: phase.clone(),
@@ -143,9 +147,9 @@ fn starve_the_library() {
 }
 
 /// The way to the server may be broken for a while.
-async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Client {
+async fn connect(job: &Job, lease: Duration, rng: &mut Rng) -> Client {
     loop {
-        match ops::connect(url, lease, rng).await {
+        match ops::connect(&job.url, job.classic, lease, rng).await {
             Ok(client) => return client,
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }

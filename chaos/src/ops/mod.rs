@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) counter: Counter,
     pub(crate) names: Vec<String>,
     pub(crate) lease: Duration,
+    /// In a cluster: on classic channels.
+    pub(crate) classic: bool,
     /// How long holders hold: mostly for milliseconds, sometimes beyond the lease; or hardly at all.
     pub(crate) brisk: bool,
     /// Distinguishes the numbers this process writes to the counter.
@@ -94,7 +96,7 @@ pub(crate) async fn work(world: Arc<World>, client: usize, seed: u64) {
 
 /// Another client takes the place of this one, which is shut down in one of three ways.
 async fn replace_client(world: &World, index: usize, rng: &mut Rng) {
-    let Ok(fresh) = connect(&world.clients[index].1, world.lease, rng).await else {
+    let Ok(fresh) = connect(&world.clients[index].1, world.classic, world.lease, rng).await else {
         return; // the way to the server is broken just now
     };
     world.journal.write(begins(&fresh));
@@ -126,7 +128,12 @@ pub(crate) fn begins(client: &Client) -> Record {
 }
 
 /// A client with settings drawn at random.
-pub(crate) async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Result<Client, Error> {
+pub(crate) async fn connect(
+    url: &str,
+    classic: bool,
+    lease: Duration,
+    rng: &mut Rng,
+) -> Result<Client, Error> {
     let handoff = [
         Handoff::off(),
         Handoff::default(),
@@ -134,7 +141,11 @@ pub(crate) async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Result
     ];
     let polls = [lease / 10, lease / 3, lease, Duration::from_secs(10)];
     let timeouts = [lease / 4, lease, Duration::from_secs(2)];
-    Client::builder()
+    let builder = match classic {
+        true => Client::builder().sharded_channels(false),
+        false => Client::builder(),
+    };
+    builder
         .url(url)
         .lease(lease)
         // Means nothing for one server.
