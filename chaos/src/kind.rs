@@ -59,6 +59,12 @@ impl Kind {
         }
     }
 
+    /// The numbers of those of this kind.
+    pub(crate) fn numbers_of(self, names: &[String]) -> Vec<usize> {
+        let is_one = |number: &usize| Kind::of(&names[*number]) == self;
+        (0..names.len()).filter(is_one).collect()
+    }
+
     /// The kind of the lock with this name.
     pub(crate) fn of(name: &str) -> Kind {
         let word = name.split(':').next().unwrap_or_default();

@@ -12,6 +12,7 @@ use std::{
 
 use clap::Args;
 use fastrand::Rng;
+use futures_util::future::join_all;
 use leasehold::{Client, Shutdown};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpriority_process};
 use tokio::{runtime, sync::watch, task::JoinSet};
@@ -20,7 +21,7 @@ use crate::{
     api,
     counter::Counter,
     journal::Journal,
-    kind::Kinds,
+    kind::{Kind, Kinds},
     ops::{self, Phase, World},
     record::Record,
 };
@@ -120,14 +121,19 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
         tasks.spawn(ops::work(world, 0, rng.u64(..)));
     }
     while tasks.join_next().await.is_some() {}
-    calm(&world).await;
-
+    for name in 0..world.names.len() {
+        calm(&world, name).await;
+    }
     let client = world.client(0);
-    world.journal.write(Record::Quiet {
-        left: forgotten(&client).await,
-    });
+    quiet(&world, &client).await;
     // An error says that the nemesis is gone.
-    let _ = phase.wait_for(|phase| *phase == Phase::End).await;
+    let next = phase.wait_for(|phase| *phase > Phase::Calm).await;
+    if next.is_ok_and(|phase| *phase == Phase::Wait) {
+        let mutexes = Kind::Mutex.numbers_of(&world.names);
+        join_all(mutexes.into_iter().map(|name| calm(&world, name))).await;
+        quiet(&world, &client).await;
+        let _ = phase.wait_for(|phase| *phase == Phase::End).await;
+    }
     let grace = Duration::from_millis(500);
     client.shutdown(Shutdown::ReleaseAll { grace }).await;
 }
@@ -156,17 +162,21 @@ async fn connect(job: &Job, lease: Duration, rng: &mut Rng) -> Client {
     }
 }
 
-/// Every name can be had again.
-async fn calm(world: &World) {
-    for name in 0..world.names.len() {
-        // An error is an answer, but not the one that is due here.
-        while let Err(error) = ops::calm_lock(world, 0, name).await.map(|took| {
-            world.journal.write(Record::CalmLock { name, took });
-        }) {
-            eprintln!("chaos: worker {}: in the calm: {error}", world.process);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+/// The name can be had again.
+async fn calm(world: &World, name: usize) {
+    // An error is an answer, but not the one that is due here.
+    while let Err(error) = ops::calm_lock(world, 0, name).await.map(|took| {
+        world.journal.write(Record::CalmLock { name, took });
+    }) {
+        eprintln!("chaos: worker {}: in the calm: {error}", world.process);
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+async fn quiet(world: &World, client: &Client) {
+    world.journal.write(Record::Quiet {
+        left: forgotten(client).await,
+    });
 }
 
 /// The entries that a client has in memory once it has had time to forget.
@@ -186,10 +196,10 @@ fn listen() -> watch::Receiver<Phase> {
     let (tell, hear) = watch::channel(Phase::Run);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            let phase = if line == "calm" {
-                Phase::Calm
-            } else {
-                Phase::End
+            let phase = match line.as_str() {
+                "calm" => Phase::Calm,
+                "wait" => Phase::Wait,
+                _ => Phase::End,
             };
             let _ = tell.send(phase);
         }

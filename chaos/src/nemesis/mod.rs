@@ -17,6 +17,7 @@ mod run;
 pub(crate) mod schedule;
 mod servers;
 mod verdict;
+mod whole;
 
 pub(crate) use verdict::{FAULTS_SHOWN, overlaps_found};
 

@@ -37,7 +37,7 @@ struct Pair {
     /// The place of one that is dead, and when it is to come back.
     dead: Option<(usize, Option<Instant>)>,
     frozen: Option<usize>,
-    /// When a node last went away, came back or took over.
+    /// When a node last came back or took over, or a slot arrived.
     changed: Instant,
 }
 
@@ -51,6 +51,10 @@ impl Pair {
             frozen: None,
             changed: Instant::now(),
         }
+    }
+
+    fn is_served(&self) -> bool {
+        self.roles.primary().is_some() && self.frozen.is_none()
     }
 
     fn is_quiet(&self) -> bool {
@@ -70,7 +74,6 @@ pub(crate) struct Nodes {
     pairs: Vec<Pair>,
     names: Vec<Name>,
     moving: Option<Move>,
-    moved: Instant,
     looked: (Instant, u64),
     pub(crate) switches: Vec<Switch>,
 }
@@ -102,7 +105,6 @@ impl Nodes {
             all,
             pairs: (0..PAIRS).map(|_| Pair::new()).collect(),
             moving: None,
-            moved: Instant::now(),
             looked: (Instant::now(), now()),
             switches: Vec::new(),
         }
@@ -132,6 +134,17 @@ impl Nodes {
         let names = self.names.iter().enumerate();
         let names = names.filter(|(_, name)| name.pair == pair);
         names.map(|(number, _)| number).collect()
+    }
+
+    /// How many clients listen to a channel at the node that has this name, and how many elsewhere.
+    pub(crate) fn listeners(&self, name: usize, channel: &str) -> (u64, u64) {
+        let owner = self.all.primary_of(self.names[name].slot);
+        let count = |node| {
+            let sharded = self.all.shard_subscribers(node, channel);
+            sharded + self.all.subscribers(node, channel)
+        };
+        let others = (0..2 * PAIRS).filter(|node| *node != owner);
+        (count(owner), others.map(count).sum())
     }
 
     /// Looks whether a replica has become a primary, has the dead come back, and goes on with a move. Most calls come too early.
@@ -186,8 +199,15 @@ impl Nodes {
 
     pub(crate) fn begin(&mut self, pair: usize, plan: &Plan) -> io::Result<()> {
         let is_moving = (self.moving.as_ref()).is_some_and(|it| it.concerns(pair));
-        if is_moving || self.moved.elapsed() < HEARD_WITHIN {
-            return Err(io::Error::other("a slot is moved there"));
+        if is_moving || self.pairs[pair].changed.elapsed() < HEARD_WITHIN {
+            return Err(io::Error::other("not all have heard of its last change"));
+        }
+        // Only a majority of the primaries elects another.
+        let others = (0..PAIRS).filter(|other| *other != pair);
+        if plan.fault != Fault::FreezeReplica
+            && !others.map(|it| &self.pairs[it]).all(Pair::is_served)
+        {
+            return Err(io::Error::other("another pair has no primary"));
         }
         let roles = &self.pairs[pair].roles;
         let primary = roles.primary().filter(|&place| {
@@ -307,10 +327,12 @@ impl Nodes {
         let Some(owner) = moving.end(&self.all, &primaries) else {
             return;
         };
-        let slot = moving.slot;
-        (self.moving, self.moved) = (None, Instant::now());
+        let moved = self.moving.take().expect("it is there");
+        for pair in (0..PAIRS).filter(|pair| moved.concerns(*pair)) {
+            self.pairs[pair].changed = Instant::now();
+        }
         for name in &mut self.names {
-            if name.slot == slot {
+            if name.slot == moved.slot {
                 name.pair = owner % PAIRS;
             }
         }

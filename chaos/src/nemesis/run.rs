@@ -48,11 +48,12 @@ pub(super) struct Run<'a> {
     pub(super) hangs: BTreeMap<(u64, u64), String>,
     /// Which worker each process was a life of.
     pub(super) lives: Vec<usize>,
-    pub(super) crashes: Vec<String>,
+    /// Other breaches.
+    pub(super) other: Vec<String>,
     pub(super) started: u64,
     refused: BTreeSet<Fault>,
     /// In a cluster wake-ups are messages that all of its nodes carry.
-    is_classic: bool,
+    pub(super) is_classic: bool,
     full_coverage: bool,
     swept: Instant,
     told: Instant,
@@ -95,7 +96,7 @@ impl<'a> Run<'a> {
             },
             hangs: BTreeMap::new(),
             lives: Vec::new(),
-            crashes: Vec::new(),
+            other: Vec::new(),
             started: now(),
             refused,
             is_classic,
@@ -240,12 +241,26 @@ impl<'a> Run<'a> {
                 std::thread::sleep(TICK);
             }
         }
-        self.checker.calm_since = Some(now());
-        for worker in self.field.workers.iter_mut().flatten() {
-            worker.tell("calm");
-        }
+        self.calm_begins();
+        self.tell("calm");
         let names = u32::try_from(self.args.names).unwrap_or(u32::MAX);
-        let most = self.patience.calm() * (names + 2) + Duration::from_secs(10);
+        self.wait_until_quiet(names + 2);
+        self.count_listeners();
+    }
+
+    pub(super) fn calm_begins(&mut self) {
+        self.checker.calm_since = Some(now());
+    }
+
+    pub(super) fn tell(&mut self, word: &str) {
+        for worker in self.field.workers.iter_mut().flatten() {
+            worker.tell(word);
+        }
+    }
+
+    /// So many asks may follow each other until then.
+    pub(super) fn wait_until_quiet(&mut self, asks: u32) {
+        let most = self.patience.calm() * asks + Duration::from_secs(10);
         let start = Instant::now();
         while start.elapsed() < most && !self.all_quiet() {
             self.look();
@@ -260,7 +275,7 @@ impl<'a> Run<'a> {
     }
 
     /// Reads what was written, and judges it.
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         if self.field.servers.look() {
             // Where it is gone again, the next is told.
             let _ = self.field.servers.prepare(&self.args.lock_names());
@@ -273,7 +288,7 @@ impl<'a> Run<'a> {
             if worker.has_exited() {
                 let exit = worker.exited.expect("it has");
                 let process = worker.process;
-                self.crashes.push(format!(
+                self.other.push(format!(
                     "worker {index} (process {process}) ended with {exit}"
                 ));
                 let worker = self.field.workers[index].take().expect("it is there");
@@ -338,9 +353,7 @@ impl<'a> Run<'a> {
 
     /// Clients shut down, and processes end by themselves.
     fn end(&mut self, report: &mut Report) {
-        for worker in self.field.workers.iter_mut().flatten() {
-            worker.tell("end");
-        }
+        self.tell("end");
         let start = Instant::now();
         let mut workers: Vec<&mut Worker> = self.field.workers.iter_mut().flatten().collect();
         while start.elapsed() < ENDS_WITHIN && !workers.iter_mut().all(|w| w.has_exited()) {

@@ -96,7 +96,7 @@ pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     report.faults = run.log.counts();
     report.lives = run.lives.len() as u64;
     report.hangs.extend(run.hangs.values().cloned());
-    report.other.append(&mut run.crashes);
+    report.other.append(&mut run.other);
     report.read(&run.checker);
     report.operations = report.answers.values().sum();
     let most = millis(u64::try_from(run.patience.calm().as_nanos()).unwrap_or(u64::MAX));

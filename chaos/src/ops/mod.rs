@@ -15,7 +15,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Client, Error, Handoff, Shutdown};
+use leasehold::{Client, ClientBuilder, Error, Handoff, Shutdown};
 use tokio::sync::watch;
 
 use crate::{counter::Counter, journal::Journal, record::Record};
@@ -26,12 +26,14 @@ pub(crate) use ask::calm_lock;
 pub(crate) const LONGEST_LEASE: u32 = 2;
 
 /// The phase of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Phase {
     /// Operations, as many as there can be.
     Run,
     /// Nothing new begins; holders let go, waiters get what they wait for.
     Calm,
+    /// As in the calm, but each process asks for all mutexes at once.
+    Wait,
     /// Shut down.
     End,
 }
@@ -127,6 +129,15 @@ pub(crate) fn begins(client: &Client) -> Record {
     Record::Client { id }
 }
 
+pub(crate) fn builder(classic: bool) -> ClientBuilder {
+    let builder = Client::builder();
+    if classic {
+        builder.sharded_channels(false)
+    } else {
+        builder
+    }
+}
+
 /// A client with settings drawn at random.
 pub(crate) async fn connect(
     url: &str,
@@ -141,11 +152,7 @@ pub(crate) async fn connect(
     ];
     let polls = [lease / 10, lease / 3, lease, Duration::from_secs(10)];
     let timeouts = [lease / 4, lease, Duration::from_secs(2)];
-    let builder = match classic {
-        true => Client::builder().sharded_channels(false),
-        false => Client::builder(),
-    };
-    builder
+    builder(classic)
         .url(url)
         .lease(lease)
         // Means nothing for one server.
