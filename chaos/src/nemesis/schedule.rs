@@ -108,6 +108,9 @@ enum At {
 /// Sentinels refuse another failover so soon after the last.
 const GROUP_RESTS: Duration = Duration::from_millis(3_500);
 
+/// By then one that comes back has heard who has its place.
+const PAIR_RESTS: Duration = Duration::from_secs(2);
+
 /// An uptime is told in whole seconds.
 const UPTIME: Duration = Duration::from_secs(2);
 
@@ -192,6 +195,8 @@ impl Fault {
             (Topology::Cluster, At::Group) => {
                 !matches!(self, F::FreezePrimary | F::KillSentinel | F::FreezeSentinel)
             }
+            // No worker has a network of its own there, whose wake-ups could come late.
+            (Topology::Cluster, At::Process) => self != F::WakeUpsAfterStop,
             (_, At::Process) => true,
             (Topology::Cluster, At::Network | At::Slots) => true,
             // Sentinels give all clients one address, so no proxy stands before the primary.
@@ -358,7 +363,8 @@ impl Schedule {
     /// How long a target has no other fault after this one.
     fn rest(&self, fault: Fault, target: Target) -> Duration {
         match (fault, target) {
-            (_, Target::Group | Target::Pair(_)) => GROUP_RESTS,
+            (_, Target::Group) => GROUP_RESTS,
+            (_, Target::Pair(_)) => PAIR_RESTS,
             (Fault::RestartServer | Fault::RestartEmpty, _) if self.topology.is_quorum() => {
                 quarantine(self.lease)
             }

@@ -118,7 +118,10 @@ const LEFT_WITHIN: Duration = Duration::from_millis(1_300);
 fn excuse(run: &Run<'_>, report: &mut Report) {
     let switches: Vec<Switch> = run.field.servers.switches().to_vec();
     let worker = |span: &Span| run.lives[usize::try_from(span.id.process).unwrap_or(0)];
-    let lease = nanos(run.args.lease * LONGEST_LEASE + run.args.common.slack);
+    let (lease, slack) = (
+        nanos(run.args.lease * LONGEST_LEASE),
+        nanos(run.args.common.slack),
+    );
     let is_excused = |overlap: &OverlapFound| {
         let (one, other) = (&overlap.one, &overlap.other);
         let (from, to) = one.meets(other).expect("it is an overlap");
@@ -128,8 +131,8 @@ fn excuse(run: &Run<'_>, report: &mut Report) {
         };
         switches.iter().filter(concerns).any(|switch| {
             let workers = [worker(one), worker(other)];
-            let left = switch.seen + nanos(LEFT_WITHIN);
-            from >= switch.after && to <= run.log.all_run(&workers, left) + lease
+            let left = run.log.all_run(&workers, switch.seen + nanos(LEFT_WITHIN)) + slack;
+            from >= switch.after && one.from.min(other.from) <= left && to <= left + lease
         })
     };
     let (excused, found): (Vec<_>, Vec<_>) = overlaps(run).into_iter().partition(is_excused);
