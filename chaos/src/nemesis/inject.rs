@@ -35,15 +35,15 @@ impl Field {
                 .servers
                 .nodes()
                 .map_or(Ok(()), |it| it.begin_move(plan))?,
-            Target::Way(pair) => self.on_ways(pair, |proxy| {
-                begin_on_network(
-                    proxy,
-                    &Plan {
-                        draw: plan.draw & !64,
-                        ..plan.clone()
-                    },
-                )
-            }),
+            Target::Way(pair) => {
+                // The replica has the same way: nothing is taken out of what its primary tells it.
+                let draw = plan.draw & !64;
+                let plan = &Plan {
+                    draw,
+                    ..plan.clone()
+                };
+                self.on_ways(pair, |proxy| begin_on_network(proxy, plan));
+            }
             Target::Network(index) => self.begin_on_networks(index, plan)?,
             Target::Process(index) if plan.fault == Fault::KillWorker => {
                 self.servers.has_process(index, None);

@@ -1,6 +1,6 @@
 //! A slot of a cluster that is moved from one primary to another.
 
-use std::io;
+use std::{collections::HashMap, io};
 
 use leasehold_testkit::{Cluster, Server};
 use redis::{RedisResult, Value, from_redis_value};
@@ -39,7 +39,7 @@ impl Move {
     pub(super) fn new(slot: u16, from: usize, to: usize, plan: &Plan) -> Move {
         let how = match plan.fault {
             Fault::MoveAtomically => How::Atomic,
-            _ if plan.draw >> 8 & 7 == 0 => How::GivenUp,
+            _ if (plan.draw >> 8).is_multiple_of(8) => How::GivenUp,
             _ => How::Open,
         };
         Move {
@@ -77,7 +77,7 @@ impl Move {
     /// Brings it to its end, and says which node has the slot. Nothing: it must be tried again.
     pub(super) fn end(&mut self, all: &Cluster, primaries: &[usize]) -> Option<usize> {
         let ended = match self.how {
-            How::Atomic => Ok(()),
+            How::Atomic => self.has_arrived(all),
             How::GivenUp => self.give_up(all),
             How::Open => self.close(all, primaries),
         };
@@ -90,6 +90,22 @@ impl Move {
                 None
             }
         }
+    }
+
+    /// The node moves it by itself, or not.
+    fn has_arrived(&self, all: &Cluster) -> RedisResult<()> {
+        let moves = all
+            .node(self.from)
+            .try_cli(&["CLUSTER", "GETSLOTMIGRATIONS"])?;
+        let moves: Vec<HashMap<String, Value>> = from_redis_value(moves)?;
+        let states = moves.into_iter().filter_map(|mut it| it.remove("state"));
+        let states: Vec<String> = states.map(from_redis_value).collect::<Result<_, _>>()?;
+        let ends = ["success", "failed", "cancel"];
+        let is_over = |state: &String| ends.iter().any(|end| state.starts_with(end));
+        if states.iter().all(is_over) {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("it is on its way: {states:?}")).into())
     }
 
     fn give_up(&self, all: &Cluster) -> RedisResult<()> {

@@ -349,5 +349,8 @@ impl Nodes {
         self.all.settle();
         std::thread::sleep(LOOK_EVERY);
         self.look();
+        for name in &mut self.names {
+            name.pair = self.all.primary_of(name.slot) % PAIRS;
+        }
     }
 }

@@ -197,8 +197,7 @@ impl Fault {
             }
             // No worker has a network of its own there, whose wake-ups could come late.
             (Topology::Cluster, At::Process) => self != F::WakeUpsAfterStop,
-            (_, At::Process) => true,
-            (Topology::Cluster, At::Network | At::Slots) => true,
+            (_, At::Process) | (Topology::Cluster, At::Network | At::Slots) => true,
             // Sentinels give all clients one address, so no proxy stands before the primary.
             (Topology::Sentinel, At::Network) => {
                 matches!(self, F::Cut | F::CutSubscriptions | F::CutCommands)
