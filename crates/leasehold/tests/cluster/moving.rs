@@ -123,7 +123,7 @@ async fn pairs_go_on_while_their_slot_is_moved_at_once() {
         let client = client(&cluster).await;
         let slot = slot(&cluster, "{slot}");
         let ends = Arc::<AtomicBool>::default();
-        let mover = {
+        let moving = {
             let (cluster, ends) = (Arc::clone(&cluster), Arc::clone(&ends));
             tokio::task::spawn_blocking(move || {
                 let mut moves = 0;
@@ -155,7 +155,7 @@ async fn pairs_go_on_while_their_slot_is_moved_at_once() {
             took.extend(task.await.unwrap());
         }
         ends.store(true, Ordering::Relaxed);
-        let moves = mover.await.unwrap();
+        let moves = moving.await.unwrap();
         took.sort_unstable();
         let (middle, most) = (took[took.len() / 2], took[took.len() - 1]);
         println!(

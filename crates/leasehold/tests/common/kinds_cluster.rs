@@ -46,7 +46,7 @@ impl World {
     pub fn all() -> Vec<World> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let sorts = few_or(vec![number % 2 == 0], vec![true, false]);
+        let sorts = few_or(vec![number.is_multiple_of(2)], vec![true, false]);
         let of_sort = |is_sharded| {
             let world = move |flavor| Names {
                 cluster: cluster(flavor),

@@ -66,6 +66,7 @@ impl ClusterCore {
                     slot: slot(release.id.name.wire()),
                     ask: AskRule::Never,
                     patience: shared.timeout,
+                    late: LATE,
                 };
                 shared.send(way, move |redis| redis.release(release.clone()))
             };

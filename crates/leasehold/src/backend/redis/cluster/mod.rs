@@ -65,7 +65,7 @@ use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
 use nodes::{MayHaveForgotten, NodeSettings, Nodes};
 use redirect::SlotOpen;
-use route::{AskRule, Route};
+use route::{AskRule, LATE, Route};
 use slots::slot;
 use table::SlotTable;
 
