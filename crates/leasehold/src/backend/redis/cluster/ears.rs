@@ -288,7 +288,7 @@ impl ClusterEars {
                         }
                         drop(heard_at);
                         shared.table.ask();
-                        // The table learns whom it names.
+                        // The table learns which owner it names.
                         shared.is_elsewhere(id, &failure, &owner);
                         let now = shared.nodes.owner(slot(id.name.wire()));
                         let is_sent_on = now.is_some_and(|now| now.number != owner.number);
