@@ -42,7 +42,7 @@ pub(super) struct Node {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MayHaveForgotten(pub(super) bool);
 
-/// For so long after a node was replaced another may not have heard of it, and name the old one.
+/// For so long after a node was replaced another may not have heard of it, and name the old one. Not believed while its successor is well.
 const STALE: Duration = Duration::from_secs(5);
 
 /// Makes the connections of one node, given its number.
@@ -187,7 +187,10 @@ impl Nodes {
             for (owner, before) in owners.iter_mut().zip(&map.owners) {
                 match (&*owner, before) {
                     (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
-                    (Some(now), Some(before)) if map.replaced.contains_key(&now.address) => {
+                    (Some(now), Some(before))
+                        if map.replaced.contains_key(&now.address)
+                            && !troubled.contains(&before.number) =>
+                    {
                         *owner = Some(Arc::clone(before));
                     }
                     (Some(_), Some(before)) => forgotten |= troubled.contains(&before.number),
