@@ -9,6 +9,7 @@ mod failover;
 mod moving;
 mod reached;
 mod redisson;
+mod redisson_kinds;
 mod refused;
 
 use leasehold_testkit::{Cluster, Flavor, wait_until_async};

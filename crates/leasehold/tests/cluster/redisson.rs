@@ -23,7 +23,7 @@ async fn share_at(when: &str, cluster: &Cluster, client: &Client, java: &mut Red
 }
 
 /// Until Redisson takes names where the slot is now.
-async fn until_it_follows(java: &mut Redisson) {
+pub(crate) async fn until_it_follows(java: &mut Redisson) {
     let began = Instant::now();
     while java.obey("try name 0").await != "true" {
         assert!(began.elapsed() < SOON, "it is still at the old node");
@@ -36,7 +36,7 @@ async fn redisson_and_we_exclude_and_wake_each_other_on_sharded_channels() {
     for flavor in flavors() {
         let cluster = Cluster::start(flavor);
         let client = Client::connect(&cluster.url()).await.unwrap();
-        let mut java = Redisson::start_on(&cluster, LEASE).await;
+        let mut java = Redisson::start_on(&cluster, LEASE, "").await;
         share_at("before", &cluster, &client, &mut java).await;
 
         // One waits while its slot moves, and while its primary is replaced.
