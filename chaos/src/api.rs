@@ -1,7 +1,9 @@
 //! The library, as the witness and the reports want it.
 
+use std::any::Any;
+
 use futures_util::FutureExt as _;
-use leasehold::{Client, Error, Guard, MultiGuard};
+use leasehold::{Client, Error, FencedMutexGuard, Guard, MultiGuard};
 
 /// Gives the name back. Whether the server has confirmed it.
 pub(crate) async fn release<K>(guard: Guard<K>) -> bool {
@@ -14,17 +16,25 @@ pub(crate) trait Watched {
 
     fn owner(&self) -> String;
 
+    /// If its mutex is fenced.
+    fn token(&self) -> Option<u64>;
+
     /// Why it is lost, if it knows.
     fn lost_reason(&self) -> Option<String>;
 }
 
-impl<K> Watched for Guard<K> {
+impl<K: 'static> Watched for Guard<K> {
     fn is_valid(&self) -> bool {
         Guard::is_valid(self)
     }
 
     fn owner(&self) -> String {
         Guard::owner(self)
+    }
+
+    fn token(&self) -> Option<u64> {
+        let fenced = (self as &dyn Any).downcast_ref::<FencedMutexGuard>();
+        fenced.map(FencedMutexGuard::token)
     }
 
     fn lost_reason(&self) -> Option<String> {
@@ -45,6 +55,10 @@ impl Watched for Part<'_> {
         self.0.owners().swap_remove(self.1)
     }
 
+    fn token(&self) -> Option<u64> {
+        self.0.token(self.0.names()[self.1])
+    }
+
     fn lost_reason(&self) -> Option<String> {
         let reason = self.0.lost().now_or_never()?;
         Some(format!("{reason:?}"))
@@ -61,6 +75,10 @@ impl Watched for InsideRun {
 
     fn owner(&self) -> String {
         "inside run".to_owned()
+    }
+
+    fn token(&self) -> Option<u64> {
+        None
     }
 
     fn lost_reason(&self) -> Option<String> {

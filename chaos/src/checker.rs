@@ -13,6 +13,7 @@ use crate::{
         lost_update::{Increment, Increments},
         overlap::{GuardId, Span, meetings},
         patience::{OpenAsk, Patience},
+        tokens,
     },
     record::Record,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Checker {
     pub(crate) lost_updates: Vec<(Increment, Increment)>,
     /// Breaches that are a sentence: a revived guard, a panic.
     pub(crate) sentences: Vec<String>,
+    /// Pairs of guards whose tokens did not grow.
+    pub(crate) tokens: BTreeSet<String>,
     open_asks: BTreeMap<(u64, u64), OpenAsk>,
     pub(crate) holds: u64,
     pub(crate) span_count: u64,
@@ -92,6 +95,7 @@ impl Checker {
                 name,
                 shared,
                 owner,
+                token,
                 at,
             } => {
                 let id = id(guard);
@@ -101,6 +105,7 @@ impl Checker {
                     name,
                     shared,
                     owner,
+                    token,
                     from: at,
                     to: at,
                     ended: false,
@@ -228,6 +233,9 @@ impl Checker {
                 };
                 self.overlaps.insert(key, overlap);
             }
+            for (earlier, later) in tokens::not_grown(&all) {
+                self.tokens.insert(tokens::told(all[earlier], all[later]));
+            }
             spans.retain(|id, span| {
                 let keep = !span.ended || span.to > horizon;
                 if !keep {
@@ -276,6 +284,7 @@ mod tests {
             name: 0,
             shared: false,
             owner: String::new(),
+            token: None,
             at,
         }
     }

@@ -59,6 +59,12 @@ impl Kind {
         }
     }
 
+    /// The numbers of those of this kind.
+    pub(crate) fn numbers_of(self, names: &[String]) -> Vec<usize> {
+        let is_one = |number: &usize| Kind::of(&names[*number]) == self;
+        (0..names.len()).filter(is_one).collect()
+    }
+
     /// The kind of the lock with this name.
     pub(crate) fn of(name: &str) -> Kind {
         let word = name.split(':').next().unwrap_or_default();
@@ -67,8 +73,13 @@ impl Kind {
     }
 }
 
-/// Makes the semaphores among these names that the server does not have, with their permit, as any library does.
-pub(crate) fn prepare(server: &Server, names: &[String]) -> redis::RedisResult<()> {
+/// Makes the semaphores among these names that the server does not have, with their permit, as any library does. It tells so by
+/// these commands.
+pub(crate) fn prepare(
+    server: &Server,
+    names: &[String],
+    publish: &[&str],
+) -> redis::RedisResult<()> {
     let mut made = redis::pipe();
     let has_permits = |name: &&String| Kind::of(name).permits_out(name).is_some();
     let names: Vec<&String> = names.iter().filter(has_permits).collect();
@@ -79,7 +90,9 @@ pub(crate) fn prepare(server: &Server, names: &[String]) -> redis::RedisResult<(
         made.cmd("SET").arg(name).arg(1).arg("NX");
         // For those that wait already.
         let channel = format!("redisson_sc:{{{name}}}");
-        made.cmd("PUBLISH").arg(channel).arg(1);
+        for publish in publish {
+            made.cmd(publish).arg(&channel).arg(1);
+        }
     }
     // Over a connection that ends here: the nemesis cuts those that stay open, the test kit's own too.
     made.exec(&mut server.connection())

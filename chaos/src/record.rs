@@ -40,6 +40,8 @@ pub(crate) enum Record {
         shared: bool,
         /// The owner field on the server.
         owner: String,
+        /// Its token, if the mutex is fenced.
+        token: Option<u64>,
         /// The end of the look.
         at: u64,
     },

@@ -111,6 +111,8 @@ impl Report {
         let own_bugs = own_bugs.filter(|answer| answer.contains("report this as a bug"));
         self.other
             .extend(own_bugs.map(|answer| format!("an ask ended with {answer}")));
+        let grew_not = |pair: &String| format!("a token has not grown: {pair}");
+        self.other.extend(checker.tokens.iter().map(grew_not));
         self.lost_updates(checker, |_, _| false);
     }
 

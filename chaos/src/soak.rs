@@ -74,7 +74,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     );
     let server = Server::start(flavor);
     let names = args.kinds.names(args.names);
-    kind::prepare(&server, &names).expect("the semaphores can be made");
+    kind::prepare(&server, &names, &["PUBLISH"]).expect("the semaphores can be made");
     let proxies: Vec<Proxy> = (0..args.clients)
         .map(|_| Proxy::start(server.addr()))
         .collect();
@@ -89,7 +89,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
     let (tell, phase) = watch::channel(Phase::Run);
     let lease = args.lease;
     let clients = proxies.iter().map(|proxy| {
-        let client = runtime.block_on(ops::connect(&proxy.url(), lease, &mut rng));
+        let client = runtime.block_on(ops::connect(&proxy.url(), false, lease, &mut rng));
         (
             Mutex::new(client.expect("there are no faults yet")),
             proxy.url(),
@@ -100,6 +100,7 @@ fn soak(args: &SoakArgs, flavor: Flavor, seed: u64) -> Report {
         counter: Counter::open(&dir.path().join("counter")).expect("a counter"),
         names,
         lease,
+        classic: false,
         brisk: true,
         process: 0,
         phase,

@@ -12,6 +12,8 @@ pub(crate) enum Topology {
     Single,
     /// A primary, two replicas and three sentinels
     Sentinel,
+    /// A cluster of three primaries with a replica each
+    Cluster,
     /// A majority of three servers
     Quorum3,
     /// A majority of five servers
@@ -19,17 +21,17 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
-    /// The servers at which faults happen one by one. Of a Sentinel group that is its primary.
+    /// The servers at which faults happen one by one. Where servers replace each other these are the primaries.
     pub(crate) fn servers(self) -> usize {
         match self {
             Topology::Single | Topology::Sentinel => 1,
-            Topology::Quorum3 => 3,
+            Topology::Cluster | Topology::Quorum3 => 3,
             Topology::Quorum5 => 5,
         }
     }
 
     pub(crate) fn is_quorum(self) -> bool {
-        self.servers() > 1
+        matches!(self, Topology::Quorum3 | Topology::Quorum5)
     }
 
     /// Whether locks of this kind are there, and promise something.
@@ -37,7 +39,7 @@ impl Topology {
         match self {
             Topology::Single => true,
             // A count that a failover has forgotten is told to nobody.
-            Topology::Sentinel => kind != Kind::Latch,
+            Topology::Sentinel | Topology::Cluster => kind != Kind::Latch,
             Topology::Quorum3 | Topology::Quorum5 => {
                 matches!(kind, Kind::Mutex | Kind::Plain | Kind::Spin)
             }

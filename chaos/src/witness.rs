@@ -96,6 +96,7 @@ impl<'a> Witness<'a> {
                     name: self.name,
                     shared: self.shared,
                     owner: guard.owner(),
+                    token: guard.token(),
                     at: after,
                 });
             }

@@ -12,6 +12,7 @@ use std::{
 
 use clap::Args;
 use fastrand::Rng;
+use futures_util::future::join_all;
 use leasehold::{Client, Shutdown};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, setpriority_process};
 use tokio::{runtime, sync::watch, task::JoinSet};
@@ -20,7 +21,7 @@ use crate::{
     api,
     counter::Counter,
     journal::Journal,
-    kind::Kinds,
+    kind::{Kind, Kinds},
     ops::{self, Phase, World},
     record::Record,
 };
@@ -49,6 +50,9 @@ pub(crate) struct Job {
     /// How many tasks it runs.
     #[arg(long)]
     pub(crate) tasks: u64,
+    /// Whether all clients use classic channels.
+    #[arg(long)]
+    pub(crate) classic: bool,
     /// The client's lease, in milliseconds.
     #[arg(long)]
     pub(crate) lease_ms: u64,
@@ -90,7 +94,7 @@ pub(crate) fn run(job: &Job) {
 async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut rng: Rng) {
     let lease = Duration::from_millis(job.lease_ms);
     let journal = Journal::to_file(&job.journal).expect("the journal can be opened");
-    let client = connect(&job.url, lease, &mut rng).await;
+    let client = connect(job, lease, &mut rng).await;
     journal.write(ops::begins(&client));
     let starved = rng.bool();
     if starved {
@@ -104,6 +108,7 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
         counter: Counter::open(&job.counter).expect("the counter can be opened"),
         names: job.kinds.names(job.names),
         lease,
+        classic: job.classic,
         brisk: false,
         process: job.process,
         phase: phase.clone(),
@@ -116,14 +121,19 @@ async fn work(job: &Job, threads: usize, mut phase: watch::Receiver<Phase>, mut 
         tasks.spawn(ops::work(world, 0, rng.u64(..)));
     }
     while tasks.join_next().await.is_some() {}
-    calm(&world).await;
-
+    for name in 0..world.names.len() {
+        calm(&world, name).await;
+    }
     let client = world.client(0);
-    world.journal.write(Record::Quiet {
-        left: forgotten(&client).await,
-    });
+    quiet(&world, &client).await;
     // An error says that the nemesis is gone.
-    let _ = phase.wait_for(|phase| *phase == Phase::End).await;
+    let next = phase.wait_for(|phase| *phase > Phase::Calm).await;
+    if next.is_ok_and(|phase| *phase == Phase::Wait) {
+        let mutexes = Kind::Mutex.numbers_of(&world.names);
+        join_all(mutexes.into_iter().map(|name| calm(&world, name))).await;
+        quiet(&world, &client).await;
+        let _ = phase.wait_for(|phase| *phase == Phase::End).await;
+    }
     let grace = Duration::from_millis(500);
     client.shutdown(Shutdown::ReleaseAll { grace }).await;
 }
@@ -143,26 +153,30 @@ fn starve_the_library() {
 }
 
 /// The way to the server may be broken for a while.
-async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Client {
+async fn connect(job: &Job, lease: Duration, rng: &mut Rng) -> Client {
     loop {
-        match ops::connect(url, lease, rng).await {
+        match ops::connect(&job.url, job.classic, lease, rng).await {
             Ok(client) => return client,
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
 }
 
-/// Every name can be had again.
-async fn calm(world: &World) {
-    for name in 0..world.names.len() {
-        // An error is an answer, but not the one that is due here.
-        while let Err(error) = ops::calm_lock(world, 0, name).await.map(|took| {
-            world.journal.write(Record::CalmLock { name, took });
-        }) {
-            eprintln!("chaos: worker {}: in the calm: {error}", world.process);
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+/// The name can be had again.
+async fn calm(world: &World, name: usize) {
+    // An error is an answer, but not the one that is due here.
+    while let Err(error) = ops::calm_lock(world, 0, name).await.map(|took| {
+        world.journal.write(Record::CalmLock { name, took });
+    }) {
+        eprintln!("chaos: worker {}: in the calm: {error}", world.process);
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+async fn quiet(world: &World, client: &Client) {
+    world.journal.write(Record::Quiet {
+        left: forgotten(client).await,
+    });
 }
 
 /// The entries that a client has in memory once it has had time to forget.
@@ -182,10 +196,10 @@ fn listen() -> watch::Receiver<Phase> {
     let (tell, hear) = watch::channel(Phase::Run);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            let phase = if line == "calm" {
-                Phase::Calm
-            } else {
-                Phase::End
+            let phase = match line.as_str() {
+                "calm" => Phase::Calm,
+                "wait" => Phase::Wait,
+                _ => Phase::End,
             };
             let _ = tell.send(phase);
         }

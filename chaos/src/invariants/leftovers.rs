@@ -170,7 +170,13 @@ pub(crate) fn held(server: &Server, names: &[String]) -> Vec<String> {
 
 /// The channels that still have a subscriber.
 pub(crate) fn channels(server: &Server) -> Vec<String> {
-    let mut channels: Vec<String> = ask(&mut server.connection(), &["PUBSUB", "CHANNELS"]);
+    let mut connection = server.connection();
+    let mut channels: Vec<String> = ask(&mut connection, &["PUBSUB", "CHANNELS"]);
+    // Before Redis 7 there are none.
+    let sharded = redis::cmd("PUBSUB")
+        .arg("SHARDCHANNELS")
+        .query(&mut connection);
+    channels.extend(sharded.unwrap_or_else(|_| Vec::<String>::new()));
     channels.retain(|channel| !channel.starts_with("__sentinel__"));
     channels
 }

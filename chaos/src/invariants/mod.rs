@@ -4,3 +4,4 @@ pub(crate) mod leftovers;
 pub(crate) mod lost_update;
 pub(crate) mod overlap;
 pub(crate) mod patience;
+pub(crate) mod tokens;

@@ -21,6 +21,8 @@ pub(crate) struct Span {
     /// Guards that are shared do not exclude each other.
     pub(crate) shared: bool,
     pub(crate) owner: String,
+    /// Of a fenced mutex.
+    pub(crate) token: Option<u64>,
     pub(crate) from: u64,
     pub(crate) to: u64,
     /// Nothing more will be added to it.
@@ -69,6 +71,7 @@ mod tests {
             name: 0,
             shared: false,
             owner: String::new(),
+            token: None,
             from,
             to,
             ended: true,

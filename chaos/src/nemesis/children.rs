@@ -35,6 +35,7 @@ impl Worker {
             .args(["--seed", &job.seed.to_string()])
             .args(["--process", &job.process.to_string()])
             .args(["--parent", &job.parent.to_string()])
+            .args(job.classic.then_some("--classic"))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()?;

@@ -8,7 +8,10 @@ use std::{
 use leasehold_testkit::{Flavor, SentinelGroup, SentinelSettings, Server};
 use redis::from_redis_value;
 
-use super::schedule::{Fault, Plan};
+use super::{
+    roles::{Role, Roles, Switch, has_replica},
+    schedule::{Fault, Plan},
+};
 use crate::clock::now;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -16,29 +19,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// A primary that comes back waits so long for its successor.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(15);
 
-/// Another server has become the primary.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Switch {
-    /// When it was seen last that it was none.
-    pub(crate) after: u64,
-    /// When it was seen first that it is one.
-    pub(crate) seen: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Primary,
-    Replica,
-    /// It says that it is a primary, until the sentinels have told it otherwise.
-    Former,
-    /// Dead or frozen.
-    Away,
-}
-
 /// The group, as the nemesis has brought it about.
 pub(crate) struct Group {
     all: SentinelGroup,
-    roles: Vec<Role>,
+    roles: Roles,
     /// Frozen while the primary goes on.
     unreplicated: Vec<(usize, Role)>,
     /// The primary that a fault has killed or frozen.
@@ -51,8 +35,7 @@ impl Group {
     pub(crate) fn start(flavor: Flavor) -> Group {
         let settings = SentinelSettings::new().args(&["--enable-debug-command", "yes"]);
         let group = SentinelGroup::start_with(flavor, settings);
-        let mut roles = vec![Role::Replica; group.servers().len()];
-        roles[group.primary()] = Role::Primary;
+        let roles = Roles::new(group.servers().len(), group.primary());
         Group {
             all: group,
             roles,
@@ -77,17 +60,8 @@ impl Group {
 
     /// The primary, if it is well.
     pub(crate) fn primary(&self) -> Option<&Server> {
-        let place = self.place_of_primary()?;
+        let place = self.roles.primary()?;
         Some(self.all.server(place))
-    }
-
-    /// The primary as sentinels name it.
-    pub(crate) fn named(&self) -> &Server {
-        self.all.server(self.all.primary())
-    }
-
-    fn place_of_primary(&self) -> Option<usize> {
-        self.roles.iter().position(|role| *role == Role::Primary)
     }
 
     /// Looks whether a replica has become the primary. Most calls come too early to look.
@@ -97,34 +71,25 @@ impl Group {
         }
         let (after, before) = (self.looked.1, now());
         self.looked = (Instant::now(), before);
-        for place in 0..self.roles.len() {
-            if !matches!(self.roles[place], Role::Replica | Role::Former) {
-                continue;
-            }
-            let says = role(self.all.server(place));
-            match (self.roles[place], says.as_deref()) {
-                (Role::Former, Some("slave")) => self.roles[place] = Role::Replica,
-                (Role::Replica, Some("master")) => {
-                    if let Some(old) = self.place_of_primary() {
-                        self.roles[old] = Role::Former;
-                    }
-                    self.roles[place] = Role::Primary;
-                    let seen = now();
-                    self.switches.push(Switch { after, seen });
-                    eprintln!("chaos: server {place} has become the primary");
-                }
-                _ => {}
-            }
+        let all = &self.all;
+        if let Some(place) = self.roles.look(|place| all.server(place)) {
+            self.switched(after);
+            eprintln!("chaos: server {place} has become the primary");
         }
+    }
+
+    fn switched(&mut self, after: u64) {
+        self.switches.push(Switch {
+            after,
+            seen: now(),
+            names: None,
+            knows_all: false,
+        });
     }
 
     /// Whether one could take the primary's place.
     fn has_successor(&self) -> bool {
-        let info = self.primary().and_then(|primary| {
-            let info = primary.try_cli(&["INFO", "replication"]).ok()?;
-            from_redis_value::<String>(info).ok()
-        });
-        info.is_some_and(|info| info.contains("state=online"))
+        self.primary().is_some_and(has_replica)
     }
 
     pub(crate) fn begin(&mut self, plan: &Plan) -> io::Result<()> {
@@ -143,14 +108,14 @@ impl Group {
             Fault::KillPrimary => self.kill_primary(),
             Fault::KillUnreplicated => {
                 for place in self.all.freeze_replicas() {
-                    let before = std::mem::replace(&mut self.roles[place], Role::Away);
+                    let before = self.roles.set(place, Role::Away);
                     self.unreplicated.push((place, before));
                 }
             }
             Fault::FreezePrimary => {
-                let primary = self.place_of_primary().expect("it has a successor");
+                let primary = self.roles.primary().expect("it has a successor");
                 self.all.server(primary).freeze();
-                self.roles[primary] = Role::Away;
+                self.roles.set(primary, Role::Away);
                 self.hit = Some(primary);
             }
             other => unreachable!("{} is no fault of a group", other.name()),
@@ -159,9 +124,9 @@ impl Group {
     }
 
     fn kill_primary(&mut self) {
-        if let Some(primary) = self.place_of_primary() {
+        if let Some(primary) = self.roles.primary() {
             self.all.kill(primary);
-            self.roles[primary] = Role::Away;
+            self.roles.set(primary, Role::Away);
             self.hit = Some(primary);
         }
     }
@@ -173,7 +138,7 @@ impl Group {
             self.kill_primary();
             for (place, before) in replicas {
                 self.all.thaw_replicas(&[place]);
-                self.roles[place] = before;
+                self.roles.set(place, before);
             }
         }
     }
@@ -194,11 +159,11 @@ impl Group {
 
     fn comes_back(&mut self, hit: usize, plan: &Plan) {
         let start = Instant::now();
-        while self.place_of_primary().is_none() && start.elapsed() < SUCCESSOR_WITHIN {
+        while self.roles.primary().is_none() && start.elapsed() < SUCCESSOR_WITHIN {
             self.look();
             std::thread::sleep(LOOK_EVERY / 2);
         }
-        let has_successor = self.place_of_primary().is_some();
+        let has_successor = self.roles.primary().is_some();
         if plan.fault == Fault::FreezePrimary {
             self.all.server(hit).thaw();
         } else if has_successor && plan.draw & 4096 == 0 && self.all.primary() != hit {
@@ -207,15 +172,14 @@ impl Group {
             self.all.restart_empty(hit);
         }
         if has_successor {
-            self.roles[hit] = Role::Former;
+            self.roles.set(hit, Role::Former);
             return;
         }
         eprintln!("chaos: the sentinels have found no successor in {SUCCESSOR_WITHIN:?}");
-        self.roles[hit] = Role::Primary;
+        self.roles.set(hit, Role::Primary);
         if plan.fault != Fault::FreezePrimary {
             // It has forgotten, as a successor would have that was told nothing.
-            let seen = now();
-            self.switches.push(Switch { after: seen, seen });
+            self.switched(now());
         }
     }
 
@@ -253,9 +217,4 @@ impl Group {
         }
         Ok(())
     }
-}
-
-fn role(server: &Server) -> Option<String> {
-    let answer: Vec<redis::Value> = from_redis_value(server.try_cli(&["ROLE"]).ok()?).ok()?;
-    from_redis_value(answer.into_iter().next()?).ok()
 }

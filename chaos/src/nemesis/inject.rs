@@ -27,6 +27,23 @@ impl Field {
         match plan.target {
             Target::Server(at) => self.begin_on_server(at, plan)?,
             Target::Group => self.servers.group().map_or(Ok(()), |it| it.begin(plan))?,
+            Target::Pair(pair) => self
+                .servers
+                .nodes()
+                .map_or(Ok(()), |it| it.begin(pair, plan))?,
+            Target::Slots => self
+                .servers
+                .nodes()
+                .map_or(Ok(()), |it| it.begin_move(plan))?,
+            Target::Way(pair) => {
+                // The replica has the same way: nothing is taken out of what its primary tells it.
+                let draw = plan.draw & !64;
+                let plan = &Plan {
+                    draw,
+                    ..plan.clone()
+                };
+                self.on_ways(pair, |proxy| begin_on_network(proxy, plan));
+            }
             Target::Network(index) => self.begin_on_networks(index, plan)?,
             Target::Process(index) if plan.fault == Fault::KillWorker => {
                 self.servers.has_process(index, None);
@@ -62,9 +79,16 @@ impl Field {
         Ok(())
     }
 
+    /// What leads from all workers to both nodes of a pair.
+    fn on_ways(&mut self, pair: usize, act: impl Fn(&Proxy)) {
+        if let Some(nodes) = self.servers.nodes() {
+            nodes.proxies(pair).for_each(act);
+        }
+    }
+
     fn begin_on_server(&mut self, at: usize, plan: &Plan) -> io::Result<()> {
         let millis = plan.lasts.as_millis();
-        // The group's primary may be dead.
+        // The primary may be dead.
         let Some(addr) = self.servers.at(at).map(Server::addr) else {
             return Ok(());
         };
@@ -93,7 +117,15 @@ impl Field {
                     proxy.heal_lane(Lane::Commands);
                 }
             }
+            (Target::Way(pair), Fault::WakeUpsLast) => {
+                self.on_ways(pair, |proxy| proxy.heal_lane(Lane::Commands));
+            }
             (Target::Process(index), Fault::WakeUpsAfterStop) => self.goes_on(index),
+            (Target::Pair(pair), _) => {
+                if let Some(nodes) = self.servers.nodes() {
+                    nodes.second_stage(pair, plan);
+                }
+            }
             (Target::Group, _) => {
                 if let Some(group) = self.servers.group() {
                     group.second_stage(plan);
@@ -118,6 +150,17 @@ impl Field {
                     group.end(plan);
                 }
             }
+            (Target::Pair(pair), _) => {
+                if let Some(nodes) = self.servers.nodes() {
+                    nodes.end(pair, plan);
+                }
+            }
+            (Target::Slots, _) => {
+                if let Some(nodes) = self.servers.nodes() {
+                    nodes.end_move();
+                }
+            }
+            (Target::Way(pair), _) => self.on_ways(pair, Proxy::heal),
             (Target::Network(index), _) => self.heal(index),
             (Target::Process(index), fault) => {
                 self.goes_on(index);
@@ -139,9 +182,7 @@ impl Field {
         for index in 0..self.workers.len() {
             self.heal(index);
         }
-        if let Some(group) = self.servers.group() {
-            group.settle();
-        }
+        self.servers.settle();
     }
 }
 

@@ -69,7 +69,11 @@ impl Log {
         count: usize,
     ) -> Vec<String> {
         let concerns = |target| match target {
-            Target::Server(_) | Target::Group => true,
+            Target::Server(_)
+            | Target::Group
+            | Target::Pair(_)
+            | Target::Way(_)
+            | Target::Slots => true,
             Target::Process(index) | Target::Network(index) => about.contains(&index),
         };
         let earlier = self.faults.iter().rev();
@@ -80,6 +84,9 @@ impl Log {
                 let on = match fault.plan.target {
                     Target::Server(at) => format!("server {at}"),
                     Target::Group => "the group".to_owned(),
+                    Target::Pair(pair) => format!("pair {pair}"),
+                    Target::Way(pair) => format!("the way to pair {pair}"),
+                    Target::Slots => "the slots".to_owned(),
                     Target::Process(index) => format!("worker {index}"),
                     Target::Network(index) => format!("worker {index}'s network"),
                 };

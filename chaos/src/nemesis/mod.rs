@@ -10,10 +10,14 @@ mod front;
 mod group;
 pub(crate) mod inject;
 pub(crate) mod log;
+mod moves;
+mod nodes;
+mod roles;
 mod run;
 pub(crate) mod schedule;
 mod servers;
 mod verdict;
+mod whole;
 
 pub(crate) use verdict::{FAULTS_SHOWN, overlaps_found};
 

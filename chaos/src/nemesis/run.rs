@@ -23,8 +23,8 @@ use crate::{
     checker::Checker,
     clock::{millis, now},
     invariants::patience::{OpenAsk, Patience},
-    kind,
     report::Report,
+    topology::Topology,
     worker::Job,
 };
 
@@ -48,9 +48,13 @@ pub(super) struct Run<'a> {
     pub(super) hangs: BTreeMap<(u64, u64), String>,
     /// Which worker each process was a life of.
     pub(super) lives: Vec<usize>,
-    pub(super) crashes: Vec<String>,
+    /// Other breaches.
+    pub(super) other: Vec<String>,
     pub(super) started: u64,
     refused: BTreeSet<Fault>,
+    /// In a cluster wake-ups are messages that all of its nodes carry.
+    pub(super) is_classic: bool,
+    full_coverage: bool,
     swept: Instant,
     told: Instant,
     dir: PathBuf,
@@ -58,11 +62,20 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn start(args: &'a NemesisArgs, flavor: Flavor, seed: u64) -> Run<'a> {
-        let servers = Servers::start(args.topology, flavor, args.processes);
+        let names = args.lock_names();
+        // Half of the seeds each.
+        let (is_classic, full_coverage) = (seed & 1 == 1, seed & 2 == 2);
+        let servers = Servers::start(args.topology, flavor, args.processes, &names, full_coverage);
+        servers.prepare(&names).expect("the semaphores can be made");
         let server = servers.at(0).expect("it has just been started");
-        kind::prepare(server, &args.lock_names()).expect("the semaphores can be made");
-        let debug = say(server.addr(), "DEBUG SLEEP 0").unwrap_or_default();
-        let refused = (!debug.starts_with('+')).then_some(Fault::DebugSleep);
+        let can = |command| say(server.addr(), command).is_ok_and(|it| !it.starts_with('-'));
+        let mut refused = BTreeSet::new();
+        if !can("DEBUG SLEEP 0") {
+            refused.insert(Fault::DebugSleep);
+        }
+        if args.topology == Topology::Cluster && !can("CLUSTER GETSLOTMIGRATIONS") {
+            refused.insert(Fault::MoveAtomically);
+        }
         // The server's directory goes with the server, even when we are killed.
         let dir = servers.all()[0].dir().join("chaos");
         std::fs::create_dir(&dir).expect("a directory beside the server's");
@@ -83,20 +96,38 @@ impl<'a> Run<'a> {
             },
             hangs: BTreeMap::new(),
             lives: Vec::new(),
-            crashes: Vec::new(),
+            other: Vec::new(),
             started: now(),
-            refused: refused.into_iter().collect(),
+            refused,
+            is_classic,
+            full_coverage,
             swept: Instant::now(),
             told: Instant::now(),
             dir,
         };
         let (topology, seconds) = (args.topology, args.seconds);
-        eprintln!("chaos: {topology} on {flavor}, seed {seed}, {seconds} s");
+        eprintln!(
+            "chaos: {topology} on {flavor}, seed {seed}, {seconds} s{}",
+            run.choices()
+        );
         for index in 0..args.processes {
             let worker = run.new_life(index);
             run.field.workers.push(Some(worker));
         }
         run
+    }
+
+    /// What the seed has chosen for a cluster.
+    pub(super) fn choices(&self) -> String {
+        if self.args.topology != Topology::Cluster {
+            return String::new();
+        }
+        let (classic, covered) = (self.is_classic, self.full_coverage);
+        format!(
+            ", {} channels, full coverage {}",
+            if classic { "classic" } else { "sharded" },
+            if covered { "required" } else { "not required" },
+        )
     }
 
     fn new_life(&mut self, index: usize) -> Worker {
@@ -111,6 +142,7 @@ impl<'a> Run<'a> {
             names: self.args.names,
             kinds: self.args.kinds_there(),
             tasks: self.args.tasks,
+            classic: self.is_classic && self.args.topology == Topology::Cluster,
             lease_ms: u64::try_from(lease).unwrap_or(u64::MAX),
             seed: self.rng.u64(..),
             process,
@@ -196,9 +228,9 @@ impl<'a> Run<'a> {
     /// No faults any more: waiters are served, and every process gets every name.
     fn calm(&mut self) {
         self.field.heal_all();
-        if let Some(group) = self.field.servers.group() {
+        if !self.field.servers.switches().is_empty() {
             // One that was started again empty before another took its place.
-            let made = kind::prepare(group.named(), &self.args.lock_names());
+            let made = self.field.servers.prepare(&self.args.lock_names());
             made.expect("the semaphores can be made");
         }
         if self.args.topology.is_quorum() {
@@ -209,12 +241,26 @@ impl<'a> Run<'a> {
                 std::thread::sleep(TICK);
             }
         }
-        self.checker.calm_since = Some(now());
-        for worker in self.field.workers.iter_mut().flatten() {
-            worker.tell("calm");
-        }
+        self.calm_begins();
+        self.tell("calm");
         let names = u32::try_from(self.args.names).unwrap_or(u32::MAX);
-        let most = self.patience.calm() * (names + 2) + Duration::from_secs(10);
+        self.wait_until_quiet(names + 2);
+        self.count_listeners();
+    }
+
+    pub(super) fn calm_begins(&mut self) {
+        self.checker.calm_since = Some(now());
+    }
+
+    pub(super) fn tell(&mut self, word: &str) {
+        for worker in self.field.workers.iter_mut().flatten() {
+            worker.tell(word);
+        }
+    }
+
+    /// So many asks may follow each other until then.
+    pub(super) fn wait_until_quiet(&mut self, asks: u32) {
+        let most = self.patience.calm() * asks + Duration::from_secs(10);
         let start = Instant::now();
         while start.elapsed() < most && !self.all_quiet() {
             self.look();
@@ -229,16 +275,10 @@ impl<'a> Run<'a> {
     }
 
     /// Reads what was written, and judges it.
-    fn look(&mut self) {
-        if let Some(group) = self.field.servers.group() {
-            let before = group.switches.len();
-            group.look();
-            if group.switches.len() > before {
-                // It may have forgotten the semaphores. Where it is gone again, the next is told.
-                if let Some(primary) = group.primary() {
-                    let _ = kind::prepare(primary, &self.args.lock_names());
-                }
-            }
+    pub(super) fn look(&mut self) {
+        if self.field.servers.look() {
+            // Where it is gone again, the next is told.
+            let _ = self.field.servers.prepare(&self.args.lock_names());
         }
         for index in 0..self.field.workers.len() {
             let Some(worker) = &mut self.field.workers[index] else {
@@ -248,7 +288,7 @@ impl<'a> Run<'a> {
             if worker.has_exited() {
                 let exit = worker.exited.expect("it has");
                 let process = worker.process;
-                self.crashes.push(format!(
+                self.other.push(format!(
                     "worker {index} (process {process}) ended with {exit}"
                 ));
                 let worker = self.field.workers[index].take().expect("it is there");
@@ -313,9 +353,7 @@ impl<'a> Run<'a> {
 
     /// Clients shut down, and processes end by themselves.
     fn end(&mut self, report: &mut Report) {
-        for worker in self.field.workers.iter_mut().flatten() {
-            worker.tell("end");
-        }
+        self.tell("end");
         let start = Instant::now();
         let mut workers: Vec<&mut Worker> = self.field.workers.iter_mut().flatten().collect();
         while start.elapsed() < ENDS_WITHIN && !workers.iter_mut().all(|w| w.has_exited()) {

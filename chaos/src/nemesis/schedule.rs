@@ -53,6 +53,13 @@ pub(crate) enum Fault {
     FreezePrimary,
     KillSentinel,
     FreezeSentinel,
+    /// The primary of a pair, for too short a time to be replaced, or for a longer one.
+    StandStill,
+    FreezeReplica,
+    /// By `SETSLOT` and `MIGRATE`, and open meanwhile.
+    MoveSlot,
+    /// As it is on Valkey 9.
+    MoveAtomically,
 }
 
 /// The target of a fault. Each target has at most one fault at a time.
@@ -64,6 +71,12 @@ pub(crate) enum Target {
     Network(usize),
     /// A Sentinel group: the roles in it.
     Group,
+    /// A pair of a cluster's nodes: the roles in it.
+    Pair(usize),
+    /// What leads from all workers to both nodes of a pair.
+    Way(usize),
+    /// Which pair has which slot.
+    Slots,
 }
 
 /// How long a fault lasts.
@@ -79,6 +92,8 @@ enum Lasts {
     Shortly,
     /// As long as sentinels take to have a new primary, however short leases are.
     Failover,
+    /// Less than a cluster takes to have a new primary, as long, or longer.
+    Standstill,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,10 +102,14 @@ enum At {
     Process,
     Network,
     Group,
+    Slots,
 }
 
 /// Sentinels refuse another failover so soon after the last.
 const GROUP_RESTS: Duration = Duration::from_millis(3_500);
+
+/// By then one that comes back has heard who has its place.
+const PAIR_RESTS: Duration = Duration::from_secs(2);
 
 /// An uptime is told in whole seconds.
 const UPTIME: Duration = Duration::from_secs(2);
@@ -105,7 +124,7 @@ type Row = (Fault, &'static str, u32, At, Lasts);
 /// One row per fault: its name, how often it is drawn compared to others, where, and for how long.
 #[rustfmt::skip]
 const TABLE: &[Row] = {
-    use {At::{Group, Network, Process, Server}, Fault as F, Lasts::{Failover, Lease, Long, No, Shortly}};
+    use {At::{Group, Network, Process, Server, Slots}, Fault as F, Lasts::{Failover, Lease, Long, No, Shortly, Standstill}};
     &[
         (F::StopWorker, "stop-worker", 24, Process, Lease),
         (F::WakeUpsAfterStop, "wake-ups-after-stop", 24, Process, Long),
@@ -142,6 +161,10 @@ const TABLE: &[Row] = {
         (F::FreezePrimary, "freeze-primary", 2, Group, Failover),
         (F::KillSentinel, "kill-sentinel", 1, Group, Failover),
         (F::FreezeSentinel, "freeze-sentinel", 1, Group, Failover),
+        (F::StandStill, "stand-still", 3, Group, Standstill),
+        (F::FreezeReplica, "freeze-replica", 1, Group, Standstill),
+        (F::MoveSlot, "move-slot", 12, Slots, Shortly),
+        (F::MoveAtomically, "move-atomically", 6, Slots, Shortly),
     ]
 };
 
@@ -168,16 +191,22 @@ impl Fault {
     pub(crate) fn suits(self, topology: Topology) -> bool {
         use Fault as F;
         match (topology, self.row().3) {
-            (Topology::Sentinel, At::Group | At::Process) => true,
+            (Topology::Sentinel, At::Group) => !matches!(self, F::StandStill | F::FreezeReplica),
+            (Topology::Cluster, At::Group) => {
+                !matches!(self, F::FreezePrimary | F::KillSentinel | F::FreezeSentinel)
+            }
+            // No worker has a network of its own there, whose wake-ups could come late.
+            (Topology::Cluster, At::Process) => self != F::WakeUpsAfterStop,
+            (_, At::Process) | (Topology::Cluster, At::Network | At::Slots) => true,
             // Sentinels give all clients one address, so no proxy stands before the primary.
             (Topology::Sentinel, At::Network) => {
                 matches!(self, F::Cut | F::CutSubscriptions | F::CutCommands)
             }
-            // A primary that dies or stands still has a successor: these are the group's.
-            (Topology::Sentinel, At::Server) => {
+            // A primary that dies or stands still has a successor: these are the group's, or the pair's.
+            (Topology::Sentinel | Topology::Cluster, At::Server) => {
                 !matches!(self, F::StopServer | F::RestartServer | F::RestartEmpty)
             }
-            (_, At::Group) => false,
+            (_, At::Group | At::Slots) => false,
             // One server that forgets promises nothing.
             (Topology::Single, _) => self != F::RestartEmpty,
             (Topology::Quorum3 | Topology::Quorum5, _) => true,
@@ -233,6 +262,7 @@ pub(crate) struct Schedule {
     rng: Rng,
     faults: Vec<Fault>,
     processes: usize,
+    topology: Topology,
     servers: usize,
     lease: Duration,
     now: Duration,
@@ -246,6 +276,7 @@ impl Schedule {
             rng: Rng::with_seed(seed),
             faults,
             processes,
+            topology: Topology::Single,
             servers: 1,
             lease,
             now: lease,
@@ -255,6 +286,7 @@ impl Schedule {
 
     /// Of the faults that happen there.
     pub(crate) fn on(mut self, topology: Topology) -> Self {
+        self.topology = topology;
         self.servers = topology.servers();
         self.faults.retain(|fault| fault.suits(topology));
         self
@@ -264,8 +296,8 @@ impl Schedule {
     fn weight(&self, fault: Fault) -> u32 {
         let &(_, _, weight, at, _) = fault.row();
         match at {
-            At::Server => weight * u32::try_from(self.servers).unwrap_or(1),
-            At::Process | At::Network | At::Group => weight,
+            At::Server | At::Group => weight * u32::try_from(self.servers).unwrap_or(1),
+            At::Process | At::Network | At::Slots => weight,
         }
     }
 
@@ -288,8 +320,15 @@ impl Schedule {
             At::Server if self.servers > 1 => Target::Server(self.rng.usize(0..self.servers)),
             At::Server => Target::Server(0),
             At::Process => Target::Process(one),
+            At::Network if self.topology == Topology::Cluster => {
+                Target::Way(self.rng.usize(0..self.servers))
+            }
             At::Network => Target::Network(one),
+            At::Group if self.topology == Topology::Cluster => {
+                Target::Pair(self.rng.usize(0..self.servers))
+            }
             At::Group => Target::Group,
+            At::Slots => Target::Slots,
         }
     }
 
@@ -299,6 +338,7 @@ impl Schedule {
             Lasts::No => Duration::ZERO,
             Lasts::Shortly => self.lease.mul_f64(0.05 + 0.45 * part),
             Lasts::Failover => Duration::from_secs_f64(3.0 + 1.5 * part),
+            Lasts::Standstill => Duration::from_secs_f64(0.2 + 4.0 * part),
             Lasts::Long => self.lease.mul_f64(1.2 + 1.3 * part),
             Lasts::Lease => match self.rng.u32(0..10) {
                 0..=2 => self.lease.mul_f64(0.05 + 0.85 * part),
@@ -323,7 +363,8 @@ impl Schedule {
     fn rest(&self, fault: Fault, target: Target) -> Duration {
         match (fault, target) {
             (_, Target::Group) => GROUP_RESTS,
-            (Fault::RestartServer | Fault::RestartEmpty, _) if self.servers > 1 => {
+            (_, Target::Pair(_)) => PAIR_RESTS,
+            (Fault::RestartServer | Fault::RestartEmpty, _) if self.topology.is_quorum() => {
                 quarantine(self.lease)
             }
             // So that it is over when the next begins.
@@ -372,7 +413,12 @@ impl Iterator for Schedule {
 mod tests {
     use super::*;
 
-    const ALL: [Topology; 3] = [Topology::Single, Topology::Sentinel, Topology::Quorum5];
+    const ALL: [Topology; 4] = [
+        Topology::Single,
+        Topology::Sentinel,
+        Topology::Cluster,
+        Topology::Quorum5,
+    ];
 
     fn plans_on(topology: Topology, seed: u64) -> Vec<Plan> {
         let lease = Duration::from_secs(1);

@@ -7,9 +7,11 @@ use leasehold_testkit::{Flavor, Primaries, Proxy, Server};
 use super::{
     front::{Front, Pids},
     group::Group,
+    nodes::{Nodes, PAIRS},
+    roles::Switch,
     schedule::Fault,
 };
-use crate::topology::Topology;
+use crate::{kind, topology::Topology};
 
 /// The servers of a run.
 pub(crate) struct Servers {
@@ -26,15 +28,30 @@ enum Place {
     /// One, or those of a quorum.
     Apart(Primaries),
     Group(Box<Group>),
+    Nodes(Box<Nodes>),
 }
 
 impl Servers {
-    pub(crate) fn start(topology: Topology, flavor: Flavor, workers: usize) -> Servers {
+    pub(crate) fn start(
+        topology: Topology,
+        flavor: Flavor,
+        workers: usize,
+        names: &[String],
+        full_coverage: bool,
+    ) -> Servers {
         let pids: Pids = Arc::default();
         pids.lock().expect("nobody has it").resize(workers, None);
-        if topology == Topology::Sentinel {
+        let place = match topology {
+            Topology::Sentinel => Some(Place::Group(Box::new(Group::start(flavor)))),
+            Topology::Cluster => {
+                let nodes = Nodes::start(flavor, names, full_coverage);
+                Some(Place::Nodes(Box::new(nodes)))
+            }
+            Topology::Single | Topology::Quorum3 | Topology::Quorum5 => None,
+        };
+        if let Some(place) = place {
             return Servers {
-                place: Place::Group(Box::new(Group::start(flavor))),
+                place,
                 proxies: vec![Vec::new(); workers],
                 fronts: Vec::new(),
                 pids,
@@ -71,6 +88,7 @@ impl Servers {
     pub(crate) fn url(&self, worker: usize) -> String {
         match &self.place {
             Place::Group(group) => group.url(),
+            Place::Nodes(nodes) => nodes.url(),
             Place::Apart(_) if self.fronts.is_empty() => self.proxies[worker][0].url(),
             Place::Apart(_) => {
                 let addrs: Vec<String> =
@@ -90,30 +108,99 @@ impl Servers {
         match &self.place {
             Place::Apart(servers) => servers.servers(),
             Place::Group(group) => group.servers(),
+            Place::Nodes(nodes) => nodes.servers(),
+        }
+    }
+
+    /// Those that are asked for keys, each with the names that it has: all, but of a cluster its primaries.
+    pub(crate) fn keepers(&self, names: &[String]) -> Vec<(&Server, Vec<String>)> {
+        let Place::Nodes(nodes) = &self.place else {
+            return self.all().iter().map(|it| (it, names.to_vec())).collect();
+        };
+        let with_its = |pair| {
+            let its = nodes.names_of(pair).into_iter();
+            Some((
+                nodes.primary(pair)?,
+                its.map(|it| names[it].clone()).collect(),
+            ))
+        };
+        (0..PAIRS).filter_map(with_its).collect()
+    }
+
+    /// Makes the semaphores where they are not. Where none is the primary now, the next is told.
+    pub(crate) fn prepare(&self, names: &[String]) -> redis::RedisResult<()> {
+        match &self.place {
+            Place::Apart(servers) => kind::prepare(servers.server(0), names, &["PUBLISH"]),
+            Place::Group(group) => {
+                let prepared = |primary| kind::prepare(primary, names, &["PUBLISH"]);
+                group.primary().map_or(Ok(()), prepared)
+            }
+            Place::Nodes(_) => {
+                let mut all = self.keepers(names).into_iter();
+                let both = ["PUBLISH", "SPUBLISH"];
+                all.try_for_each(|(server, names)| kind::prepare(server, &names, &both))
+            }
+        }
+    }
+
+    /// Looks after those that replace each other. Whether one has a place that may have forgotten the semaphores.
+    pub(crate) fn look(&mut self) -> bool {
+        let before = self.switches().len();
+        match &mut self.place {
+            Place::Apart(_) => {}
+            Place::Group(group) => group.look(),
+            Place::Nodes(nodes) => nodes.look(),
+        }
+        self.switches().len() > before
+    }
+
+    /// How often a replica has become a primary, and when.
+    pub(crate) fn switches(&self) -> &[Switch] {
+        match &self.place {
+            Place::Apart(_) => &[],
+            Place::Group(group) => &group.switches,
+            Place::Nodes(nodes) => &nodes.switches,
+        }
+    }
+
+    /// No faults any more, and all are at one.
+    pub(crate) fn settle(&mut self) {
+        match &mut self.place {
+            Place::Apart(_) => {}
+            Place::Group(group) => group.settle(),
+            Place::Nodes(nodes) => nodes.settle(),
         }
     }
 
     /// Those that clients connect to.
     pub(crate) fn all_and_sentinels(&self) -> impl Iterator<Item = &Server> {
         let sentinels: &[Server] = match &self.place {
-            Place::Apart(_) => &[],
+            Place::Apart(_) | Place::Nodes(_) => &[],
             Place::Group(group) => group.sentinels(),
         };
         self.all().iter().chain(sentinels)
     }
 
-    /// One of them; of a group its primary, if it is well.
+    /// One of them; of those that replace each other the primary, if it is well.
     pub(crate) fn at(&self, at: usize) -> Option<&Server> {
         match &self.place {
             Place::Apart(servers) => Some(servers.server(at)),
             Place::Group(group) => group.primary(),
+            Place::Nodes(nodes) => nodes.primary(at),
         }
     }
 
     pub(crate) fn group(&mut self) -> Option<&mut Group> {
         match &mut self.place {
-            Place::Apart(_) => None,
             Place::Group(group) => Some(group),
+            Place::Apart(_) | Place::Nodes(_) => None,
+        }
+    }
+
+    pub(crate) fn nodes(&mut self) -> Option<&mut Nodes> {
+        match &mut self.place {
+            Place::Nodes(nodes) => Some(nodes),
+            Place::Apart(_) | Place::Group(_) => None,
         }
     }
 
@@ -127,7 +214,7 @@ impl Servers {
         match (&mut self.place, fault) {
             (Place::Apart(servers), Fault::StopServer) => servers.freeze(at),
             (Place::Apart(servers), _) => servers.kill(at),
-            (Place::Group(_), _) => {}
+            (Place::Group(_) | Place::Nodes(_), _) => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{group::Switch, run::Run};
+use super::{roles::Switch, run::Run};
 use crate::{
     checker::Checker,
     clock::{millis, nanos, now},
@@ -36,8 +36,8 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         }
     }
     if !quiet {
-        for server in run.field.servers.all() {
-            let seen = leftovers::held(server, &run.args.lock_names());
+        for (server, names) in run.field.servers.keepers(&run.args.lock_names()) {
+            let seen = leftovers::held(server, &names);
             report.hangs.extend(seen);
         }
         for worker in run.field.workers.iter().flatten() {
@@ -66,13 +66,14 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
 pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     let args = run.args;
     report.what = format!(
-        "{}: {} processes of {} tasks on {} names of kinds {}, lease {:?}",
+        "{}: {} processes of {} tasks on {} names of kinds {}, lease {:?}{}",
         args.topology,
         args.processes,
         args.tasks,
         args.names,
         args.kinds_there(),
-        args.lease
+        args.lease,
+        run.choices(),
     );
     report.server = run.flavor.to_string();
     report.seed = run.seed;
@@ -95,7 +96,7 @@ pub(super) fn at_the_end(run: &mut Run<'_>, report: &mut Report) {
     report.faults = run.log.counts();
     report.lives = run.lives.len() as u64;
     report.hangs.extend(run.hangs.values().cloned());
-    report.other.append(&mut run.crashes);
+    report.other.append(&mut run.other);
     report.read(&run.checker);
     report.operations = report.answers.values().sum();
     let most = millis(u64::try_from(run.patience.calm().as_nanos()).unwrap_or(u64::MAX));
@@ -114,20 +115,24 @@ const LEFT_WITHIN: Duration = Duration::from_millis(1_300);
 
 /// Two may hold a name from a promotion until both clients have left the old primary, by a lease that they had there; the new one was never
 /// told of it. A process that was stopped leaves when it goes on.
-fn excuse(run: &mut Run<'_>, report: &mut Report) {
-    let switches: Vec<Switch> = match run.field.servers.group() {
-        Some(group) => group.switches.clone(),
-        None => Vec::new(),
-    };
+fn excuse(run: &Run<'_>, report: &mut Report) {
+    let switches: Vec<Switch> = run.field.servers.switches().to_vec();
     let worker = |span: &Span| run.lives[usize::try_from(span.id.process).unwrap_or(0)];
-    let lease = nanos(run.args.lease * LONGEST_LEASE + run.args.common.slack);
+    let (lease, slack) = (
+        nanos(run.args.lease * LONGEST_LEASE),
+        nanos(run.args.common.slack),
+    );
     let is_excused = |overlap: &OverlapFound| {
         let (one, other) = (&overlap.one, &overlap.other);
         let (from, to) = one.meets(other).expect("it is an overlap");
-        switches.iter().any(|switch| {
+        let concerns = |switch: &&Switch| {
+            let names = switch.names.as_ref();
+            !switch.knows_all && names.is_none_or(|names| names.contains(&one.name))
+        };
+        switches.iter().filter(concerns).any(|switch| {
             let workers = [worker(one), worker(other)];
-            let left = switch.seen + nanos(LEFT_WITHIN);
-            from >= switch.after && to <= run.log.all_run(&workers, left) + lease
+            let left = run.log.all_run(&workers, switch.seen + nanos(LEFT_WITHIN)) + slack;
+            from >= switch.after && one.from.min(other.from) <= left && to <= left + lease
         })
     };
     let (excused, found): (Vec<_>, Vec<_>) = overlaps(run).into_iter().partition(is_excused);
@@ -157,7 +162,7 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
         poll: Duration::from_secs(10),
     };
     let names = run.args.lock_names();
-    for server in servers.all() {
+    for (server, names) in servers.keepers(&names) {
         report.keys(&leftovers::keys(server, &names, ends, &run.checker));
     }
 }

@@ -251,7 +251,7 @@ pub(super) async fn one(world: &World, client: usize, rng: &mut Rng) {
     }
 }
 
-async fn carry_out<K>(
+async fn carry_out<K: 'static>(
     world: &World,
     plan: Plan,
     asked: impl Future<Output = Result<Option<Guard<K>>, Error>>,
@@ -359,7 +359,7 @@ pub(crate) async fn calm_lock(world: &World, client: usize, number: usize) -> Re
     }
 }
 
-async fn calm<K>(
+async fn calm<K: 'static>(
     world: &World,
     name: usize,
     lock: impl Future<Output = Result<Guard<K>, Error>>,

@@ -24,7 +24,7 @@ pub(super) struct Terms {
 }
 
 /// Holds for a while drawn at random, and lets go.
-pub(super) async fn hold<K>(
+pub(super) async fn hold<K: 'static>(
     world: &World,
     name: usize,
     guard: Guard<K>,
@@ -74,7 +74,7 @@ pub(super) async fn hold<K>(
 }
 
 /// In the calm.
-pub(super) async fn look_and_let_go<K>(world: &World, name: usize, guard: Guard<K>) {
+pub(super) async fn look_and_let_go<K: 'static>(world: &World, name: usize, guard: Guard<K>) {
     let mut witness = Witness::new(&world.journal, name, false, None);
     witness.look(&guard);
     witness.look(&guard);
@@ -100,7 +100,7 @@ pub(super) fn duration(world: &World, rng: &mut Rng) -> Duration {
 }
 
 /// Looks until `until`; counts at random. Goes on for a while after a loss, which must be final.
-async fn look_and_count<K>(
+async fn look_and_count<K: 'static>(
     world: &World,
     name: usize,
     guard: &Guard<K>,
@@ -202,7 +202,7 @@ fn length(world: &World, rng: &mut Rng) -> Duration {
     most.mul_f64(0.1 + 0.9 * rng.f64())
 }
 
-async fn let_go<K>(
+async fn let_go<K: 'static>(
     world: &World,
     witness: &mut Witness<'_>,
     guard: Guard<K>,

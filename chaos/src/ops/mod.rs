@@ -15,7 +15,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use leasehold::{Client, Error, Handoff, Shutdown};
+use leasehold::{Client, ClientBuilder, Error, Handoff, Shutdown};
 use tokio::sync::watch;
 
 use crate::{counter::Counter, journal::Journal, record::Record};
@@ -26,12 +26,14 @@ pub(crate) use ask::calm_lock;
 pub(crate) const LONGEST_LEASE: u32 = 2;
 
 /// The phase of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Phase {
     /// Operations, as many as there can be.
     Run,
     /// Nothing new begins; holders let go, waiters get what they wait for.
     Calm,
+    /// As in the calm, but each process asks for all mutexes at once.
+    Wait,
     /// Shut down.
     End,
 }
@@ -42,6 +44,8 @@ pub(crate) struct World {
     pub(crate) counter: Counter,
     pub(crate) names: Vec<String>,
     pub(crate) lease: Duration,
+    /// In a cluster: on classic channels.
+    pub(crate) classic: bool,
     /// How long holders hold: mostly for milliseconds, sometimes beyond the lease; or hardly at all.
     pub(crate) brisk: bool,
     /// Distinguishes the numbers this process writes to the counter.
@@ -94,7 +98,7 @@ pub(crate) async fn work(world: Arc<World>, client: usize, seed: u64) {
 
 /// Another client takes the place of this one, which is shut down in one of three ways.
 async fn replace_client(world: &World, index: usize, rng: &mut Rng) {
-    let Ok(fresh) = connect(&world.clients[index].1, world.lease, rng).await else {
+    let Ok(fresh) = connect(&world.clients[index].1, world.classic, world.lease, rng).await else {
         return; // the way to the server is broken just now
     };
     world.journal.write(begins(&fresh));
@@ -125,8 +129,22 @@ pub(crate) fn begins(client: &Client) -> Record {
     Record::Client { id }
 }
 
+pub(crate) fn builder(classic: bool) -> ClientBuilder {
+    let builder = Client::builder();
+    if classic {
+        builder.sharded_channels(false)
+    } else {
+        builder
+    }
+}
+
 /// A client with settings drawn at random.
-pub(crate) async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Result<Client, Error> {
+pub(crate) async fn connect(
+    url: &str,
+    classic: bool,
+    lease: Duration,
+    rng: &mut Rng,
+) -> Result<Client, Error> {
     let handoff = [
         Handoff::off(),
         Handoff::default(),
@@ -134,7 +152,7 @@ pub(crate) async fn connect(url: &str, lease: Duration, rng: &mut Rng) -> Result
     ];
     let polls = [lease / 10, lease / 3, lease, Duration::from_secs(10)];
     let timeouts = [lease / 4, lease, Duration::from_secs(2)];
-    Client::builder()
+    builder(classic)
         .url(url)
         .lease(lease)
         // Means nothing for one server.

@@ -310,10 +310,11 @@ impl ClientBuilder {
         let prepared = self.prepare(home)?;
         match &prepared.backing {
             Backing::Memory(..) => {}
-            Backing::Server(redis, _) => durability::connect(redis, &prepared.config).await?,
+            Backing::Server(redis, _) => redis.connect().await?,
             Backing::Cluster(cluster, _) => cluster.connect().await?,
             Backing::Quorum(quorum) => quorum.quorum.connect().await?,
         }
+        durability::check(&prepared.backing, prepared.config.durability).await?;
         Ok(prepared.client())
     }
 

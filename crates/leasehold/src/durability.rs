@@ -32,6 +32,8 @@ pub const DURABILITY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 /// | `Replicas(n)`, `Majority` | one more, and the replica's | the primary, if one that acknowledged is promoted |
 /// | `Aof` | one more, and the disk's (up to a second with `appendfsync everysec`) | a restart of the server with its file |
 ///
+/// In a cluster the node that has the lock's slot is asked, and its own replicas, or its disk, count.
+///
 /// Kinds with a renewed lease have it: mutex, fenced, fair, spin and plain mutex, read-write lock, leased semaphore, elections, and multi-locks of
 /// these. A fixed lease and a semaphore without leases are refused before anything is sent; so is any policy in memory and on a quorum. An
 /// owner that enters again has what its hold has.
@@ -59,7 +61,8 @@ pub enum Durability {
     Primary,
     /// It, and so many replicas: 1 to 255. While fewer are connected, a lock fails at once.
     Replicas(u8),
-    /// A majority of the server and all replicas that this client has ever seen beside it; at least one replica.
+    /// A majority of the server and all replicas that this client has ever seen beside it; at least one replica. Refused where the server
+    /// does not tell how many there are (`INFO`).
     Majority,
     /// The append-only file on the server's disk (`WAITAOF`; Redis 7.2, Valkey, with `appendonly yes`).
     Aof,

@@ -34,27 +34,35 @@ pub(crate) enum Renewal {
     Unknown,
 }
 
-/// The answer to [`LockSteps::confirm`](super::LockSteps::confirm).
-#[derive(Clone, Debug)]
+/// The answer to one entry of [`LockSteps::confirm`](super::LockSteps::confirm).
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirmation {
-    /// The server's own answers.
-    pub(crate) renewals: Vec<Renewal>,
-    /// How many replicas had these renewals when it was answered.
+    /// The server's own answer.
+    pub(crate) renewal: Renewal,
+    /// How many replicas had this renewal when it was answered.
     pub(crate) replicas: u32,
     pub(crate) on_disk: bool,
-    /// Fewer had them than the policy says.
+    /// Fewer had it than the policy says.
     pub(crate) missed: Option<Missed>,
 }
 
 impl Confirmation {
-    /// The answers that move an end. What was not acknowledged is unknown, unless the client takes the server's own word.
-    pub(crate) fn believed(&self, unmet: Unmet) -> Vec<Renewal> {
-        let counts = self.missed.is_none() || unmet == Unmet::Accept;
-        let believed = |renewal: &Renewal| match renewal {
-            Renewal::Extended if !counts => Renewal::Unknown,
-            other => *other,
-        };
-        self.renewals.iter().map(believed).collect()
+    /// This entry has no answer.
+    pub(crate) const NONE: Confirmation = Confirmation {
+        renewal: Renewal::Unknown,
+        replicas: 0,
+        on_disk: false,
+        missed: None,
+    };
+
+    /// The answer that moves an end. What was not acknowledged is unknown, unless the client takes the server's own word.
+    pub(crate) fn believed(&self, unmet: Unmet) -> Renewal {
+        match self.renewal {
+            Renewal::Extended if self.missed.is_some() && unmet == Unmet::GiveBack => {
+                Renewal::Unknown
+            }
+            other => other,
+        }
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) trait LockSteps {
     }
 
     /// Extends leases that are still ours, and waits until those have them that the policy names. One answer per entry, in order.
-    fn confirm(&self, _batch: &[Renew<'_>], _policy: Durability) -> Reply<Confirmation> {
+    fn confirm(&self, _batch: &[Renew<'_>], _policy: Durability) -> Reply<Vec<Confirmation>> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 
@@ -108,8 +108,8 @@ pub(crate) trait LockSteps {
         Err("a server in memory has neither replicas nor a disk")
     }
 
-    /// Asks the server whether it can [`confirm`](LockSteps::confirm) so; once.
-    fn can_confirm(&self, _policy: Durability) -> Reply<()> {
+    /// Asks the server of this lock whether it can [`confirm`](LockSteps::confirm) so; once.
+    fn can_confirm(&self, _id: &LockId, _policy: Durability) -> Reply<()> {
         Box::pin(std::future::ready(Err(cannot_confirm())))
     }
 
@@ -170,6 +170,11 @@ pub(crate) trait ServerLink {
 
     /// Why there is no connection to the server, as long as there is none.
     fn trouble(&self) -> Option<Cause>;
+
+    /// The same of the server that has this lock, where there are several.
+    fn trouble_of(&self, _id: &LockId) -> Option<Cause> {
+        self.trouble()
+    }
 
     /// Whether the server can be used, and who has been told.
     fn outage(&self) -> &Outage;

@@ -3,12 +3,7 @@
 use std::time::Duration;
 
 use super::{Backing, ClientBuilder, Prepared};
-use crate::{
-    Durability, Error, Unmet,
-    backend::{Backend, LockSteps, redis::Redis},
-    config::Config,
-    durability::refused,
-};
+use crate::{Durability, Error, Unmet, backend::Backend, durability::refused};
 
 impl ClientBuilder {
     /// Who must have a lock of this client before its holder goes on. Default: [`Durability::Primary`], which costs nothing.
@@ -41,6 +36,8 @@ impl ClientBuilder {
     }
 
     /// For how long an acknowledgement is waited for, counted from when the lock was taken; 50 ms more at most. Default: 1 s. 1 ms to 1 min.
+    ///
+    /// Give it twice the time that a replica may need: locks that ask while others are acknowledged wait for these first.
     pub fn durability_timeout(mut self, timeout: Duration) -> Self {
         self.config.durability_timeout = timeout;
         self
@@ -71,12 +68,14 @@ impl Prepared {
     }
 }
 
-/// Connects, and asks the server whether it can do what all locks of this client want.
-pub(super) async fn connect(server: &Redis, config: &Config) -> Result<(), Error> {
-    server.connect().await?;
-    if config.durability.is_primary() {
-        return Ok(());
-    }
-    let able = server.can_confirm(config.durability).await;
-    able.map_err(|failure| failure.into_read_error(format!("connect with {}", config.durability)))
+/// Asks the servers to which a client has connected whether they can do what all its locks want.
+pub(super) async fn check(backing: &Backing, policy: Durability) -> Result<(), Error> {
+    let able = match backing {
+        _ if policy.is_primary() => return Ok(()),
+        Backing::Server(redis, _) => redis.is_able(policy).await,
+        Backing::Cluster(cluster, _) => cluster.is_able(policy).await,
+        // They have refused it before.
+        Backing::Memory(..) | Backing::Quorum(_) => Ok(()),
+    };
+    able.map_err(|failure| failure.into_read_error(format!("connect with {policy}")))
 }

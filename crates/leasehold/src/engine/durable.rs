@@ -3,13 +3,13 @@
 //! The lock is taken as ever, by whichever way: a reply, a grant, or a hand-over in memory. Then its holder-to-be, who has it in its
 //! hands, and gives it back if it leaves, waits until it is acknowledged, unless that has been done for an earlier holder.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::{
     Error,
-    backend::{Renew, Renewal},
+    backend::{Confirmation, Renew, Renewal},
     durability::{Missed, Unmet},
     engine::claim::pauses::Pauses,
     engine::env::Env,
@@ -38,7 +38,7 @@ pub(crate) async fn begin(
         Patience::For(wait) => wait.min(env.config.operation_timeout),
         Patience::Once | Patience::Forever => env.config.operation_timeout,
     };
-    let asked = env.backend.can_confirm(spec.durability);
+    let asked = env.backend.can_confirm(id, spec.durability);
     match env.by(began + most, asked).await {
         Some(Err(failure)) if failure.is_final() => {
             Err(failure.into_read_error(format!("lock {:?}", id.name)))
@@ -62,24 +62,30 @@ pub(crate) async fn confirmed(taken: WaitResult) -> WaitResult {
 }
 
 async fn confirm(taken: Held) -> Result<Held, Error> {
-    let hold = taken.hold();
+    let hold = &Arc::clone(taken.hold());
     let env = Arc::clone(hold.env());
     let within = env.config.durability_timeout;
-    let missed = match env
-        .by(Instant::now() + within + LATE, acknowledge(hold))
-        .await
-    {
-        Some(Ok(())) => {
-            hold.check()?;
-            return Ok(taken);
-        }
+    let ours = || {
+        let left = hold.check();
+        left.map_err(|lost| if env.is_closed() { Error::Closed } else { lost })
+    };
+    let mut over = pin!(hold.over.notified());
+    over.as_mut().enable();
+    ours()?;
+    let answer = tokio::select! {
+        biased; // a simulation must be able to replay it
+        answer = env.by(Instant::now() + within + LATE, acknowledge(hold)) => answer,
+        () = over => None,
+    };
+    ours()?;
+    let missed = match answer {
+        Some(Ok(())) => return Ok(taken),
         Some(Err(missed)) => missed,
         None => Arc::new(Missed::Silent {
             policy: hold.durability,
             within,
         }),
     };
-    hold.check()?;
     if env.config.unmet == Unmet::Accept {
         return Ok(taken);
     }
@@ -104,8 +110,8 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<(), Cause> {
             lease_ms: spec.lease_ms(),
         };
         let answer = env.backend.confirm(&[renew], hold.durability).await;
-        let said = match answer {
-            Ok(said) => said,
+        let said = match answer.map(|said| said.first().copied()) {
+            Ok(said) => said.unwrap_or(Confirmation::NONE),
             Err(failure) if failure.is_final() => return Err(Arc::clone(failure.cause())),
             // Another server may be there in time.
             Err(_) => {
@@ -113,11 +119,11 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<(), Cause> {
                 continue;
             }
         };
-        match said.renewals.first() {
-            Some(Renewal::Lost) => hold.lose(hold.not_ours()),
-            Some(Renewal::Extended) => {
+        match said.renewal {
+            Renewal::Lost => hold.lose(hold.not_ours()),
+            Renewal::Extended => {
                 hold.note_acknowledged(&said);
-                if said.believed(env.config.unmet).contains(&Renewal::Extended) {
+                if said.believed(env.config.unmet) == Renewal::Extended {
                     // B1, B2: what was asked for, counted from before it was sent.
                     let _ = hold.extended(spec.lease(), sent);
                 }

@@ -244,7 +244,7 @@ impl Gate {
     fn out_of_time(&self, env: &Env, began: Tick) -> Result<bool, Error> {
         let state = self.state.lock();
         // Where the server cannot be asked any more, what it said last is no news.
-        let is_news = env.backend.trouble().is_none();
+        let is_news = env.backend.trouble_of(&self.id).is_none();
         if is_news && state.said.is_some_and(|said| said >= began) {
             return Ok(false);
         }

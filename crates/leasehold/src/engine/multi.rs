@@ -287,8 +287,11 @@ impl Taking<'_> {
     fn was_held(&self) -> bool {
         let is_over = |until| Instant::now() >= until;
         let part = self.said_held.filter(|at| *at >= self.held.len());
-        part.is_some_and(|at| self.parts[at].core.backend.trouble().is_none())
-            && self.until.is_some_and(is_over)
+        let is_well = |at: usize| {
+            let part = &self.parts[at];
+            part.core.backend.trouble_of(&part.id).is_none()
+        };
+        part.is_some_and(is_well) && self.until.is_some_and(is_over)
     }
 
     /// Whether all that was taken is still held. If one was lost meanwhile, those behind it are given back, since no caller waits for

@@ -6,11 +6,15 @@ mod common;
 mod channels;
 mod crowd;
 mod failover;
+mod idle;
 mod moving;
 mod reached;
 mod redisson;
 mod redisson_kinds;
 mod refused;
+mod taken_over;
+
+use std::ops::RangeInclusive;
 
 use leasehold_testkit::{Cluster, Flavor, wait_until_async};
 
@@ -23,9 +27,26 @@ fn slot(cluster: &Cluster, name: &str) -> u16 {
 
 /// So many names that the primary has.
 fn names_at(cluster: &Cluster, primary: usize, count: usize) -> Vec<String> {
+    let ranges = slots_at(cluster, primary);
     let names = (0..).map(|i| format!("order:{i}"));
-    let there = names.filter(|name| cluster.primary_of(slot(cluster, name)) == primary);
-    there.take(count).collect()
+    let is_there = |name: &String| ranges.iter().any(|it| it.contains(&slot(cluster, name)));
+    names.filter(is_there).take(count).collect()
+}
+
+/// Which slots the primary has, by itself.
+fn slots_at(cluster: &Cluster, primary: usize) -> Vec<RangeInclusive<u16>> {
+    let nodes = cluster.command(primary, &["CLUSTER", "NODES"]);
+    let nodes: String = redis::from_redis_value(nodes).unwrap();
+    let own = nodes.lines().find(|line| line.contains("myself")).unwrap();
+    let slots = own
+        .split(' ')
+        .skip(8)
+        .filter(|slots| !slots.starts_with('['));
+    let range = |slots: &str| {
+        let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+        first.parse().unwrap()..=last.parse().unwrap()
+    };
+    slots.map(range).collect()
 }
 
 /// Sharded channels, and those of the whole cluster.

@@ -1,12 +1,18 @@
 //! Slots that are moved by the old protocol, and left open.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use leasehold::{Client, ErrorKind, Guard};
-use leasehold_testkit::Cluster;
+use leasehold::{Client, ErrorKind, Guard, Released};
+use leasehold_testkit::{Cluster, Flavor};
 
-use super::{SHARDED, flavors, slot, until_heard_at, until_unheard};
-use crate::common::SOON;
+use super::{flavors, slot, until_heard_at, until_unheard};
+use crate::common::{SOON, few_or, soon};
 
 const PRIMARIES: [usize; 3] = [0, 1, 2];
 
@@ -105,45 +111,101 @@ async fn a_lease_in_an_open_slot_is_renewed_and_a_lock_there_waits() {
     }
 }
 
-/// Classic messages are heard at any node, so a client learns of the move with its next request: it is counted at the owner again then. A
-/// subscription to sharded ones is ended by the node.
+/// Where slots are moved at once with their keys, nobody notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_waiter_is_woken_after_its_slot_has_moved() {
-    for flavor in flavors() {
-        let cluster = Cluster::start(flavor);
-        let slot = slot(&cluster, "name");
-        for (sharded, round) in SHARDED.iter().flat_map(|it| (0..4).map(move |i| (*it, i))) {
-            let (holds, waits) = (on(&cluster, sharded).await, on(&cluster, sharded).await);
-            let guard = holds.mutex("name").lock().await.unwrap();
-            let before = cluster.primary_of(slot);
-            let mutex = waits.mutex("name");
-            let waiter =
-                tokio::spawn(
-                    async move { mutex.lock().await.map(|guard| (guard, Instant::now())) },
-                );
-            until_heard_at(&cluster, before, &PRIMARIES, "name", sharded).await;
-            let after = (before + 1) % 3;
-            cluster.migrate(slot, after);
-            if sharded && round % 2 == 0 {
-                // Nobody has sent anything.
-                until_heard_at(&cluster, after, &PRIMARIES, "name", sharded).await;
-            }
-            let released = Instant::now();
-            guard.release().await.unwrap();
-            let (guard, woken) = tokio::time::timeout(SOON, waiter)
-                .await
-                .unwrap()
-                .unwrap()
-                .unwrap();
-            let took = woken - released;
-            println!("{flavor}, sharded {sharded}, round {round}: {took:?}");
-            assert!(
-                took < Duration::from_millis(300),
-                "{flavor}, sharded {sharded}, round {round}: {took:?}"
-            );
-            guard.release().await.unwrap();
-            until_unheard(&cluster, &PRIMARIES, "name", sharded).await;
+async fn pairs_go_on_while_their_slot_is_moved_at_once() {
+    let (pairs, longest) = few_or((300, SOON), (1000, Duration::from_millis(100)));
+    for flavor in Flavor::available() {
+        if flavor != Flavor::Valkey {
+            continue;
         }
+        let cluster = Arc::new(Cluster::start(flavor));
+        let client = client(&cluster).await;
+        let slot = slot(&cluster, "{slot}");
+        let ends = Arc::<AtomicBool>::default();
+        let moving = {
+            let (cluster, ends) = (Arc::clone(&cluster), Arc::clone(&ends));
+            tokio::task::spawn_blocking(move || {
+                let mut moves = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    let at = cluster.primary_of(slot);
+                    cluster.migrate_atomically(slot..=slot, (at + 1) % 3);
+                    moves += 1;
+                }
+                moves
+            })
+        };
+        let tasks = names(4).map(|name| {
+            let mutex = client.mutex(name);
+            tokio::spawn(async move {
+                let mut took = Vec::new();
+                for _ in 0..pairs / 4 {
+                    let began = Instant::now();
+                    let guard = mutex.lock().await.unwrap();
+                    guard.release().await.unwrap();
+                    took.push(began.elapsed());
+                    // There are some moves meanwhile.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                took
+            })
+        });
+        let mut took = Vec::new();
+        for task in tasks.collect::<Vec<_>>() {
+            took.extend(task.await.unwrap());
+        }
+        ends.store(true, Ordering::Relaxed);
+        let moves = moving.await.unwrap();
+        took.sort_unstable();
+        let (middle, most) = (took[took.len() / 2], took[took.len() - 1]);
+        println!(
+            "{flavor}: {moves} moves, half of the pairs within {middle:?}, all within {most:?}"
+        );
+        assert!(moves > 1 && most < longest, "{moves} moves, {most:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_goes_to_the_wrong_caller_while_a_slot_moves() {
+    for flavor in flavors() {
+        let cluster = Arc::new(Cluster::start(flavor));
+        let client = client(&cluster).await;
+        let slot = slot(&cluster, "{slot}");
+        let ends = Arc::<AtomicBool>::default();
+        let tasks = names(few_or(200, 1000)).map(|name| {
+            let (mutex, ends) = (client.fenced_mutex(&name), Arc::clone(&ends));
+            tokio::spawn(async move {
+                let (mut pairs, mut last) = (0_u32, 0);
+                while !ends.load(Ordering::Relaxed) {
+                    // Nobody else takes it, so it is free, and its own.
+                    let guard = mutex.lock().await.unwrap();
+                    assert!(guard.token() > last, "{name}");
+                    last = guard.token();
+                    let status = mutex.status().await.unwrap();
+                    assert_eq!(status.holders[0].owner, guard.owner(), "{name}");
+                    assert_eq!(guard.release().await.unwrap(), Released::Freed, "{name}");
+                    pairs += 1;
+                }
+                pairs
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let moved = Arc::clone(&cluster);
+        tokio::task::spawn_blocking(move || {
+            for _ in 0..few_or(4, 20) {
+                let at = moved.primary_of(slot);
+                moved.migrate_slowly(slot, (at + 1) % 3, Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        })
+        .await
+        .unwrap();
+        ends.store(true, Ordering::Relaxed);
+        let mut pairs = 0;
+        for task in tasks {
+            pairs += soon("it goes on", task).await.unwrap();
+        }
+        println!("{flavor}: {pairs} pairs");
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use leasehold::{Client, ClientBuilder};
 use leasehold_testkit::{Cluster, ClusterSettings};
 
 use super::{flavors, names_at};
-use crate::common::SOON;
+use crate::common::{SOON, soon};
 
 /// Takes names of all primaries, one of them again after its slot has moved, and has a waiter of another client woken.
 async fn works(cluster: &Cluster, builder: ClientBuilder) {
@@ -61,6 +62,38 @@ async fn a_user_that_may_not_count_listeners_waits_as_others_do() {
             cluster.command(node, &rules);
         }
         let url = cluster.url().replace("://", "://worker:pw@");
-        works(&cluster, Client::builder().url(url)).await;
+        let builder = Client::builder().url(url);
+        works(&cluster, builder.clone()).await;
+
+        // One listens at the node that had the slot before, and the other at the one that has it.
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(builder.clone().connect().await.unwrap());
+        }
+        let name = names_at(&cluster, 0, 1).remove(0);
+        let guard = clients[0].mutex(&name).lock().await.unwrap();
+        let mut waiters = Vec::new();
+        for (client, queued) in clients[1..].iter().zip(1..) {
+            let mutex = client.mutex(&name);
+            waiters.push(tokio::spawn(async move { mutex.lock().await }));
+            soon("it stands in line", async {
+                let mutex = clients[0].mutex(&name);
+                while mutex.status().await.unwrap().queue.len() < queued {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            })
+            .await;
+            cluster.migrate(cluster.slot(&name), 1);
+        }
+        guard.release().await.unwrap();
+        let (first, _, others) = soon("one has it", select_all(waiters)).await;
+        let first = first.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(first.is_valid() && !others[0].is_finished());
+        first.release().await.unwrap();
+        for other in others {
+            let last = soon("the other has it", other).await.unwrap().unwrap();
+            last.release().await.unwrap();
+        }
     }
 }

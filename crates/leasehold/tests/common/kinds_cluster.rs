@@ -9,6 +9,7 @@ use leasehold::{Client, ClientBuilder};
 use leasehold_testkit::{Cluster, Flavor, Server};
 
 pub use crate::conformance::common::kinds::{AnyGuard, AnyLock, MAY_BE_DROPPED, ROWS, Row};
+use crate::conformance::common::{few_or, flavors};
 
 /// Where the leases live.
 pub enum World {
@@ -23,6 +24,7 @@ pub enum World {
 pub struct Names {
     cluster: Arc<Cluster>,
     flavor: Flavor,
+    is_sharded: bool,
     prefix: String,
 }
 
@@ -40,16 +42,21 @@ fn cluster(flavor: Flavor) -> Arc<Cluster> {
 }
 
 impl World {
-    /// With `LEASEHOLD_FULL=1` on every flavor there is, else on one.
+    /// With `LEASEHOLD_FULL=1` on every flavor there is, on sharded and on classic channels; else on one flavor, on each sort in turn.
     pub fn all() -> Vec<World> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let flavors = crate::conformance::common::flavors(0);
-        let names = |flavor| Names {
-            cluster: cluster(flavor),
-            flavor,
-            prefix: format!("world{}:", NEXT.fetch_add(1, Ordering::Relaxed)),
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let sorts = few_or(vec![number.is_multiple_of(2)], vec![true, false]);
+        let of_sort = |is_sharded| {
+            let world = move |flavor| Names {
+                cluster: cluster(flavor),
+                flavor,
+                is_sharded,
+                prefix: format!("world{number}:{is_sharded}:"),
+            };
+            flavors(0).into_iter().map(world).map(World::Memory)
         };
-        flavors.into_iter().map(names).map(World::Memory).collect()
+        sorts.into_iter().flat_map(of_sort).collect()
     }
 
     fn names(&self) -> &Names {
@@ -60,12 +67,19 @@ impl World {
     }
 
     pub fn name(&self) -> String {
-        format!("a cluster of {}", self.names().flavor)
+        let names = self.names();
+        let sort = if names.is_sharded {
+            "sharded"
+        } else {
+            "classic"
+        };
+        format!("a cluster of {} with {sort} channels", names.flavor)
     }
 
     pub fn builder(&self) -> ClientBuilder {
         let names = self.names();
         let builder = Client::builder().url(names.cluster.url());
+        let builder = builder.sharded_channels(names.is_sharded);
         builder.name_prefix(&*names.prefix)
     }
 

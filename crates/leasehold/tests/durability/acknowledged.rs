@@ -6,11 +6,13 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use leasehold::{Acknowledged, Client, Durability, Error, Guard, LostReason, Mutex, Unmet};
+use leasehold::{
+    Acknowledged, Client, Durability, Error, Guard, LostReason, Mutex, Shutdown, Unmet,
+};
 use leasehold_testkit::{Server, wait_until, wait_until_async};
 use tokio::sync::Barrier;
 
-use super::replicated::{Replicated, TIMING, flavors, until_online};
+use super::replicated::{Replicated, TIMING, flavors, until_online, until_waiting};
 use crate::common::{SOON, int, soon};
 
 const MS: Duration = Duration::from_millis(1);
@@ -283,6 +285,52 @@ async fn an_unacknowledged_renewal_moves_no_end_unless_the_client_accepts_it() {
         let is_told = || accepted.durability().at.is_some();
         wait_until_async(SOON, "a renewal is acknowledged", is_told).await;
     }
+}
+
+/// As in a failover: the server ends each `WAIT` with an error then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_waits_on_when_its_server_becomes_a_replica_for_a_while() {
+    for flavor in flavors() {
+        let group = Replicated::start(flavor, 1);
+        let builder = group.builder().durability(ONE);
+        let client = builder.durability_timeout(SOON).connect().await.unwrap();
+        until_met(&client.mutex("name")).await;
+        group.freeze();
+        let lock = client.mutex("name");
+        let lock = tokio::spawn(async move { lock.lock().await });
+        until_waiting(&group.primary).await;
+        // Nobody is there, so it keeps what it has.
+        group.primary.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        tokio::time::sleep(50 * MS).await;
+        assert!(!lock.is_finished(), "{flavor}: {:?}", lock.await);
+        group.primary.cli(&["REPLICAOF", "NO", "ONE"]);
+        group.thaw();
+        let guard = soon("it has it", lock).await.unwrap().unwrap();
+        assert!(is_met(&guard.durability()), "{flavor}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_ends_a_lock_that_waits_to_be_acknowledged() {
+    let group = Replicated::start(flavors()[0], 1);
+    let builder = group.builder().durability(ONE);
+    let client = builder
+        .durability_timeout(3 * SOON)
+        .connect()
+        .await
+        .unwrap();
+    until_met(&client.mutex("name")).await;
+    group.freeze();
+    let lock = client.mutex("name");
+    let lock = tokio::spawn(async move { lock.lock().await });
+    until_waiting(&group.primary).await;
+    let grace = 10 * MS;
+    client.shutdown(Shutdown::ReleaseAll { grace }).await;
+    let answer = soon("it ends", lock).await.unwrap();
+    assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    let exists = || int(&group.primary, &["EXISTS", "name"]);
+    wait_until(SOON, "the name is free", || exists() == 0);
+    group.thaw();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

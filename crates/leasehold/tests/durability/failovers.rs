@@ -9,7 +9,7 @@ use std::{
 };
 
 use leasehold::{Client, Durability};
-use leasehold_testkit::{SentinelGroup, wait_until, wait_until_async};
+use leasehold_testkit::{Flavor, SentinelGroup, SentinelSettings, wait_until, wait_until_async};
 
 use super::replicated::{Replicated, flavors, until_online};
 use crate::common::{SOON, few_or, soon};
@@ -74,31 +74,47 @@ async fn no_other_has_the_lock_at_the_promoted_replica_while_its_guard_is_valid(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_goes_on_after_a_failover_and_is_acknowledged_by_those_that_are_left() {
     let flavor = *flavors().last().unwrap();
-    let group = SentinelGroup::start(flavor);
-    let builder = Client::builder().url(group.url()).durability(ONE);
+    let settings = SentinelSettings::new().args(&["--appendonly", "yes"]);
+    let group = SentinelGroup::start_with(flavor, settings);
+    let builder = Client::builder()
+        .url(group.url())
+        .durability_timeout(3000 * MS);
     let client = builder.lease(6000 * MS).connect().await.unwrap();
-    let guard = client.mutex("name").lock().await.unwrap();
-    let before = guard.durability().at.expect("it was acknowledged");
+    // Redis 7.0 has no other.
+    let policies = match flavor {
+        Flavor::Redis => vec![ONE],
+        Flavor::Valkey => vec![ONE, Durability::Aof],
+    };
+    let mut held = Vec::new();
+    for policy in &policies {
+        let mutex = client.mutex(format!("{policy}")).durability(*policy);
+        let guard = soon("a lock", mutex.lock()).await.unwrap();
+        let before = guard.durability().at.expect("it was acknowledged");
+        held.push((guard, before));
+    }
     let promoted = tokio::task::block_in_place(|| group.failover());
     let begun = Instant::now();
-    let is_new = || {
-        guard
-            .durability()
-            .at
-            .is_some_and(|at| at > begun && at > before)
+    for (guard, before) in &held {
+        let is_new = || {
+            let at = guard.durability().at;
+            at.is_some_and(|at| at > begun && at > *before)
+        };
+        wait_until_async(4 * SOON, "it is acknowledged anew", is_new).await;
+        assert!(guard.is_valid());
+    }
+    let asked = if policies.len() == 1 {
+        "wait"
+    } else {
+        "waitaof"
     };
-    wait_until_async(4 * SOON, "it is acknowledged anew", is_new).await;
-    assert!(guard.is_valid());
-    let there = || group.server(promoted).calls().get("wait").copied() > Some(0);
+    let there = || group.server(promoted).calls().get(asked).copied() > Some(0);
     wait_until(SOON, "at the promoted server", there);
-    let next = client.mutex("next").lock();
-    assert!(
-        soon("another lock", next)
-            .await
-            .unwrap()
-            .durability()
-            .at
-            .is_some()
-    );
-    assert!(guard.verify().await.unwrap() > 1000 * MS);
+    for policy in policies {
+        let mutex = client.mutex(format!("next {policy}")).durability(policy);
+        let next = soon("another lock", mutex.lock()).await.unwrap();
+        assert!(next.durability().at.is_some());
+    }
+    for (guard, _) in held {
+        assert!(guard.verify().await.unwrap() > 1000 * MS);
+    }
 }

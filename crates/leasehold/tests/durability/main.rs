@@ -4,6 +4,7 @@
 mod common;
 
 mod acknowledged;
+mod cluster;
 mod failovers;
 mod refused;
 mod replicated;

@@ -58,6 +58,35 @@ async fn fixed_leases_and_permits_without_leases_are_refused() {
     assert!(plain.try_lock().await.unwrap().is_some());
 }
 
+/// A majority of how many it cannot be known, and of one would be a promise of nothing.
+#[tokio::test]
+async fn majority_is_refused_where_the_server_does_not_say_how_many_replicas_it_has() {
+    for flavor in flavors() {
+        let group = Replicated::start(flavor, 2);
+        let acl = "SETUSER blind on >pw ~* &* +@all -info";
+        let acl: Vec<&str> = ["ACL"].into_iter().chain(acl.split(' ')).collect();
+        group.primary.cli(&acl);
+        let blind = || group.builder().username("blind").password("pw");
+        let refused = |error: Error| {
+            assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
+            let said = error.to_string();
+            for word in ["Majority", "+info", "Replicas(n)"] {
+                assert!(said.contains(word), "{flavor}: {said}");
+            }
+        };
+        let connected = blind().durability(Durability::Majority).connect().await;
+        refused(connected.unwrap_err());
+        let client = blind().connect().await.unwrap();
+        let mutex = client.mutex("name");
+        let locked = mutex.durability(Durability::Majority).lock().await;
+        refused(locked.unwrap_err());
+        assert!(mutex.durability(ONE).lock().await.is_ok());
+        group.primary.cli(&["ACL", "SETUSER", "blind", "+info"]);
+        let locked = mutex.durability(Durability::Majority).lock().await;
+        assert!(locked.is_ok(), "{flavor}: {locked:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_cannot_is_refused_when_the_client_connects_or_first_asks() {
     for flavor in flavors() {

@@ -1,7 +1,7 @@
 //! A primary and its replicas, without sentinels.
 
 use leasehold::{Client, ClientBuilder};
-use leasehold_testkit::{Flavor, Server, wait_until};
+use leasehold_testkit::{Flavor, Server, wait_until, wait_until_async};
 
 use crate::common::SOON;
 
@@ -64,6 +64,15 @@ impl Replicated {
         let of = |name| calls.get(name).copied().unwrap_or(0);
         of("wait") + of("waitaof")
     }
+}
+
+/// Waits until a client waits for replicas. (A `WAIT` is counted as a call when it has been answered.)
+pub(crate) async fn until_waiting(server: &Server) {
+    let waits = || {
+        let info: String = redis::from_redis_value(server.cli(&["INFO", "clients"])).unwrap();
+        info.contains("blocked_clients:1")
+    };
+    wait_until_async(SOON, "it waits", waits).await;
 }
 
 /// Waits until so many replicas are in sync, and acknowledge.

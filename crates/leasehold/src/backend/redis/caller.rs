@@ -31,7 +31,7 @@ pub(super) struct Caller {
     /// The server is a node of a cluster.
     pub(super) in_cluster: bool,
     /// Calls go to a node of a cluster that has not got the slot yet.
-    asks: bool,
+    pub(super) asks: bool,
     commands: Arc<Commands>,
     chosen: Chosen,
     #[cfg(feature = "sim")]

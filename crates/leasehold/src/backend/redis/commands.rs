@@ -148,25 +148,47 @@ impl Commands {
         }
     }
 
-    /// Calls these scripts, and then sends a command, in one write. All answers are there, or a failure.
-    pub(super) async fn all(&self, calls: &[Call], last: &redis::Cmd) -> Result<Value, Failure> {
-        let together = |commands: &mut dyn Iterator<Item = redis::Cmd>| {
-            let mut all = redis::Pipeline::with_capacity(calls.len() + 1);
-            for command in commands {
-                all.add_command(command);
-            }
-            all.add_command(last.clone());
-            all
-        };
-        let by_hash = together(&mut calls.iter().map(|call| call.by_hash().clone()));
-        match self.send(Request::All(&by_hash, calls.len() + 1)).await {
-            Err(SendFailure::Failed(error)) if script::is_unknown(&error) => {
-                let by_text = together(&mut calls.iter().map(Call::by_text));
-                let sent = self.send(Request::All(&by_text, calls.len() + 1)).await;
-                sent.map_err(SendFailure::failure)
-            }
-            other => other.map_err(SendFailure::failure),
+    /// Calls these scripts, and then sends a command, in one write. Each has an answer of its own, or all have none.
+    pub(super) async fn all(
+        &self,
+        calls: &[Call],
+        last: &redis::Cmd,
+    ) -> Result<Vec<RedisResult<Value>>, Failure> {
+        let answers = self
+            .each(calls, last, |call| call.by_hash().clone())
+            .await?;
+        let is_unknown =
+            |answer: &RedisResult<Value>| answer.as_ref().is_err_and(script::is_unknown);
+        if answers.iter().any(is_unknown) {
+            return self.each(calls, last, Call::by_text).await;
         }
+        Ok(answers)
+    }
+
+    async fn each(
+        &self,
+        calls: &[Call],
+        last: &redis::Cmd,
+        command: impl Fn(&Call) -> redis::Cmd,
+    ) -> Result<Vec<RedisResult<Value>>, Failure> {
+        let mut all = redis::Pipeline::with_capacity(calls.len() + 1);
+        for call in calls {
+            if call.is_asking() {
+                all.cmd("ASKING").ignore();
+            }
+            all.add_command(command(call));
+        }
+        all.add_command(last.clone());
+        let many = all.len();
+        let sent = self.send(Request::All(&all, many)).await;
+        let Value::Array(answers) = sent.map_err(SendFailure::failure)? else {
+            return Ok(Vec::new());
+        };
+        let mut answers = answers.into_iter();
+        let of_calls = calls.iter().map(Call::is_asking).chain([false]);
+        // What is answered to the word before a call says nothing.
+        let of_calls = of_calls.filter_map(|asks| answers.nth(usize::from(asks)));
+        Ok(of_calls.map(Value::extract_error).collect())
     }
 
     /// Sends a plain command.
@@ -196,6 +218,7 @@ impl Commands {
             let sending = pin!(sending);
             self.home.within_here(self.timeout, sending).await
         };
+        let mut each = None;
         let answer = match answer {
             // A late word of a server that is the primary no more: the request is repeated to the one that is.
             Some(Ok(_)) if way.connection.is_void() => {
@@ -203,6 +226,7 @@ impl Commands {
             }
             Some(Ok(value)) => {
                 way.answered();
+                each = matches!(request, Request::All(..)).then(|| value.clone());
                 value.extract_error()
             }
             Some(Err(error)) => Err(error),
@@ -218,7 +242,7 @@ impl Commands {
         if answer.is_ok() {
             self.outage.is_over();
         }
-        answer.map_err(|error| {
+        let answer = answer.map_err(|error| {
             self.is_refused(&error);
             if needs_new_connection(&error) && !way.connection.may_have_written(writes) {
                 way.ended();
@@ -232,7 +256,9 @@ impl Commands {
                 way.unsuitable(&error);
             }
             SendFailure::Failed(error)
-        })
+        });
+        // An error among several answers says nothing of the others.
+        each.map_or(answer, Ok)
     }
 }
 

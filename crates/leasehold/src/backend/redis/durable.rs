@@ -6,6 +6,8 @@
 //!
 //! Each policy has a connection, made when it is first asked for, so that one that is not met delays no other.
 
+mod able;
+mod batch;
 mod lease;
 
 use std::{sync::Arc, time::Duration};
@@ -15,27 +17,16 @@ use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 
 use super::{
-    caller::Caller,
-    commands::Commands,
-    epoch::EpochLog,
-    failure::in_words,
-    greeting::text,
-    kinds::{renewals, wire},
-    script::{Call, unexpected},
+    caller::Caller, commands::Commands, epoch::EpochLog, failure::classify, greeting::text,
 };
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal, Reply},
     config::millis,
     durability::{Durability, Missed},
-    error::Cause,
     home::{Home, ThreadGone},
-    kind::LockKind,
 };
 
-use lease::Unconfirmed;
-
-/// So many leases are renewed by one script at most: the server does nothing else meanwhile.
-const SCRIPT_MOST: usize = 200;
+use lease::{BatchEntry, Unconfirmed};
 
 /// The lanes of a client that confirm.
 pub(super) struct DurableLanes {
@@ -67,12 +58,6 @@ struct LaneWork {
     is_at_work: bool,
     /// The server has said that it can do it.
     is_able: bool,
-}
-
-/// Leases that are confirmed together, for one caller.
-struct BatchEntry {
-    leases: Vec<Unconfirmed>,
-    answer: oneshot::Sender<Result<Confirmation, Failure>>,
 }
 
 impl DurableLanes {
@@ -114,11 +99,18 @@ impl DurableLanes {
     }
 
     /// See [`LockSteps::confirm`](crate::backend::LockSteps::confirm).
-    pub(super) fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
-        let leases = batch.iter().map(Unconfirmed::of);
+    pub(super) fn confirm(
+        &self,
+        batch: &[Renew<'_>],
+        policy: Durability,
+        asks: bool,
+    ) -> Reply<Vec<Confirmation>> {
         let (answer, answered) = oneshot::channel();
-        let leases = leases.collect();
-        self.lane(policy).join(BatchEntry { leases, answer });
+        self.lane(policy).join(BatchEntry {
+            leases: batch.iter().map(Unconfirmed::of).collect(),
+            asks,
+            answer,
+        });
         Box::pin(async move { answered.await.unwrap_or_else(|_| Err(gone())) })
     }
 
@@ -140,6 +132,13 @@ impl DurableLanes {
     pub(super) fn shut(&self) {
         for lane in &*self.lanes.lock() {
             lane.commands.shut();
+        }
+    }
+
+    /// The server is not to be used any more.
+    pub(super) fn abandon(&self) {
+        for lane in &*self.lanes.lock() {
+            lane.commands.lanes().abandon();
         }
     }
 }
@@ -166,35 +165,21 @@ impl DurableLane {
     /// Asks for what was there before: the server answers at once, or says that it cannot.
     async fn ask_whether_able(&self) -> Result<(), Failure> {
         let question = self.wait_for(0, Duration::from_millis(1));
-        match self.commands.command(&question).await {
-            Ok(_) => {
-                self.state.lock().is_able = true;
-                Ok(())
+        let answer = self.commands.command(&question).await;
+        answer.map_err(|failure| able::of_waiting(self.policy, failure))?;
+        if self.policy == Durability::Majority && self.epochs.replicas.connected().is_none() {
+            self.count_replicas()
+                .await
+                .map_err(|failure| match failure {
+                    Failure::Rejected(cause) => able::says_no_number(self.policy, Some(&cause)),
+                    other => other,
+                })?;
+            if self.epochs.replicas.connected().is_none() {
+                return Err(able::says_no_number(self.policy, None));
             }
-            // It is about to be replaced, or was: the next one may be asked.
-            Err(Failure::Rejected(cause)) if cause.to_string().contains("replica instances") => {
-                Err(Failure::NotNow(cause))
-            }
-            Err(Failure::Rejected(cause)) => Err(Failure::Rejected(self.cannot(cause))),
-            Err(failure) => Err(failure),
         }
-    }
-
-    /// What to do about a server that refuses it.
-    fn cannot(&self, cause: Cause) -> Cause {
-        let said = cause.to_string();
-        let remedy = if said.contains("unknown command") {
-            "use Redis 7.2 or Valkey, or Durability::Replicas(n)"
-        } else if said.contains("appendonly") {
-            "set its appendonly yes, or use Durability::Replicas(n)"
-        } else {
-            return cause;
-        };
-        Arc::new(Cannot {
-            policy: self.policy,
-            said,
-            remedy,
-        })
+        self.state.lock().is_able = true;
+        Ok(())
     }
 
     /// The command that waits for `replicas`, or for the disk.
@@ -218,16 +203,18 @@ impl DurableLane {
         }
     }
 
-    /// Sends one batch.
-    async fn send(&self, leases: &[&Unconfirmed]) -> Result<Confirmation, Failure> {
-        let (calls, order) = calls(&self.caller, leases);
+    /// Sends one batch. Each of its leases has an answer.
+    async fn send(
+        &self,
+        entries: &[BatchEntry],
+    ) -> Result<Vec<Result<Confirmation, Failure>>, Failure> {
+        let (calls, order) = batch::calls(&self.caller, entries);
+        let asked = entries.iter().map(|entry| entry.leases.len()).sum();
         let wanted = self.wanted();
         let replicas = &self.epochs.replicas;
-        let mut has_counted = false;
+        // Before a policy is said to be missed, they are counted again.
+        let mut short = replicas.connected().is_some_and(|there| there < wanted);
         loop {
-            let is_short = replicas.connected().is_some_and(|there| there < wanted);
-            // Before a policy is said to be missed, they are counted again.
-            let short = is_short && !has_counted;
             let last = if short {
                 let mut info = redis::cmd("INFO");
                 info.arg("replication");
@@ -235,30 +222,35 @@ impl DurableLane {
             } else {
                 self.wait_for(wanted, self.timeout)
             };
-            let answers = self.commands.all(&calls, &last).await?;
-            let Value::Array(mut answers) = answers else {
-                return Err(Failure::Rejected(in_words(unexpected(&answers))));
-            };
-            let said = answers.pop().unwrap_or(Value::Nil);
-            if short {
+            let mut answers = self.commands.all(&calls, &last).await?;
+            let said = answers.pop().unwrap_or(Ok(Value::Nil)).map_err(classify);
+            if short && let Ok(said) = &said {
                 replicas.learn(&text(said.clone()));
-                has_counted = true;
             }
             let missed = match replicas.connected() {
                 Some(connected) if short && connected < wanted => {
                     Some(Missed::Connected { connected, wanted })
                 }
                 // Enough have come meanwhile: `WAIT` needs a write of this connection, so all is sent again.
-                _ if short => continue,
+                _ if std::mem::take(&mut short) => continue,
                 _ => None,
             };
-            let acknowledged = if short { (0, 0) } else { counts(&said)? };
-            return Ok(Confirmation {
-                renewals: read(&answers, leases.len(), &order)?,
-                replicas: acknowledged.1,
-                on_disk: acknowledged.0 > 0,
-                missed: missed.or_else(|| self.missed(acknowledged, wanted)),
-            });
+            let acknowledged = match said {
+                _ if short => Ok((0, 0)),
+                Ok(said) => batch::counts(&said),
+                Err(failure) => Err(able::of_waiting(self.policy, failure)),
+            };
+            let confirm = |renewal: Result<Renewal, Failure>| {
+                let (renewal, acknowledged) = (renewal?, acknowledged.clone()?);
+                Ok(Confirmation {
+                    renewal,
+                    replicas: acknowledged.1,
+                    on_disk: acknowledged.0 > 0,
+                    missed: missed.or_else(|| self.missed(acknowledged, wanted)),
+                })
+            };
+            let renewals = batch::read(answers.into_iter(), asked, &order);
+            return Ok(renewals.into_iter().map(confirm).collect());
         }
     }
 
@@ -274,11 +266,11 @@ impl DurableLane {
     }
 
     /// After a miss, so that the next lock fails at once if the replicas have gone.
-    async fn count_replicas(&self) {
+    async fn count_replicas(&self) -> Result<(), Failure> {
         let mut info = redis::cmd("INFO");
-        if let Ok(said) = self.commands.command(info.arg("replication")).await {
-            self.epochs.replicas.learn(&text(said));
-        }
+        let said = self.commands.command(info.arg("replication")).await?;
+        self.epochs.replicas.learn(&text(said));
+        Ok(())
     }
 }
 
@@ -307,22 +299,21 @@ impl AtWork {
             if entries.is_empty() {
                 continue;
             }
-            let leases: Vec<&Unconfirmed> =
-                entries.iter().flat_map(|entry| &entry.leases).collect();
-            let answer = lane.send(&leases).await;
-            let has_missed = answer.as_ref().is_ok_and(|it| it.missed.is_some());
-            let mut from = 0;
+            let answers = lane.send(&entries).await;
+            let is_missed = |it: &Result<Confirmation, Failure>| {
+                it.as_ref().is_ok_and(|it| it.missed.is_some())
+            };
+            let has_missed = answers.as_ref().is_ok_and(|all| all.iter().any(is_missed));
+            let mut answers = answers.map(Vec::into_iter);
             for entry in entries {
-                let to = from + entry.leases.len();
-                let its = answer.clone().map(|mut all| {
-                    all.renewals = all.renewals[from..to].to_vec();
-                    all
-                });
-                from = to;
+                let its = match &mut answers {
+                    Ok(answers) => answers.by_ref().take(entry.leases.len()).collect(),
+                    Err(failure) => Err(failure.clone()),
+                };
                 let _ = entry.answer.send(its);
             }
             if has_missed {
-                lane.count_replicas().await;
+                let _ = lane.count_replicas().await;
             }
         }
     }
@@ -341,58 +332,4 @@ impl Drop for AtWork {
         };
         drop(waiting);
     }
-}
-
-/// The scripts that renew all of these, and where each lease stands in their answers, one after the other.
-fn calls(caller: &Caller, leases: &[&Unconfirmed]) -> (Vec<Call>, Vec<Vec<usize>>) {
-    let (mut calls, mut order) = (Vec::new(), Vec::new());
-    for kind in LockKind::ALL {
-        let of_kind = (0..leases.len()).filter(|at| leases[*at].id.kind == kind);
-        let of_kind: Vec<usize> = of_kind.collect();
-        for some in of_kind.chunks(SCRIPT_MOST) {
-            let batch: Vec<Renew<'_>> = some.iter().map(|at| leases[*at].renew()).collect();
-            if let Some(call) = wire(kind).renewal(caller, &batch) {
-                calls.push(call);
-                order.push(some.to_vec());
-            }
-        }
-    }
-    (calls, order)
-}
-
-/// The answers of these scripts, in the order of the leases.
-fn read(answers: &[Value], asked: usize, order: &[Vec<usize>]) -> Result<Vec<Renewal>, Failure> {
-    let mut all = vec![Renewal::Unknown; asked];
-    for (answer, order) in answers.iter().zip(order) {
-        let of_script = renewals(answer, order.len())
-            .ok_or_else(|| Failure::Rejected(in_words(unexpected(answer))))?;
-        for (at, renewal) in order.iter().zip(of_script) {
-            all[*at] = renewal;
-        }
-    }
-    Ok(all)
-}
-
-/// The answer to `WAIT` or `WAITAOF`: on how many disks, and how many replicas.
-fn counts(said: &Value) -> Result<(u32, u32), Failure> {
-    let count = |value: &Value| match value {
-        Value::Int(count) => u32::try_from(*count).ok(),
-        _ => None,
-    };
-    let counts = match said {
-        Value::Array(both) => match both.as_slice() {
-            [disks, replicas] => count(disks).zip(count(replicas)),
-            _ => None,
-        },
-        one => count(one).map(|replicas| (0, replicas)),
-    };
-    counts.ok_or_else(|| Failure::Rejected(in_words(unexpected(said))))
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the server cannot do {policy}: {said}; {remedy}")]
-struct Cannot {
-    policy: Durability,
-    said: String,
-    remedy: &'static str,
 }

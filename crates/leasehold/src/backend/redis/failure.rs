@@ -20,7 +20,8 @@ pub(super) fn classify(error: RedisError) -> Failure {
         )
     ) || matches!(
         error.code(),
-        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF")
+        // The last: a server that waited for its replicas has become one itself.
+        Some("BUSY" | "OOM" | "NOREPLICAS" | "MISCONF" | "UNBLOCKED")
     );
     let answered = matches!(
         error.kind(),

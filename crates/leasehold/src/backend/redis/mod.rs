@@ -190,6 +190,22 @@ impl Redis {
         self.caller.choose().await
     }
 
+    /// Whether it can do what a policy asks for.
+    pub(crate) fn is_able(&self, policy: Durability) -> Reply<()> {
+        match &self.durable {
+            Some(lanes) => lanes.can_confirm(policy),
+            None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
+        }
+    }
+
+    /// The server is not to be used any more: those that wait for a connection are told so.
+    fn abandon(&self) {
+        self.caller.abandon();
+        if let Some(lanes) = &self.durable {
+            lanes.abandon();
+        }
+    }
+
     /// Connects now.
     pub(crate) async fn connect(&self) -> Result<(), Error> {
         let connected = self.caller.connect().await;
@@ -302,9 +318,9 @@ impl LockSteps for Redis {
         wire(step.id.kind).keep(&self.caller, step)
     }
 
-    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Confirmation> {
+    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Vec<Confirmation>> {
         match &self.durable {
-            Some(lanes) => lanes.confirm(batch, policy),
+            Some(lanes) => lanes.confirm(batch, policy, self.caller.asks),
             None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
         }
     }
@@ -313,11 +329,8 @@ impl LockSteps for Redis {
         Ok(())
     }
 
-    fn can_confirm(&self, policy: Durability) -> Reply<()> {
-        match &self.durable {
-            Some(lanes) => lanes.can_confirm(policy),
-            None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
-        }
+    fn can_confirm(&self, _id: &LockId, policy: Durability) -> Reply<()> {
+        self.is_able(policy)
     }
 }
 

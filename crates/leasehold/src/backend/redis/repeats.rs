@@ -19,7 +19,10 @@ use super::{
     epoch::{EpochLog, Ground},
     kinds::wire,
 };
-use crate::{backend::Release, home::Home};
+use crate::{
+    backend::{Release, ReleaseReply, Reply},
+    home::Home,
+};
 
 /// From so long before the last one on they are kept.
 const KEPT: Duration = Duration::from_secs(5);
@@ -30,9 +33,58 @@ const KEPT_MOST: usize = 10_000;
 /// So many are under way at a time.
 const AT_ONCE: usize = 200;
 
+/// The releases of the last seconds, each with the number of the server that has confirmed it.
+#[derive(Default)]
+pub(super) struct Lately(Mutex<VecDeque<(Instant, Release, u32)>>);
+
+impl Lately {
+    /// Notes a release that a server has confirmed.
+    pub(super) fn confirmed(&self, release: Release, by: u32) {
+        let now = Instant::now();
+        let mut lately = self.0.lock();
+        while let Some((then, ..)) = lately.front()
+            && (lately.len() >= KEPT_MOST || now.duration_since(*then) > KEPT)
+        {
+            lately.pop_front();
+        }
+        lately.push_back((now, release, by));
+    }
+
+    /// Gives back once more what is due.
+    pub(super) async fn repeat(
+        &self,
+        is_due: impl Fn(&Release, u32) -> bool,
+        give_back: impl Fn(Release) -> Reply<ReleaseReply>,
+    ) {
+        let due: VecDeque<_> = {
+            let mut lately = self.0.lock();
+            let all = std::mem::take(&mut *lately);
+            let (due, rest) = all
+                .into_iter()
+                .partition(|(_, release, by)| is_due(release, *by));
+            *lately = rest;
+            due
+        };
+        // The newest first: these are the most likely not to be known.
+        let due: Vec<_> = due.into_iter().rev().collect();
+        for some in due.chunks(AT_ONCE) {
+            let answers = some
+                .iter()
+                .map(|(_, release, _)| give_back(release.clone()));
+            let answers = join_all(answers).await;
+            for (noted, answer) in some.iter().zip(answers) {
+                if answer.is_err_and(|failure| !failure.is_final()) {
+                    self.0.lock().push_front(noted.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Repeats what a primary has confirmed at the one that is there instead.
 pub(super) struct Repeats {
     caller: Caller,
-    lately: Mutex<VecDeque<(Instant, Release)>>,
+    lately: Lately,
 }
 
 impl Repeats {
@@ -40,7 +92,7 @@ impl Repeats {
     pub(super) fn new(caller: &Caller, epochs: &EpochLog, home: &Home) -> Arc<Repeats> {
         let repeats = Arc::new(Repeats {
             caller: caller.clone(),
-            lately: Mutex::default(),
+            lately: Lately::default(),
         });
         let following = follow(Arc::downgrade(&repeats), epochs.changes());
         home.handle().spawn(following);
@@ -49,30 +101,12 @@ impl Repeats {
 
     /// Notes a release that the server has confirmed.
     pub(super) fn confirmed(&self, release: Release) {
-        let now = Instant::now();
-        let mut lately = self.lately.lock();
-        while let Some((then, _)) = lately.front()
-            && (lately.len() >= KEPT_MOST || now.duration_since(*then) > KEPT)
-        {
-            lately.pop_front();
-        }
-        lately.push_back((now, release));
+        self.lately.confirmed(release, 0);
     }
 
     async fn repeat(&self) {
-        // The newest first: these are the most likely not to be known.
-        let lately: Vec<_> = self.lately.lock().drain(..).rev().collect();
-        for some in lately.chunks(AT_ONCE) {
-            let answers = some
-                .iter()
-                .map(|(_, release)| wire(release.id.kind).release(&self.caller, release.clone()));
-            let answers = join_all(answers).await;
-            for (noted, answer) in some.iter().zip(answers) {
-                if answer.is_err_and(|failure| !failure.is_final()) {
-                    self.lately.lock().push_front(noted.clone());
-                }
-            }
-        }
+        let give_back = |release: Release| wire(release.id.kind).release(&self.caller, release);
+        self.lately.repeat(|_, _| true, give_back).await;
     }
 }
 

@@ -97,6 +97,10 @@ impl Call {
         self
     }
 
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
+    }
+
     /// The same on channels of this sort.
     pub(super) fn on(self, sharding: Sharding) -> Call {
         let script = self.script.on(sharding);

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::{
-    backend::Confirmation,
+    backend::{Confirmation, Renewal},
     durability::{Acknowledged, Durability},
     engine::hold::Hold,
 };
@@ -31,6 +31,9 @@ impl Hold {
 
     /// Servers have said what they have of a renewal of it.
     pub(crate) fn note_acknowledged(&self, said: &Confirmation) {
+        if said.renewal != Renewal::Extended {
+            return;
+        }
         let before = self.acknowledged();
         let now = said.missed.is_none().then(Instant::now);
         self.state.lock().acknowledged = Some(Box::new(Acknowledged {

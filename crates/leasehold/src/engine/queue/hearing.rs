@@ -16,7 +16,8 @@ impl Queue {
     /// all that wait. A server that cannot be used at all is told of by itself.
     pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
-        let is_outage = core.backend.outage().is_on() || core.backend.trouble().is_some();
+        let is_outage =
+            core.backend.outage().is_on() || core.backend.trouble_of(&self.id).is_some();
         if is_outage || !core.warned_of_deafness.may_warn(core.clock.now()) {
             return;
         }

@@ -342,7 +342,7 @@ impl Queue {
         let is_held = match &state.phase {
             Phase::Held(_) => true,
             // The server said so, and would tell.
-            Phase::WaitingRemote => core.backend.trouble().is_none(),
+            Phase::WaitingRemote => core.backend.trouble_of(&self.id).is_none(),
             _ => remote.is_some_and(|remote| remote.is_held_since(began)),
         };
         if is_held {

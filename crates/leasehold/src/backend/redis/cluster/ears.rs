@@ -275,17 +275,22 @@ impl ClusterEars {
                 }
             }
         };
-        if let Err(failure) = answer.await {
-            shared.table.ask();
-            let is_elsewhere = shared.is_elsewhere(id, &failure, &owner);
-            return Some(if is_elsewhere { PAUSE_SENT_ON } else { PAUSE });
-        }
+        let failed = answer.await.err();
         let before = {
             let mut heard_at = self.heard_at.lock();
             match heard_at.get_mut(id) {
                 Some(ear) if ear.number == number => {
+                    let ended = ear.moves_to.take() != Some(owner.number);
+                    if let Some(failure) = failed {
+                        // It may come about all the same.
+                        drop(owner.redis.unlisten(id));
+                        drop(heard_at);
+                        shared.table.ask();
+                        let is_elsewhere = shared.is_elsewhere(id, &failure, &owner);
+                        return Some(if is_elsewhere { PAUSE_SENT_ON } else { PAUSE });
+                    }
                     // The node may have ended it at once.
-                    if ear.moves_to.take() != Some(owner.number) {
+                    if ended {
                         return Some(PAUSE_SENT_ON);
                     }
                     ear.node.replace(owner)

@@ -2,17 +2,34 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
+
 use super::{
     Cluster,
-    route::{AskRule, Route},
+    route::{AskRule, LATE, Route},
     slots::slot,
 };
 use crate::{
-    backend::{Reply, ServerLink},
+    backend::{Failure, Reply, ServerLink},
+    durability::Durability,
     error::Cause,
     name::LockId,
     outage::Outage,
 };
+
+impl Cluster {
+    /// Whether its primaries can do what a policy asks for. One that is out of reach is asked when a lock of its is first asked for.
+    pub(crate) async fn is_able(&self, policy: Durability) -> Result<(), Failure> {
+        let primaries = self.shared.nodes.primaries();
+        let able = primaries.iter().map(|node| node.redis.is_able(policy));
+        let able = join_all(able.collect::<Vec<_>>()).await;
+        let refused = able
+            .into_iter()
+            .filter_map(Result::err)
+            .find(Failure::is_final);
+        refused.map_or(Ok(()), Err)
+    }
+}
 
 impl ServerLink for Cluster {
     /// At the node of the label's own slot.
@@ -21,6 +38,7 @@ impl ServerLink for Cluster {
             slot: self.shared.label_slot,
             ask: AskRule::Never,
             patience: Duration::ZERO,
+            late: LATE,
         };
         self.shared.send(way, move |redis| redis.show(lasts_ms))
     }
@@ -40,6 +58,13 @@ impl ServerLink for Cluster {
             trouble = Some(node.redis.trouble()?);
         }
         trouble
+    }
+
+    fn trouble_of(&self, id: &LockId) -> Option<Cause> {
+        match self.shared.nodes.owner(slot(id.name.wire())) {
+            Some(owner) => owner.redis.trouble(),
+            None => self.trouble(),
+        }
     }
 
     fn outage(&self) -> &Outage {

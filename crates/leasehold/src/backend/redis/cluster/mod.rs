@@ -7,12 +7,14 @@
 //! redirect  what a node says instead of carrying a step out
 //! route     sends a step to the node that has its slot, and follows
 //! renew     one script for the names of each slot
+//! again     what a node has done that had been replaced
 //! ears      wake-ups, each heard at the node that has the slot of its name
 //! link      what is asked of the cluster as a whole
 //! walk      all nodes one after the other: finding locks, and looking at several
 //! given     the URL of a cluster
 //! ```
 
+mod again;
 mod ears;
 mod given;
 mod link;
@@ -28,7 +30,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
@@ -37,19 +39,21 @@ use super::{
     Redis,
     finder::Address,
     labels::ClientLabel,
+    repeats::Lately,
     sharding::{Chosen, Sharding},
     subscriptions::{Elsewhere, Hearing},
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Downgrade, Extend, Failure, FencedSteps, Inspection,
-        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
-        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
+        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
+        Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
     clock::Clock,
     config::Config,
+    durability::Durability,
     error::{Error, Invalid},
     home::Home,
     kind::{Access, LockKind},
@@ -59,7 +63,7 @@ use crate::{
 };
 use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
-use nodes::{NodeSettings, Nodes, TableChange};
+use nodes::{MayHaveForgotten, NodeSettings, Nodes};
 use redirect::SlotOpen;
 use route::{AskRule, LATE, Route};
 use slots::slot;
@@ -75,6 +79,7 @@ struct ClusterCore {
     nodes: Nodes,
     table: SlotTable,
     ears: ClusterEars,
+    lately: Lately,
     sink: Arc<dyn Sink>,
     home: Home,
     timeout: Duration,
@@ -126,6 +131,7 @@ impl Cluster {
                 nodes: Nodes::new(given, Box::new(make)),
                 table: SlotTable::default(),
                 ears: ClusterEars::default(),
+                lately: Lately::default(),
                 sink,
                 home: home.clone(),
                 timeout: config.operation_timeout,
@@ -171,15 +177,17 @@ impl Cluster {
             slot: slot(name.wire()),
             ask,
             patience: self.shared.timeout,
+            late: LATE,
         }
     }
 }
 
 impl ClusterCore {
     /// The table has changed.
-    fn tell(self: &Arc<Self>, changed: TableChange) {
-        if changed.promoted {
+    fn tell(self: &Arc<Self>, MayHaveForgotten(forgotten): MayHaveForgotten) {
+        if forgotten {
             self.sink.epoch(crate::backend::EpochChange::All);
+            self.give_back_again();
         }
     }
 
@@ -219,29 +227,14 @@ impl Drop for Cluster {
 }
 
 impl LockSteps for Cluster {
-    /// A node that stood still may answer an old request after another has taken its place, and before it knows. So where an answer is
-    /// late, the table is asked for, and then the owner, under the same lease id.
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        let way = Route::once(&step.id.name);
-        let ask = move |redis: &Redis| redis.acquire(step.clone());
-        let shared = Arc::clone(&self.shared);
-        let (began, answer) = (Instant::now(), shared.send(way, ask.clone()));
-        Box::pin(async move {
-            let answer = answer.await?;
-            if began.elapsed() < LATE || !matches!(answer, Acquired::Granted { .. }) {
-                return Ok(answer);
-            }
-            // It has been granted, so no failure says that it has not.
-            let ambiguous = |failure: Failure| Failure::Ambiguous(Arc::clone(failure.cause()));
-            shared.table.asked().await.map_err(ambiguous)?;
-            shared.send(way, ask).await.map_err(ambiguous)
-        })
+        again::acquire(&self.shared, step)
     }
 
     fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
         // Each node knows by itself whether this client is counted there.
         step.listening = false;
-        self.step(&step.id.clone(), move |redis| redis.release(step.clone()))
+        again::release(&self.shared, step)
     }
 
     fn renew(&self, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
@@ -312,8 +305,16 @@ impl LockSteps for Cluster {
         )
     }
 
+    fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Vec<Confirmation>> {
+        renew::confirm(&self.shared, batch, policy)
+    }
+
     fn confirms(&self) -> Result<(), &'static str> {
-        Err("a cluster's nodes are not asked for it yet")
+        Ok(())
+    }
+
+    fn can_confirm(&self, id: &LockId, policy: Durability) -> Reply<()> {
+        self.step(id, move |redis| redis.is_able(policy))
     }
 
     fn keep(&self, step: Keep) -> Reply<KeptPlaces> {

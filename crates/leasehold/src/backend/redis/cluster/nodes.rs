@@ -1,11 +1,12 @@
 //! The nodes of a cluster that this client knows, and which of them has each slot.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -15,9 +16,12 @@ use super::{
     slots::{SLOTS, SlotRange},
 };
 use crate::{
-    backend::redis::{
-        Redis,
-        finder::{Address, GivenServer},
+    backend::{
+        ServerLink,
+        redis::{
+            Redis,
+            finder::{Address, GivenServer},
+        },
     },
     config::Config,
     home::Home,
@@ -33,14 +37,13 @@ pub(super) struct Node {
     owns: AtomicBool,
 }
 
-/// What a change of the table means.
+/// Whether the new owner of a slot may not know all that the one before knew: it had no slots, so it was a replica, or the one before
+/// cannot be reached, so it did not hand over its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TableChange {
-    /// A slot has another owner.
-    pub(super) owners: bool,
-    /// A node has slots that had none: most likely it was a replica, and may not know all that its primary knew.
-    pub(super) promoted: bool,
-}
+pub(super) struct MayHaveForgotten(pub(super) bool);
+
+/// For so long after a node was replaced another may not have heard of it, and name the old one.
+const STALE: Duration = Duration::from_secs(5);
 
 /// Makes the connections of one node, given its number.
 type Make = dyn Fn(GivenServer, u32) -> Redis + Send + Sync;
@@ -60,6 +63,8 @@ struct NodeMap {
     known: HashMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
+    /// Nodes that have lost all of their slots, and when.
+    replaced: HashMap<Address, Instant>,
 }
 
 impl Nodes {
@@ -129,7 +134,7 @@ impl Nodes {
             let target = self.given.target.at(&address);
             let redis = (self.make)(GivenServer::from(target), number);
             if self.is_shut.load(Ordering::Relaxed) {
-                redis.caller.shut();
+                redis.shut();
             }
             Arc::new(Node {
                 address,
@@ -142,24 +147,19 @@ impl Nodes {
     }
 
     /// A node says that another has this slot.
-    pub(super) fn moved(&self, slot: u16, address: Address) -> TableChange {
+    pub(super) fn moved(&self, slot: u16, address: Address) -> MayHaveForgotten {
         let owner = self.named(address);
         let mut map = self.map.write();
+        map.replaced.remove(&owner.address);
         let Some(before) = map.owners.get_mut(usize::from(slot)) else {
-            return TableChange::default();
+            return MayHaveForgotten::default();
         };
-        let owners = before
-            .as_ref()
-            .is_none_or(|before| !Arc::ptr_eq(before, &owner));
         *before = Some(Arc::clone(&owner));
-        TableChange {
-            owners,
-            promoted: !owner.owns.swap(true, Ordering::AcqRel),
-        }
+        MayHaveForgotten(!owner.owns.swap(true, Ordering::AcqRel))
     }
 
     /// A node has said who has which slot. Nodes that have lost all of theirs are left.
-    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> TableChange {
+    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> MayHaveForgotten {
         let ids = ranges.iter().flat_map(|range| &range.ids);
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
@@ -172,42 +172,50 @@ impl Nodes {
             let owner = self.named(owner);
             owners[usize::from(first)..=usize::from(last)].fill(Some(owner));
         }
-        let mut changed = TableChange::default();
+        // Before the map is locked: a connection has locks of its own.
+        let all = self.all().into_iter();
+        let troubled: BTreeSet<u32> = all
+            .filter(|node| node.redis.is_in_trouble())
+            .map(|node| node.number)
+            .collect();
+        let mut forgotten = false;
         let mut left = Vec::new();
         {
             let mut map = self.map.write();
+            let map = &mut *map;
+            map.replaced.retain(|_, since| since.elapsed() < STALE);
             let had_table = !map.owners.is_empty();
-            let number = |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.number);
-            changed.owners =
-                had_table && !map.owners.iter().map(number).eq(owners.iter().map(number));
-            let before = std::mem::replace(&mut map.owners, owners);
-            let mut last = None;
-            for owner in map.owners.iter().flatten() {
-                if last.replace(owner.number) != Some(owner.number) {
-                    changed.promoted |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
+            for (owner, before) in owners.iter_mut().zip(&map.owners) {
+                match (&*owner, before) {
+                    (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
+                    (Some(now), Some(before)) if map.replaced.contains_key(&now.address) => {
+                        *owner = Some(Arc::clone(before));
+                    }
+                    (Some(_), Some(before)) => forgotten |= troubled.contains(&before.number),
+                    (Some(_), None) => forgotten = true,
+                    (None, _) => {}
                 }
             }
-            let owning: Vec<u32> = map
-                .owners
-                .iter()
-                .filter_map(number)
-                .collect::<std::collections::BTreeSet<_>>()
-                .into_iter()
-                .collect();
-            map.known.retain(|_, node| {
-                let stays = owning.binary_search(&node.number).is_ok()
-                    || !node.owns.load(Ordering::Acquire);
+            let mut owning = BTreeSet::new();
+            for owner in owners.iter().flatten() {
+                if owning.insert(owner.number) {
+                    forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
+                }
+            }
+            map.owners = owners;
+            map.known.retain(|address, node| {
+                let stays = owning.contains(&node.number) || !node.owns.load(Ordering::Acquire);
                 if !stays {
+                    map.replaced.insert(address.clone(), Instant::now());
                     left.push(Arc::clone(node));
                 }
                 stays
             });
-            drop(before);
         }
         for node in left {
-            node.redis.caller.abandon();
+            node.redis.abandon();
         }
-        changed
+        MayHaveForgotten(forgotten)
     }
 
     /// The same for all clients of the cluster, as long as the node with this id is in it.
@@ -217,7 +225,7 @@ impl Nodes {
 
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::Relaxed);
-        self.all().iter().for_each(|node| node.redis.caller.shut());
+        self.all().iter().for_each(|node| node.redis.shut());
     }
 }
 
@@ -227,4 +235,61 @@ pub(super) struct NodeSettings {
     pub(super) label: String,
     pub(super) config: Config,
     pub(super) home: Home,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::{EpochChange, Sink, WakeUp, redis::target::Login},
+        name::LockId,
+    };
+
+    #[derive(Debug)]
+    struct UntoldSink;
+
+    impl Sink for UntoldSink {
+        fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
+
+        fn epoch(&self, _change: EpochChange) {}
+    }
+
+    /// Of which each node has a half of the slots.
+    fn told(nodes: &Nodes, halves: [u16; 2]) -> bool {
+        let ranges = halves.iter().zip([(0, 8191), (8192, 16_383)]);
+        let ranges = ranges.map(|(port, (first, last))| SlotRange {
+            first,
+            last,
+            owner: at(*port),
+            ids: Vec::new(),
+        });
+        nodes.told(ranges.collect()).0
+    }
+
+    fn at(port: u16) -> Address {
+        ("127.0.0.1".to_owned(), port)
+    }
+
+    #[tokio::test]
+    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_says_so() {
+        let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
+        let home = Home::here();
+        let make = move |server, _| {
+            let (config, sink) = (Config::default(), Arc::new(UntoldSink));
+            Redis::new(server, &"client".into(), "", &config, sink, &home)
+        };
+        let nodes = Nodes::new(given.unwrap().unwrap(), Box::new(make));
+        let owner = |slot| nodes.owner(slot).unwrap().address.1;
+        assert!(!told(&nodes, [1, 2]), "the first table");
+        assert!(told(&nodes, [3, 2]), "a replica was promoted");
+        // Of a node that has not heard of it.
+        assert!(!told(&nodes, [1, 2]));
+        assert_eq!([0, 8191, 8192].map(owner), [3, 3, 2]);
+        // A slot that moves between primaries is where any node says.
+        assert!(!told(&nodes, [3, 3]) && !told(&nodes, [2, 3]));
+        assert_eq!(owner(0), 3, "the second has lost all of its slots");
+        assert!(nodes.moved(0, at(1)).0, "the successor says so");
+        assert!(!told(&nodes, [1, 3]));
+        assert_eq!([0, 8191, 8192].map(owner), [1, 1, 3]);
+    }
 }

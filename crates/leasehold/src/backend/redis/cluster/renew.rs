@@ -1,16 +1,17 @@
-//! Renewals: one script for the names of each slot, all at once.
+//! Renewals: one script for the names of each slot, all at once. So are those that replicas are to have, too.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
 use super::{
     ClusterCore,
-    route::{AskRule, NodeAnswer, Route},
+    route::{AskRule, LATE, NodeAnswer, Route},
     slots::slot,
 };
 use crate::{
-    backend::{Failure, LockSteps, Renew, Renewal, Reply, redis::Redis},
+    backend::{Confirmation, Failure, LockSteps, Renew, Renewal, Reply, redis::Redis},
+    durability::Durability,
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
@@ -29,6 +30,49 @@ struct OwnedRenew {
 type SlotGroup = Vec<(usize, OwnedRenew)>;
 
 pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec<Renewal>> {
+    let way = RenewStep {
+        step: Arc::new(|redis: &Redis, batch: &[Renew<'_>]| redis.renew(batch)),
+        none: Renewal::Unknown,
+        renewal: |answer| answer,
+        late: LATE,
+    };
+    by_slot(shared, batch, &way)
+}
+
+/// What was not acknowledged at one node, since it has not got the slot any more, is asked for at the one that has.
+pub(super) fn confirm(
+    shared: &Arc<ClusterCore>,
+    batch: &[Renew<'_>],
+    policy: Durability,
+) -> Reply<Vec<Confirmation>> {
+    let way = RenewStep {
+        step: Arc::new(move |redis: &Redis, batch: &[Renew<'_>]| redis.confirm(batch, policy)),
+        none: Confirmation::NONE,
+        renewal: |answer| &mut answer.renewal,
+        // Replicas, and disks, may take their time.
+        late: Duration::MAX,
+    };
+    by_slot(shared, batch, &way)
+}
+
+type AskNode<T> = dyn Fn(&Redis, &[Renew<'_>]) -> Reply<Vec<T>> + Send + Sync;
+
+/// How a node is asked for renewals.
+#[derive(Clone)]
+struct RenewStep<T> {
+    step: Arc<AskNode<T>>,
+    /// For a renewal without an answer.
+    none: T,
+    /// The renewal in an answer.
+    renewal: fn(&mut T) -> &mut Renewal,
+    late: Duration,
+}
+
+fn by_slot<T: Clone + Send + Sync + 'static>(
+    shared: &Arc<ClusterCore>,
+    batch: &[Renew<'_>],
+    way: &RenewStep<T>,
+) -> Reply<Vec<T>> {
     let mut groups: BTreeMap<(u16, LockKind), SlotGroup> = BTreeMap::new();
     for (at, renew) in batch.iter().enumerate() {
         let owned = OwnedRenew {
@@ -40,14 +84,13 @@ pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec
         let group = groups.entry((slot(renew.id.name.wire()), renew.id.kind));
         group.or_default().push((at, owned));
     }
-    let asked = batch.len();
+    let mut renewals = vec![way.none.clone(); batch.len()];
     // All are on their way before the first answer is awaited, and so in one write for each node.
     let answers = groups
         .into_iter()
-        .map(|((slot, _), group)| group_of(Arc::clone(shared), slot, group));
+        .map(|((slot, _), group)| group_of(Arc::clone(shared), slot, group, way.clone()));
     let answers = join_all(answers.collect::<Vec<_>>());
     Box::pin(async move {
-        let mut renewals = vec![Renewal::Unknown; asked];
         let (mut any, mut failed) = (false, None);
         for (at, answer) in answers.await.into_iter().flatten() {
             match answer {
@@ -66,14 +109,15 @@ pub(super) fn renew(shared: &Arc<ClusterCore>, batch: &[Renew<'_>]) -> Reply<Vec
     })
 }
 
-async fn group_of(
+async fn group_of<T: Clone + Send + Sync + 'static>(
     shared: Arc<ClusterCore>,
     slot: u16,
     group: SlotGroup,
-) -> Vec<(usize, Result<Renewal, Failure>)> {
+    way: RenewStep<T>,
+) -> Vec<(usize, Result<T, Failure>)> {
     let places: Vec<usize> = group.iter().map(|(at, _)| *at).collect();
     let has_several = group.iter().any(|(_, renew)| renew.id != group[0].1.id);
-    match send(&shared, slot, group.clone()).await {
+    match send(&shared, slot, group.clone(), &way).await {
         Ok(renewals) => places
             .into_iter()
             .zip(renewals.into_iter().map(Ok))
@@ -89,7 +133,7 @@ async fn group_of(
             }
             let each = by_name.into_values().map(async |of_name| {
                 let places: Vec<usize> = of_name.iter().map(|(at, _)| *at).collect();
-                let answer = send(&shared, slot, of_name).await;
+                let answer = send(&shared, slot, of_name, &way).await;
                 answers_of(places, answer)
             });
             join_all(each).await.into_iter().flatten().collect()
@@ -98,10 +142,10 @@ async fn group_of(
     }
 }
 
-fn answers_of(
+fn answers_of<T>(
     places: Vec<usize>,
-    answer: Result<Vec<Renewal>, Failure>,
-) -> Vec<(usize, Result<Renewal, Failure>)> {
+    answer: Result<Vec<T>, Failure>,
+) -> Vec<(usize, Result<T, Failure>)> {
     match answer {
         Ok(renewals) => places
             .into_iter()
@@ -114,15 +158,23 @@ fn answers_of(
     }
 }
 
-async fn send(
+async fn send<T: Clone + Send + Sync + 'static>(
     shared: &Arc<ClusterCore>,
     slot: u16,
     group: SlotGroup,
-) -> Result<Vec<Renewal>, Failure> {
+    way: &RenewStep<T>,
+) -> Result<Vec<T>, Failure> {
+    let RenewStep {
+        step,
+        renewal,
+        late,
+        ..
+    } = way.clone();
     let way = Route {
         slot,
         ask: AskRule::MayFollow,
-        patience: std::time::Duration::ZERO,
+        patience: Duration::ZERO,
+        late,
     };
     let step = move |redis: &Redis| {
         let renews: Vec<Renew<'_>> = group
@@ -134,12 +186,12 @@ async fn send(
                 lease_ms: renew.lease_ms,
             })
             .collect();
-        redis.renew(&renews)
+        step(redis, &renews)
     };
     let NodeAnswer { mut value, asked } = shared.send_openly(way, step).await?;
     if asked {
         // The rest of the lock may be at the other node still. It is not lost by that.
-        for renewal in &mut value {
+        for renewal in value.iter_mut().map(renewal) {
             if *renewal == Renewal::Lost {
                 *renewal = Renewal::Unknown;
             }

@@ -42,6 +42,8 @@ pub(super) struct Route {
     pub(super) ask: AskRule,
     /// For how long it is tried again where the cluster says "not now". Steps that the engine repeats have none.
     pub(super) patience: Duration,
+    /// An answer that took longer is a reason to ask for the table.
+    pub(super) late: Duration,
 }
 
 impl Route {
@@ -51,6 +53,7 @@ impl Route {
             slot: slot(name.wire()),
             ask: AskRule::Never,
             patience: Duration::ZERO,
+            late: LATE,
         }
     }
 }
@@ -86,7 +89,7 @@ impl ClusterCore {
             let failed = match first {
                 Some((answer, node)) => match answer.await {
                     Ok(value) => {
-                        if began.elapsed() >= LATE {
+                        if began.elapsed() >= way.late {
                             shared.table.ask();
                         }
                         return Ok(NodeAnswer {

@@ -1,4 +1,5 @@
-//! Who has which slot: asked when an answer says that it has changed, or a connection has ended, and at no other time.
+//! Who has which slot: asked when an answer says that it has changed, or a connection has ended, once more a moment later, and at no other
+//! time.
 
 use std::{
     sync::{Arc, Weak},
@@ -11,7 +12,11 @@ use tokio::{
     time::Instant,
 };
 
-use super::{ClusterCore, nodes::Node, slots::ranges};
+use super::{
+    ClusterCore,
+    nodes::{MayHaveForgotten, Node},
+    slots::ranges,
+};
 use crate::backend::Failure;
 
 /// Asked no more often than that.
@@ -23,6 +28,9 @@ const NEXT_AFTER: Duration = Duration::from_millis(300);
 /// As long as a node is out of reach, the others are asked again: at first as often as may be, after so many times seldom.
 const OFTEN: u32 = 100;
 const SELDOM: Duration = Duration::from_secs(2);
+
+/// A node may answer that has not heard of a change yet. After so long all have: then it is asked for once more.
+const ALL_KNOW: Duration = Duration::from_secs(1);
 
 /// The questions that were asked.
 #[derive(Clone, Debug, Default)]
@@ -71,9 +79,10 @@ pub(super) fn watch(shared: &Arc<ClusterCore>) {
     }));
 }
 
-/// Asks once, and again as long as a node is out of reach. `None`: the client has ended.
+/// Asks once, again as long as a node is out of reach, and then once more. `None`: the client has ended.
 async fn ask_while_needed(weak: &Weak<ClusterCore>) -> Option<()> {
-    let mut times = 0;
+    // The first table tells of no change.
+    let (mut times, mut once_more) = (0, weak.upgrade()?.nodes.has_table());
     loop {
         let next = Instant::now() + if times < OFTEN { EVERY } else { SELDOM };
         ask_once(&weak.upgrade()?).await;
@@ -90,8 +99,17 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>) -> Option<()> {
         };
         let shared = weak.upgrade()?;
         let is_in_trouble = |node: &Arc<Node>| node.redis.is_in_trouble();
-        if !is_wanted && !shared.nodes.primaries().iter().any(is_in_trouble) {
+        if is_wanted || shared.nodes.primaries().iter().any(is_in_trouble) {
+            once_more = true;
+            continue;
+        }
+        drop(shared);
+        if !std::mem::take(&mut once_more) {
             return Some(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(ALL_KNOW) => {}
+            () = wanted.notified() => once_more = true,
         }
     }
 }
@@ -118,7 +136,7 @@ async fn ask_once(shared: &Arc<ClusterCore>) {
 }
 
 /// The first answer counts.
-async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<super::nodes::TableChange, Failure> {
+async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<MayHaveForgotten, Failure> {
     let mut nodes = shared.nodes.primaries();
     fastrand::shuffle(&mut nodes);
     nodes.sort_by_key(|node| node.redis.is_in_trouble());

@@ -1,11 +1,21 @@
-//! A lease that waits to be confirmed.
+//! Leases that wait to be confirmed.
+
+use tokio::sync::oneshot;
 
 use crate::{
-    backend::Renew,
+    backend::{Confirmation, Failure, Renew},
     kind::{Access, LockKind},
     name::LockId,
     owner::LeaseId,
 };
+
+/// Leases that are confirmed together, for one caller. Of a cluster they are in one slot.
+pub(super) struct BatchEntry {
+    pub(super) leases: Vec<Unconfirmed>,
+    /// The node has not got their slot yet.
+    pub(super) asks: bool,
+    pub(super) answer: oneshot::Sender<Result<Vec<Confirmation>, Failure>>,
+}
 
 /// A [`Renew`] of its own.
 pub(super) struct Unconfirmed {

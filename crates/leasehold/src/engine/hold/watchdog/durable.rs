@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use futures_util::{TryFutureExt, future::Either};
 
-use super::{Watchdog, renew};
+use super::{Watchdog, renew, shards::by_shard};
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal},
     durability::Durability,
@@ -24,24 +24,34 @@ pub(super) fn send(
             .into_iter()
             .partition(|hold| hold.durability == policy);
         batch = rest;
-        let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
-        env.spawn(async move {
-            renew(&strong, &watchdog, those, policy, (None, None)).await;
-        });
+        // The replicas of one node of a cluster are not to be waited for by the holds of another.
+        for (_, those) in by_shard(those, |hold| env.backend.shard(hold.id())) {
+            let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
+            env.spawn(async move {
+                renew(&strong, &watchdog, those, policy, (None, None)).await;
+            });
+        }
     }
     batch
 }
 
-/// Asks for these renewals. The answers are those that move an end.
+/// Asks for these renewals. The answers are those that move an end, and what was acknowledged of each.
 pub(super) fn renewals(
     env: &Env,
     asked: &[Renew<'_>],
     policy: Durability,
-) -> impl Future<Output = Result<(Vec<Renewal>, Option<Confirmation>), Failure>> + Send + 'static + use<>
+) -> impl Future<Output = Result<(Vec<Renewal>, Vec<Confirmation>), Failure>> + Send + 'static + use<>
 {
     if policy.is_primary() {
-        return Either::Left(env.backend.renew(asked).map_ok(|renewals| (renewals, None)));
+        return Either::Left(
+            env.backend
+                .renew(asked)
+                .map_ok(|renewals| (renewals, Vec::new())),
+        );
     }
     let (unmet, confirming) = (env.config.unmet, env.backend.confirm(asked, policy));
-    Either::Right(confirming.map_ok(move |said| (said.believed(unmet), Some(said))))
+    Either::Right(confirming.map_ok(move |said| {
+        let believed = said.iter().map(|said| said.believed(unmet));
+        (believed.collect(), said)
+    }))
 }

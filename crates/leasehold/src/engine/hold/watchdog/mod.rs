@@ -379,8 +379,9 @@ async fn renew(
     }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let room = due.len();
+    let mut acknowledged = acknowledged.iter();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
-        if let Some(said) = &acknowledged {
+        if let Some(said) = acknowledged.next() {
             hold.note_acknowledged(said);
         }
         if let Some(every) = hold.renewed(&due, renewal, sent) {

@@ -87,7 +87,14 @@ else
   if asks[first] and hears(grants .. ARGV[4]) == nil then
     looks = first -- no message gives it the name
   end
-  ttl = not looks and pass_on() or dead_ms
+  ttl = not looks and pass_on()
+  if not ttl then
+    -- None is heard here. This client may be heard elsewhere, and is alive: it asks.
+    for _, owner in ipairs(queue) do
+      looks = looks or asks[owner] and owner
+    end
+    ttl = dead_ms
+  end
 end
 local reply = { foreign and 1 or 0, ttl }
 for i = 7, #ARGV, 3 do

@@ -118,6 +118,10 @@ local function queue_reader()
   end
 end
 
+-- Our clients that were passed over, since they are not heard here. They may be heard elsewhere: a node of a cluster sends messages to all
+-- others, and counts its own listeners only.
+local passed_over = {}
+
 -- The next to have the lock, now that it is free: an owner, with its place if it is ours, or with the time that it has left
 -- if it is Redisson's and is not heard. Takes the dead out of the queue. Ours that are not heard keep their places for a while, and are
 -- passed over. `asks` is alive: it asks.
@@ -146,6 +150,7 @@ local function next_in_line(asks)
       return owner, place
     else
       lives = silent_for(owner) < dead_ms
+      passed_over[client_of(owner)] = true
     end
     if not lives then
       leave(owner)
@@ -194,7 +199,8 @@ local function pass_to(owner, place, left)
   return nil
 end
 
--- Passes the lock on to the next, if there is one; returns as `pass_to`. An error comes before those in `from` are taken out of it.
+-- Passes the lock on to the next, if there is one; returns as `pass_to`. An error comes before those in `from` are taken out of it. If
+-- none can be given it, those that are not heard are told to look.
 local function pass_on(from)
   local owner, place, left = next_in_line()
   if from then
@@ -209,6 +215,9 @@ local function pass_on(from)
       return ms, ours
     end
     owner, place, left = next_in_line()
+  end
+  for client in pairs(passed_over) do
+    pcall('PUBLISH', grants .. client, '0')
   end
   return nil
 end

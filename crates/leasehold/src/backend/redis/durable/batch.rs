@@ -1,0 +1,89 @@
+//! The scripts that renew what waits to be confirmed, and their answers.
+
+use redis::{RedisResult, Value};
+
+use super::lease::{BatchEntry, Unconfirmed};
+use crate::{
+    backend::{
+        Failure, Renew, Renewal,
+        redis::{
+            caller::Caller,
+            failure::{classify, in_words},
+            kinds::{renewals, wire},
+            script::{Call, unexpected},
+        },
+    },
+    kind::LockKind,
+};
+
+/// So many leases are renewed by one script at most: the server does nothing else meanwhile.
+const SCRIPT_MOST: usize = 200;
+
+/// The scripts that renew all of these, and where each lease stands in their answers, one entry after the other.
+pub(super) fn calls(caller: &Caller, entries: &[BatchEntry]) -> (Vec<Call>, Vec<Vec<usize>>) {
+    let leases: Vec<&Unconfirmed> = entries.iter().flat_map(|entry| &entry.leases).collect();
+    let (mut calls, mut order) = (Vec::new(), Vec::new());
+    let mut add = |places: std::ops::Range<usize>, asks: bool| {
+        for kind in LockKind::ALL {
+            let of_kind = places.clone().filter(|at| leases[*at].id.kind == kind);
+            let of_kind: Vec<usize> = of_kind.collect();
+            for some in of_kind.chunks(SCRIPT_MOST) {
+                let batch: Vec<Renew<'_>> = some.iter().map(|at| leases[*at].renew()).collect();
+                if let Some(call) = wire(kind).renewal(caller, &batch) {
+                    calls.push(if asks { call.asking() } else { call });
+                    order.push(some.to_vec());
+                }
+            }
+        }
+    };
+    if caller.in_cluster {
+        // A script may name keys of one slot only.
+        let mut from = 0;
+        for entry in entries {
+            let to = from + entry.leases.len();
+            add(from..to, entry.asks);
+            from = to;
+        }
+    } else {
+        add(0..leases.len(), false);
+    }
+    (calls, order)
+}
+
+/// The answers of these scripts, in the order of the leases.
+pub(super) fn read(
+    answers: impl Iterator<Item = RedisResult<Value>>,
+    asked: usize,
+    order: &[Vec<usize>],
+) -> Vec<Result<Renewal, Failure>> {
+    let mut all = vec![Ok(Renewal::Unknown); asked];
+    for (answer, order) in answers.zip(order) {
+        let of_script = answer.map_err(classify).and_then(|answer| {
+            let read = renewals(&answer, order.len());
+            read.ok_or_else(|| Failure::Rejected(in_words(unexpected(&answer))))
+        });
+        for (nth, at) in order.iter().enumerate() {
+            all[*at] = of_script
+                .as_ref()
+                .map(|read| read[nth])
+                .map_err(Clone::clone);
+        }
+    }
+    all
+}
+
+/// The answer to `WAIT` or `WAITAOF`: on how many disks, and how many replicas.
+pub(super) fn counts(said: &Value) -> Result<(u32, u32), Failure> {
+    let count = |value: &Value| match value {
+        Value::Int(count) => u32::try_from(*count).ok(),
+        _ => None,
+    };
+    let counts = match said {
+        Value::Array(both) => match both.as_slice() {
+            [disks, replicas] => count(disks).zip(count(replicas)),
+            _ => None,
+        },
+        one => count(one).map(|replicas| (0, replicas)),
+    };
+    counts.ok_or_else(|| Failure::Rejected(in_words(unexpected(said))))
+}
