@@ -68,7 +68,7 @@ public final class Peer {
       try {
         answer = obey(redisson, line.split(" "));
       } catch (Exception failure) {
-        answer = "failed: " + failure;
+        answer = "failed: " + failure + "; " + failure.getCause();
       }
       System.out.println(answer);
     }
