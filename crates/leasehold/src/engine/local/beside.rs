@@ -192,3 +192,44 @@ impl Beside {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{kind::LockKind, name::Name};
+
+    #[test]
+    fn one_that_cannot_be_seen_has_turns_more_seldom_until_it_takes_one() {
+        let beside = Beside::default();
+        let id = LockId::new(LockKind::Mutex, Name::new("name").unwrap());
+        let mut now = Clock::Boot.now();
+        let leave = |now| {
+            beside.are_unseen(&id, true);
+            beside.leave_turns(&id, 1, now, Some(now));
+        };
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            assert!(beside.has_turn_unseen(&id, now));
+            leave(now);
+            assert_eq!(beside.holds_to_tell(&id, 1, now), None, "it may not exist");
+            beside.took(&id, now);
+            let from = now;
+            while !beside.has_turn_unseen(&id, now) {
+                now = now.after(Duration::from_millis(1));
+            }
+            pauses.push(now.since(from).as_millis());
+        }
+        assert_eq!(pauses, [3, 6, 12, 24, 48, 96, 192, 384, 384, 384]);
+
+        leave(now);
+        beside.hear(&id, WakeUp::TryAgain, now);
+        assert_eq!(beside.holds_to_tell(&id, 1, now), Some(1), "it exists");
+        beside.took(&id, now);
+        assert!(beside.has_turn_unseen(&id, now));
+        leave(now);
+        assert_eq!(beside.holds_to_tell(&id, 1, now), Some(1));
+        beside.took(&id, now);
+        leave(now);
+        assert_eq!(beside.holds_to_tell(&id, 1, now), None, "it may be gone");
+    }
+}
