@@ -116,17 +116,20 @@ pub(crate) fn leases(stage: &Stage, table: &mut Table) {
     // What the replicas do they are told, and it is no renewal more.
     let primaries: Vec<&Server> = cluster.nodes()[..3].iter().collect();
     let rounds = if stage.is_short() { 1 } else { PERIODS };
-    let cost = Cost::of(&primaries, &[nodes.clone(), vec![holder.pid()]], rounds);
+    let groups = [nodes[..3].to_vec(), nodes[3..].to_vec(), vec![holder.pid()]];
+    let cost = Cost::of(&primaries, &groups, rounds);
+    let (primaries, replicas) = (cost.percent(0), cost.percent(1));
     holder.order("valid");
     let valid = holder.answer();
     table.row(
         "P28",
         "100,000 held names, 30 s renewed every 10 s: CPU of a cluster's six nodes",
-        (cost.percent(0), "% of a core"),
+        (primaries + replicas, "% of a core"),
         Aim::AtMost(6.0),
         format!(
-            "{idle:.2} % of it when they hold nothing; client {:.2} %; {valid} are held",
-            cost.percent(1)
+            "its primaries {primaries:.2} %, their replicas {replicas:.2} %; all six {idle:.2} % when they hold nothing; client {:.2} %; \
+             {valid} are held",
+            cost.percent(2)
         ),
     );
 }

@@ -116,15 +116,16 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
 pub(crate) struct Cost {
     renewed: u64,
     time: Duration,
-    /// CPU of the servers and of the client.
-    spent: [Duration; 2],
+    /// CPU of each group of processes.
+    spent: Vec<Duration>,
 }
 
 impl Cost {
     /// Over so many rounds, from the end of one to the end of another: whole periods, however long they really are. The servers are those
     /// that are asked to renew, and the processes all that take part.
-    pub(crate) fn of(servers: &[&Server], pids: &[Vec<u32>; 2], rounds: u64) -> Cost {
-        let spent = || [0, 1].map(|at| pids[at].iter().copied().map(cpu_time).sum::<Duration>());
+    pub(crate) fn of(servers: &[&Server], pids: &[Vec<u32>], rounds: u64) -> Cost {
+        let of = |group: &Vec<u32>| group.iter().copied().map(cpu_time).sum::<Duration>();
+        let spent = || pids.iter().map(of).collect::<Vec<Duration>>();
         let first = renewals(servers) + NAMES as u64;
         until_renewed(servers, first);
         let (began, renewed, before) = (Instant::now(), renewals(servers), spent());
@@ -135,7 +136,11 @@ impl Cost {
         Cost {
             renewed: renewals(servers) - renewed,
             time,
-            spent: [0, 1].map(|at| after[at].saturating_sub(before[at])),
+            spent: after
+                .iter()
+                .zip(before)
+                .map(|(after, before)| after.saturating_sub(before))
+                .collect(),
         }
     }
 
