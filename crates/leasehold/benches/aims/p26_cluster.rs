@@ -2,7 +2,7 @@
 //!
 //! Unit of P26: the median time of an uncontended pair on a cluster, as a ratio to one on one server, in turns. All servers share one core, so the
 //! same two scripts by the redis crate stand beside it, at that primary and at that server: what the servers have part in. Of P27: how long a name
-//! is without a holder when it passes to another process (P6, hand-off off), as a ratio to one server, in turns. Of P28: the CPU of all nodes
+//! is without a holder when it passes to another process (P6, hand-off off), as a ratio to one server, in turns, with replicas and without. Of P28: the CPU of all nodes
 //! together, in percent of a core, while 100,000 names are renewed (P8).
 
 use std::{
@@ -75,32 +75,37 @@ async fn raw_pair(raw: &Mutex<(Raw, Keys)>) {
 }
 
 pub(crate) fn handover(stage: &Stage, table: &mut Table) {
-    let cluster = cluster(stage);
-    let mut there = p6_handover::relay_on(&cluster.url());
-    let mut here = p6_handover::relay_on(&stage.url());
-    let (mut ratios, mut ours, mut ones) = (Vec::new(), Vec::new(), Vec::new());
-    let rounds = stage.rounds(RELAYS);
-    // The first round warms up.
-    for round in 0..=rounds {
-        let there = micros(p6_handover::change(stage, &mut there));
-        let here = micros(p6_handover::change(stage, &mut here));
-        if round > 0 {
-            ratios.push(there / here);
-            ours.push(there);
-            ones.push(here);
+    let mut cluster = cluster(stage);
+    for who in ["a cluster", "a cluster without its replicas"] {
+        let mut there = p6_handover::relay_on(&cluster.url());
+        let mut here = p6_handover::relay_on(&stage.url());
+        let (mut ratios, mut ours, mut ones) = (Vec::new(), Vec::new(), Vec::new());
+        let rounds = stage.rounds(RELAYS);
+        // The first round warms up.
+        for round in 0..=rounds {
+            let there = micros(p6_handover::change(stage, &mut there));
+            let here = micros(p6_handover::change(stage, &mut here));
+            if round > 0 {
+                ratios.push(there / here);
+                ours.push(there);
+                ones.push(here);
+            }
         }
+        table.row(
+            "P27",
+            format!(
+                "release → other process holds, 64 wait, hand-off off: {who} / one server, p50"
+            ),
+            (median(&ratios), "×"),
+            Aim::AtMost(1.1),
+            format!(
+                "{:.0} µs, {:.0} µs; median of {rounds} rounds",
+                median(&ours),
+                median(&ones)
+            ),
+        );
+        (3..6).for_each(|replica| cluster.kill(replica));
     }
-    table.row(
-        "P27",
-        "release → other process holds, 64 wait, hand-off off: a cluster / one server, p50",
-        (median(&ratios), "×"),
-        Aim::AtMost(1.1),
-        format!(
-            "{:.0} µs, {:.0} µs; median of {rounds} rounds",
-            median(&ours),
-            median(&ones)
-        ),
-    );
 }
 
 pub(crate) fn leases(stage: &Stage, table: &mut Table) {

@@ -25,7 +25,7 @@ const OURS_FIRST: Duration = Duration::from_millis(2);
 /// After turns that none of them took, none is left for up to eight times as long.
 const MISSED_MOST: u32 = 4;
 
-/// And to one that cannot be seen, since there may be none, for up to 128 times as long: it costs a contended name 1 % of its time.
+/// And to one that cannot be seen, since there may be none, for up to 128 times as long: it costs a contended name 1 to 3 % of its time.
 const UNSEEN_MISSED_MOST: u32 = 8;
 
 /// For so long a name is known to be wanted by others.
