@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    backend::WakeUp,
+    backend::{InARow, WakeUp},
     clock::{Clock, Tick},
     name::LockId,
 };
@@ -88,8 +88,16 @@ impl Beside {
         told.flatten()
     }
 
+    /// What a release tells of so many holds.
+    pub(crate) fn in_a_row(&self, id: &LockId, holds: u32, now: Tick) -> InARow {
+        InARow {
+            holds,
+            beside_unseen: holds > 0 && self.has_turn_unseen(id, now),
+        }
+    }
+
     /// Whether one that cannot be seen is to have turns.
-    pub(crate) fn has_turn_unseen(&self, id: &LockId, now: Tick) -> bool {
+    fn has_turn_unseen(&self, id: &LockId, now: Tick) -> bool {
         self.of(id, |beside| now >= beside.unseen_until)
             .unwrap_or(true)
     }

@@ -138,10 +138,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let holds = known.or(goes_on.then_some(in_a_row));
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
-        holds: holds.map(|holds| InARow {
-            holds,
-            beside_unseen: holds > 0 && core.beside.has_turn_unseen(&queue.id, now),
-        }),
+        holds: holds.map(|holds| core.beside.in_a_row(&queue.id, holds, now)),
         hold,
         next,
         until,
