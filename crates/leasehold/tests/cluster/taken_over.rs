@@ -31,8 +31,8 @@ async fn what_was_given_back_at_a_primary_that_had_been_replaced_is_given_back()
             // The replica has it by then.
             tokio::time::sleep(Duration::from_millis(200)).await;
             cluster.freeze(primary);
-            // Else the release has its answer too late.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            // Later, and it has its answer too late. Earlier than 300 ms before the thaw, so that its client has reason to ask for the table.
+            tokio::time::sleep(Duration::from_millis(400)).await;
             let release = tokio::spawn(guard.release());
             cluster.wait_for_successor(primary);
             cluster.thaw(primary);

@@ -282,12 +282,17 @@ impl ClusterEars {
                 Some(ear) if ear.number == number => {
                     let ended = ear.moves_to.take() != Some(owner.number);
                     if let Some(failure) = failed {
-                        // It may come about all the same.
-                        drop(owner.redis.unlisten(id));
+                        // Without an answer it may come about all the same.
+                        if said(failure.cause()).is_none() {
+                            drop(owner.redis.unlisten(id));
+                        }
                         drop(heard_at);
                         shared.table.ask();
-                        let is_elsewhere = shared.is_elsewhere(id, &failure, &owner);
-                        return Some(if is_elsewhere { PAUSE_SENT_ON } else { PAUSE });
+                        // The table learns which owner it names.
+                        shared.is_elsewhere(id, &failure, &owner);
+                        let now = shared.nodes.owner(slot(id.name.wire()));
+                        let is_sent_on = now.is_some_and(|now| now.number != owner.number);
+                        return Some(if is_sent_on { PAUSE_SENT_ON } else { PAUSE });
                     }
                     // The node may have ended it at once.
                     if ended {

@@ -193,8 +193,7 @@ impl ClusterCore {
 
     /// A node has said that another has this slot.
     fn moved(self: &Arc<Self>, slot: u16, address: Address) {
-        let changed = self.nodes.moved(slot, address);
-        self.tell(changed);
+        self.nodes.moved(slot, address);
         self.table.ask();
     }
 
