@@ -34,7 +34,7 @@ const WOKEN: [Row; 8] = [
     Row::Fair,
 ];
 
-/// Three, of which one may be slow: Redisson loses a message while it subscribes anew, as it does when it learns of nodes or of a slot.
+/// Three, of which one may be slow. Redisson loses a message while it subscribes anew, and a write lock's before its thread sleeps.
 fn hand_overs() -> usize {
     few_or(3, HAND_OVERS)
 }
