@@ -32,6 +32,7 @@ mod p21_sentinel;
 mod p22_far_quorum;
 mod p23_quorum;
 mod p24_durable;
+mod p26_cluster;
 mod p2_many_names;
 mod p3_one_process;
 mod p4_processes;
@@ -78,6 +79,9 @@ const BENCHES: &[Bench] = &[
     ("P23", p23_quorum::run),
     ("P24", p24_durable::pair),
     ("P25", p24_durable::tasks),
+    ("P26", p26_cluster::pair),
+    ("P27", p26_cluster::handover),
+    ("P28", p26_cluster::leases),
 ];
 
 /// The options of the command line.

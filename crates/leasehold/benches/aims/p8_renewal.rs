@@ -11,6 +11,7 @@ use std::{
 };
 
 use leasehold::{Client, Guard};
+use leasehold_testkit::Server;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
@@ -22,14 +23,14 @@ use crate::{
     worker::{self, Worker},
 };
 
-const NAMES: usize = 100_000;
+pub(crate) const NAMES: usize = 100_000;
 /// How many tasks take names at once.
 const TASKS: usize = 100;
 /// Renewal scripts that a client has under way at once.
 const LANES: usize = 1;
 const LEASE: Duration = Duration::from_secs(30);
 const PERIOD: Duration = Duration::from_secs(10);
-const PERIODS: u64 = 3;
+pub(crate) const PERIODS: u64 = 3;
 const PING_EVERY: Duration = Duration::from_millis(2);
 const BIN: Duration = Duration::from_millis(100);
 /// In a busy bin the server works for more than this, which PINGs alone do not make it.
@@ -49,7 +50,11 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
     holder.order(&format!("take {NAMES}"));
     holder.answer();
     // In a short run one period must do.
-    let cost = Cost::of(stage, &holder, if stage.is_short() { 1 } else { PERIODS });
+    let (server, pids) = (
+        [&stage.server],
+        [vec![stage.server.pid()], vec![holder.pid()]],
+    );
+    let cost = Cost::of(&server, &pids, if stage.is_short() { 1 } else { PERIODS });
     eprintln!("   renewed for {:.0?}; now with PINGs", cost.time);
     let more = PERIOD + PERIOD / 5;
     holder.order(&format!("stall {}", more.as_millis()));
@@ -59,7 +64,7 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
     eprintln!("   and now in an order that has nothing to do with memory");
     holder.order("shuffle");
     holder.answer();
-    let shuffled = Cost::of(stage, &holder, 1);
+    let shuffled = Cost::of(&server, &pids, 1);
 
     let who = "100,000 held names, 30 s renewed every 10 s";
     table.row(
@@ -108,32 +113,38 @@ pub(crate) fn run(stage: &Stage, table: &mut Table) {
 }
 
 /// The cost of renewal.
-struct Cost {
+pub(crate) struct Cost {
     renewed: u64,
     time: Duration,
-    /// CPU of the server and of the client.
-    spent: [Duration; 2],
+    /// CPU of each group of processes.
+    spent: Vec<Duration>,
 }
 
 impl Cost {
-    /// Over so many rounds, from the end of one to the end of another: whole periods, however long they really are.
-    fn of(stage: &Stage, holder: &Worker, rounds: u64) -> Cost {
-        let pids = [stage.server.pid(), holder.pid()];
-        let first = renewals(stage) + NAMES as u64;
-        until_renewed(stage, first);
-        let (began, before) = (Instant::now(), (renewals(stage), pids.map(cpu_time)));
+    /// Over so many rounds, from the end of one to the end of another: whole periods, however long they really are. The servers are those
+    /// that are asked to renew, and the processes all that take part.
+    pub(crate) fn of(servers: &[&Server], pids: &[Vec<u32>], rounds: u64) -> Cost {
+        let of = |group: &Vec<u32>| group.iter().copied().map(cpu_time).sum::<Duration>();
+        let spent = || pids.iter().map(of).collect::<Vec<Duration>>();
+        let first = renewals(servers) + NAMES as u64;
+        until_renewed(servers, first);
+        let (began, renewed, before) = (Instant::now(), renewals(servers), spent());
         // Hardly ever asked, for the server's answers cost it something too.
         thread::sleep(PERIOD.mul_f64(0.9 * float(rounds)));
-        until_renewed(stage, first + rounds * NAMES as u64);
-        let time = began.elapsed();
+        until_renewed(servers, first + rounds * NAMES as u64);
+        let (time, after) = (began.elapsed(), spent());
         Cost {
-            renewed: renewals(stage) - before.0,
+            renewed: renewals(servers) - renewed,
             time,
-            spent: [0, 1].map(|at| cpu_time(pids[at]).saturating_sub(before.1[at])),
+            spent: after
+                .iter()
+                .zip(before)
+                .map(|(after, before)| after.saturating_sub(before))
+                .collect(),
         }
     }
 
-    fn percent(&self, at: usize) -> f64 {
+    pub(crate) fn percent(&self, at: usize) -> f64 {
         percent(self.spent[at], self.time)
     }
 
@@ -150,13 +161,14 @@ impl Cost {
 }
 
 /// How many leases were renewed so far. Nothing else calls `PEXPIREAT`.
-fn renewals(stage: &Stage) -> u64 {
-    stage.server.calls().get("pexpireat").copied().unwrap_or(0)
+fn renewals(servers: &[&Server]) -> u64 {
+    let of = |server: &&Server| server.calls().get("pexpireat").copied().unwrap_or(0);
+    servers.iter().map(of).sum()
 }
 
 /// Waits until there were so many.
-fn until_renewed(stage: &Stage, renewed: u64) {
-    while renewals(stage) < renewed {
+fn until_renewed(servers: &[&Server], renewed: u64) {
+    while renewals(servers) < renewed {
         thread::sleep(BIN);
     }
 }

@@ -8,6 +8,7 @@ mod confirmation;
 mod failure;
 pub(crate) mod fenced;
 pub(crate) mod find;
+mod in_a_row;
 mod inspection;
 pub(crate) mod memory;
 mod numbers;
@@ -23,6 +24,7 @@ pub(crate) use confirmation::{Confirmation, Renew, Renewal, cannot_confirm};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
+pub(crate) use in_a_row::InARow;
 pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote};
 
 pub(crate) use numbers::{Once, Permits};
@@ -282,9 +284,8 @@ pub(crate) struct Release {
     pub(crate) tombstone_ms: Option<u64>,
     /// This client hears the wake-ups itself, and must not count itself as a waiter.
     pub(crate) listening: bool,
-    /// How many holds it has had in a row, for which turns are left to Redisson's waiters; zero: none are left. `None`: one, and it
-    /// knows of no such waiter.
-    pub(crate) holds: Option<u32>,
+    /// How many holds it has had in a row, for which turns are left to Redisson's waiters. `None`: one, and it knows of no such waiter.
+    pub(crate) holds: Option<InARow>,
 }
 
 /// How a client goes on that gives back a name its own tasks wait for.

@@ -10,6 +10,7 @@ mod idle;
 mod moving;
 mod reached;
 mod redisson;
+mod redisson_kinds;
 mod refused;
 mod taken_over;
 

@@ -26,9 +26,15 @@ impl Peer {
         Peer::jvm(&group.url(), lease).await
     }
 
-    /// The same, which asks the nodes of the cluster who has which slot.
-    pub async fn start_on(cluster: &Cluster, lease: Duration) -> Redisson {
-        Peer::jvm(&cluster.url(), lease).await
+    /// The same, which asks the nodes of the cluster who has which slot. `mode` is `classic` for channels that are not sharded, `slave` for
+    /// subscriptions at replicas, or nothing.
+    pub async fn start_on(cluster: &Cluster, lease: Duration, mode: &str) -> Redisson {
+        let mode = if mode.is_empty() {
+            String::new()
+        } else {
+            format!("?{mode}")
+        };
+        Peer::jvm(&(cluster.url() + &mode), lease).await
     }
 
     async fn jvm(url: &str, lease: Duration) -> Redisson {
@@ -68,7 +74,7 @@ pub async fn count(client: Client, handoff: Handoff, file: PathBuf, times: usize
 
 /// Of 50 hand-overs half are quicker.
 const AIM: Duration = Duration::from_millis(100);
-const HAND_OVERS: usize = 50;
+pub const HAND_OVERS: usize = 50;
 
 /// That count, on each side.
 const TASKS: usize = 3;
@@ -112,7 +118,8 @@ async fn to_us(
     (guard, took)
 }
 
-fn assert_soon(what: &str, mut took: Vec<Duration>) {
+/// Prints it, and fails where it takes longer.
+pub fn assert_soon(what: &str, mut took: Vec<Duration>) {
     took.sort_unstable();
     let (half, most) = (took[took.len() / 2], took[took.len() - 1]);
     println!("{what}: p50 {half:?}, longest {most:?}");

@@ -87,6 +87,7 @@ pub(crate) struct Redis {
     subscriptions: Arc<Subscriptions>,
     /// Where another server may take the place of this one.
     repeats: Option<Arc<Repeats>>,
+    epochs: Arc<EpochLog>,
     /// Not in a simulation.
     durable: Option<Arc<DurableLanes>>,
     outage: Arc<Outage>,
@@ -158,6 +159,7 @@ impl Redis {
         let lead = (finder, &*epochs);
         Redis {
             caller,
+            epochs: Arc::clone(&epochs),
             subscriptions: Arc::new(Subscriptions::new(
                 lead,
                 (client, hearing),
@@ -227,6 +229,9 @@ impl LockSteps for Redis {
         } else {
             self.subscriptions.is_counted(&step.id.of_task(0))
         };
+        if let Some(in_a_row) = &mut step.holds {
+            in_a_row.beside_unseen &= self.epochs.replicas.any();
+        }
         let Some(repeats) = self.repeats.clone() else {
             return wire(step.id.kind).release(&self.caller, step);
         };

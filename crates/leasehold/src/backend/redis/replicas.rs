@@ -30,6 +30,11 @@ impl Replicas {
         self.last.load(Ordering::Relaxed).checked_sub(1)
     }
 
+    /// Whether a client may listen at one.
+    pub(super) fn any(&self) -> bool {
+        self.most.load(Ordering::Relaxed) > 0
+    }
+
     /// How many of them, with the server, are a majority of the server and all that were ever seen; one at least.
     pub(super) fn majority(&self) -> u32 {
         self.most.load(Ordering::Relaxed).div_ceil(2).max(1)

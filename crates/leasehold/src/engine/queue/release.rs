@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, LostReason, Released,
-    backend::{Failure, Next, Release, ReleaseReply},
+    backend::{Failure, InARow, Next, Release, ReleaseReply},
     clock::Tick,
     engine::{
         claim::{
@@ -107,6 +107,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     }
     hold.settled_by_release();
     core.watchdog.forget(&hold);
+    let is_permits = matches!(spec.access, Access::Permits(_));
     let next = if spec.access.is_exclusive() {
         state.phase = Phase::Releasing(hold.lease);
         state.since = now;
@@ -114,7 +115,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     } else {
         let began = state.since;
         if let Some(remote) = &mut state.remote
-            && matches!(spec.access, Access::Permits(_))
+            && is_permits
         {
             remote.turns.gives_back(now, began);
         }
@@ -132,10 +133,12 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         }
         None // waiters of this queue have a driver
     };
+    let goes_on = next.is_some() || is_permits && !state.waiters.is_empty();
     drop(state);
+    let holds = known.or(goes_on.then_some(in_a_row));
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
-        holds: known.or(next.map(|_| in_a_row)),
+        holds: holds.map(|holds| core.beside.in_a_row(&queue.id, holds, now)),
         hold,
         next,
         until,
@@ -153,7 +156,7 @@ pub(crate) struct Releasing {
     /// The ticket under which this process goes on, and whether the name may stay with it.
     next: Option<(LeaseId, bool)>,
     /// As in [`Release`].
-    holds: Option<u32>,
+    holds: Option<InARow>,
     /// Until when the lease would have been believed.
     until: Tick,
     began: Tick,

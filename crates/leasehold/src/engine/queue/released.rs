@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    backend::ReleaseReply,
+    backend::{InARow, ReleaseReply},
     engine::{
         hold::{Hold, spec::Spec},
         local::{locked::Locked, turns::Turns},
@@ -18,7 +18,7 @@ impl Queue {
     pub(crate) fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
-        (next, holds): (Option<(LeaseId, bool)>, Option<u32>),
+        (next, holds): (Option<(LeaseId, bool)>, Option<InARow>),
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
@@ -37,9 +37,11 @@ impl Queue {
         {
             // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
             // none.
-            let asked = holds.is_some_and(|holds| holds > 0) && !is_permits;
+            let asked = holds.is_some_and(|it| it.holds > 0) && !is_permits;
             let turns = turns.max(u32::from(asked));
             if turns > 0 {
+                let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
+                core.beside.are_unseen(&self.id, unseen);
                 core.beside.leave_turns(&self.id, turns, now, Some(sent));
             }
             if is_permits && others > 0 {

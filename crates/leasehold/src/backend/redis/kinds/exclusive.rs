@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Owned, Release,
-        ReleaseReply, Renew, Renewal, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, InARow, Inspection, KnownClient, Owned,
+        Release, ReleaseReply, Renew, Renewal, Reply,
         fenced::Tokens,
         redis::{
             caller::Caller,
@@ -232,7 +232,7 @@ impl Wire for ExclusiveWire {
                 .arg(caller.token_ms);
         }
         if next.is_some() || holds.is_some() {
-            call = call.arg(holds.unwrap_or(1));
+            call = call.text(holds.unwrap_or(InARow::ONE));
         }
         if let Some(next) = next {
             call = call

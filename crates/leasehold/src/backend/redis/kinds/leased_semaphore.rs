@@ -7,8 +7,8 @@ use redis::Value;
 use super::{Wire, acquired, extended, int, millis, released, size_hint};
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Grant, Inspection, KnownClient, Once, Owned,
-        Permits, Release, ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Grant, InARow, Inspection, KnownClient, Once,
+        Owned, Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -173,7 +173,7 @@ impl Wire for LeasedSemaphoreWire {
             .arg(step.tombstone_ms.unwrap_or(0))
             .arg(u8::from(step.listening))
             .text(id.name.marker())
-            .arg(step.holds.unwrap_or(1))
+            .text(step.holds.unwrap_or(InARow::ONE))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, Inspection, Once, Permits,
-        Release, ReleaseReply, Renew, Reply,
+        Acquire, Acquired, Count, Counted, Extend, Failure, Grant, InARow, Inspection, Once,
+        Permits, Release, ReleaseReply, Renew, Reply,
         redis::{
             caller::Caller,
             script::{Call, Lazy, Script},
@@ -82,7 +82,7 @@ impl Wire for SemaphoreWire {
             .arg(u8::from(step.held))
             .arg(u8::from(step.listening))
             .text(step.id.name.marker())
-            .arg(step.holds.unwrap_or(1))
+            .text(step.holds.unwrap_or(InARow::ONE))
             // Others wait, or did a moment ago: the next holder first.
             .answer_last(step.listening);
         // Nothing is kept for the next of this process: it asks as every client does.

@@ -3,7 +3,8 @@ local call, pcall = redis.call, redis.pcall
 
 -- How many clients besides the calling one wait for the name; how many of these are ours; and how many turns are left to the others.
 -- All that wait hear `channel`, and ours hear `marker` as well: Redisson's waiters are the rest. This client has had `holds` in a row,
--- and each of theirs is to have as many as each of ours. The fraction goes by lot. Where PUBSUB is not permitted, one of each might wait.
+-- and each of theirs is to have as many as each of ours; negative: one of theirs may listen at a replica, where it is not counted, and
+-- has turns too. The fraction goes by lot. Where PUBSUB is not permitted, one of each might wait.
 -- Valkey 9.1 answers with a number that cannot be for some counts (8, 15, 16, 29 to 32, 57 to 64 …): then those in the queue do, of
 -- which there are `waiting`.
 local function count_others(channel, marker, listening, waiting, holds)
@@ -17,7 +18,8 @@ local function count_others(channel, marker, listening, waiting, holds)
   end
   local beside = math.max(all - ours, 0)
   ours = math.max(ours - listening, 0) -- a subscription of its own may be under way
-  local owed = holds * beside
+  holds = tonumber(holds)
+  local owed = math.abs(holds) * math.max(beside, holds < 0 and 1 or 0)
   if owed > 0 then
     owed = math.floor((owed + call('TIME')[2] % (ours + 1)) / (ours + 1))
   end

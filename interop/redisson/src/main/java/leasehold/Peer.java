@@ -17,6 +17,8 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.SentinelServersConfig;
+import org.redisson.config.ShardedSubscriptionMode;
+import org.redisson.config.SubscriptionMode;
 
 /**
  * A process that locks with Redisson, as it is told on its standard input: a line in, a line out, one after the other
@@ -51,7 +53,8 @@ import org.redisson.config.SentinelServersConfig;
 public final class Peer {
   /**
    * Arguments: an address, {@code redis://HOST:PORT/}, {@code redis-sentinel://HOST:PORT,HOST:PORT/?master=NAME} or {@code
-   * redis-cluster://HOST:PORT,HOST:PORT}, and the watchdog's lease in milliseconds.
+   * redis-cluster://HOST:PORT,HOST:PORT}, behind which {@code ?classic} is for channels that are not sharded and {@code ?slave} for
+   * subscriptions at replicas, and the watchdog's lease in milliseconds.
    */
   public static void main(String[] args) throws Exception {
     Config config = new Config();
@@ -65,7 +68,7 @@ public final class Peer {
       try {
         answer = obey(redisson, line.split(" "));
       } catch (Exception failure) {
-        answer = "failed: " + failure;
+        answer = "failed: " + failure + "; " + failure.getCause();
       }
       System.out.println(answer);
     }
@@ -80,8 +83,15 @@ public final class Peer {
               .setScanInterval(200)
               .setMasterConnectionMinimumIdleSize(2)
               .setSlaveConnectionMinimumIdleSize(1);
-      for (String node : URI.create(address).getAuthority().split(",")) {
+      URI uri = URI.create(address);
+      for (String node : uri.getAuthority().split(",")) {
         cluster.addNodeAddress("redis://" + node);
+      }
+      if ("classic".equals(uri.getQuery())) {
+        cluster.setShardedSubscriptionMode(ShardedSubscriptionMode.OFF);
+      }
+      if ("slave".equals(uri.getQuery())) {
+        cluster.setSubscriptionMode(SubscriptionMode.SLAVE);
       }
       return;
     }

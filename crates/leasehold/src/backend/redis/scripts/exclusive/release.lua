@@ -9,7 +9,8 @@
 -- ARGV[3] gone_ms    integer leave a tombstone for so long; 0: leave none
 -- ARGV[4] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[5] token_ms   integer how long the token outlives its last use; 0: for ever; of a fenced mutex only
--- ARGV[6] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
+-- ARGV[6] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters;
+--                    negative: one of them may not be counted
 -- ARGV[7] next       bytes   owner under which this client goes on
 -- ARGV[8] next_ms    integer the lease of `next`
 -- ARGV[9] stays      integer 1: the name goes to `next` at once if no client of ours waits, and no turn is left

@@ -9,7 +9,8 @@
 -- ARGV[4] gone_ms    integer leave a tombstone for so long; 0: leave none
 -- ARGV[5] listening  integer 1 if this client is a subscriber of the channel itself
 -- ARGV[6] marker     bytes   where ours listen as well
--- ARGV[7] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters
+-- ARGV[7] holds      integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters;
+--                    negative: one of them may not be counted
 --
 -- Returns {1, others, turns} the permits that were still there are free; so many other clients of ours listen, and so many turns are left to
 --                      Redisson's waiters

@@ -14,8 +14,8 @@
 -- ARGV[8] stays      integer 1: the name goes to `next` at once if no client of ours waits, and no turn is left
 -- ARGV[9] ask        integer number of this ask of `next`, if it is to be queued when others wait; 0: it is not
 -- ARGV[10] keep_ms   integer how long the queue outlives its last visitor
--- ARGV[11] holds     integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters; empty: one, and
---                      it knows of none of them
+-- ARGV[11] holds     integer how many holds this client has had in a row; 0: no turn is to be left to Redisson's waiters; negative: one
+--                      of them may not be counted; empty: one, and it knows of none of them
 --
 -- Returns 1            the owner has left: others hold the name still, or it is free, and no other client was told
 --         {1, others, turns} the owner has left. The name is free, so many other clients were told, and so many turns are left to
