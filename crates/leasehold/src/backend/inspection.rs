@@ -1,8 +1,8 @@
-//! What a server knows of a lock: its holders, and those that wait.
+//! What a server knows of a lock: its holders, and those that wait; and what it says of itself.
 
 use std::time::Duration;
 
-use crate::kind::Access;
+use crate::{clock::Tick, kind::Access};
 
 /// The holders of a lock, as the server sees it.
 #[derive(Clone, Debug, Default)]
@@ -68,4 +68,12 @@ pub(crate) struct KnownClient {
     pub(crate) label: Option<String>,
     /// Whether a connection of it is there; `None`: that cannot be told.
     pub(crate) connected: Option<bool>,
+}
+
+/// What a server has said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerFacts {
+    /// It was started by then, on the clock of this client; zero: it has never forgotten anything.
+    pub(crate) started: Tick,
+    pub(crate) is_replica: bool,
 }

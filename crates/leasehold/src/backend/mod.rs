@@ -25,13 +25,14 @@ pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
 pub(crate) use in_a_row::InARow;
-pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote};
+pub(crate) use inspection::{
+    Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
+};
 
 pub(crate) use numbers::{Once, Permits};
 pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
 use crate::{
-    clock::Tick,
     durability::Durability,
     error::{Cause, Invalid},
     kind::{Access, LockKind},
@@ -195,6 +196,11 @@ pub(crate) trait ServerLink {
         None
     }
 
+    /// Which names of several one script can renew: those of one part. `None`: all.
+    fn part(&self, _id: &LockId) -> Option<u16> {
+        None
+    }
+
     /// Connects now.
     fn dial(&self) -> Reply<()> {
         Box::pin(std::future::ready(Ok(())))
@@ -219,14 +225,6 @@ pub(crate) trait ServerLink {
 
     /// The client is shut down: from here on the backend makes a connection only while a request waits for it.
     fn shut(&self) {}
-}
-
-/// What a server has said of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ServerFacts {
-    /// It was started by then, on the clock of this client; zero: it has never forgotten anything.
-    pub(crate) started: Tick,
-    pub(crate) is_replica: bool,
 }
 
 /// Asks for a lock.

@@ -12,6 +12,7 @@ mod reached;
 mod redisson;
 mod redisson_kinds;
 mod refused;
+mod renewal;
 mod taken_over;
 
 use std::ops::RangeInclusive;

@@ -90,6 +90,10 @@ impl ServerLink for Cluster {
         owner.map(|node| node.number)
     }
 
+    fn part(&self, id: &LockId) -> Option<u16> {
+        Some(slot(id.name.wire()))
+    }
+
     fn dial(&self) -> Reply<()> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move { shared.dial().await })

@@ -294,10 +294,13 @@ impl<H: Watched> Batch<H> {
 /// for all leases in it.
 pub(crate) fn slot(sent: Tick, every: Duration, early: u8) -> Tick {
     let at = sent.after(every.saturating_sub(every / EARLY * u32::from(early) / 256));
+    Tick::from_nanos(at.nanos() & !(slot_length(every) - 1))
+}
+
+/// In nanoseconds. A power of two, so that intervals of different lengths share their slots.
+pub(super) fn slot_length(every: Duration) -> u64 {
     let length = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX) / SLOTS;
-    // A power of two, so that intervals of different lengths share their slots.
-    let length = 1 << length.max(1).ilog2();
-    Tick::from_nanos(at.nanos() & !(length - 1))
+    1 << length.max(1).ilog2()
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub(crate) mod epochs;
 mod failed;
 pub(crate) mod label;
 pub(crate) mod list;
+mod parts;
 mod shards;
 pub(crate) mod wake_at;
 
@@ -52,6 +53,7 @@ use crate::{
     engine::hold::watchdog::epochs::Epochs,
     engine::hold::watchdog::label::Label,
     engine::hold::watchdog::list::{List, UNDER_WAY_MOST, slot},
+    engine::hold::watchdog::parts::turn_of,
     engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Look},
@@ -115,29 +117,32 @@ impl Watchdog {
     /// Schedules the renewals of a hold, about one in this interval, for the first time.
     pub(crate) fn renew(&self, hold: &Arc<Hold>, every: Duration, sent: Tick) {
         let at = slot(sent, every, self.early);
-        self.put(std::iter::once(Arc::clone(hold)), every, at);
+        self.put(std::iter::once((Arc::clone(hold), at)), every);
     }
 
-    /// And again those that were renewed together.
-    fn renew_again(&self, holds: Vec<Arc<Hold>>, every: Duration, sent: Tick) {
-        self.put(
-            holds.into_iter(),
-            every,
-            slot(sent, every, fastrand::u8(..)),
-        );
+    /// And again those that were renewed together, each with those of its part.
+    fn renew_again(&self, env: &Env, holds: Vec<Arc<Hold>>, every: Duration, sent: Tick) {
+        let together = slot(sent, every, fastrand::u8(..));
+        let with_its_turn = |hold: Arc<Hold>| {
+            let part = env.backend.part(hold.id());
+            let at = part.map(|part| turn_of(part, sent, every, self.early));
+            (hold, at.unwrap_or(together))
+        };
+        self.put(holds.into_iter().map(with_its_turn), every);
     }
 
-    fn put(&self, holds: impl Iterator<Item = Arc<Hold>>, every: Duration, at: Tick) {
-        let mut list = self.list.lock();
-        for hold in holds {
+    fn put(&self, holds: impl Iterator<Item = (Arc<Hold>, Tick)>, every: Duration) {
+        let (mut list, mut first) = (self.list.lock(), Tick::MAX);
+        for (hold, at) in holds {
             list.take_off(&hold);
             if hold.is_over() {
                 continue; // as above
             }
+            first = first.min(at);
             list.put_in_slot(hold, every, at);
         }
         drop(list);
-        self.wake(at);
+        self.wake(first);
     }
 
     /// Takes a hold off the list: after this it is renewed no more.
@@ -392,7 +397,7 @@ async fn renew(
         }
     }
     for (every, holds) in again {
-        watchdog.renew_again(holds, every, sent);
+        watchdog.renew_again(env, holds, every, sent);
     }
 }
 
