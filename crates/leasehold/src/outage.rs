@@ -28,6 +28,7 @@ pub(crate) struct Outage {
     /// Read at each answer.
     is_on: AtomicBool,
     is_told: Mutex<bool>,
+    is_replaced: AtomicBool,
     of_outages: Seldom,
     of_refusals: Seldom,
 }
@@ -55,6 +56,7 @@ impl Outage {
             clock,
             is_on: AtomicBool::new(false),
             is_told: Mutex::new(false),
+            is_replaced: AtomicBool::new(false),
             of_outages: Seldom::default(),
             of_refusals: Seldom::default(),
         }
@@ -68,6 +70,10 @@ impl Outage {
     pub(crate) fn goes_on(&self, cause: &Cause) {
         let is_news = {
             let mut is_told = self.is_told.lock();
+            // What is under way at a server that was replaced tells nothing: no answer would end that.
+            if self.is_replaced.load(Ordering::Relaxed) {
+                return;
+            }
             self.is_on.store(true, Ordering::Relaxed);
             let is_news = !*is_told && self.of_outages.may_warn(self.clock.now());
             *is_told |= is_news;
@@ -82,19 +88,28 @@ impl Outage {
 
     /// The server has answered.
     pub(crate) fn is_over(&self) {
-        if !self.is_on() {
-            return;
-        }
-        let was_told = {
-            let mut is_told = self.is_told.lock();
-            self.is_on.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *is_told)
-        };
-        if was_told {
+        if self.is_on() && self.was_told() {
             callout::quietly(
                 || tracing::info!(target: "leasehold", server = %self.server, "the server can be used again"),
             );
         }
+    }
+
+    /// The server is a node of a cluster, and another has its slots from here on.
+    pub(crate) fn is_over_by(&self, successor: Option<&str>) {
+        self.is_replaced.store(true, Ordering::Relaxed);
+        if self.was_told() {
+            callout::quietly(
+                || tracing::info!(target: "leasehold", server = %self.server, successor, "the slots of the server can be used again, at another node"),
+            );
+        }
+    }
+
+    /// Whether those who run the program have been told of an outage that ends now.
+    fn was_told(&self) -> bool {
+        let mut is_told = self.is_told.lock();
+        self.is_on.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *is_told)
     }
 
     /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.

@@ -12,7 +12,7 @@ use std::{
 use common::{SOON, restricted, servers, soon};
 use futures_util::future::join_all;
 use leasehold::{Client, EventKind, Guard, MemoryServer, Part};
-use leasehold_testkit::{Flavor, Proxy, SentinelGroup, Server, wait_until_async};
+use leasehold_testkit::{Cluster, Flavor, Proxy, SentinelGroup, Server, wait_until_async};
 use opentelemetry::trace::{Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use tracing::Instrument;
@@ -420,6 +420,41 @@ async fn an_outage_of_a_server_is_one_line_when_it_begins_and_one_when_it_ends()
             "{case}: {ends}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_outage_of_a_node_of_a_cluster_ends_when_another_has_its_slots() {
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    let mut cluster = Cluster::start(common::flavors(1)[0]);
+    let client = Client::builder().url(cluster.url());
+    let client = client.connect().await.unwrap();
+    let names = (0..).map(|i| format!("order:{i}"));
+    let mut there = names.filter(|name| cluster.primary_of(cluster.slot(name)) == 0);
+    let name = there.next().unwrap();
+    client.mutex(&name).run(async {}).await.unwrap();
+    cluster.kill(0);
+    let guard = soon("a successor", client.mutex(&name).lock())
+        .await
+        .unwrap();
+    let successor = cluster.addr(cluster.wait_for_successor(0));
+    let text = lines.text();
+    let outage: Vec<_> = text.lines().filter(|line| line.contains("can")).collect();
+    let [begins, ends] = outage[..] else {
+        panic!("{text}");
+    };
+    let server = format!("server=redis://{}/0", cluster.addr(0));
+    let begin = ["WARN", "the server cannot be used, trying again", &server];
+    let successor = format!("successor=\"redis://{successor}/0\"");
+    let end = [
+        "INFO",
+        "can be used again, at another node",
+        &server,
+        &successor,
+    ];
+    assert!(begin.iter().all(|said| begins.contains(said)), "{begins}");
+    assert!(end.iter().all(|said| ends.contains(said)), "{ends}");
+    guard.release().await.unwrap();
 }
 
 /// As one that loads its data: it takes connections, and refuses every request. That it takes them is no end.

@@ -201,11 +201,13 @@ impl Redis {
     }
 
     /// The server is not to be used any more: those that wait for a connection are told so.
-    fn abandon(&self) {
+    fn abandon(&self, successor: Option<&Redis>) {
         self.caller.abandon();
         if let Some(lanes) = &self.durable {
             lanes.abandon();
         }
+        let successor = successor.map(|redis| redis.shown.as_str());
+        self.outage.is_over_by(successor);
     }
 
     /// Connects now.

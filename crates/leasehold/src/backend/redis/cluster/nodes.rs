@@ -204,18 +204,24 @@ impl Nodes {
                     forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
             }
-            map.owners = owners;
+            let before = std::mem::replace(&mut map.owners, owners);
+            let successor_of = |node: &Arc<Node>| {
+                let mut slots = before.iter().zip(&map.owners);
+                let of_it = |owner: &Arc<Node>| Arc::ptr_eq(owner, node);
+                let slot = slots.find(|(before, _)| before.as_ref().is_some_and(of_it));
+                slot.and_then(|(_, now)| now.clone())
+            };
             map.known.retain(|address, node| {
                 let stays = owning.contains(&node.number) || !node.owns.load(Ordering::Acquire);
                 if !stays {
                     map.replaced.insert(address.clone(), Instant::now());
-                    left.push(Arc::clone(node));
+                    left.push((Arc::clone(node), successor_of(node)));
                 }
                 stays
             });
         }
-        for node in left {
-            node.redis.abandon();
+        for (node, successor) in left {
+            node.redis.abandon(successor.as_ref().map(|it| &it.redis));
         }
         MayHaveForgotten(forgotten)
     }
