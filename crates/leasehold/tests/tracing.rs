@@ -528,6 +528,32 @@ async fn a_release_that_was_not_confirmed_is_no_loss_when_the_server_has_forgott
     assert!(!text.contains("lease lost"), "{text}");
 }
 
+#[tokio::test]
+async fn locks_that_are_held_without_their_durability_are_told_once_a_minute() {
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    for server in servers() {
+        let builder = Client::builder().url(server.url()).unmet(Unmet::Accept);
+        let builder = builder.durability(Durability::Replicas(1));
+        let client = builder.connect().await.unwrap();
+        let told = lines.text().len();
+        for name in ["a", "b"] {
+            client.mutex(name).run(async {}).await.unwrap();
+        }
+        let text = lines.text();
+        let warnings = text[told..].lines().filter(|line| line.contains("WARN"));
+        let [warning] = warnings.collect::<Vec<_>>()[..] else {
+            panic!("{text}");
+        };
+        for said in [
+            "a lock is held without what its durability asks for name=a server=redis://",
+            "cause=0 of 1 replicas are connected to the server",
+        ] {
+            assert!(warning.contains(said), "{warning}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refused_try_lock_says_where_it_is_held_and_for_how_long() {
     let _alone = ALONE.lock().await;

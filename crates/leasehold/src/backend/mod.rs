@@ -184,6 +184,11 @@ pub(crate) trait ServerLink {
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;
 
+    /// The same of the server that has this lock, where there are several.
+    fn server_of(&self, _id: &LockId) -> String {
+        self.server()
+    }
+
     /// The server as all processes tell it apart from others, whichever address they use, as it said on the latest connection;
     /// `None`: it has not said so yet.
     fn identity(&self) -> Option<String> {
