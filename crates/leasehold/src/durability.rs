@@ -180,14 +180,14 @@ impl Missed {
 
 /// A lock that was given back since its server, at this address, missed what was asked for.
 #[derive(Debug)]
-pub(crate) struct GivenBack {
+pub(crate) struct NotDurable {
     pub(crate) missed: Missed,
     pub(crate) server: String,
 }
 
-impl fmt::Display for GivenBack {
+impl fmt::Display for NotDurable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GivenBack { missed, server } = self;
+        let NotDurable { missed, server } = self;
         write!(f, "{missed}, so it was given back; ")?;
         match missed {
             Missed::Connected { .. } => {
@@ -208,4 +208,4 @@ impl fmt::Display for GivenBack {
     }
 }
 
-impl std::error::Error for GivenBack {}
+impl std::error::Error for NotDurable {}

@@ -1,8 +1,7 @@
 //! Where leases live.
 //!
-//! A backend carries out single steps on a server: each is one atomic operation there, each may be sent
-//! twice without harm (the lease id is fixed before the first send), and none decides anything. When to take
-//! which step is up to the layers above.
+//! A backend carries out single steps on a server: each is one atomic operation there, each may be sent twice without harm (the lease id is
+//! fixed before the first send), and none decides anything. When to take which step is up to the layers above.
 
 mod confirmation;
 mod failure;
@@ -26,7 +25,6 @@ use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
 pub(crate) use in_a_row::InARow;
 pub(crate) use inspection::{Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote};
-
 pub(crate) use numbers::{Once, Permits};
 pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
@@ -142,9 +140,8 @@ pub(crate) trait WakeUpSteps {
 
 /// What is asked about the numbers of semaphores and latches.
 pub(crate) trait NumberSteps {
-    /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the
-    /// count; for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many
-    /// were taken.
+    /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the count;
+    /// for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many were taken.
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64>;
 }
 

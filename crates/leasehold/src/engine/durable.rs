@@ -11,7 +11,7 @@ use crate::{
     Error,
     backend::{Confirmation, Renew, Renewal},
     callout,
-    durability::{GivenBack, Missed, Unmet},
+    durability::{Missed, NotDurable, Unmet},
     engine::claim::pauses::Pauses,
     engine::env::Env,
     engine::hold::Hold,
@@ -98,7 +98,7 @@ async fn confirm(taken: Held) -> Result<Held, Error> {
     let doing = format!("lock {name:?}").into();
     let source = missed.map_or_else(
         |cause| cause,
-        |missed| Arc::new(GivenBack { missed, server }),
+        |missed| Arc::new(NotDurable { missed, server }),
     );
     drop(taken); // gives it back
     Err(Error::Rejected { doing, source })

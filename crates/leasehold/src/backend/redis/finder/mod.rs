@@ -129,7 +129,7 @@ impl Finder {
         };
         let address = target.to_string();
         failure.said_by(|cause| {
-            Arc::new(OfServer {
+            Arc::new(AtServer {
                 address,
                 part,
                 cause,
@@ -159,7 +159,7 @@ impl Finder {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{address}, {part}: {cause}")]
-struct OfServer {
+struct AtServer {
     address: String,
     part: &'static str,
     cause: Cause,
