@@ -72,11 +72,11 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Unmet {
-    /// It is given back, and its caller told by [`Error::Rejected`]: "1 of 2 replicas within 1s".
+    /// It is given back, and its caller told by [`Error::Rejected`]: "1 of 2 replicas acknowledged it within 1s".
     #[default]
     GiveBack,
     /// Its caller has it all the same, as one of [`Durability::Primary`], also after renewals that are not acknowledged.
-    /// [`Guard::durability`](crate::Guard::durability) tells.
+    /// [`Guard::durability`](crate::Guard::durability) tells, and a warning in the log once a minute.
     Accept,
 }
 
@@ -144,21 +144,68 @@ pub(crate) fn check_timeout(timeout: Duration) -> Result<(), Error> {
 /// Why a lock is not as durable as its caller asked for.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum Missed {
-    #[error("{acknowledged} of {wanted} replicas within {}", humane(*within))]
+    #[error("{acknowledged} of {wanted} replicas acknowledged it within {}", humane(*within))]
     Replicas {
         acknowledged: u32,
         wanted: u32,
         within: Duration,
     },
-    #[error(
-        "{connected} of {wanted} replicas are connected to the server; start the others, or take Durability::Primary"
-    )]
+    #[error("{connected} of {wanted} replicas are connected to the server")]
     Connected { connected: u32, wanted: u32 },
-    #[error("not in the server's append-only file within {}", humane(*.0))]
+    #[error("it was not in the server's append-only file within {}", humane(*.0))]
     Disk(Duration),
-    #[error("{policy} not acknowledged within {}", humane(*within))]
+    #[error("fewer replicas than Durability::{policy} wants acknowledged it within {}", humane(*within))]
     Silent {
         policy: Durability,
         within: Duration,
     },
 }
+
+impl Missed {
+    /// The server has not said by how much.
+    pub(crate) fn silent(policy: Durability, within: Duration) -> Missed {
+        match policy {
+            Durability::Aof => Missed::Disk(within),
+            Durability::Replicas(1) => Missed::Replicas {
+                acknowledged: 0,
+                wanted: 1,
+                within,
+            },
+            Durability::Replicas(_) | Durability::Majority | Durability::Primary => {
+                Missed::Silent { policy, within }
+            }
+        }
+    }
+}
+
+/// A lock that was given back since its server, at this address, missed what was asked for.
+#[derive(Debug)]
+pub(crate) struct NotDurable {
+    pub(crate) missed: Missed,
+    pub(crate) server: String,
+}
+
+impl fmt::Display for NotDurable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NotDurable { missed, server } = self;
+        write!(f, "{missed}, so it was given back; ")?;
+        match missed {
+            Missed::Connected { .. } => {
+                write!(
+                    f,
+                    "start the replicas of {server}, or take Durability::Primary"
+                )
+            }
+            Missed::Disk(_) => write!(
+                f,
+                "see to the disk of {server}, raise durability_timeout, or take Unmet::Accept"
+            ),
+            Missed::Replicas { .. } | Missed::Silent { .. } => write!(
+                f,
+                "see to {server} and its replicas, raise durability_timeout, or take Unmet::Accept"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotDurable {}

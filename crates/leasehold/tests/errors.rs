@@ -296,6 +296,10 @@ async fn connecting(table: &mut Table) {
         "connect, and no server is there",
         Client::connect(&format!("redis://{gone}/")).await,
     );
+    table.add(
+        "connect to a cluster, and none of its nodes is there",
+        Client::connect(&format!("redis-cluster://{gone}")).await,
+    );
     let later = Client::builder().url(format!("redis://{gone}/"));
     let later = later.connect_lazily().unwrap();
     table.add(

@@ -11,7 +11,7 @@ use std::{
 
 use common::{SOON, restricted, servers, soon};
 use futures_util::future::join_all;
-use leasehold::{Client, EventKind, Guard, MemoryServer, Part};
+use leasehold::{Client, Durability, EventKind, Guard, MemoryServer, Part, Released, Unmet};
 use leasehold_testkit::{Cluster, Flavor, Proxy, SentinelGroup, Server, wait_until_async};
 use opentelemetry::trace::{Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
@@ -505,6 +505,52 @@ async fn a_server_that_answers_and_refuses_every_request_cannot_be_used() {
         };
         assert!(begins.contains("(BUSY)"), "{case}: {begins}");
         assert!(ends.contains("can be used again"), "{case}: {ends}");
+    }
+}
+
+/// As a server that comes back empty: nobody holds what its holder has let go meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_was_not_confirmed_is_no_loss_when_the_server_has_forgotten_it() {
+    let _alone = ALONE.lock().await;
+    let server = MemoryServer::new();
+    let builder = Client::builder().memory(&server);
+    let client = builder.operation_timeout(500 * MS).connect().await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=info");
+    let guard = client.mutex("order:42").lock().await.unwrap();
+    server.fail(usize::MAX);
+    let released = guard.release().await;
+    assert!(matches!(released, Ok(Released::Unconfirmed { .. })));
+    server.restart_empty();
+    server.fail(0);
+    tokio::time::sleep(5_000 * MS).await;
+    let text = lines.text();
+    assert!(text.contains("the server can be used again"), "{text}");
+    assert!(!text.contains("lease lost"), "{text}");
+}
+
+#[tokio::test]
+async fn locks_that_are_held_without_their_durability_are_told_once_a_minute() {
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    for server in servers() {
+        let builder = Client::builder().url(server.url()).unmet(Unmet::Accept);
+        let builder = builder.durability(Durability::Replicas(1));
+        let client = builder.connect().await.unwrap();
+        let told = lines.text().len();
+        for name in ["a", "b"] {
+            client.mutex(name).run(async {}).await.unwrap();
+        }
+        let text = lines.text();
+        let warnings = text[told..].lines().filter(|line| line.contains("WARN"));
+        let [warning] = warnings.collect::<Vec<_>>()[..] else {
+            panic!("{text}");
+        };
+        for said in [
+            "a lock is held without what its durability asks for name=a server=redis://",
+            "cause=0 of 1 replicas are connected to the server",
+        ] {
+            assert!(warning.contains(said), "{warning}");
+        }
     }
 }
 

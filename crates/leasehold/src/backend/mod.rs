@@ -1,8 +1,7 @@
 //! Where leases live.
 //!
-//! A backend carries out single steps on a server: each is one atomic operation there, each may be sent
-//! twice without harm (the lease id is fixed before the first send), and none decides anything. When to take
-//! which step is up to the layers above.
+//! A backend carries out single steps on a server: each is one atomic operation there, each may be sent twice without harm (the lease id is
+//! fixed before the first send), and none decides anything. When to take which step is up to the layers above.
 
 mod confirmation;
 mod failure;
@@ -28,7 +27,6 @@ pub(crate) use in_a_row::InARow;
 pub(crate) use inspection::{
     Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
 };
-
 pub(crate) use numbers::{Once, Permits};
 pub(crate) use places::{Keep, KeptPlace, KeptPlaces};
 
@@ -143,9 +141,8 @@ pub(crate) trait WakeUpSteps {
 
 /// What is asked about the numbers of semaphores and latches.
 pub(crate) trait NumberSteps {
-    /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the
-    /// count; for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many
-    /// were taken.
+    /// Reads or changes how many permits a semaphore has, or the count of a latch. Returns how many are free afterwards, or the count;
+    /// for [`Permits::TrySet`] and [`Permits::Delete`] 1 if that was done, else 0; for [`Permits::Drain`] how many were taken.
     fn permits(&self, id: LockId, step: Permits, once: Once) -> Reply<i64>;
 }
 
@@ -184,6 +181,11 @@ pub(crate) trait ServerLink {
 
     /// The server as it is told apart from others: its address, as it was given.
     fn server(&self) -> String;
+
+    /// The same of the server that has this lock, where there are several.
+    fn server_of(&self, _id: &LockId) -> String {
+        self.server()
+    }
 
     /// The server as all processes tell it apart from others, whichever address they use, as it said on the latest connection;
     /// `None`: it has not said so yet.

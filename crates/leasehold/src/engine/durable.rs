@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use crate::{
     Error,
     backend::{Confirmation, Renew, Renewal},
-    durability::{Missed, Unmet},
+    callout,
+    durability::{Missed, NotDurable, Unmet},
     engine::claim::pauses::Pauses,
     engine::env::Env,
     engine::hold::Hold,
@@ -79,26 +80,32 @@ async fn confirm(taken: Held) -> Result<Held, Error> {
     };
     ours()?;
     let missed = match answer {
-        Some(Ok(())) => return Ok(taken),
-        Some(Err(missed)) => missed,
-        None => Arc::new(Missed::Silent {
-            policy: hold.durability,
-            within,
-        }),
+        Some(Ok(None)) => return Ok(taken),
+        Some(Ok(Some(missed))) => Ok(missed),
+        Some(Err(cause)) => Err(cause),
+        None => Ok(Missed::silent(hold.durability, within)),
     };
+    let (name, server) = (&hold.id().name, env.backend.server_of(hold.id()));
     if env.config.unmet == Unmet::Accept {
+        if env.warned_of_unmet.may_warn(env.clock.now()) {
+            let cause = missed.map_or_else(|cause| cause, |missed| Arc::new(missed));
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", %name, %server, %cause, "a lock is held without what its durability asks for");
+            });
+        }
         return Ok(taken);
     }
-    let doing = format!("lock {:?}", hold.id().name).into();
+    let doing = format!("lock {name:?}").into();
+    let source = missed.map_or_else(
+        |cause| cause,
+        |missed| Arc::new(NotDurable { missed, server }),
+    );
     drop(taken); // gives it back
-    Err(Error::Rejected {
-        doing,
-        source: missed,
-    })
+    Err(Error::Rejected { doing, source })
 }
 
 /// Renews it, with others that wait at this moment, and waits until that is acknowledged; else says by how much it was missed.
-async fn acknowledge(hold: &Arc<Hold>) -> Result<(), Cause> {
+async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
     let (env, spec) = (hold.env(), hold.spec());
     let mut pauses = Pauses::default();
     loop {
@@ -134,9 +141,6 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<(), Cause> {
                 continue;
             }
         }
-        return match said.missed {
-            Some(missed) => Err(Arc::new(missed)),
-            None => Ok(()),
-        };
+        return Ok(said.missed);
     }
 }

@@ -3,7 +3,8 @@
 use leasehold::{Client, ClusterNodes, Error, ErrorKind};
 use leasehold_testkit::{Cluster, Flavor, Server};
 
-use super::flavors;
+use super::{flavors, names_at};
+use crate::common::{self, SOON};
 
 async fn refused(url: &str) -> String {
     let error = Client::connect(url).await.unwrap_err();
@@ -55,6 +56,36 @@ async fn what_would_be_in_two_slots_is_refused_before_it_is_sent() {
             .await
             .unwrap();
         assert_eq!(store.get("balance:{ledger}").await.unwrap().unwrap(), b"7");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_out_of_reach_is_named() {
+    let mut cluster = Cluster::start(common::flavors(1)[0]);
+    let builder = Client::builder().url(cluster.url());
+    let client = builder
+        .operation_timeout(SOON / 10)
+        .connect()
+        .await
+        .unwrap();
+    let name = &names_at(&cluster, 0, 1)[0];
+    client.mutex(name).run(async {}).await.unwrap();
+    cluster.kill(cluster.partner(0));
+    cluster.kill(0);
+    // It may find that its connection has ended, and not yet that no other comes about.
+    let _ = client.status(name).await;
+    let found = async || {
+        let mut pages = client.find("*");
+        while pages.next().await?.is_some() {}
+        Ok::<(), Error>(())
+    };
+    for error in [
+        client.status(name).await.unwrap_err(),
+        found().await.unwrap_err(),
+        client.mutex(name).try_lock().await.unwrap_err(),
+    ] {
+        let said = error.to_string();
+        assert!(said.contains(&cluster.addr(0).to_string()), "{said}");
     }
 }
 

@@ -849,7 +849,7 @@ impl Dialler {
                 let Found { target, switches } = self.finder.find().await?;
                 // Also if the time is up meanwhile: a server that is silent has been tried in vain.
                 tried = Some(Arc::clone(&target));
-                let of_target = |failure| self.finder.name_primary(&target, failure);
+                let of_target = |failure| self.finder.name_server(&target, failure);
                 let mut trying = Trying {
                     finder: &self.finder,
                     target: &target,
@@ -885,7 +885,7 @@ impl Dialler {
                 }
                 let silent = Failure::NotSent(progress.silent(self.connect_timeout));
                 Err(match tried {
-                    Some(target) => self.finder.name_primary(&target, silent),
+                    Some(target) => self.finder.name_server(&target, silent),
                     None => silent,
                 })
             }

@@ -27,6 +27,7 @@ use crate::{
     error::{Cause, Invalid},
     events::Events,
     home::{Home, Resident},
+    outage::Seldom,
     owner::LeaseId,
 };
 
@@ -58,6 +59,8 @@ pub(crate) struct Env {
     unused: Arc<Notify>,
     closed: AtomicBool,
     lets_expire: AtomicBool,
+    /// That a lock was not acknowledged, and accepted.
+    pub(crate) warned_of_unmet: Seldom,
 }
 
 impl Env {
@@ -81,6 +84,7 @@ impl Env {
             unused: Arc::default(),
             closed: AtomicBool::new(false),
             lets_expire: AtomicBool::new(false),
+            warned_of_unmet: Seldom::default(),
         })
     }
 

@@ -343,6 +343,8 @@ impl Releasing {
         let may_be_repeated = self.silent.is_some() || core.config.may_duplicate;
         let is_lost = answered.answer == ReleaseReply::NotOurs
             && !may_be_repeated
+            // Its caller was told that it was not confirmed, and has gone on.
+            && !self.is_told
             && core.clock.now() < self.until;
         let reason = self.hold.not_ours();
         self.tell_end(|held| {

@@ -55,6 +55,17 @@ impl HeardAt {
     fn is_at(&self, number: u32) -> bool {
         self.node.as_ref().is_some_and(|node| node.number == number)
     }
+
+    /// Moves if the slot has another owner.
+    fn settle(&mut self, shared: &Arc<ClusterCore>, id: &LockId) {
+        let Some(owner) = shared.nodes.owner(slot(id.name.wire())) else {
+            return;
+        };
+        if self.node.is_some() && !self.is_moving && !self.is_at(owner.number) {
+            self.is_moving = true;
+            move_on(shared, id, self.number);
+        }
+    }
 }
 
 /// What is heard at one node.
@@ -150,9 +161,9 @@ impl ClusterEars {
                     // It may have been carried out, and no other would end it later.
                     drop(node.redis.unlisten(&id));
                 }
-            } else {
+            } else if let Some(ear) = shared.ears.heard_at.lock().get_mut(&id) {
                 // The slot may have moved meanwhile.
-                shared.ears.settle(&shared);
+                ear.settle(&shared, &id);
             }
             heard
         })
@@ -239,13 +250,7 @@ impl ClusterEars {
     /// Moves those whose slot has another owner.
     pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
         for (id, ear) in self.heard_at.lock().iter_mut() {
-            let Some(owner) = shared.nodes.owner(slot(id.name.wire())) else {
-                continue;
-            };
-            if ear.node.is_some() && !ear.is_moving && !ear.is_at(owner.number) {
-                ear.is_moving = true;
-                move_on(shared, id, ear.number);
-            }
+            ear.settle(shared, id);
         }
     }
 

@@ -75,6 +75,11 @@ impl ServerLink for Cluster {
         self.shared.shown.clone()
     }
 
+    fn server_of(&self, id: &LockId) -> String {
+        let owner = self.shared.nodes.owner(slot(id.name.wire()));
+        owner.map_or_else(|| self.server(), |node| node.redis.server())
+    }
+
     /// The smallest id of its nodes, which all clients see alike.
     fn identity(&self) -> Option<String> {
         self.shared.nodes.id()

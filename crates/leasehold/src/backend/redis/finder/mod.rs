@@ -118,16 +118,23 @@ impl Finder {
         }
     }
 
-    /// Says at which server an attempt failed: a reader looks at the sentinels otherwise.
-    pub(super) fn name_primary(&self, target: &Target, failure: Failure) -> Failure {
-        match self {
+    /// Says at which server an attempt failed, where there are several: a reader looks at the others otherwise.
+    pub(super) fn name_server(&self, target: &Target, failure: Failure) -> Failure {
+        let part = match self {
             // Not a word of its end, which callers look for.
-            Finder::Sentinels(_) if !failure.cause().is::<HungUp>() => failure.said_by(|cause| {
-                let address = target.to_string();
-                Arc::new(OfPrimary { address, cause })
-            }),
-            _ => failure,
-        }
+            _ if failure.cause().is::<HungUp>() => return failure,
+            Finder::Sentinels(_) => "which the sentinels name as the primary",
+            Finder::At(target) if target.in_cluster => "a node of the cluster",
+            Finder::At(_) => return failure,
+        };
+        let address = target.to_string();
+        failure.said_by(|cause| {
+            Arc::new(AtServer {
+                address,
+                part,
+                cause,
+            })
+        })
     }
 
     /// Whether the server is a node of a cluster.
@@ -151,9 +158,10 @@ impl Finder {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{address}, which the sentinels name as the primary: {cause}")]
-struct OfPrimary {
+#[error("{address}, {part}: {cause}")]
+struct AtServer {
     address: String,
+    part: &'static str,
     cause: Cause,
 }
 
