@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold::{Client, Guard};
 use leasehold_testkit::Cluster;
 
 use super::flavors;
@@ -39,6 +39,6 @@ async fn names_of_one_slot_are_renewed_by_one_script_whenever_they_were_taken() 
         let each = f64::from(u32::try_from(scripts).unwrap()) / times;
         println!("{flavor}: {each:.0} scripts a second for {NAMES} names in {SLOTS} slots");
         assert!(each < 2.5 * 100.0, "{each:.0}");
-        assert!(held.iter().all(|guard| guard.is_valid()));
+        assert!(held.iter().all(Guard::is_valid));
     }
 }

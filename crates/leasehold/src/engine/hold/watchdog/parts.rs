@@ -17,9 +17,9 @@ pub(super) fn turn_of(part: u16, sent: Tick, every: Duration, early: u8) -> Tick
     let round = turns * length;
     let turn = (u64::from(part) * turns / PARTS + u64::from(early) * turns / 256) % turns;
     let latest = sent.after(every).nanos();
-    let past = (latest % round + round - turn * length) % round;
+    let over = (latest % round + round - turn * length) % round;
     // Those of one slot of time stand in the order of their parts.
-    Tick::from_nanos((latest - past).saturating_add(u64::from(part)))
+    Tick::from_nanos((latest - over).saturating_add(u64::from(part)))
 }
 
 #[cfg(test)]
