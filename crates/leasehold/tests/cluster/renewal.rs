@@ -1,22 +1,34 @@
 //! What renewals cost.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{Client, Guard};
-use leasehold_testkit::Cluster;
+use leasehold_testkit::{Cluster, wait_until_async};
 
 use super::flavors;
-use crate::common::few_or;
+use crate::common::{SOON, few_or};
 
+/// Renewed each second.
 const LEASE: Duration = Duration::from_secs(3);
-/// The watchdog renews them all once in this time, or a little sooner.
-const EVERY: Duration = Duration::from_secs(1);
-const SLOTS: usize = 100;
-const NAMES: usize = 2000;
+const SLOTS: u64 = 100;
+const NAMES: u64 = 2000;
 
-fn scripts(cluster: &Cluster) -> u64 {
-    let of = |node: usize| cluster.node(node).calls()["evalsha"];
-    cluster.primaries().into_iter().map(of).sum()
+/// How often the primaries were asked to do it, by programs or by scripts.
+fn calls(cluster: &Cluster, command: &str) -> u64 {
+    let of = |node: usize| cluster.node(node).calls().get(command).copied();
+    cluster.primaries().into_iter().filter_map(of).sum()
+}
+
+/// Waits until all were renewed so many times more, and returns by how many scripts.
+async fn renewed(cluster: &Cluster, times: u64) -> u64 {
+    // Nothing else calls it.
+    let renewals = || calls(cluster, "pexpireat");
+    let (before, scripts) = (renewals(), calls(cluster, "evalsha"));
+    for time in 1..=times {
+        let all = || renewals() >= before + time * NAMES;
+        wait_until_async(SOON, "all are renewed", all).await;
+    }
+    calls(cluster, "evalsha") - scripts
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,14 +43,12 @@ async fn names_of_one_slot_are_renewed_by_one_script_whenever_they_were_taken() 
             let mutex = client.mutex(format!("{{slot {}}} {i}", i % SLOTS));
             held.push(mutex.lock().await.unwrap());
         }
-        // Those taken last are renewed for the second time.
-        tokio::time::sleep(2 * EVERY).await;
-        let (began, before) = (Instant::now(), scripts(&cluster));
-        tokio::time::sleep(EVERY * few_or(2, 10)).await;
-        let (times, scripts) = (began.elapsed().as_secs_f64(), scripts(&cluster) - before);
-        let each = f64::from(u32::try_from(scripts).unwrap()) / times;
-        println!("{flavor}: {each:.0} scripts a second for {NAMES} names in {SLOTS} slots");
-        assert!(each < 2.5 * 100.0, "{each:.0}");
+        // From the second time on each has the turn of its slot.
+        renewed(&cluster, 2).await;
+        let times = few_or(2, 10);
+        let scripts = renewed(&cluster, times).await;
+        println!("{flavor}: {scripts} scripts for {NAMES} names in {SLOTS} slots, {times} times");
+        assert!(scripts < 5 * SLOTS * times / 2, "{scripts}");
         assert!(held.iter().all(Guard::is_valid));
     }
 }

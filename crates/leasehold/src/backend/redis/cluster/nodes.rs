@@ -278,15 +278,32 @@ mod tests {
         ("127.0.0.1".to_owned(), port)
     }
 
-    #[tokio::test]
-    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_says_so() {
+    fn nodes() -> Nodes {
         let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
         let home = Home::here();
         let make = move |server, _| {
             let (config, sink) = (Config::default(), Arc::new(UntoldSink));
             Redis::new(server, &"client".into(), "", &config, sink, &home)
         };
-        let nodes = Nodes::new(given.unwrap().unwrap(), Box::new(make));
+        Nodes::new(given.unwrap().unwrap(), Box::new(make))
+    }
+
+    #[tokio::test]
+    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_cannot_be_reached() {
+        let nodes = nodes();
+        let owner = |slot| nodes.owner(slot).unwrap();
+        told(&nodes, [1, 2]);
+        assert!(told(&nodes, [3, 2]), "a replica was promoted");
+        assert!(!told(&nodes, [1, 2]), "its successor is well");
+        // No server listens there.
+        assert!(owner(0).redis.show(1).await.is_err());
+        assert!(told(&nodes, [1, 2]));
+        assert_eq!(owner(0).address, at(1));
+    }
+
+    #[tokio::test]
+    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_says_so() {
+        let nodes = nodes();
         let owner = |slot| nodes.owner(slot).unwrap().address.1;
         assert!(!told(&nodes, [1, 2]), "the first table");
         assert!(told(&nodes, [3, 2]), "a replica was promoted");

@@ -17,7 +17,10 @@ pub(super) fn turn_of(part: u16, sent: Tick, every: Duration, early: u8) -> Tick
     let round = turns * length;
     let turn = (u64::from(part) * turns / PARTS + u64::from(early) * turns / 256) % turns;
     let latest = sent.after(every).nanos();
-    let over = (latest % round + round - turn * length) % round;
+    let (phase, turn) = (latest % round, turn * length);
+    let over = phase
+        .checked_sub(turn)
+        .unwrap_or_else(|| phase + (round - turn));
     // Those of one slot of time stand in the order of their parts.
     Tick::from_nanos((latest - over).saturating_add(u64::from(part)))
 }
@@ -25,6 +28,15 @@ pub(super) fn turn_of(part: u16, sent: Tick, every: Duration, early: u8) -> Tick
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_interval_is_too_long() {
+        for every in [Duration::ZERO, Duration::MAX] {
+            for part in [0, 16_383] {
+                assert!(turn_of(part, Tick::from_nanos(77), every, 255) >= Tick::from_nanos(77));
+            }
+        }
+    }
 
     #[test]
     fn leases_of_one_part_have_one_turn_in_each_interval_whenever_they_were_taken() {
