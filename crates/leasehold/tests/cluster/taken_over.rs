@@ -6,7 +6,7 @@ use leasehold::{Client, LostReason, Released};
 use leasehold_testkit::{Cluster, ClusterSettings};
 
 use super::{flavors, names_at};
-use crate::common::soon;
+use crate::common::{SOON, soon};
 
 /// The others go on without the slots of a dead primary.
 fn partial() -> ClusterSettings {
@@ -23,16 +23,16 @@ async fn client(cluster: &Cluster) -> Client {
 async fn what_was_given_back_at_a_primary_that_had_been_replaced_is_given_back() {
     for flavor in flavors() {
         let mut cluster = Cluster::start(flavor);
-        for round in 0..crate::common::few_or(1, 10) {
+        for round in 0..crate::common::few_or(3, 10) {
             let primary = cluster.primaries()[0];
             let name = names_at(&cluster, primary, 1).remove(0);
-            let (holds, wants) = (client(&cluster).await, client(&cluster).await);
+            // Else the release fails before the node goes on.
+            let patient = Client::builder().url(cluster.url()).operation_timeout(SOON);
+            let (holds, wants) = (patient.connect().await.unwrap(), client(&cluster).await);
             let guard = holds.mutex(&name).lock().await.unwrap();
             // The replica has it by then.
             tokio::time::sleep(Duration::from_millis(200)).await;
             cluster.freeze(primary);
-            // Later, and it has its answer too late. Earlier than 300 ms before the thaw, so that its client has reason to ask for the table.
-            tokio::time::sleep(Duration::from_millis(400)).await;
             let release = tokio::spawn(guard.release());
             cluster.wait_for_successor(primary);
             cluster.thaw(primary);
