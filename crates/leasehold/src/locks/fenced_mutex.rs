@@ -52,12 +52,12 @@ use crate::{
 ///
 /// ```sql
 /// -- In the transaction that writes, first of all. No row is changed: the token is stale, roll back.
-/// UPDATE fences SET token = :token WHERE name = :name AND token <= :token;
+/// INSERT INTO fences (name, token) VALUES ($1, $2)
+///     ON CONFLICT (name) DO UPDATE SET token = excluded.token WHERE fences.token <= excluded.token;
 /// ```
 ///
-/// The row's lock keeps older holders out until the transaction commits. The row must be there before:
-/// `INSERT INTO fences (name, token) VALUES (:name, 0)`. The statement is that of SQLite, PostgreSQL (`$1`, `$2`) and MySQL (`?`;
-/// let the driver count rows that were found, not those that changed: `CLIENT_FOUND_ROWS`).
+/// The row's lock keeps older holders out until the transaction commits. SQLite and PostgreSQL take this statement, and it makes
+/// the row of a new name. For MySQL see `examples/fenced_sql.rs`.
 ///
 /// # Beside Redisson
 /// Its grants take the next number, so they grow together. It numbers re-entry, too: the outer holder's token is not the
