@@ -27,6 +27,7 @@ const LEFT: &str = "leasehold_renewal_left_ratio";
 const LOST: &str = "leasehold_lost_total";
 const RELEASES: &str = "leasehold_releases_total";
 const LEADER: &str = "leasehold_leader";
+const DROPPED: &str = "leasehold_events_dropped_total";
 
 /// The histograms, each with the buckets that suit it: in seconds, and of a ratio.
 ///
@@ -199,6 +200,13 @@ impl Observe for Counting {
         }
     }
 
+    fn dropped(&self, events: u64) {
+        with_recorder(|recorder| {
+            let key = Key::from_name(DROPPED);
+            recorder.register_counter(&key, &METADATA).increment(events);
+        });
+    }
+
     fn leads(&self, election: &str) {
         self.led.lock().insert(election.to_owned());
         set_leader(election, 1.0);
@@ -258,6 +266,10 @@ fn describe(recorder: &dyn Recorder) {
         ),
         (LOST, "Leases lost, by reason."),
         (RELEASES, "Leases given back, by how."),
+        (
+            DROPPED,
+            "Events that no observer was told of: observers are slower than events come.",
+        ),
     ];
     for (name, text) in counters {
         recorder.describe_counter(name.into(), Some(Unit::Count), text.into());

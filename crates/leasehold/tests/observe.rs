@@ -345,6 +345,61 @@ async fn an_observer_that_blocks_a_caller_costs_no_lease() {
     }
 }
 
+/// A caller pays 5 ms for it at most, and memory has an end. `LEASEHOLD_FULL=1` plays for a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_that_is_slow_keeps_no_caller_and_no_memory() {
+    let heard = Arc::new(Mutex::new(Heard::default()));
+    let hears = Arc::clone(&heard);
+    let observe = move |event: &Event| {
+        std::thread::sleep(MS);
+        hears.lock().unwrap().hear(event);
+    };
+    let server = &common::servers()[0];
+    let client = Client::builder().url(server.url()).observe(observe);
+    let client = client.connect().await.unwrap();
+    let time = common::few_or(1500 * MS, 60_000 * MS);
+    // Waits that have nothing to do with locks, on the same threads.
+    let control = common::late::Control::start();
+    let ends = tokio::time::Instant::now() + time;
+    let calls = (0..16).map(|task| {
+        let mutex = client.mutex(format!("hot:{}", task % 4)).handoff(leasehold::Handoff::off());
+        tokio::spawn(async move {
+            let (mut longest, mut calls) = (Duration::ZERO, 0_u64);
+            while tokio::time::Instant::now() < ends {
+                let began = std::time::Instant::now();
+                let _ = mutex.try_lock().await.unwrap();
+                longest = longest.max(began.elapsed());
+                calls += 1;
+                // An answer from memory gives the others no turn.
+                tokio::task::yield_now().await;
+            }
+            (longest, calls)
+        })
+    });
+    let (mut longest, mut made) = (Duration::ZERO, 0);
+    for ended in join_all(calls).await {
+        let (its, calls) = ended.unwrap();
+        longest = longest.max(its);
+        made += calls;
+    }
+    let late = control.end();
+    assert!(longest < 100 * MS + late, "{longest:?}, and the machine was late by {late:?}");
+    // The rest is told by a thread.
+    drop(client);
+    let balance = || {
+        let heard = heard.lock().unwrap();
+        heard.asked > 0
+            && heard.asked == heard.answered.values().sum::<u64>()
+            && heard.starts == heard.ends
+    };
+    let told = 4096 * 3 * MS; // what waits, and the sleeps of a slow machine
+    leasehold_testkit::wait_until_async(told, "what was told adds up", balance).await;
+    let heard = heard.lock().unwrap();
+    heard.check("slow");
+    println!("{made} calls, of which {} were told; the longest {longest:?}", heard.asked);
+    assert!(made > 2 * heard.asked, "it is no slow observer");
+}
+
 /// The recipe of docs/metrics.md.
 fn install() -> PrometheusHandle {
     let mut builder = PrometheusBuilder::new();

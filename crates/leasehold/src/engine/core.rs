@@ -212,6 +212,7 @@ impl Core {
         self.gates.close(&Error::Closed);
         let ending = Ending(self);
         if let Some(grace) = grace {
+            self.begin_closing();
             let _ = self.within(grace, self.all_released()).await;
         }
         let holds = self.queues.holds();

@@ -1,7 +1,7 @@
 //! The sending side of events: what is noted under locks is told without them, to observers inline and to listeners by a channel.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     fmt,
     sync::{
         Arc,
@@ -49,8 +49,11 @@ impl Event {
     }
 }
 
-/// How far a slow listener may lag before it misses events.
+/// How far a slow listener may lag before it misses events, and how many events wait for slow observers.
 const BACKLOG: usize = 4096;
+
+/// For how long a caller tells what others have noted, before a thread goes on with it.
+const TELLS_MOST: Duration = Duration::from_millis(5);
 
 /// Hears each event inline: a user's function, or the metrics.
 pub(crate) trait Observe: Send + Sync {
@@ -58,6 +61,9 @@ pub(crate) trait Observe: Send + Sync {
 
     /// This client leads an election, until the hold of that name ends.
     fn leads(&self, _election: &str) {}
+
+    /// So many events were dropped before this one, since the observers are slower than events come.
+    fn dropped(&self, _events: u64) {}
 }
 
 impl<F: Fn(&Event) + Send + Sync> Observe for F {
@@ -70,14 +76,28 @@ impl<F: Fn(&Event) + Send + Sync> Observe for F {
 #[derive(Clone, Default)]
 pub(crate) struct Observers {
     all: Vec<Arc<dyn Observe>>,
+    /// Which of them is the metrics.
+    #[cfg(feature = "metrics")]
+    metrics: Option<usize>,
     invalid: Option<Error>,
 }
 
 impl Observers {
-    pub(crate) fn add(&mut self, observer: Result<Arc<dyn Observe>, Error>) {
-        match observer {
-            Ok(observer) => self.all.push(observer),
-            Err(error) => self.invalid = Some(error),
+    pub(crate) fn add(&mut self, observer: Arc<dyn Observe>) {
+        self.all.push(observer);
+    }
+
+    /// The metrics, in place of those that were given before: two would count each event twice.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn set_metrics(&mut self, metrics: Result<Arc<dyn Observe>, Error>) {
+        self.invalid = None;
+        match (metrics, self.metrics) {
+            (Ok(metrics), Some(at)) => self.all[at] = metrics,
+            (Ok(metrics), None) => {
+                self.metrics = Some(self.all.len());
+                self.add(metrics);
+            }
+            (Err(error), _) => self.invalid = Some(error),
         }
     }
 
@@ -95,6 +115,10 @@ impl fmt::Debug for Observers {
 /// The sending side. Costs one load per event while there is neither a listener nor an observer.
 ///
 /// An event is noted where its order is certain, under the locks that make it so, and sent without them: a send calls wakers.
+///
+/// Observers are called by whoever finds events noted, one thread at a time. A caller does so for [`TELLS_MOST`]; then the observers are
+/// slower than events come, and a thread goes on, so that no caller and no renewal pays for them. At most [`BACKLOG`] events wait. What
+/// does not fit is dropped as a pair: a start with its end, and a question with its answer, so that counters add up.
 #[derive(Debug)]
 pub(crate) struct Events {
     /// When the first listener came, of those that there are; an observer is one from the beginning. Zero: there is none.
@@ -113,6 +137,37 @@ struct Noted {
     events: VecDeque<Event>,
     /// A thread sends them, and goes on until none is left.
     is_sending: bool,
+    /// Holds whose start was dropped: so are their ends.
+    untold: HashSet<u64>,
+    /// Events that were dropped, and not yet said so.
+    dropped: u64,
+    has_warned: bool,
+}
+
+impl Noted {
+    /// Whether it is told.
+    fn take(&mut self, event: Event) -> bool {
+        let has_room = self.events.len() < BACKLOG;
+        let (is_told, with_it) = match event.kind {
+            // Its answer is not told either: the call knows.
+            EventKind::Asked => (has_room, 2),
+            EventKind::Answered { .. } => (true, 0),
+            kind if kind.held().is_some() => (!self.untold.remove(&event.lease), 0),
+            kind if kind.wait().is_some() => {
+                if !has_room {
+                    self.untold.insert(event.lease);
+                }
+                (has_room, 2)
+            }
+            _ => (has_room && !self.untold.contains(&event.lease), 1),
+        };
+        if is_told {
+            self.events.push_back(event);
+        } else {
+            self.dropped += with_it;
+        }
+        is_told
+    }
 }
 
 impl Events {
@@ -189,11 +244,20 @@ impl Events {
             lease: lease.get(),
             kind,
         });
-        self.noted.lock().events.extend(events);
+        let mut noted = self.noted.lock();
+        for event in events {
+            noted.take(event);
+        }
     }
 
-    /// Notes an event that stands for itself, and sends it. Without a lock.
-    pub(crate) fn note_and_tell(&self, id: &LockId, lease: LeaseId, at: Instant, kind: EventKind) {
+    /// Notes an event that stands for itself, and sends it. Without a lock. Whether it is told.
+    pub(crate) fn note_and_tell(
+        self: &Arc<Self>,
+        id: &LockId,
+        lease: LeaseId,
+        at: Instant,
+        kind: EventKind,
+    ) -> bool {
         let event = Event {
             at,
             name: id.name.shared(),
@@ -202,34 +266,80 @@ impl Events {
             kind,
         };
         let mut noted = self.noted.lock();
-        noted.events.push_back(event);
+        let is_told = noted.take(event);
         self.send_noted(noted);
+        is_told
     }
 
     /// Sends what is noted. If another thread is at it, that one goes on with it.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn tell(self: &Arc<Self>) {
         if self.is_watched() {
             self.send_noted(self.noted.lock());
         }
     }
 
-    fn send_noted<'a>(&'a self, mut noted: MutexGuard<'a, Noted>) {
+    fn send_noted<'a>(self: &'a Arc<Self>, mut noted: MutexGuard<'a, Noted>) {
         if noted.is_sending {
             return;
         }
         noted.is_sending = true;
+        let mut began = None;
         while let Some(event) = noted.events.pop_front() {
-            drop(noted);
-            callout::quietly(|| event.say());
-            for observer in &self.observers.all {
-                self.call(|| observer.event(&event));
+            noted = self.send(noted, event);
+            // Most find their own events and no others: then no clock is read.
+            if noted.events.is_empty() {
+                break;
             }
-            if self.is_heard.load(Ordering::Relaxed) {
-                // An error means that there is no listener any more.
-                callout::quietly(|| drop(self.sender.send(event)));
+            if began.get_or_insert_with(Instant::now).elapsed() > TELLS_MOST {
+                drop(noted);
+                return self.go_on_apart();
             }
-            noted = self.noted.lock();
         }
+        self.sent(noted);
+    }
+
+    /// The observers are slow: a thread tells the rest, and ends when nothing is left.
+    fn go_on_apart(self: &Arc<Self>) {
+        let events = Arc::clone(self);
+        let goes_on = move || {
+            let mut noted = events.noted.lock();
+            while let Some(event) = noted.events.pop_front() {
+                noted = events.send(noted, event);
+            }
+            events.sent(noted);
+        };
+        let thread = std::thread::Builder::new().name("leasehold-observers".into());
+        if thread.spawn(goes_on).is_err() {
+            // Whoever notes the next event goes on.
+            self.noted.lock().is_sending = false;
+        }
+    }
+
+    /// Sends one, without the lock.
+    fn send<'a>(&'a self, mut noted: MutexGuard<'a, Noted>, event: Event) -> MutexGuard<'a, Noted> {
+        let dropped = std::mem::take(&mut noted.dropped);
+        let warns = dropped > 0 && !std::mem::replace(&mut noted.has_warned, true);
+        drop(noted);
+        if warns {
+            callout::quietly(
+                || tracing::warn!(target: "leasehold", "observers are slower than events come, which are dropped; hand them to a channel, and do the work elsewhere"),
+            );
+        }
+        callout::quietly(|| event.say());
+        for observer in &self.observers.all {
+            if dropped > 0 {
+                self.call(|| observer.dropped(dropped));
+            }
+            self.call(|| observer.event(&event));
+        }
+        if self.is_heard.load(Ordering::Relaxed) {
+            // An error means that there is no listener any more.
+            callout::quietly(|| drop(self.sender.send(event)));
+        }
+        self.noted.lock()
+    }
+
+    fn sent(&self, mut noted: MutexGuard<'_, Noted>) {
         noted.is_sending = false;
         if self.is_heard.load(Ordering::Relaxed) && self.sender.receiver_count() == 0 {
             self.is_heard.store(false, Ordering::Relaxed);

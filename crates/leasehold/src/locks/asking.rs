@@ -29,6 +29,8 @@ pub(super) struct Asking {
 struct AskedPart {
     env: Arc<Env>,
     id: LockId,
+    /// What asks is told, and so is what answers.
+    is_told: bool,
 }
 
 /// Begins to tell of a call, if anything hears of it. Boxed: a task that waits is mostly its future (docs/performance.md, P2).
@@ -42,17 +44,18 @@ pub(super) fn begin<'a>(
         return None;
     }
     let scope = scope();
-    let parts: SmallVec<[AskedPart; 1]> = parts
+    let mut parts: SmallVec<[AskedPart; 1]> = parts
         .map(|(env, id)| AskedPart {
             env: Arc::clone(env),
             id: id.clone(),
+            is_told: false,
         })
         .collect();
     scope.enter(|| parts.iter().for_each(|part| story::asks(&part.id)));
     let began = parts.first().map(|part| part.env.clock.now());
     let at = Instant::now();
-    for part in &parts {
-        part.tell(NONE, at, EventKind::Asked);
+    for part in &mut parts {
+        part.asks(at);
     }
     Some(Box::new(Asking {
         parts,
@@ -66,9 +69,16 @@ pub(super) fn begin<'a>(
 const NONE: u64 = 0;
 
 impl AskedPart {
-    fn tell(&self, lease: u64, at: Instant, kind: EventKind) {
+    fn asks(&mut self, at: Instant) {
         let events = &self.env.events;
-        if events.has_listener() {
+        // Of a call that was under way when a listener came, that one hears the answer.
+        self.is_told = !events.has_listener()
+            || events.note_and_tell(&self.id, LeaseId::from(NONE), at, EventKind::Asked);
+    }
+
+    fn answers(&self, lease: u64, at: Instant, kind: EventKind) {
+        let events = &self.env.events;
+        if self.is_told && events.has_listener() {
             events.note_and_tell(&self.id, LeaseId::from(lease), at, kind);
         }
     }
@@ -107,7 +117,7 @@ impl Asking {
                 |hold: &&Arc<Hold>| hold.id() == &part.id && Arc::ptr_eq(hold.env(), &part.env);
             let its = guards.iter().map(Held::hold).find(is_its);
             let lease = its.map_or(NONE, |hold| hold.lease.get());
-            part.tell(lease, at, EventKind::Answered { outcome, wait });
+            part.answers(lease, at, EventKind::Answered { outcome, wait });
         }
     }
 }

@@ -189,8 +189,11 @@ impl Election {
     /// [`resign`](Term::resign) gives up the lead while the work goes on. A term that is dropped within the work ends nothing; it ends
     /// with the work. When the work has ended under a term that was valid, the name is given back before this returns.
     ///
+    /// A shutdown of the client with [`Shutdown::ReleaseAll`](crate::Shutdown::ReleaseAll) drops the work at once, as a loss does, and gives the
+    /// name back; there is no grace for a leader, since no other could lead meanwhile.
+    ///
     /// # Errors
-    /// As [`campaign`](Election::campaign). A loss is none: the work begins anew in the next term.
+    /// As [`campaign`](Election::campaign). A loss is none: the work begins anew in the next term. After a shutdown [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work where that stands, and hands over in the background, at once.
@@ -223,8 +226,9 @@ impl Election {
                 };
                 let (lead, watch) = (EndsWithWork::new(&term), term.watch().clone());
                 let work = work(term);
-                // The only error is a loss. The guard is dropped with the lead, and the next lap stands in line.
-                if let Ok(output) = watch.run(work).await {
+                let output = lead.run(&watch, work).await;
+                // After a loss, or a shutdown: the next lap stands in line, or is told that the client is closed.
+                if let Some(output) = output {
                     // The work is done, and no failure of the release undoes it.
                     let _ = lead.resign().await;
                     return Ok(output);

@@ -11,7 +11,10 @@ use std::{
 use super::{guard::Guard, multi_guard::MultiGuard};
 use crate::{
     Error, LostReason,
-    engine::hold::{Hold, lease::End},
+    engine::hold::{
+        Hold, SHUTDOWN_MARGIN,
+        lease::{End, margin},
+    },
 };
 
 impl<K> Guard<K> {
@@ -88,6 +91,11 @@ impl HoldWatch {
     /// As [`Guard::remaining`].
     pub(super) fn remaining(&self) -> Duration {
         self.0.standing().unwrap_or(Duration::ZERO)
+    }
+
+    /// How long the name is kept after its end, for work that is being dropped.
+    pub(super) fn margin(&self) -> Duration {
+        margin(self.0.spec().lease()).min(SHUTDOWN_MARGIN)
     }
 
     pub(super) fn lost_error(&self, reason: LostReason) -> Error {

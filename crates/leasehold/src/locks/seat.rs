@@ -4,6 +4,7 @@
 //! while the owner that wrote it holds the lock. Keys: `docs/keys.md`.
 
 use std::{
+    future::Future,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -17,6 +18,7 @@ use crate::{
     clock::Tick,
     config::millis,
     engine::core::{ClientRef, Core},
+    engine::env::Env,
     kind::LockKind,
     name::Name,
 };
@@ -108,6 +110,23 @@ impl Seat {
             stopped.run_until_cancelled(keeps).await;
         });
         Some(stop.drop_guard())
+    }
+
+    /// Carries out `end`, at home, when the client begins to give everything back; until this is dropped.
+    pub(super) fn at_closing<F>(&self, end: impl FnOnce(Arc<Env>) -> F) -> DropGuard
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let closing = self.core.closing().clone();
+        let end = end(Arc::clone(&self.core));
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        self.core.spawn_apart(async move {
+            if stopped.run_until_cancelled(closing.cancelled_owned()).await.is_some() {
+                end.await;
+            }
+        });
+        stop.drop_guard()
     }
 
     /// Deletes it, unless a newer leader has written its own.

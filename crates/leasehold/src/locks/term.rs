@@ -1,6 +1,11 @@
 //! The term of a leader: its hold, and what it may do with it.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -49,21 +54,45 @@ pub(super) struct Lead {
     guard: Mutex<Option<Leading>>,
     seat: Seat,
     text: SeatText,
-    /// It was given back.
+    /// It is no term any more, for a reason of this process.
     ended: CancellationToken,
+    reason: OnceLock<LostReason>,
 }
 
-/// The hold, and what keeps its value on the server meanwhile.
+/// The hold, and what goes on beside it.
 struct Leading {
     guard: FencedMutexGuard,
+    /// Keeps the value on the server.
     _keeps_value: Option<DropGuard>,
+    /// Waits for the shutdown of the client.
+    _ends_at_closing: DropGuard,
 }
 
 impl Lead {
+    /// It is over for all who look. The hold is still there: the next leader cannot begin yet.
+    fn over(&self, reason: LostReason) {
+        let _ = self.reason.set(reason);
+        self.ended.cancel();
+    }
+
     fn end(&self) -> Option<Leading> {
         let leading = self.guard.lock().take()?;
-        self.ended.cancel();
+        self.over(LostReason::Unconfirmed);
         Some(leading)
+    }
+
+    /// Why it is over, if that is known before its lease ends.
+    fn ended(&self) -> Option<LostReason> {
+        self.ended.is_cancelled().then(|| self.why())
+    }
+
+    async fn until_ended(&self) -> LostReason {
+        self.ended.cancelled().await;
+        self.why()
+    }
+
+    fn why(&self) -> LostReason {
+        self.reason.get().copied().unwrap_or(LostReason::Unconfirmed)
     }
 
     /// `None`: it was given back before.
@@ -83,6 +112,21 @@ impl EndsWithWork {
         EndsWithWork(Arc::clone(&term.lead))
     }
 
+    /// Carries out `work` while the term lasts; `None`: it was dropped, since the lead was lost or the client shuts down.
+    pub(super) async fn run<W: Future>(&self, watch: &HoldWatch, work: W) -> Option<W::Output> {
+        let closing = async {
+            // After a resignation the work goes on.
+            if self.0.until_ended().await != LostReason::ClientShutdown {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = closing => None,
+            output = watch.run(work) => output.ok(),
+        }
+    }
+
     /// The work has ended.
     pub(super) async fn resign(&self) -> Option<Result<Released, Error>> {
         self.0.resign().await
@@ -98,20 +142,32 @@ impl Drop for EndsWithWork {
 impl Term {
     pub(super) fn new(guard: FencedMutexGuard, seat: &Seat, text: SeatText) -> Term {
         let (watch, token) = (guard.watch(), guard.token());
-        let leading = Leading {
+        let lead = Arc::new(Lead {
+            guard: Mutex::new(None),
+            seat: seat.clone(),
+            text,
+            ended: CancellationToken::new(),
+            reason: OnceLock::new(),
+        });
+        // It keeps no term, and so no guard: what is dropped ends by its drop.
+        let closes = Arc::downgrade(&lead);
+        let margin = watch.margin();
+        let ends_at_closing = seat.at_closing(async move |core| {
+            if let Some(lead) = closes.upgrade() {
+                lead.over(LostReason::ClientShutdown);
+            }
+            // Work that is being dropped at this moment is gone by then, as after a loss.
+            core.sleep(margin).await;
+            if let Some(lead) = closes.upgrade() {
+                let _ = lead.resign().await;
+            }
+        });
+        *lead.guard.lock() = Some(Leading {
             guard,
-            _keeps_value: seat.keep(text.clone()),
-        };
-        Term {
-            watch,
-            token,
-            lead: Arc::new(Lead {
-                guard: Mutex::new(Some(leading)),
-                seat: seat.clone(),
-                text,
-                ended: CancellationToken::new(),
-            }),
-        }
+            _keeps_value: seat.keep(lead.text.clone()),
+            _ends_at_closing: ends_at_closing,
+        });
+        Term { lead, watch, token }
     }
 
     pub(super) fn watch(&self) -> &HoldWatch {
@@ -130,19 +186,25 @@ impl Term {
 
     /// How long the term lasts if no renewal follows; zero if it is over.
     pub fn remaining(&self) -> Duration {
-        self.watch.remaining()
+        match self.lead.ended() {
+            Some(_) => Duration::ZERO,
+            None => self.watch.remaining(),
+        }
     }
 
     /// Waits until the term is lost, and says how. Completes before the server can give the name to the next candidate.
     ///
-    /// So it does when [`Election::run`](crate::Election::run) has ended, whose term this was: [`LostReason::Unconfirmed`].
+    /// So it does when [`Election::run`](crate::Election::run) has ended, whose term this was: [`LostReason::Unconfirmed`]. And when its client
+    /// begins to shut down with [`Shutdown::ReleaseAll`](crate::Shutdown::ReleaseAll): [`LostReason::ClientShutdown`], at once, without the
+    /// grace that other guards have. The name is free as soon as the term is dropped, or after a margin (1 % of the lease and 2 ms, half a second
+    /// at most).
     ///
     /// # Cancel safety
     /// Cancel safe. Made for `select!`.
     pub async fn lost(&self) -> LostReason {
         tokio::select! {
             biased;
-            () = self.lead.ended.cancelled() => LostReason::Unconfirmed,
+            reason = self.lead.until_ended() => reason,
             reason = self.watch.lost() => reason,
         }
     }
@@ -158,7 +220,7 @@ impl Term {
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Error> {
         tokio::select! {
             biased;
-            () = self.lead.ended.cancelled() => Err(self.watch.lost_error(LostReason::Unconfirmed)),
+            reason = self.lead.until_ended() => Err(self.watch.lost_error(reason)),
             output = self.watch.run(work) => output,
         }
     }

@@ -7,6 +7,7 @@
 
 pub mod differential;
 pub mod kinds;
+pub mod late;
 pub mod peer;
 pub mod process;
 pub mod redisson;

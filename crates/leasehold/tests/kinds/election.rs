@@ -479,3 +479,64 @@ async fn the_value_is_a_key_of_its_own_that_ends_and_is_deleted_by_a_resignation
         wait_until_async(crate::common::SOON, what, || client.footprint().queues == 0).await;
     }
 }
+
+/// Nobody else could lead during the grace, which is for holders that do not know that the client shuts down.
+#[tokio::test]
+async fn a_leader_ends_when_its_client_begins_to_shut_down_and_the_next_leads() {
+    let grace = 20 * SECOND;
+    for world in World::all() {
+        let leads = world.client().await;
+        let mut heard = leads.events();
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&dropped);
+        let (began, mut begun) = mpsc::unbounded_channel();
+        let work = leads.election("scheduler").run(move |term: Term| {
+            let (began, counts) = (began.clone(), Arc::clone(&counts));
+            async move {
+                let _counts = OnDrop(counts);
+                began.send(()).unwrap();
+                let _term = term;
+                pending::<()>().await;
+            }
+        });
+        let run = tokio::spawn(work);
+        begun.recv().await.unwrap();
+        // The same by hand, by who looks, and by who keeps the term and does nothing.
+        let by_hand = leads.election("by hand").campaign().await.unwrap();
+        let put_aside = leads.election("put aside").campaign().await.unwrap();
+        let other = world.client().await;
+        let next = ["scheduler", "by hand", "put aside"]
+            .map(|name| tokio::spawn(other.election(name).campaign()));
+
+        let closes = leads.clone();
+        let shut =
+            tokio::spawn(async move { closes.shutdown(Shutdown::ReleaseAll { grace }).await });
+        assert_eq!(
+            soon("its end", by_hand.lost()).await,
+            LostReason::ClientShutdown
+        );
+        assert!(!by_hand.is_valid());
+        assert_eq!(by_hand.resign().await.unwrap(), Released::Freed);
+        let ended = soon("the end of its work", run).await.unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+        // `soon` is half of the grace.
+        for next in next {
+            drop(soon("the next leader", next).await.unwrap().unwrap());
+        }
+        assert!(!put_aside.is_valid());
+        soon("the shutdown", shut).await.unwrap();
+        while let Ok(event) = heard.try_recv() {
+            let is_loss = matches!(event.kind, leasehold::EventKind::Lost { .. });
+            assert!(!is_loss, "{}: {event:?}", world.name());
+        }
+    }
+}
+
+struct OnDrop(Arc<AtomicUsize>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}

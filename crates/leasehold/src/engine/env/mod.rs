@@ -15,7 +15,7 @@ use std::{
 };
 
 use tokio::{sync::Notify, time::Instant};
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Error,
@@ -50,7 +50,7 @@ pub(crate) struct Env {
     pub(crate) clock: Clock,
     pub(crate) config: Config,
     pub(crate) backend: Box<dyn Backend>,
-    pub(crate) events: Events,
+    pub(crate) events: Arc<Events>,
     home: Home,
     tasks: TaskTracker,
     /// How many handles of this client its callers have. Tasks at home have its parts without one.
@@ -58,6 +58,8 @@ pub(crate) struct Env {
     /// The last of the handles has gone.
     unused: Arc<Notify>,
     closed: AtomicBool,
+    /// What is led ends at once: the client gives everything back.
+    closing: CancellationToken,
     lets_expire: AtomicBool,
     /// That a lock was not acknowledged, and accepted.
     pub(crate) warned_of_unmet: Seldom,
@@ -71,7 +73,7 @@ impl Env {
         backend: Box<dyn Backend>,
         home: Home,
     ) -> Arc<Env> {
-        let events = Events::new(config.observers.clone(), &clock);
+        let events = Arc::new(Events::new(config.observers.clone(), &clock));
         Arc::new(Env {
             uuid,
             clock,
@@ -83,6 +85,7 @@ impl Env {
             handles: AtomicUsize::new(0),
             unused: Arc::default(),
             closed: AtomicBool::new(false),
+            closing: CancellationToken::new(),
             lets_expire: AtomicBool::new(false),
             warned_of_unmet: Seldom::default(),
         })
@@ -202,6 +205,15 @@ impl Env {
     /// From here on nothing new is begun.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// The same for a client that gives back what it holds: whoever leads is to end that now, and not when the grace is over.
+    pub(crate) fn begin_closing(&self) {
+        self.closing.cancel();
+    }
+
+    pub(crate) fn closing(&self) -> &CancellationToken {
+        &self.closing
     }
 
     /// How long a tombstone must outlive the last copy of a request.
