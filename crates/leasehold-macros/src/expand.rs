@@ -221,7 +221,10 @@ impl<'a> Writer<'a> {
             None => Default::default(),
         };
         let typed = self.typed();
-        let body = quote!(#moves #takes #typed #(#body)*);
+        // Items that stand first stay first: a lint would say that they follow statements, which are ours.
+        let items = body.iter().take_while(|stmt| matches!(stmt, Stmt::Item(_)));
+        let (items, body) = body.split_at(items.count());
+        let body = quote!(#(#items)* #moves #takes #typed #(#body)*);
         let mut body = Group::new(proc_macro2::Delimiter::Brace, body);
         // A body that ends without its value is told of at its braces.
         body.set_span(braces);

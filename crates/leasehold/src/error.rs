@@ -107,7 +107,7 @@ pub enum Error {
     /// The client was shut down.
     Closed,
     /// The thread that does this client's background work is not there: this process was forked from the one
-    /// that connected, or the thread has panicked. Nothing was sent.
+    /// that connected, or the thread has panicked. Nothing was sent. Or the runtime has ended that connected a client of memory.
     ThreadGone,
 }
 

@@ -231,6 +231,9 @@ impl Counting {
                 let key = Key::from_parts(RELEASES, vec![Label::new("outcome", outcome)]);
                 recorder.register_counter(&key, &METADATA)
             };
+            // It is there from the beginning, so that an alert on its rise has a zero to rise from.
+            let dropped = recorder.register_counter(&Key::from_name(DROPPED), &METADATA);
+            dropped.increment(0);
             self.releases.get_or_init(|| Releases {
                 freed: of("freed"),
                 unconfirmed: of("unconfirmed"),

@@ -568,3 +568,31 @@ fn a_locked_function_that_blocks_runs_alone_and_not_where_a_scheduler_polls() {
         assert_eq!((hourly(&client), hourly(&client)), (7, 0));
     }
 }
+
+/// A client of memory lives on the runtime that connected it.
+#[test]
+fn a_client_of_memory_whose_runtime_has_ended_is_an_error() {
+    for runtime in [one_thread(), two_threads()] {
+        let server = MemoryServer::new();
+        let builder = leasehold::Client::builder().memory(&server);
+        let asynchronous = runtime.block_on(builder.connect()).unwrap();
+        let guard = runtime.block_on(asynchronous.mutex("held").lock()).unwrap();
+        let client = Client::from(asynchronous);
+        // One that waits by a timer, and what comes after it.
+        let (waits, (begins, begun)) = (client.clone(), mpsc::channel());
+        let wait = thread::spawn(move || {
+            begins.send(()).unwrap();
+            waits.mutex("held").try_lock_for(3 * SOON).map(drop)
+        });
+        begun.recv().unwrap();
+        while client.mutex("held").status().unwrap().waiting_here == 0 {
+            runtime.block_on(tokio::task::yield_now());
+        }
+        drop(runtime);
+        let waited = in_time("a wait", || wait.join().unwrap());
+        assert_eq!(waited.unwrap_err().kind(), ErrorKind::ThreadGone);
+        let asked = in_time("a call", move || client.mutex("name").lock().map(drop));
+        assert_eq!(asked.unwrap_err().kind(), ErrorKind::ThreadGone);
+        drop(guard);
+    }
+}

@@ -362,7 +362,9 @@ async fn an_observer_that_is_slow_keeps_no_caller_and_no_memory() {
     let control = common::late::Control::start();
     let ends = tokio::time::Instant::now() + time;
     let calls = (0..16).map(|task| {
-        let mutex = client.mutex(format!("hot:{}", task % 4)).handoff(leasehold::Handoff::off());
+        let mutex = client
+            .mutex(format!("hot:{}", task % 4))
+            .handoff(leasehold::Handoff::off());
         tokio::spawn(async move {
             let (mut longest, mut calls) = (Duration::ZERO, 0_u64);
             while tokio::time::Instant::now() < ends {
@@ -383,7 +385,10 @@ async fn an_observer_that_is_slow_keeps_no_caller_and_no_memory() {
         made += calls;
     }
     let late = control.end();
-    assert!(longest < 100 * MS + late, "{longest:?}, and the machine was late by {late:?}");
+    assert!(
+        longest < 100 * MS + late,
+        "{longest:?}, and the machine was late by {late:?}"
+    );
     // The rest is told by a thread.
     drop(client);
     let balance = || {
@@ -396,7 +401,10 @@ async fn an_observer_that_is_slow_keeps_no_caller_and_no_memory() {
     leasehold_testkit::wait_until_async(told, "what was told adds up", balance).await;
     let heard = heard.lock().unwrap();
     heard.check("slow");
-    println!("{made} calls, of which {} were told; the longest {longest:?}", heard.asked);
+    println!(
+        "{made} calls, of which {} were told; the longest {longest:?}",
+        heard.asked
+    );
     assert!(made > 2 * heard.asked, "it is no slow observer");
 }
 
@@ -482,11 +490,13 @@ fn compare(heard: &Heard, begun: &BTreeMap<String, f64>, scraped: &BTreeMap<Stri
 /// The page names what is there, and all of it.
 fn check_page(scraped: &BTreeMap<String, f64>) {
     let shown = documented();
-    assert_eq!(shown.len(), 11, "{shown:?}");
+    assert_eq!(shown.len(), 12, "{shown:?}");
     for metric in &shown {
         let is_histogram = BUCKETS.iter().any(|(name, _)| name == metric);
         let series = if is_histogram {
             format!("{metric}_bucket{{")
+        } else if metric == "leasehold_events_dropped_total" {
+            metric.clone() // the client's, without labels
         } else {
             format!("{metric}{{")
         };
@@ -603,6 +613,17 @@ async fn the_metrics_agree_with_the_events_and_with_their_page() {
         );
     }
     assert_eq!(scrape(&handle).len(), all);
+
+    // The second replaces the first: two would count each call twice.
+    let (first, second) = (Metrics::new(), Metrics::new().class("twice:"));
+    let twice = Client::builder()
+        .memory(&server)
+        .metrics(first)
+        .metrics(second);
+    let twice = twice.connect().await.unwrap();
+    twice.mutex("twice:1").run(async {}).await.unwrap();
+    let granted = |class| sum(&scrape(&handle), "leasehold_acquires_total", &[class]);
+    assert!(granted("class=\"twice:\"").eq(&1.0));
 }
 
 #[tokio::test]

@@ -180,6 +180,29 @@ async fn one_that_waits_for_permits_that_no_client_has_set_is_warned_of_it() {
     );
 }
 
+/// Others may have set more than its handle says, so it waits.
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_for_more_permits_than_there_are_is_warned_of_it() {
+    let _alone = ALONE.lock().await;
+    let client = Client::connect("memory:").await.unwrap();
+    let (lines, _heard) = Lines::hear("leasehold=warn");
+    let (first, waits) = (
+        client.leased_semaphore("encoders").permits(2),
+        client.semaphore("numbers").permits(2),
+    );
+    let wait = 60_000 * MS;
+    let two = first.try_acquire_many_for(2, wait).await.unwrap().unwrap();
+    assert!(first.try_acquire_many_for(2, wait).await.unwrap().is_none());
+    assert_eq!(lines.text(), "");
+    drop(two);
+    assert!(first.try_acquire_many_for(3, wait).await.unwrap().is_none());
+    assert!(waits.try_acquire_many_for(3, wait).await.unwrap().is_none());
+    let said = "waiting for more permits than permits(n) says there are: they come only if somebody adds permits";
+    let told = lines.text();
+    assert_eq!(told.matches(said).count(), 2, "{told}");
+    assert!(told.contains("name=encoders wanted=3 said=2 at="), "{told}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_another_process_holds_is_waited_for_in_the_story() {
     let _alone = ALONE.lock().await;

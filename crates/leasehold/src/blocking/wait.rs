@@ -21,6 +21,7 @@ use crate::{Error, error::Invalid, home::Home};
 pub(super) fn wait<F: Future>(home: &Home, future: F) -> Result<F::Output, Error> {
     check_thread()?;
     home.check_process().map_err(|_gone| Error::ThreadGone)?;
+    check_runtime(home)?;
     let _home = home.handle().enter();
     let parker = Arc::<Parker>::default();
     let waker = Waker::from(Arc::clone(&parker));
@@ -31,6 +32,24 @@ pub(super) fn wait<F: Future>(home: &Home, future: F) -> Result<F::Output, Error
             return Ok(output);
         }
         parker.park();
+        // Its end wakes who waits by its timers, and to poll those then is a panic.
+        check_runtime(home)?;
+    }
+}
+
+/// Refuses a runtime that has ended: a client of memory lives on the one that connected it.
+fn check_runtime(home: &Home) -> Result<(), Error> {
+    let Home::Runtime(runtime) = home else {
+        return Ok(());
+    };
+    // A task that never ends has an end at once only where no runtime takes it.
+    let probe = runtime.spawn(std::future::pending::<()>());
+    let has_ended = probe.is_finished();
+    probe.abort();
+    if has_ended {
+        Err(Error::ThreadGone)
+    } else {
+        Ok(())
     }
 }
 

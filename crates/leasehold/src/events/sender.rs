@@ -116,7 +116,7 @@ impl fmt::Debug for Observers {
 ///
 /// An event is noted where its order is certain, under the locks that make it so, and sent without them: a send calls wakers.
 ///
-/// Observers are called by whoever finds events noted, one thread at a time. A caller does so for [`TELLS_MOST`]; then the observers are
+/// A thread that finds events noted calls the observers, one thread at a time. A caller does so for [`TELLS_MOST`]; then the observers are
 /// slower than events come, and a thread goes on, so that no caller and no renewal pays for them. At most [`BACKLOG`] events wait. What
 /// does not fit is dropped as a pair: a start with its end, and a question with its answer, so that counters add up.
 #[derive(Debug)]
@@ -310,7 +310,7 @@ impl Events {
         };
         let thread = std::thread::Builder::new().name("leasehold-observers".into());
         if thread.spawn(goes_on).is_err() {
-            // Whoever notes the next event goes on.
+            // The thread that notes the next event goes on.
             self.noted.lock().is_sending = false;
         }
     }

@@ -4,7 +4,7 @@ use std::{future::Future, panic::Location, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 
-use super::asking;
+use super::{asking, numbers::check_permits};
 use crate::{
     Error, Guard, Status,
     backend::Permits,
@@ -177,6 +177,7 @@ impl Handle {
             check_renewed(lease)?;
             self.core.config.renew_every(lease)
         };
+        let permits = check_permits(settings.permits, access)?;
         let waits = match settings.backoff {
             Some((first, most)) => settings.waits.with(first, most)?,
             None => settings.waits,
@@ -195,7 +196,7 @@ impl Handle {
             reentrant: settings.reentrant,
             durability: self.durability()?,
             waits,
-            permits: settings.permits.map(check_permits).transpose()?,
+            permits,
             place,
         })
     }
@@ -233,36 +234,6 @@ pub(super) fn never_busy<G>(
     asked: impl Future<Output = Result<Option<G>, Error>>,
 ) -> impl Future<Output = Result<G, Error>> {
     asked.map(|answer| answer?.ok_or(Error::Closed))
-}
-
-/// The most permits that one guard holds.
-const PERMITS_MOST: u16 = 1024;
-
-/// So many permits.
-pub(super) fn so_many(permits: u32) -> Result<Access, Error> {
-    if let Ok(count @ 1..=PERMITS_MOST) = u16::try_from(permits) {
-        return Ok(Access::Permits(count));
-    }
-    let invalid = Invalid::new("permits", permits.to_string(), "between 1 and 1024")
-        .remedy("take as many as the work needs; several guards, if it needs more");
-    Err(invalid.into())
-}
-
-/// The most permits that a semaphore of Redisson's has.
-const IN_ALL_MOST: u32 = i32::MAX.unsigned_abs();
-
-fn check_permits(step: Permits) -> Result<Permits, Error> {
-    match step {
-        Permits::TrySet(permits) | Permits::Set(permits)
-            if !(1..=IN_ALL_MOST).contains(&permits) =>
-        {
-            let invalid = Invalid::new("permits", permits.to_string(), "between 1 and 2147483647");
-            Err(invalid
-                .remedy("to let nothing more begin, take them away with drain_permits()")
-                .into())
-        }
-        step => Ok(step),
-    }
 }
 
 /// The patience of a `…_for(wait)` call.

@@ -9,7 +9,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 use futures_util::{FutureExt, future::ready};
 
 use super::{
-    handle::{Handle, at_most, lease_settings, never_busy, so_many},
+    handle::{Handle, at_most, lease_settings, never_busy},
+    numbers::so_many,
     part::Part,
 };
 use crate::{
@@ -172,10 +173,12 @@ impl LeasedSemaphore {
     /// Waits for so many permits at once, as long as it takes: all of them, or none. 1 to 1024.
     ///
     /// If the semaphore never has so many, this waits for ever, and so do the tasks of this process that ask after it: they are
-    /// not overtaken. [`try_acquire_many_for`](LeasedSemaphore::try_acquire_many_for) bounds that.
+    /// not overtaken. [`try_acquire_many_for`](LeasedSemaphore::try_acquire_many_for) bounds that. More than
+    /// [`permits_exactly(n)`](LeasedSemaphore::permits_exactly) says are refused; a wait for more than [`permits(n)`](LeasedSemaphore::permits)
+    /// says is warned of after 5 s, since others may have set more.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the number is out of bounds; else as [`acquire`](LeasedSemaphore::acquire).
+    /// [`Error::Invalid`] if the number is out of bounds, or more than `permits_exactly(n)` says; else as [`acquire`](LeasedSemaphore::acquire).
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).

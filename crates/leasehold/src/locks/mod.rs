@@ -14,6 +14,7 @@ mod leased_semaphore;
 mod multi_guard;
 mod multi_lock;
 mod mutex;
+mod numbers;
 mod once_per;
 mod owned;
 mod part;

@@ -122,7 +122,11 @@ impl Seat {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         self.core.spawn_apart(async move {
-            if stopped.run_until_cancelled(closing.cancelled_owned()).await.is_some() {
+            if stopped
+                .run_until_cancelled(closing.cancelled_owned())
+                .await
+                .is_some()
+            {
                 end.await;
             }
         });

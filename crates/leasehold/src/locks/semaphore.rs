@@ -8,7 +8,10 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::ready};
 
-use super::handle::{Handle, at_most, never_busy, so_many};
+use super::{
+    handle::{Handle, at_most, never_busy},
+    numbers::so_many,
+};
 use crate::{
     Error, Handoff, SemaphoreGuard, Status,
     backend::Permits,

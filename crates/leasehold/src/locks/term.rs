@@ -92,7 +92,10 @@ impl Lead {
     }
 
     fn why(&self) -> LostReason {
-        self.reason.get().copied().unwrap_or(LostReason::Unconfirmed)
+        self.reason
+            .get()
+            .copied()
+            .unwrap_or(LostReason::Unconfirmed)
     }
 
     /// `None`: it was given back before.

@@ -43,16 +43,16 @@ impl Control {
                 let _ = far.write_all(&byte);
             }
         });
-        let (notes, stops) = (Arc::clone(&noted), Arc::clone(&ends));
+        let (writes, stops) = (Arc::clone(&noted), Arc::clone(&ends));
         let asks = std::thread::spawn(move || {
             let mut byte = [0];
             while !stops.load(Ordering::Relaxed) {
                 let began = Instant::now();
-                notes.lock().unwrap().sent = Some(began);
+                writes.lock().unwrap().sent = Some(began);
                 std::thread::sleep(MS);
                 near.write_all(&byte).unwrap();
                 near.read_exact(&mut byte).unwrap();
-                let mut noted = notes.lock().unwrap();
+                let mut noted = writes.lock().unwrap();
                 noted.latest = noted.latest.max(began.elapsed().saturating_sub(MS));
             }
         });

@@ -489,18 +489,18 @@ async fn a_leader_ends_when_its_client_begins_to_shut_down_and_the_next_leads() 
         let mut heard = leads.events();
         let dropped = Arc::new(AtomicUsize::new(0));
         let counts = Arc::clone(&dropped);
-        let (began, mut begun) = mpsc::unbounded_channel();
+        let (begins, mut leads_now) = mpsc::unbounded_channel();
         let work = leads.election("scheduler").run(move |term: Term| {
-            let (began, counts) = (began.clone(), Arc::clone(&counts));
+            let (begins, counts) = (begins.clone(), Arc::clone(&counts));
             async move {
                 let _counts = OnDrop(counts);
-                began.send(()).unwrap();
+                begins.send(()).unwrap();
                 let _term = term;
                 pending::<()>().await;
             }
         });
         let run = tokio::spawn(work);
-        begun.recv().await.unwrap();
+        leads_now.recv().await.unwrap();
         // The same by hand, by who looks, and by who keeps the term and does nothing.
         let by_hand = leads.election("by hand").campaign().await.unwrap();
         let put_aside = leads.election("put aside").campaign().await.unwrap();

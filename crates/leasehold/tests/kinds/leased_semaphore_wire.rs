@@ -339,3 +339,25 @@ async fn the_name_of_a_mutex_is_refused_and_left_alone() {
         guard.verify().await.unwrap();
     }
 }
+
+/// With `permits_exactly(n)` there are never more; with `permits(n)` others may have set more, so it is only warned of.
+#[tokio::test]
+async fn more_permits_than_there_ever_are_are_refused() {
+    for world in World::all() {
+        let client = world.client().await;
+        let two = client.leased_semaphore("name").permits_exactly(2);
+        for refused in [
+            two.acquire_many(3).await.map(drop),
+            two.try_acquire_many(3).await.map(drop),
+            two.try_acquire_many_for(3, Duration::from_secs(1))
+                .await
+                .map(drop),
+        ] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), leasehold::ErrorKind::Invalid);
+            let said = "permits is 3, but must be at most 2";
+            assert!(refused.to_string().starts_with(said), "{refused}");
+        }
+        assert_eq!(two.acquire_many(2).await.unwrap().permits(), 2);
+    }
+}

@@ -338,3 +338,43 @@ async fn right_uses_compile_and_run() {
     let none = own_error("5").await.unwrap_err();
     assert!(matches!(none, Mine::Lock(Error::Invalid(_))), "{none:?}");
 }
+
+/// Bodies that are clean without it, under the strictest lints.
+#[deny(clippy::nursery)]
+mod strict {
+    use leasehold::{Client, Error, FencedMutexGuard, locked};
+
+    // 30: items before all statements.
+    #[locked("right:{id}", client = client, guard = guard, kind = fenced)]
+    pub(super) async fn with_items(client: Client, id: u32) -> Result<u64, Error> {
+        const STEP: u64 = 2;
+        use std::convert::identity;
+        const fn twice(number: u64) -> u64 {
+            number.saturating_mul(STEP)
+        }
+
+        let held: &FencedMutexGuard = guard;
+        Ok(identity(twice(u64::from(id)).min(held.token())))
+    }
+
+    // 31: and in a method, of a result that is nothing.
+    pub(super) struct Shop {
+        pub(super) locks: Client,
+    }
+
+    impl Shop {
+        #[locked("right", client = self.locks, busy = Ok(()), wait = "1s")]
+        pub(super) async fn closes(&self) -> Result<(), Error> {
+            const CLOSED: &str = "closed";
+            assert_eq!(CLOSED.len(), 6);
+            Ok(())
+        }
+    }
+}
+
+#[tokio::test]
+async fn items_of_a_body_stay_in_front() {
+    let client = Client::connect("memory:").await.unwrap();
+    assert_eq!(strict::with_items(client.clone(), 21).await.unwrap(), 42);
+    strict::Shop { locks: client }.closes().await.unwrap();
+}

@@ -207,7 +207,7 @@ impl Env {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// The same for a client that gives back what it holds: whoever leads is to end that now, and not when the grace is over.
+    /// The same for a client that gives back what it holds: a leader ends its term now, and not when the grace is over.
     pub(crate) fn begin_closing(&self) {
         self.closing.cancel();
     }

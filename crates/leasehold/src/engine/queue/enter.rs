@@ -501,7 +501,7 @@ impl WaitTicket {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return self.queue.out_of_time(core, spec, began);
             }
-            self.queue.warn_of_self_wait(core, spec);
+            self.queue.warn_of_long_wait(core, spec);
             warn_at = None;
         }
     }

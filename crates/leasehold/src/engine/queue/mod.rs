@@ -361,7 +361,13 @@ impl Queue {
         Err(self.error(verdict, spec))
     }
 
-    pub(crate) fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
+    /// Warns of a wait that may have no end, once for each wait.
+    pub(crate) fn warn_of_long_wait(&self, core: &Queues, spec: Spec) {
+        self.warn_of_too_many_permits(spec);
+        self.warn_of_self_wait(core, spec);
+    }
+
+    fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
             let lineup = core.lineup(&self.id);
             lineup.and_then(|lineup| lineup.held())

@@ -11,6 +11,7 @@ use crate::{
     engine::local::answer::WaitResult,
     engine::queue::map::Queues,
     engine::queue::{Queue, QueueState},
+    kind::Access,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,23 @@ impl Queue {
             return Err(self.no_permits(spec));
         }
         Ok(None)
+    }
+
+    /// Of a caller that wants more than there are, as its own handle says. Others may have set more.
+    pub(crate) fn warn_of_too_many_permits(&self, spec: Spec) {
+        let (Access::Permits(wanted), Some(Permits::TrySet(said))) = (spec.access, spec.permits)
+        else {
+            return;
+        };
+        if u32::from(wanted) > said {
+            let name = &self.id.name;
+            callout::quietly(|| {
+                tracing::warn!(
+                    target: "leasehold", %name, wanted, said, at = %spec.place,
+                    "waiting for more permits than permits(n) says there are: they come only if somebody adds permits"
+                );
+            });
+        }
     }
 
     pub(crate) fn no_permits(&self, spec: Spec) -> Error {
