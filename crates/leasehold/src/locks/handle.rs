@@ -15,7 +15,6 @@ use crate::{
     engine::fair::lineups::try_in_turn,
     engine::hold::spec::{Patience, Spec, Waits},
     engine::queue::enter,
-    error::Invalid,
     kind::{Access, LockKind},
     name::{LockId, Name},
     owner::{self, OwnerId},
