@@ -1,4 +1,7 @@
 //! How late this machine is, for tests that hold a bound in real time: a machine that does something else besides is slow in everything.
+//!
+//! Two measures, of which the larger counts: a byte that two threads pass to and fro, as a client and its server do; and, where the kernel
+//! says it, for how long some thread of the machine was ready and had no processor. The second sees what other processes suffer.
 
 use std::{
     io::{Read as _, Write as _},
@@ -11,10 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Two threads of this process that pass a byte to and fro, as a client and its server do, and sleep in between: no code of the library.
-/// They note how late each byte was.
+/// Two threads of this process that pass a byte to and fro, and sleep in between: no code of the library. They note how late each byte was.
 pub struct Control {
     noted: Arc<Mutex<Noted>>,
+    /// What the kernel had counted when it was asked last.
+    waited: Mutex<Duration>,
     ends: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -58,6 +62,7 @@ impl Control {
         });
         Control {
             noted,
+            waited: Mutex::new(waited_for_a_processor()),
             ends,
             threads: vec![answers, asks],
         }
@@ -65,15 +70,29 @@ impl Control {
 
     /// How late the latest was since the start, or since this was asked last.
     pub fn latest(&self) -> Duration {
+        let waited = waited_for_a_processor();
+        let before = std::mem::replace(&mut *self.waited.lock().unwrap(), waited);
         let mut noted = self.noted.lock().unwrap();
         let under_way = noted.sent.map_or(Duration::ZERO, |sent| sent.elapsed());
-        std::mem::take(&mut noted.latest).max(under_way.saturating_sub(MS))
+        let byte = std::mem::take(&mut noted.latest).max(under_way.saturating_sub(MS));
+        byte.max(waited.saturating_sub(before))
     }
 
     /// The same, at its end.
     pub fn end(self) -> Duration {
         self.latest()
     }
+}
+
+/// Since the machine was started, as Linux counts it.
+fn waited_for_a_processor() -> Duration {
+    let said = std::fs::read_to_string("/proc/pressure/cpu").unwrap_or_default();
+    let total = said
+        .lines()
+        .next()
+        .and_then(|some| some.rsplit_once("total="));
+    let micros = total.and_then(|(_, micros)| micros.parse().ok());
+    Duration::from_micros(micros.unwrap_or_default())
 }
 
 impl Drop for Control {
@@ -86,68 +105,48 @@ impl Drop for Control {
     }
 }
 
-/// So many rounds are played again before a machine counts as useless.
+/// So many rounds are played before a machine counts as useless.
 const ROUNDS_MOST: usize = 10;
 
-/// Plays a round, which returns how long something took, and holds it to `most`. A round in which the machine itself was late, by a quarter
-/// of that, says nothing if it took longer, and is played again.
+/// Plays a round whose promise holds within `most`, and says what went wrong. A round in which the machine itself was late, by a quarter of
+/// that, shows nothing if it failed, and is played again.
 #[track_caller]
-pub fn in_time(what: &str, most: Duration, mut round: impl FnMut() -> Duration) -> Duration {
+pub fn unless_late(what: &str, most: Duration, mut round: impl FnMut() -> Result<(), String>) {
     let control = Control::start();
-    let mut judge = Judge::new(what, most);
-    loop {
+    for played in 1.. {
         control.latest();
-        let took = round();
-        if judge.is_in_time(took, control.latest()) {
-            return took;
-        }
+        let Err(wrong) = round() else { return };
+        judge(what, most, played, &wrong, control.latest());
     }
 }
 
 /// The same, of a round that waits.
-pub async fn in_time_async(
+pub async fn unless_late_async(
     what: &str,
     most: Duration,
-    mut round: impl AsyncFnMut() -> Duration,
-) -> Duration {
+    mut round: impl AsyncFnMut() -> Result<(), String>,
+) {
     let control = Control::start();
-    let mut judge = Judge::new(what, most);
-    loop {
+    for played in 1.. {
         control.latest();
-        let took = round().await;
-        if judge.is_in_time(took, control.latest()) {
-            return took;
-        }
+        let Err(wrong) = round().await else { return };
+        judge(what, most, played, &wrong, control.latest());
     }
 }
 
-struct Judge<'a> {
-    what: &'a str,
-    most: Duration,
-    rounds: usize,
+/// What took too long, if it did.
+pub fn in_time(took: Duration, most: Duration) -> Result<(), String> {
+    if took <= most {
+        return Ok(());
+    }
+    Err(format!("{took:?}, {most:?} at most"))
 }
 
-impl<'a> Judge<'a> {
-    fn new(what: &'a str, most: Duration) -> Judge<'a> {
-        Judge {
-            what,
-            most,
-            rounds: 0,
-        }
-    }
-
-    #[track_caller]
-    fn is_in_time(&mut self, took: Duration, late: Duration) -> bool {
-        let Judge { what, most, .. } = self;
-        if took <= *most {
-            return true;
-        }
-        self.rounds += 1;
-        assert!(
-            late > *most / 4 && self.rounds < ROUNDS_MOST,
-            "{what} took {took:?}, {most:?} at most, and this machine was late by {late:?}"
-        );
-        println!("{what} took {took:?}: again, since this machine was late by {late:?}");
-        false
-    }
+#[track_caller]
+fn judge(what: &str, most: Duration, played: usize, wrong: &str, late: Duration) {
+    assert!(
+        late > most / 4 && played < ROUNDS_MOST,
+        "{what}: {wrong}; this machine was late by {late:?}"
+    );
+    println!("{what}: {wrong}; again, since this machine was late by {late:?}");
 }
