@@ -42,6 +42,7 @@ struct ClientSettings {
     renew_every: Option<Time>,
     poll_every: Option<Time>,
     fair_wait_timeout: Option<Time>,
+    redisson_watchdog: Option<Time>,
     linger: Option<Time>,
     handoff: Option<HandoffSettings>,
     may_duplicate: Option<bool>,
@@ -146,6 +147,11 @@ impl ClientSettings {
             builder,
             time(self.fair_wait_timeout),
             ClientBuilder::fair_wait_timeout,
+        );
+        let builder = with(
+            builder,
+            time(self.redisson_watchdog),
+            ClientBuilder::redisson_watchdog,
         );
         let builder = with(builder, time(self.linger), ClientBuilder::linger);
         let handoff = |it: HandoffSettings| Handoff::new(it.max_in_row, it.max_time.0);
