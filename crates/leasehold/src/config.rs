@@ -275,9 +275,9 @@ impl Config {
         if most == lease {
             return Ok(());
         }
-        let limit = format!("at most {} to read: redisson_watchdog", humane(most));
+        let limit = format!("at most redisson_watchdog to read, {}", humane(most));
         Err(Invalid::new(what, humane(lease), limit)
-            .remedy("take lease(d), which is renewed, or set redisson_watchdog to as long as Redisson's clients that read the name renew theirs for")
+            .remedy("take lease(d), which is renewed; or set redisson_watchdog to the shortest lockWatchdogTimeout of the Redissons that read, and to as much as you need where none does")
             .into())
     }
 
