@@ -187,6 +187,23 @@ impl Caller {
         labels::add(&self.commands, &self.label, found, false).await;
     }
 
+    /// How many clients listen to a classic channel.
+    pub(super) fn listeners(&self, channel: String) -> Reply<u64> {
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move {
+            let mut ask = redis::cmd("PUBSUB");
+            ask.arg("NUMSUB").arg(channel);
+            let answer = commands.command(&ask).await?;
+            Ok(match answer {
+                Value::Array(counted) => match counted.last() {
+                    Some(Value::Int(count)) => u64::try_from(*count).unwrap_or(0),
+                    _ => 0,
+                },
+                _ => 0,
+            })
+        })
+    }
+
     /// Writes the label of this client.
     pub(super) fn show(&self, lasts_ms: u64) -> Reply<()> {
         let (commands, label) = (Arc::clone(&self.commands), Arc::clone(&self.label));

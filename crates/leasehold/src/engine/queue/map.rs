@@ -21,7 +21,7 @@ use crate::{
         env::Env,
         hold::{Hold, watchdog::Watchdog},
         local::beside::Beside,
-        queue::{Life, Phase, Queue, Start},
+        queue::{Life, Phase, Queue, Start, hearing::Classic},
     },
     home::Resident,
     kind::LockKind,
@@ -46,6 +46,7 @@ pub(crate) struct Queues {
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// That one that waits cannot hear.
     pub(crate) warned_of_deafness: Seldom,
+    pub(super) classic: Classic,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -123,6 +124,7 @@ impl Queues {
             beside: Beside::default(),
             groups,
             warned_of_deafness: Seldom::default(),
+            classic: Classic::default(),
         })
     }
 
