@@ -139,6 +139,8 @@ pub(crate) struct Config {
     pub(crate) token_retention: Option<Duration>,
     /// The shortest watchdog of Redisson's clients that read beside ours.
     pub(crate) redisson_watchdog: Duration,
+    /// The ids of permits are written as text.
+    pub(crate) text_permit_ids: bool,
     /// How long a dead waiter of a fair mutex may keep the others waiting.
     pub(crate) fair_wait_timeout: Duration,
     /// How long the drop of the last handle waits for what is under way; zero: not at all.
@@ -174,6 +176,7 @@ impl Default for Config {
             may_duplicate: false,
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
             redisson_watchdog: LEASE_DEFAULT,
+            text_permit_ids: false,
             fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
             linger: LINGER_DEFAULT,
             label: String::new(),

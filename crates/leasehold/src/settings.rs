@@ -43,6 +43,7 @@ struct ClientSettings {
     poll_every: Option<Time>,
     fair_wait_timeout: Option<Time>,
     redisson_watchdog: Option<Time>,
+    text_permit_ids: Option<bool>,
     linger: Option<Time>,
     handoff: Option<HandoffSettings>,
     may_duplicate: Option<bool>,
@@ -153,6 +154,8 @@ impl ClientSettings {
             time(self.redisson_watchdog),
             ClientBuilder::redisson_watchdog,
         );
+        let as_text = self.text_permit_ids;
+        let builder = with(builder, as_text, ClientBuilder::text_permit_ids);
         let builder = with(builder, time(self.linger), ClientBuilder::linger);
         let handoff = |it: HandoffSettings| Handoff::new(it.max_in_row, it.max_time.0);
         let builder = with(builder, self.handoff.map(handoff), ClientBuilder::handoff);

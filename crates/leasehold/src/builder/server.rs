@@ -193,6 +193,18 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether the ids of this client's permits stand on the server as text, as Redisson before 3.17 writes them. Default: no, as Redisson does since.
+    ///
+    /// Permits are counted and waited for alike in either form. It only matters where a program in Java releases or extends a permit of ours by its id
+    /// ([`Guard::owner`](crate::Guard::owner)): each Redisson finds ids of its own form. [`Status`](crate::Status) shows both alike.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#release(permitId)`, before 3.17.
+    pub fn text_permit_ids(mut self, as_text: bool) -> Self {
+        self.config.text_permit_ids = as_text;
+        self
+    }
+
     /// The label of this client in [`Status`](crate::Status), also after a crash. All users of the server can read it. Default: `host:pid`; at
     /// most 256 printable ASCII characters without spaces.
     pub fn label(mut self, label: impl Into<String>) -> Self {

@@ -24,6 +24,8 @@ pub(super) struct Caller {
     label: Arc<ClientLabel>,
     /// How long fencing tokens are kept; zero: for ever.
     pub(super) token_ms: u64,
+    /// The ids of permits are written as text, which Redisson before 3.17 finds.
+    pub(super) text_permit_ids: bool,
     /// After how long without being heard a waiter of a fair mutex is dead.
     pub(super) dead_ms: u64,
     /// Several locks are looked at together, and the labels are added to all at once.
@@ -50,6 +52,7 @@ impl Caller {
             in_cluster: label.of_node,
             label: Arc::new(label),
             token_ms: config.token_retention.map_or(0, millis),
+            text_permit_ids: config.text_permit_ids,
             dead_ms: millis(config.fair_wait_timeout),
             leaves_labels: false,
             asks: false,

@@ -71,6 +71,20 @@ impl PermitId {
         u16::from_be_bytes([self.0[6], self.0[7]])
     }
 
+    /// As a server has it: of Redisson before 3.17, and of a client of ours that is told so, as the digits that users see.
+    fn read(member: &[u8]) -> Option<PermitId> {
+        if let Ok(id) = member.try_into() {
+            return Some(PermitId(id));
+        }
+        let digits = <&[u8; 32]>::try_from(member).ok()?;
+        let mut id = [0; 16];
+        for (byte, two) in id.iter_mut().zip(digits.chunks_exact(2)) {
+            let two = std::str::from_utf8(two).ok()?;
+            *byte = u8::from_str_radix(two, 16).ok()?;
+        }
+        Some(PermitId(id))
+    }
+
     /// As Redisson's API shows it.
     fn hex(self) -> String {
         hex(&self.0)
@@ -131,6 +145,18 @@ fn call(script: &'static Script, name: &Name, keys: usize, args: usize) -> Call 
         .text(out(name))
 }
 
+impl Call {
+    /// The id of the first permit of a hold, in the form in which this client writes those.
+    fn permit(self, caller: &Caller, lease: LeaseId) -> Call {
+        let id = PermitId::first(&caller.client, lease);
+        if caller.text_permit_ids {
+            self.text(id.hex())
+        } else {
+            self.arg(&id.0)
+        }
+    }
+}
+
 impl Wire for LeasedSemaphoreWire {
     fn channel(&self, name: &Name) -> String {
         channel(name).to_string()
@@ -153,7 +179,7 @@ impl Wire for LeasedSemaphoreWire {
         let (permits, exactly) = to_set(&step);
         let call = call(&ACQUIRE, &id.name, 3, 6)
             .text(id.gone_key(&caller.client, step.lease))
-            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .permit(caller, step.lease)
             .arg(count(step.access))
             .arg(step.lease_ms)
             .text(channel(&id.name))
@@ -167,7 +193,7 @@ impl Wire for LeasedSemaphoreWire {
         let id = &step.id;
         let call = call(&RELEASE, &id.name, 3, 7)
             .text(id.gone_key(&caller.client, step.lease))
-            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .permit(caller, step.lease)
             .arg(count(step.access))
             .text(channel(&id.name))
             .arg(step.tombstone_ms.unwrap_or(0))
@@ -190,9 +216,7 @@ impl Wire for LeasedSemaphoreWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
-                call = call
-                    .arg(&PermitId::first(&caller.client, renew.lease).0)
-                    .arg(count(renew.access));
+                call = call.permit(caller, renew.lease).arg(count(renew.access));
             }
         }
         Some(call)
@@ -202,7 +226,7 @@ impl Wire for LeasedSemaphoreWire {
         let name = &step.id.name;
         let call = Call::new(&EXTEND, 1, 3, size_hint(name, 1))
             .text(out(name))
-            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .permit(caller, step.lease)
             .arg(count(step.access))
             .arg(step.lease_ms);
         caller.call(call, extended)
@@ -250,7 +274,7 @@ impl Wire for LeasedSemaphoreWire {
     }
 }
 
-/// A permit that no Redisson of this age has taken. It is out all the same.
+/// A permit that no Redisson has taken. It is out all the same.
 fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
     let Value::BulkString(id) = member else {
         return None;
@@ -264,10 +288,10 @@ fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
     })
 }
 
-/// `None` for what no Redisson of this age has written.
+/// `None` for what no Redisson has written.
 fn permit_id(member: &Value) -> Option<PermitId> {
     match member {
-        Value::BulkString(bytes) => Some(PermitId(bytes.as_slice().try_into().ok()?)),
+        Value::BulkString(member) => PermitId::read(member),
         _ => None,
     }
 }
@@ -348,6 +372,11 @@ mod tests {
         let id = PermitId::first(CLIENT, LeaseId::from(0x0102_0304));
         assert_eq!(id.hex(), "0123abcd456700000000000001020304");
         assert_eq!((id.number(), id.hold().len()), (0, 14));
+        for member in [&id.0[..], id.hex().as_bytes()] {
+            assert_eq!(PermitId::read(member), Some(id));
+        }
+        assert_eq!(PermitId::read(b"01+3"), None);
+        assert_eq!(PermitId::read(&[b'+'; 32]), None);
     }
 
     #[test]
