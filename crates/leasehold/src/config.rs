@@ -259,7 +259,7 @@ impl Config {
     /// How much of what is left of a lease is believed. The end on the server is moved by scripts of ours only forward (B2). But a JVM that
     /// reads beside us sets the leases of all readers (before 4.4.0), or the hash (since), to end after its own watchdog's time, from each of its
     /// renewals on. It may come after our grant, and we do not hear of it. Its renewal comes after our request, or ours has put the lease
-    /// right: so nobody else is let in before so much time from *our* last request (B1).
+    /// right: so no writer is let in before so much time from *our* last request (B1).
     pub(crate) fn believed(&self, access: Access, left: Duration) -> Duration {
         match access {
             Access::Shared => left.min(self.redisson_watchdog),

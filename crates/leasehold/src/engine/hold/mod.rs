@@ -678,8 +678,8 @@ impl Hold {
         let (until, next) = {
             let state = self.state.lock();
             let config = &self.env().config;
-            let believed = config.believed(state.spec.access, remaining);
-            let until = lease::valid_until(sent, believed);
+            let remaining = config.believed(state.spec.access, remaining);
+            let until = lease::valid_until(sent, remaining);
             (state.capped(until), state.next(sent))
         };
         match self.term.prolong(until, now) {

@@ -10,24 +10,16 @@ use crate::{
     engine::queue::map::Queues,
     engine::queue::{Phase, Queue, QueueState},
     name::Name,
-    outage::Seldom,
 };
 
-/// In a cluster other clients of a lock may use classic channels where ours are sharded (Redisson before 3.27): neither wakes the other.
-#[derive(Debug, Default)]
-pub(super) struct Classic {
-    looked: Seldom,
-    warned: Seldom,
-}
-
-/// How often a release looks whether such a client waits.
+/// How often a release looks whether a client waits on a classic channel, where ours are sharded (Redisson before 3.27): neither wakes the other.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 impl Queue {
     /// After a release: whether a client waits that was not told of it.
     pub(super) fn look_for_classic(&self, core: &Arc<Queues>) {
         let backend = &core.backend;
-        if !backend.is_sharded() || !core.classic.looked.may(core.clock.now(), LOOK_EVERY) {
+        if !backend.is_sharded() || !core.looked_for_classic.may(core.clock.now(), LOOK_EVERY) {
             return;
         }
         let (name, heard) = (self.id.name.clone(), backend.classic_listeners(&self.id));
@@ -123,7 +115,7 @@ impl Queue {
 
 impl Queues {
     fn warn_of_classic(&self, name: &Name, sign: &str) {
-        if self.classic.warned.may_warn(self.clock.now()) {
+        if self.warned_of_classic.may_warn(self.clock.now()) {
             callout::quietly(|| {
                 tracing::warn!(target: "leasehold", %name, "{sign}, and ours are sharded: clients of one lock that differ in that do not \
                     wake each other. Redisson before 3.27 in cluster mode uses classic ones: say sharded_channels(false) in all programs of ours");

@@ -21,7 +21,7 @@ use crate::{
         env::Env,
         hold::{Hold, watchdog::Watchdog},
         local::beside::Beside,
-        queue::{Life, Phase, Queue, Start, hearing::Classic},
+        queue::{Life, Phase, Queue, Start},
     },
     home::Resident,
     kind::LockKind,
@@ -46,7 +46,9 @@ pub(crate) struct Queues {
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// That one that waits cannot hear.
     pub(crate) warned_of_deafness: Seldom,
-    pub(super) classic: Classic,
+    /// In a cluster, for clients on classic channels where ours are sharded.
+    pub(crate) looked_for_classic: Seldom,
+    pub(crate) warned_of_classic: Seldom,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -124,7 +126,8 @@ impl Queues {
             beside: Beside::default(),
             groups,
             warned_of_deafness: Seldom::default(),
-            classic: Classic::default(),
+            looked_for_classic: Seldom::default(),
+            warned_of_classic: Seldom::default(),
         })
     }
 

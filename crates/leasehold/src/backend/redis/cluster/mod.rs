@@ -338,10 +338,8 @@ impl WakeUpSteps for Cluster {
     }
 
     fn classic_listeners(&self, id: &LockId) -> Reply<u64> {
-        let (name, id) = (id.name.clone(), id.clone());
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.classic_listeners(&id)
-        })
+        let of = id.clone();
+        self.step(id, move |redis| redis.classic_listeners(&of))
     }
 
     fn heard(&self) -> Reply<()> {
