@@ -9,6 +9,7 @@ use crate::{
     durations::humane,
     error::{Error, Invalid},
     events::Observers,
+    kind::Access,
     name::check_prefix,
 };
 pub(crate) use backoff::{Backoff, check_backoff};
@@ -136,6 +137,10 @@ pub(crate) struct Config {
     pub(crate) may_duplicate: bool,
     /// How long fencing tokens are kept after their last use; `None`: for ever.
     pub(crate) token_retention: Option<Duration>,
+    /// The shortest watchdog of Redisson's clients that read beside ours.
+    pub(crate) redisson_watchdog: Duration,
+    /// The ids of permits are written as text.
+    pub(crate) text_permit_ids: bool,
     /// How long a dead waiter of a fair mutex may keep the others waiting.
     pub(crate) fair_wait_timeout: Duration,
     /// How long the drop of the last handle waits for what is under way; zero: not at all.
@@ -170,6 +175,8 @@ impl Default for Config {
             handoff: Handoff::default(),
             may_duplicate: false,
             token_retention: Some(TOKEN_RETENTION_DEFAULT),
+            redisson_watchdog: LEASE_DEFAULT,
+            text_permit_ids: false,
             fair_wait_timeout: FAIR_WAIT_TIMEOUT_DEFAULT,
             linger: LINGER_DEFAULT,
             label: String::new(),
@@ -212,6 +219,7 @@ impl Config {
             // Zero turns it off.
             ("linger", self.linger.max(LEASE_MIN), LINGER_DEFAULT),
             ("poll_every", self.poll_every, POLL_EVERY_DEFAULT),
+            ("redisson_watchdog", self.redisson_watchdog, LEASE_DEFAULT),
             (
                 "fair_wait_timeout",
                 self.fair_wait_timeout,
@@ -246,6 +254,34 @@ impl Config {
     pub(crate) fn longest_lease(&self) -> Duration {
         let usual = self.lease.max(LEASE_DEFAULT);
         self.longest_lease.unwrap_or(usual)
+    }
+
+    /// How much of what is left of a lease is believed. The end on the server is moved by scripts of ours only forward (B2). But a JVM that
+    /// reads beside us sets the leases of all readers (before 4.4.0), or the hash (since), to end after its own watchdog's time, from each of its
+    /// renewals on. It may come after our grant, and we do not hear of it. Its renewal comes after our request, or ours has put the lease
+    /// right: so no writer is let in before so much time from *our* last request (B1).
+    pub(crate) fn believed(&self, access: Access, left: Duration) -> Duration {
+        match access {
+            Access::Shared => left.min(self.redisson_watchdog),
+            Access::Exclusive | Access::Permits(_) => left,
+        }
+    }
+
+    /// That much of a lease that is not renewed, or an error: its holder was promised all of it.
+    pub(crate) fn check_fixed(
+        &self,
+        what: &'static str,
+        access: Access,
+        lease: Duration,
+    ) -> Result<(), Error> {
+        let most = self.believed(access, lease);
+        if most == lease {
+            return Ok(());
+        }
+        let limit = format!("at most redisson_watchdog to read, {}", humane(most));
+        Err(Invalid::new(what, humane(lease), limit)
+            .remedy("take lease(d), which is renewed; or set redisson_watchdog to the shortest lockWatchdogTimeout of the Redissons that read, and to as much as you need where none does")
+            .into())
     }
 
     /// How often a lease of this length is renewed.

@@ -40,8 +40,13 @@ pub(crate) struct Seldom(Mutex<Option<Tick>>);
 impl Seldom {
     /// Whether a user is to be told now. Then the next are not for a while.
     pub(crate) fn may_warn(&self, now: Tick) -> bool {
+        self.may(now, WARN_EVERY)
+    }
+
+    /// Lets one of many through in this time.
+    pub(crate) fn may(&self, now: Tick, every: Duration) -> bool {
         let mut last = self.0.lock();
-        let may = last.is_none_or(|at| now.since(at) >= WARN_EVERY);
+        let may = last.is_none_or(|at| now.since(at) >= every);
         if may {
             *last = Some(now);
         }

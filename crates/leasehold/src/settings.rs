@@ -42,6 +42,8 @@ struct ClientSettings {
     renew_every: Option<Time>,
     poll_every: Option<Time>,
     fair_wait_timeout: Option<Time>,
+    redisson_watchdog: Option<Time>,
+    text_permit_ids: Option<bool>,
     linger: Option<Time>,
     handoff: Option<HandoffSettings>,
     may_duplicate: Option<bool>,
@@ -147,6 +149,13 @@ impl ClientSettings {
             time(self.fair_wait_timeout),
             ClientBuilder::fair_wait_timeout,
         );
+        let builder = with(
+            builder,
+            time(self.redisson_watchdog),
+            ClientBuilder::redisson_watchdog,
+        );
+        let as_text = self.text_permit_ids;
+        let builder = with(builder, as_text, ClientBuilder::text_permit_ids);
         let builder = with(builder, time(self.linger), ClientBuilder::linger);
         let handoff = |it: HandoffSettings| Handoff::new(it.max_in_row, it.max_time.0);
         let builder = with(builder, self.handoff.map(handoff), ClientBuilder::handoff);

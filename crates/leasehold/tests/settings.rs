@@ -36,6 +36,8 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         renew_every = "10s"
         poll_every = "20s"
         fair_wait_timeout = "7s"
+        redisson_watchdog = "40s"
+        text_permit_ids = true
         linger = "250ms"
         handoff = { max_in_row = 3, max_time = "2s" }
         may_duplicate = true
@@ -61,6 +63,8 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         .renew_every(seconds(10))
         .poll_every(seconds(20))
         .fair_wait_timeout(seconds(7))
+        .redisson_watchdog(seconds(40))
+        .text_permit_ids(true)
         .linger(Duration::from_millis(250))
         .handoff(Handoff::new(3, seconds(2)))
         .may_duplicate(true)

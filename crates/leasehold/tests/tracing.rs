@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use common::{SOON, restricted, servers, soon};
+use common::{
+    SOON, few_or,
+    redisson::{OLD, Redisson},
+    restricted, servers, soon,
+};
 use futures_util::future::join_all;
 use leasehold::{Client, Durability, EventKind, Guard, MemoryServer, Part, Released, Unmet};
 use leasehold_testkit::{Cluster, Flavor, Proxy, SentinelGroup, Server, wait_until_async};
@@ -478,6 +482,60 @@ async fn an_outage_of_a_node_of_a_cluster_ends_when_another_has_its_slots() {
     assert!(begin.iter().all(|said| begins.contains(said)), "{begins}");
     assert!(end.iter().all(|said| ends.contains(said)), "{ends}");
     guard.release().await.unwrap();
+}
+
+/// Redisson before 3.22, and by luck to 3.27, knows no sharded channels, which ours take by default. Neither wakes the other.
+#[tokio::test]
+async fn a_redisson_on_classic_channels_that_holds_or_waits_is_warned_of_where_ours_are_sharded() {
+    const WARNS: &str = "say sharded_channels(false)";
+    let _alone = ALONE.lock().await;
+    let lines = everywhere();
+    let cluster = Cluster::start(Flavor::Redis);
+    let mut java = Redisson::start_old_on(OLD[0], &cluster, 30_000 * MS, "").await;
+    for (round, sharded) in (0..few_or(1, 10)).flat_map(|round| [(round, true), (round, false)]) {
+        let case = format!("{round}, sharded: {sharded}");
+        let client = async || {
+            let builder = Client::builder().url(cluster.url()).poll_every(1_000 * MS);
+            let builder = builder.sharded_channels(sharded).lease(3_000 * MS);
+            builder.connect().await.unwrap()
+        };
+        let heard = |node| {
+            let ask = ["PUBSUB", "CHANNELS", "redisson_lock__channel:*"];
+            let channels: Vec<String> =
+                redis::from_redis_value(cluster.command(node, &ask)).unwrap();
+            !channels.is_empty()
+        };
+        let warned = |from: usize, sign: &str| {
+            let text = &lines.text()[from..];
+            text.contains(WARNS) && text.contains(sign)
+        };
+        let told = lines.text().len();
+        let waited_for = client().await;
+        let guard = waited_for.mutex("name").lock().await.unwrap();
+        java.order("lock name");
+        wait_until_async(SOON, "Redisson waits", || (0..3).any(heard)).await;
+        guard.release().await.unwrap();
+        let sign = "a client waits on a classic channel";
+        if sharded {
+            wait_until_async(SOON, &case, || warned(told, sign)).await;
+        }
+        assert_eq!(java.answer().await, "locked"); // at the end of our lease at the latest
+
+        let told = lines.text().len();
+        let waits = client().await;
+        let waiter = tokio::spawn(waits.mutex("name").lock());
+        common::until_waiting_here(&waits, 1).await;
+        tokio::time::sleep(300 * MS).await; // it has asked, and listens
+        assert_eq!(java.obey("unlock name").await, "unlocked");
+        let guard = soon("its turn", waiter).await.unwrap().unwrap();
+        let sign = "it became free without a message";
+        if sharded {
+            wait_until_async(SOON, &case, || warned(told, sign)).await;
+        }
+        guard.release().await.unwrap();
+        let text = lines.text();
+        assert!(sharded || !text[told..].contains(WARNS), "{text}");
+    }
 }
 
 /// As one that loads its data: it takes connections, and refuses every request. That it takes them is no end.

@@ -161,6 +161,50 @@ impl ClientBuilder {
         self
     }
 
+    /// The shortest `lockWatchdogTimeout` of the Redisson clients that take read locks on the names that this client reads. Default: 30 s, as there.
+    ///
+    /// A JVM that reads renews its own lease and changes that of other readers: before Redisson 4.4.0 it sets each reader's lease to this time, ours too; newer ones
+    /// set the whole lock to it, which ends early if the JVM dies then. We are not told of it. So a reader
+    /// of ours believes its lease for no longer than this, whether such a JVM is there or not: a longer [`lease`](ClientBuilder::lease) is
+    /// this long for a reader, and renewed each third of it, and a longer [`fixed_lease`](crate::RwLock::fixed_lease) is refused with
+    /// [`Error::Invalid`]. Writers and other kinds are as they were.
+    ///
+    /// Say less if a JVM has less. Say as much as your longest lease if no Redisson reads these names. 1 ms to 366 days.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::Client;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let beside = Client::builder().url("memory:").connect().await?;
+    /// assert!(beside.rw_lock("prices").fixed_lease(minute).read().await.is_err());
+    /// let alone = Client::builder().url("memory:").redisson_watchdog(minute).connect().await?;
+    /// let guard = alone.rw_lock("prices").fixed_lease(minute).read().await?;
+    /// # drop(guard); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `Config#setLockWatchdogTimeout`, of the others.
+    #[doc(alias("lockWatchdogTimeout", "setLockWatchdogTimeout"))]
+    pub fn redisson_watchdog(mut self, shortest: Duration) -> Self {
+        self.config.redisson_watchdog = shortest;
+        self
+    }
+
+    /// Whether the ids of this client's permits stand on the server as text, as Redisson before 3.17 writes them. Default: no, as Redisson does since.
+    ///
+    /// Permits are counted and waited for alike in either form. It only matters where a program in Java releases or extends a permit of ours by its id
+    /// ([`Guard::owner`](crate::Guard::owner)): each Redisson finds ids of its own form. [`Status`](crate::Status) shows both alike.
+    ///
+    /// # Source
+    /// Redisson `RPermitExpirableSemaphore#release(permitId)`, before 3.17.
+    pub fn text_permit_ids(mut self, as_text: bool) -> Self {
+        self.config.text_permit_ids = as_text;
+        self
+    }
+
     /// The label of this client in [`Status`](crate::Status), also after a crash. All users of the server can read it. Default: `host:pid`; at
     /// most 256 printable ASCII characters without spaces.
     pub fn label(mut self, label: impl Into<String>) -> Self {

@@ -305,7 +305,10 @@ impl<K> Guard<K> {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let lease = check_extension(lease, self.hold().spec().is_fixed())?;
+        let spec = self.hold().spec();
+        let lease = check_extension(lease, spec.is_fixed())?;
+        let config = &self.hold().env().config;
+        config.check_fixed("lease", spec.access, lease)?;
         self.hold().extend(lease).await
     }
 

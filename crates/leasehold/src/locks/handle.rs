@@ -170,11 +170,14 @@ impl Handle {
         if let Some(most) = settings.max_hold {
             lease = lease.min(check_max_hold(most, settings.fixed)?);
         }
+        let config = &self.core.config;
         let renew_every = if settings.fixed {
+            config.check_fixed(what, access, lease)?;
             Duration::ZERO
         } else {
+            lease = config.believed(access, lease);
             check_renewed(lease)?;
-            self.core.config.renew_every(lease)
+            config.renew_every(lease)
         };
         let permits = check_permits(settings.permits, access)?;
         let waits = match settings.backoff {

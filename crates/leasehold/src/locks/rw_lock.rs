@@ -43,6 +43,12 @@ use crate::{
 /// [`WriteGuard::read`](crate::Guard::read) reads under the own write lock. No reader becomes a writer: take
 /// [`write`](RwLock::write) from the start, or release the read lock, write-lock, and check again what was read.
 ///
+/// # Beside Redisson's readers
+///
+/// A JVM that reads may shorten the leases of our readers to its own `lockWatchdogTimeout`. So a reader relies on no more than
+/// [`redisson_watchdog`](crate::ClientBuilder::redisson_watchdog) (30 s): a longer [`lease`](RwLock::lease) is that long for a reader, and renewed in time for it.
+/// A longer [`fixed_lease`](RwLock::fixed_lease) is refused to readers. A writer that has one is lost that long after it went on as a reader.
+///
 /// # Reading twice
 ///
 /// A task that reads and asks to read again may wait for a writer that waits for this task. Pass the guard on, take a second

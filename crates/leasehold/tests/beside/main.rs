@@ -10,6 +10,7 @@ mod redisson_fair;
 mod redisson_fenced;
 mod redisson_latch;
 mod redisson_multi;
+mod redisson_old;
 mod redisson_permits;
 mod redisson_rw;
 mod redisson_semaphore;

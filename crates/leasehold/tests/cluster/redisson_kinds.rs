@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use leasehold::Client;
-use leasehold_testkit::{Cluster, wait_until_async};
+use leasehold_testkit::{Cluster, Flavor, wait_until_async};
 
 use super::{SHARDED, flavors, slot};
 use crate::common::{
     SOON, few_or,
     kinds::{AnyLock, Row},
-    redisson::{HAND_OVERS, Redisson, assert_soon},
+    redisson::{HAND_OVERS, OLD, Redisson, assert_soon},
     soon, wait_until_idle,
 };
 
@@ -105,6 +105,8 @@ struct Both<'a> {
     cluster: &'a Cluster,
     client: &'a Client,
     sharded: bool,
+    /// RFencedLock came with 3.19.
+    fenced: bool,
 }
 
 impl Both<'_> {
@@ -228,6 +230,9 @@ impl Both<'_> {
         let channels = if self.sharded { "sharded" } else { "classic" };
         let when = format!("{}, {channels}, {when}", self.cluster.node(0).flavor());
         for row in WOKEN {
+            if row == Row::Fenced && !self.fenced {
+                continue;
+            }
             self.pass(&when, row, java).await;
         }
         self.open(&when, java).await;
@@ -249,6 +254,7 @@ async fn redisson_and_each_kind_of_ours_exclude_and_wake_each_other_and_so_they_
                 cluster: &cluster,
                 client: &client,
                 sharded,
+                fenced: true,
             };
             both.all("before", &mut java).await;
             let slot = slot(&cluster, NAME);
@@ -258,6 +264,26 @@ async fn redisson_and_each_kind_of_ours_exclude_and_wake_each_other_and_so_they_
             both.all("after it moved", &mut java).await;
             wait_until_idle(&client).await;
         }
+    }
+}
+
+/// On the channels that all versions have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_redissons_and_each_kind_of_ours_exclude_and_wake_each_other_on_classic_channels() {
+    let cluster = Cluster::start(Flavor::Redis);
+    let builder = Client::builder().url(cluster.url());
+    let client = builder.sharded_channels(false).connect().await.unwrap();
+    for version in OLD {
+        let mode = if version == OLD[0] { "" } else { "classic" }; // it knows no other
+        let mut java = Redisson::start_old_on(version, &cluster, LEASE, mode).await;
+        let both = Both {
+            cluster: &cluster,
+            client: &client,
+            sharded: false,
+            fenced: version != OLD[0],
+        };
+        both.all(version, &mut java).await;
+        wait_until_idle(&client).await;
     }
 }
 
@@ -299,6 +325,7 @@ async fn beside_a_redisson_that_listens_at_replicas_each_side_has_a_quarter_of_t
             cluster: &cluster,
             client: &client,
             sharded: true,
+            fenced: true,
         };
         both.all("at a replica", &mut java).await;
         for (row, kind) in [

@@ -12,41 +12,62 @@ use leasehold_testkit::{Cluster, SentinelGroup, Server, wait_until_async};
 
 use super::{SOON, of_the_whole, peer::Peer, soon};
 
+/// Where the setup puts the newest one that is tested.
+const NEWEST: &str = "lib";
+
+/// What most shops run: the oldest that is tested, and one of 3.x from before its watchdog left other readers alone (4.4.0).
+pub const OLD: [&str; 2] = ["3.16.4", "3.38.0"];
+
 /// A running JVM. Dropping it kills it.
 pub type Redisson = Peer;
 
 impl Peer {
     /// Starts a JVM, with a watchdog that keeps its leases so long.
     pub async fn start(server: &Server, lease: Duration) -> Redisson {
-        Peer::jvm(&server.url(), lease).await
+        Peer::jvm(NEWEST, &server.url(), lease).await
+    }
+
+    /// The same with an older Redisson, one of [`OLD`].
+    pub async fn start_old(version: &str, server: &Server, lease: Duration) -> Redisson {
+        Peer::jvm(version, &server.url(), lease).await
     }
 
     /// The same, which asks the sentinels for the primary.
     pub async fn start_in(group: &SentinelGroup, lease: Duration) -> Redisson {
-        Peer::jvm(&group.url(), lease).await
+        Peer::jvm(NEWEST, &group.url(), lease).await
     }
 
     /// The same, which asks the nodes of the cluster who has which slot. `mode` is `classic` for channels that are not sharded, `slave` for
     /// subscriptions at replicas, or nothing.
     pub async fn start_on(cluster: &Cluster, lease: Duration, mode: &str) -> Redisson {
+        Peer::start_old_on(NEWEST, cluster, lease, mode).await
+    }
+
+    /// The same with an older Redisson, one of [`OLD`].
+    pub async fn start_old_on(
+        version: &str,
+        cluster: &Cluster,
+        lease: Duration,
+        mode: &str,
+    ) -> Redisson {
         let mode = if mode.is_empty() {
             String::new()
         } else {
             format!("?{mode}")
         };
-        Peer::jvm(&(cluster.url() + &mode), lease).await
+        Peer::jvm(version, &(cluster.url() + &mode), lease).await
     }
 
-    async fn jvm(url: &str, lease: Duration) -> Redisson {
+    async fn jvm(version: &str, url: &str, lease: Duration) -> Redisson {
         let built = PathBuf::from(concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../target/redisson"
         ));
         assert!(
-            built.join("classes/leasehold/Peer.class").exists(),
+            built.join("classes/leasehold/Peer.class").exists() && built.join(version).exists(),
             "Redisson is not built: run scripts/test --setup"
         );
-        let class_path = format!("{0}/classes:{0}/lib/*", built.display());
+        let class_path = format!("{0}/classes:{0}/{version}/*", built.display());
         let mut java = Command::new("java");
         // Small and quick to start; the tests do not need it to be fast.
         java.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", &class_path])

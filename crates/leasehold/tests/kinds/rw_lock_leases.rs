@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{World, soon, wait_until_idle};
-use leasehold::{Client, Owner, Released};
+use crate::common::{World, servers, soon, wait_until_idle};
+use leasehold::{Client, Error, Owner, Released};
+use leasehold_testkit::{Proxy, Way};
 
 const MS: Duration = Duration::from_millis(1);
 const LEASE: Duration = Duration::from_millis(900);
@@ -93,4 +94,66 @@ async fn a_writer_is_renewed_when_a_read_under_it_has_ended_and_the_read_when_th
         next.release().await.unwrap();
     });
     futures_util::future::join_all(worlds).await;
+}
+
+/// A JVM that reads beside ours may set its lease to end so long after any moment that follows its last request.
+const WATCHDOG: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn a_reader_relies_on_no_more_than_redissons_watchdog_and_renews_in_time_for_it() {
+    let worlds = World::all().into_iter().map(|world| async move {
+        let name = world.name();
+        let builder = world.builder().redisson_watchdog(WATCHDOG);
+        let client = builder.connect().await.unwrap();
+        let long = client.rw_lock("long").lease(10 * WATCHDOG);
+        let reads = long.read().await.unwrap();
+        assert!(reads.remaining() <= WATCHDOG, "{name}");
+        let writes = client.rw_lock("turns").lease(10 * WATCHDOG);
+        let writes = writes.write().await.unwrap();
+        assert!(writes.remaining() > 9 * WATCHDOG, "{name}");
+        let turned = writes.downgrade().await.unwrap();
+        assert!(turned.remaining() <= WATCHDOG, "{name}");
+
+        let fixed = client.rw_lock("fixed").fixed_lease(10 * WATCHDOG);
+        let invalid = |error| matches!(error, Error::Invalid(_));
+        assert!(invalid(fixed.read().await.unwrap_err()), "{name}");
+        let ends = fixed.write().await.unwrap().downgrade().await.unwrap();
+        assert!(ends.remaining() <= WATCHDOG, "{name}");
+        let short = client.rw_lock("short").fixed_lease(WATCHDOG);
+        let short = short.read().await.unwrap();
+        let extended = short.extend(10 * WATCHDOG).await;
+        assert!(invalid(extended.unwrap_err()), "{name}");
+        short.extend(WATCHDOG).await.unwrap();
+
+        tokio::time::sleep(WATCHDOG * 3 / 2).await;
+        for guard in [&reads, &turned] {
+            let left = guard.verify().await.unwrap();
+            assert!(left <= WATCHDOG && guard.is_valid(), "{name}: {left:?}");
+        }
+        for guard in [&ends, &short] {
+            assert!(!guard.is_valid(), "{name}");
+        }
+    });
+    futures_util::future::join_all(worlds).await;
+}
+
+#[tokio::test]
+async fn an_answer_to_a_writer_is_believed_for_no_longer_by_the_reader_that_it_is_then() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let builder = Client::builder().url(proxy.url());
+        let client = builder.redisson_watchdog(WATCHDOG).connect().await.unwrap();
+        let writes = client.rw_lock("name").fixed_lease(WATCHDOG).write();
+        let writes = writes.await.unwrap();
+        let reads = writes.read().unwrap();
+        proxy.stall(Some(Way::ToClient));
+        let extended = reads.extend(10 * WATCHDOG);
+        let turns = async {
+            drop(writes); // it reads from here on
+            proxy.heal();
+        };
+        let (extended, ()) = futures_util::future::join(extended, turns).await;
+        extended.unwrap();
+        assert!(reads.remaining() <= WATCHDOG, "{:?}", reads.remaining());
+    }
 }

@@ -35,6 +35,7 @@ async fn client_of(server: &Server) -> Client {
     // Longer than any of these tests waits for anything: a waiter that is not woken is noticed.
     let builder = Client::builder().url(server.url());
     let builder = builder.poll_every(Duration::from_secs(60));
+    let builder = builder.redisson_watchdog(Duration::from_secs(120));
     builder.connect().await.unwrap()
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Caller {
     label: Arc<ClientLabel>,
     /// How long fencing tokens are kept; zero: for ever.
     pub(super) token_ms: u64,
+    /// The ids of permits are written as text, which Redisson before 3.17 finds.
+    pub(super) text_permit_ids: bool,
     /// After how long without being heard a waiter of a fair mutex is dead.
     pub(super) dead_ms: u64,
     /// Several locks are looked at together, and the labels are added to all at once.
@@ -50,6 +52,7 @@ impl Caller {
             in_cluster: label.of_node,
             label: Arc::new(label),
             token_ms: config.token_retention.map_or(0, millis),
+            text_permit_ids: config.text_permit_ids,
             dead_ms: millis(config.fair_wait_timeout),
             leaves_labels: false,
             asks: false,
@@ -185,6 +188,23 @@ impl Caller {
     /// Adds the labels of the clients of these locks.
     pub(super) async fn add_labels(&self, found: &mut [&mut Inspection]) {
         labels::add(&self.commands, &self.label, found, false).await;
+    }
+
+    /// How many clients listen to a classic channel.
+    pub(super) fn listeners(&self, channel: String) -> Reply<u64> {
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move {
+            let mut ask = redis::cmd("PUBSUB");
+            ask.arg("NUMSUB").arg(channel);
+            let answer = commands.command(&ask).await?;
+            Ok(match answer {
+                Value::Array(counted) => match counted.last() {
+                    Some(Value::Int(count)) => u64::try_from(*count).unwrap_or(0),
+                    _ => 0,
+                },
+                _ => 0,
+            })
+        })
     }
 
     /// Writes the label of this client.

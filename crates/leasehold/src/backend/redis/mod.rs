@@ -350,6 +350,10 @@ impl WakeUpSteps for Redis {
         self.subscriptions.unlisten(id)
     }
 
+    fn classic_listeners(&self, id: &LockId) -> Reply<u64> {
+        self.caller.listeners(wire(id.kind).channel(&id.name))
+    }
+
     fn heard(&self) -> Reply<()> {
         self.subscriptions.heard()
     }

@@ -135,6 +135,8 @@ impl Ticket {
     }
 
     fn believed(&self, sent: Tick, remaining: Duration, tokens: Tokens) -> Granted {
+        // No more than was asked for: who made it longer may make it shorter again (`Config::believed`).
+        let remaining = remaining.min(Duration::from_millis(self.terms.lease_ms));
         Granted {
             lease: self.lease,
             until: lease::valid_until(sent, remaining),

@@ -23,7 +23,8 @@ impl Hold {
             return self.check();
         }
         // The server's end is known since the request was sent (B1). It states less of a hold without an end.
-        let left = left.unwrap_or_default();
+        let access = self.spec().access;
+        let left = self.env().config.believed(access, left.unwrap_or_default());
         let left = left.saturating_sub(self.env().clock.now().since(sent));
         self.check().map(|here| here.max(left))
     }

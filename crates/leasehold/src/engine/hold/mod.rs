@@ -404,14 +404,27 @@ impl Hold {
     }
 
     /// From here on it is a reader's like any other, and never again more (B4). `false` if a guard is left, or came, that may write.
-    pub(crate) fn turn_to_read(&self) -> bool {
+    pub(crate) fn turn_to_read(self: &Arc<Self>) -> bool {
         let mut state = self.state.lock();
-        let turns = state.only_reads();
-        if turns {
-            state.spec.access = Access::Shared;
-            state.readers = 0;
+        if !state.only_reads() {
+            return false;
         }
-        turns
+        state.spec.access = Access::Shared;
+        state.readers = 0;
+        // From here on Redisson's readers may come (`Config::believed`), and nothing is asked for the longer lease any more (B2).
+        let config = &self.env().config;
+        let lease = config.believed(Access::Shared, state.spec.lease());
+        if lease < state.spec.lease() {
+            state.spec.lease = lease.into();
+            if !state.spec.is_fixed() {
+                state.spec.renew_every = config.renew_every(lease).into();
+            }
+            let now = self.env().clock.now();
+            self.term.shorten(lease::valid_until(now, lease));
+            drop(state);
+            self.verify_soon();
+        }
+        true
     }
 
     /// Whether an owner field on the server is this hold's, in whichever of the forms that a hold of a read-write lock can have.
@@ -664,6 +677,8 @@ impl Hold {
         let left = self.term.ends_at().map(|end| end.since(now));
         let (until, next) = {
             let state = self.state.lock();
+            let config = &self.env().config;
+            let remaining = config.believed(state.spec.access, remaining);
             let until = lease::valid_until(sent, remaining);
             (state.capped(until), state.next(sent))
         };

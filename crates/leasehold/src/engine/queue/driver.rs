@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{Acquired, Failure},
+    clock::Tick,
     config::millis,
     engine::claim::ask::{TooLate, ask_server},
     engine::claim::debt::{Debt, abandon, may_owe},
@@ -51,7 +52,11 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
             },
             Step::Listen => driver.listen().await,
             Step::Wait(left) => driver.wait(Pause::For(driver.until_told(left))).await,
-            Step::Look(pause) => driver.wait(Pause::For(pause)).await,
+            Step::Look(pause) => {
+                let next = driver.wait(Pause::For(pause)).await;
+                driver.untold = false;
+                next
+            }
             Step::Turn(left, foreign) => driver.wait(Pause::UntilTold { left, foreign }).await,
             Step::ListenOwn => driver.listen_own().await,
             Step::Recover => {
@@ -74,6 +79,10 @@ struct Driver<'a> {
     pauses: Pauses,
     /// How often in a row it has looked by itself.
     looks: u32,
+    /// Until when the holder's lease lasts, of which the server said so last.
+    held_until: Tick,
+    /// No message ended its wait.
+    untold: bool,
     /// Grants that came too late, for the lease that is asked for now.
     late: Option<TooLate>,
 }
@@ -115,6 +124,8 @@ impl<'a> Driver<'a> {
             },
             pauses: Pauses::default(),
             looks: 0,
+            held_until: Tick::MAX,
+            untold: false,
             late: None,
         }
     }
@@ -132,7 +143,7 @@ impl<'a> Driver<'a> {
         if let Some(old) = old {
             self.give_up(old).await;
         }
-        let (step, sent, was_granted, given) = {
+        let (step, sent, was_granted, given, listening) = {
             let mut state = self.queue.lock();
             let Some(spec) = state.first_live_waiter() else {
                 return Step::Ask; // and find that again
@@ -160,7 +171,7 @@ impl<'a> Driver<'a> {
                 .then(|| ticket.place(self.core, ask));
             let was_granted = remote.granted;
             remote.asks();
-            (step, sent, was_granted, given)
+            (step, sent, was_granted, given, listening)
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
         let said = step.permits;
@@ -181,6 +192,10 @@ impl<'a> Driver<'a> {
                 self.pauses.reset();
                 let granted = ticket.granted(sent, remaining, tokens);
                 state.remote().answered();
+                // The holder has left before its end.
+                if std::mem::take(&mut self.untold) && listening && sent < self.held_until {
+                    self.queue.freed_unheard(self.core);
+                }
                 if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
                     drop(state);
                     hold.seated(&granted);
@@ -222,6 +237,7 @@ impl<'a> Driver<'a> {
             Ok(Acquired::GivenUp) => self.given_up(state),
             Err(failure) => {
                 ticket.failed(&failure);
+                self.untold = false;
                 self.failed(&mut state, &failure)
             }
         }
@@ -272,6 +288,7 @@ impl<'a> Driver<'a> {
             self.pauses.reset();
         }
         let now = self.core.clock.now();
+        self.held_until = left.map_or(Tick::MAX, |left| now.after(left));
         let remote = state.remote();
         if given_up {
             remote.renew_ticket(self.core); // the backend owes what the server has of it

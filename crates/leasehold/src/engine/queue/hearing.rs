@@ -1,6 +1,6 @@
 //! How the queue of a name hears of the server: wake-ups, their loss, and the end of a subscription.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{Failure, Reply},
@@ -9,9 +9,39 @@ use crate::{
     engine::claim::remote::Subscription,
     engine::queue::map::Queues,
     engine::queue::{Phase, Queue, QueueState},
+    name::Name,
 };
 
+/// How often a release looks whether a client waits on a classic channel, where ours are sharded (Redisson before 3.27): neither wakes the other.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 impl Queue {
+    /// After a release: whether a client waits that was not told of it.
+    pub(super) fn look_for_classic(&self, core: &Arc<Queues>) {
+        let backend = &core.backend;
+        if !backend.is_sharded() || !core.looked_for_classic.may(core.clock.now(), LOOK_EVERY) {
+            return;
+        }
+        let (name, heard) = (self.id.name.clone(), backend.classic_listeners(&self.id));
+        let queues = Arc::clone(core);
+        core.spawn_apart(async move {
+            if heard.await.is_ok_and(|clients| clients > 0) {
+                queues.warn_of_classic(&name, "a client waits on a classic channel");
+            }
+        });
+    }
+
+    /// A waiter found the name free that no message said was: the holder's, to a classic channel, was not heard.
+    pub(super) fn freed_unheard(&self, core: &Arc<Queues>) {
+        if core.backend.is_sharded() {
+            let (name, queues) = (self.id.name.clone(), Arc::clone(core));
+            // Not under the queue's lock.
+            core.spawn_apart(async move {
+                queues.warn_of_classic(&name, "it became free without a message");
+            });
+        }
+    }
+
     /// Those that wait are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
     /// all that wait. A server that cannot be used at all is told of by itself.
     pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
@@ -80,5 +110,16 @@ impl Queue {
             return None;
         }
         (before != Subscription::Closed).then(|| core.backend.unlisten(&self.id))
+    }
+}
+
+impl Queues {
+    fn warn_of_classic(&self, name: &Name, sign: &str) {
+        if self.warned_of_classic.may_warn(self.clock.now()) {
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", %name, "{sign}, and ours are sharded: clients of one lock that differ in that do not \
+                    wake each other. Redisson before 3.27 in cluster mode uses classic ones: say sharded_channels(false) in all programs of ours");
+            });
+        }
     }
 }

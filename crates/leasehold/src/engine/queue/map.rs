@@ -46,6 +46,9 @@ pub(crate) struct Queues {
     pub(crate) groups: Arc<dyn WaiterGroups>,
     /// That one that waits cannot hear.
     pub(crate) warned_of_deafness: Seldom,
+    /// In a cluster, for clients on classic channels where ours are sharded.
+    pub(crate) looked_for_classic: Seldom,
+    pub(crate) warned_of_classic: Seldom,
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -123,6 +126,8 @@ impl Queues {
             beside: Beside::default(),
             groups,
             warned_of_deafness: Seldom::default(),
+            looked_for_classic: Seldom::default(),
+            warned_of_classic: Seldom::default(),
         })
     }
 

@@ -21,7 +21,7 @@ pub(crate) mod count;
 pub(crate) mod downgrade;
 pub(crate) mod driver;
 pub(crate) mod enter;
-pub(crate) mod hearing;
+mod hearing;
 pub(crate) mod map;
 pub(crate) mod newcomers;
 pub(crate) mod release;

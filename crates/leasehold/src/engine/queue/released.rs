@@ -28,6 +28,7 @@ impl Queue {
             sent,
             queued,
         } = *answered;
+        self.look_for_classic(core);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
         let now = core.clock.now();
         let mut state = self.lock();

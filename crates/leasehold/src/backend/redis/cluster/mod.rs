@@ -87,6 +87,7 @@ struct ClusterCore {
     outage: Outage,
     shown: String,
     label_slot: u16,
+    chosen: Chosen,
 }
 
 impl Cluster {
@@ -107,6 +108,7 @@ impl Cluster {
             home: home.clone(),
         };
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
+        let of_nodes_too = chosen.clone();
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
             let weak = Weak::clone(weak);
             let make = move |server, number| {
@@ -116,7 +118,7 @@ impl Cluster {
                 });
                 let elsewhere: Arc<dyn Elsewhere> = Arc::clone(&sink) as _;
                 let hearing = Hearing {
-                    chosen: chosen.clone(),
+                    chosen: of_nodes_too.clone(),
                     elsewhere: Some(elsewhere),
                 };
                 let NodeSettings {
@@ -139,6 +141,7 @@ impl Cluster {
                 outage: Outage::new(shown.clone(), Clock::Boot),
                 shown,
                 label_slot: slot(ClientLabel::new(client, label).key()),
+                chosen,
             }
         });
         table::watch(&shared);
@@ -328,6 +331,15 @@ impl WakeUpSteps for Cluster {
 
     fn unlisten(&self, id: &LockId) -> Reply<()> {
         self.shared.ears.unlisten(id)
+    }
+
+    fn is_sharded(&self) -> bool {
+        self.shared.chosen.get() == Sharding::Sharded
+    }
+
+    fn classic_listeners(&self, id: &LockId) -> Reply<u64> {
+        let of = id.clone();
+        self.step(id, move |redis| redis.classic_listeners(&of))
     }
 
     fn heard(&self) -> Reply<()> {

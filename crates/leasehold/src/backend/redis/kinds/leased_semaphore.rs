@@ -1,10 +1,14 @@
 //! Redisson's `RPermitExpirableSemaphore`: a number at the name, and a sorted set of the permits that are out.
 
-use std::{collections::HashMap, fmt::Write, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use redis::Value;
 
-use super::{Wire, acquired, extended, int, millis, released, size_hint};
+use super::{
+    Wire, acquired, extended, int, millis,
+    permit_id::{PermitId, hex},
+    released, size_hint,
+};
 use crate::{
     backend::{
         Acquire, Acquired, Count, Counted, Extend, Grant, InARow, Inspection, KnownClient, Once,
@@ -45,59 +49,6 @@ const HOLDERS_MOST: usize = 1000;
 
 pub(super) struct LeasedSemaphoreWire;
 
-/// The id of a permit: of ours the first 6 bytes of the client's uuid, the number of the permit in its hold, and the
-/// lease id, both with the high byte first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PermitId([u8; 16]);
-
-impl PermitId {
-    /// Of the first permit of a hold.
-    fn first(client: &str, lease: LeaseId) -> PermitId {
-        let mut id = [0; 16];
-        id[..6].copy_from_slice(&client_bytes(client));
-        id[8..].copy_from_slice(&lease.get().to_be_bytes());
-        PermitId(id)
-    }
-
-    /// What the permits of one hold have in common.
-    fn hold(self) -> [u8; 14] {
-        let mut hold = [0; 14];
-        hold[..6].copy_from_slice(&self.0[..6]);
-        hold[6..].copy_from_slice(&self.0[8..]);
-        hold
-    }
-
-    fn number(self) -> u16 {
-        u16::from_be_bytes([self.0[6], self.0[7]])
-    }
-
-    /// As Redisson's API shows it.
-    fn hex(self) -> String {
-        hex(&self.0)
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
-/// The first 6 bytes of a uuid.
-fn client_bytes(client: &str) -> [u8; 6] {
-    let digits = client.split('-').flat_map(str::chars).take(12);
-    let number = u64::from_str_radix(&digits.collect::<String>(), 16);
-    // No uuid (a test's name for a client): FNV-1a.
-    let number = number.unwrap_or_else(|_| {
-        client.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
-    });
-    let [_, _, bytes @ ..] = number.to_be_bytes();
-    bytes
-}
-
 /// Redisson's channel for semaphores of either kind.
 pub(super) fn channel(name: &Name) -> impl std::fmt::Display + '_ {
     name.prefixed("redisson_sc")
@@ -131,6 +82,18 @@ fn call(script: &'static Script, name: &Name, keys: usize, args: usize) -> Call 
         .text(out(name))
 }
 
+impl Call {
+    /// The id of the first permit of a hold, in the form in which this client writes those.
+    fn permit(self, caller: &Caller, lease: LeaseId) -> Call {
+        let id = PermitId::first(&caller.client, lease);
+        if caller.text_permit_ids {
+            self.text(id.hex())
+        } else {
+            self.arg(&id.0)
+        }
+    }
+}
+
 impl Wire for LeasedSemaphoreWire {
     fn channel(&self, name: &Name) -> String {
         channel(name).to_string()
@@ -153,7 +116,7 @@ impl Wire for LeasedSemaphoreWire {
         let (permits, exactly) = to_set(&step);
         let call = call(&ACQUIRE, &id.name, 3, 6)
             .text(id.gone_key(&caller.client, step.lease))
-            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .permit(caller, step.lease)
             .arg(count(step.access))
             .arg(step.lease_ms)
             .text(channel(&id.name))
@@ -167,7 +130,7 @@ impl Wire for LeasedSemaphoreWire {
         let id = &step.id;
         let call = call(&RELEASE, &id.name, 3, 7)
             .text(id.gone_key(&caller.client, step.lease))
-            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .permit(caller, step.lease)
             .arg(count(step.access))
             .text(channel(&id.name))
             .arg(step.tombstone_ms.unwrap_or(0))
@@ -190,9 +153,7 @@ impl Wire for LeasedSemaphoreWire {
         for run in batch.chunk_by(|a, b| a.lease_ms == b.lease_ms) {
             call = call.arg(run[0].lease_ms).arg(run.len());
             for renew in run {
-                call = call
-                    .arg(&PermitId::first(&caller.client, renew.lease).0)
-                    .arg(count(renew.access));
+                call = call.permit(caller, renew.lease).arg(count(renew.access));
             }
         }
         Some(call)
@@ -202,7 +163,7 @@ impl Wire for LeasedSemaphoreWire {
         let name = &step.id.name;
         let call = Call::new(&EXTEND, 1, 3, size_hint(name, 1))
             .text(out(name))
-            .arg(&PermitId::first(&caller.client, step.lease).0)
+            .permit(caller, step.lease)
             .arg(count(step.access))
             .arg(step.lease_ms);
         caller.call(call, extended)
@@ -250,7 +211,7 @@ impl Wire for LeasedSemaphoreWire {
     }
 }
 
-/// A permit that no Redisson of this age has taken. It is out all the same.
+/// A permit that no Redisson has taken. It is out all the same.
 fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
     let Value::BulkString(id) = member else {
         return None;
@@ -264,10 +225,10 @@ fn other(member: &Value, ttl: Option<Duration>) -> Option<Owned> {
     })
 }
 
-/// `None` for what no Redisson of this age has written.
+/// `None` for what no Redisson has written.
 fn permit_id(member: &Value) -> Option<PermitId> {
     match member {
-        Value::BulkString(bytes) => Some(PermitId(bytes.as_slice().try_into().ok()?)),
+        Value::BulkString(member) => PermitId::read(member),
         _ => None,
     }
 }
@@ -342,19 +303,6 @@ mod tests {
     use super::*;
 
     const CLIENT: &str = "0123abCD-4567-4000-8000-000000000000";
-
-    #[test]
-    fn an_id_has_the_client_the_number_of_the_permit_and_the_lease() {
-        let id = PermitId::first(CLIENT, LeaseId::from(0x0102_0304));
-        assert_eq!(id.hex(), "0123abcd456700000000000001020304");
-        assert_eq!((id.number(), id.hold().len()), (0, 14));
-    }
-
-    #[test]
-    fn clients_whose_names_are_no_uuids_differ_all_the_same() {
-        assert_ne!(client_bytes("one"), client_bytes("two"));
-        assert_ne!(client_bytes("zzzzzzzzzzzz"), client_bytes("zzzzzzzzzzzy"));
-    }
 
     #[test]
     fn permits_of_one_hold_are_one_holder_and_redissons_each_their_own() {

@@ -37,6 +37,7 @@ mod exclusive;
 mod fair_mutex;
 mod latch;
 mod leased_semaphore;
+mod permit_id;
 mod rw_lock;
 mod semaphore;
 

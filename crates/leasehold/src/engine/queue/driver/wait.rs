@@ -166,6 +166,7 @@ impl Driver<'_> {
                 // The message may be late: it only brings the next look nearer.
                 if let Some(ends) = state.remote().watched.take() {
                     until = until.min(ends.after(AFTER_THE_END));
+                    self.held_until = self.held_until.min(ends);
                 }
                 // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
                 wake.as_mut().enable();
@@ -174,8 +175,8 @@ impl Driver<'_> {
             match pause {
                 Pause::For(_) => tokio::select! {
                     biased;
-                    () = wake => {}
-                    () = self.core.sleep(until.since(self.core.clock.now())) => {}
+                    () = wake => self.untold = false,
+                    () = self.core.sleep(until.since(self.core.clock.now())) => self.untold = true,
                 },
                 Pause::UntilTold { left, foreign } => {
                     // Only now that it waits, since the keeper asks for those.

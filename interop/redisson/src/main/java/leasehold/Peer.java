@@ -67,6 +67,8 @@ public final class Peer {
       String answer;
       try {
         answer = obey(redisson, line.split(" "));
+      } catch (LinkageError lacking) {
+        answer = "failed: this version has no such order: " + lacking.getMessage();
       } catch (Exception failure) {
         answer = "failed: " + failure + "; " + failure.getCause();
       }

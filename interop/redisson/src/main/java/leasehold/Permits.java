@@ -18,6 +18,7 @@ import org.redisson.api.RedissonClient;
  * permits NAME acquire N LEASE      waits                                      ids
  * permits NAME try N WAIT LEASE     waits so long                              ids | none
  * permits NAME release IDS                                                     released
+ * permits NAME extend ID LEASE                                                 true | false
  * permits NAME left ID              how long its lease lasts                   a number
  * permits NAME count KEY THREADS TIMES                                         counted MOST
  *     each thread takes one permit or two, so many times, and counts at the key how many are out, at most MOST
@@ -37,15 +38,17 @@ final class Permits {
         return String.join(",", acquire(semaphore, Integer.parseInt(words[3]), Long.parseLong(words[4])));
       case "try":
         List<String> ids =
-            semaphore.tryAcquire(
+            tryAcquire(
+                semaphore,
                 Integer.parseInt(words[3]),
                 Long.parseLong(words[4]),
-                Long.parseLong(words[5]),
-                TimeUnit.MILLISECONDS);
+                Long.parseLong(words[5]));
         return ids == null || ids.isEmpty() ? "none" : String.join(",", ids);
       case "release":
         release(semaphore, List.of(words[3].split(",")));
         return "released";
+      case "extend":
+        return "" + semaphore.updateLeaseTime(words[3], Long.parseLong(words[4]), TimeUnit.MILLISECONDS);
       case "left":
         return "" + semaphore.getLeaseTime(words[3]);
       case "count":
@@ -65,6 +68,16 @@ final class Permits {
     return permits == 1
         ? List.of(semaphore.acquire(lease, TimeUnit.MILLISECONDS))
         : semaphore.acquire(permits, lease, TimeUnit.MILLISECONDS);
+  }
+
+  private static List<String> tryAcquire(
+      RPermitExpirableSemaphore semaphore, int permits, long wait, long lease)
+      throws InterruptedException {
+    if (permits != 1) {
+      return semaphore.tryAcquire(permits, wait, lease, TimeUnit.MILLISECONDS);
+    }
+    String id = semaphore.tryAcquire(wait, lease, TimeUnit.MILLISECONDS);
+    return id == null ? List.of() : List.of(id);
   }
 
   private static void release(RPermitExpirableSemaphore semaphore, List<String> ids) {

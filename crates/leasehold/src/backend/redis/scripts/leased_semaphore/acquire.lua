@@ -1,9 +1,9 @@
 -- leased_semaphore/acquire.lua: take so many permits if they are free, all of them or none.
 --
 -- KEYS[1] name      string  how many permits are free (Redisson RPermitExpirableSemaphore)
--- KEYS[2] out       zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[2] out       zset    the id of each permit that is out -> its end in ms; {name}:timeout
 -- KEYS[3] gone      string  tombstone of this lease id
--- ARGV[1] first     bytes   16: the id of the first permit; the others have their number in bytes 7 and 8
+-- ARGV[1] first     bytes   the id of the first permit: 16 bytes, or 32 in hex; the others have their number in bytes 7 and 8
 -- ARGV[2] count     integer how many permits; 1 to 1024
 -- ARGV[3] lease_ms  integer at least 1; the same in every request for this lease id
 -- ARGV[4] channel   bytes   where Redisson's waiters listen, and ours

@@ -1,7 +1,7 @@
 -- leased_semaphore/extend.lua: let a hold end at least lease_ms from now.
 --
--- KEYS[1] out       zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
--- ARGV[1] first     bytes   16: the id of the first permit; the others have their number in bytes 7 and 8
+-- KEYS[1] out       zset    the id of each permit that is out -> its end in ms; {name}:timeout
+-- ARGV[1] first     bytes   the id of the first permit: 16 bytes, or 32 in hex; the others have their number in bytes 7 and 8
 -- ARGV[2] count     integer how many permits; 1 to 1024
 -- ARGV[3] lease_ms  integer how long at least; 0: only look
 --

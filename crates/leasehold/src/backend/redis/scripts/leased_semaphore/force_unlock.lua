@@ -1,7 +1,7 @@
 -- leased_semaphore/force_unlock.lua: take all permits that are out from their holders, and give them back.
 --
 -- KEYS[1] name     string  how many permits are free (Redisson RPermitExpirableSemaphore)
--- KEYS[2] out      zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[2] out      zset    the id of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
 --
 -- Returns the ids of the permits that were out; none: all were free

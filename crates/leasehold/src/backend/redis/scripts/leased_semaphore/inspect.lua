@@ -1,7 +1,7 @@
 -- leased_semaphore/inspect.lua: read who holds permits, and how many are free.
 --
 -- KEYS[1] name     string  how many permits are free (Redisson RPermitExpirableSemaphore)
--- KEYS[2] out      zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[2] out      zset    the id of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
 -- ARGV[2] most     integer about so many permits, those that end first
 --

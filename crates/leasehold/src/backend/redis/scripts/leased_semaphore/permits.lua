@@ -1,7 +1,7 @@
 -- leased_semaphore/permits.lua: read or change how many permits there are.
 --
 -- KEYS[1] name     string  how many permits are free (Redisson RPermitExpirableSemaphore)
--- KEYS[2] out      zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[2] out      zset    the id of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
 -- ARGV[2] step     bytes   available, try_set, set, add, or drain
 -- ARGV[3] permits  integer of set and try_set: how many in all, free and out; of add: how many more, or fewer if negative

@@ -1,7 +1,7 @@
 -- leased_semaphore/pool.lua: the part that the scripts of this folder share, written in front of each of them.
 --
 -- KEYS[1] name  string  how many permits are free (Redisson RPermitExpirableSemaphore)
--- KEYS[2] out   zset    16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[2] out   zset    the id of each permit that is out -> its end in ms; {name}:timeout
 --
 -- Every change moves permits by INCRBY first: if what follows is refused, the same command takes that back. So a refusal
 -- neither loses a permit nor counts one twice.
@@ -10,8 +10,12 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Redisson's end of a permit that has none.
 local NEVER = 922337203685477
 
--- The id of permit `i`, from 0, of a hold: its first id with the number in bytes 7 and 8, high byte first.
+-- The id of permit `i`, from 0, of a hold: its first id with the number in bytes 7 and 8, high byte first; of 32 bytes, if that is
+-- written in hex.
 local function permit(first, i)
+  if #first == 32 then
+    return string.sub(first, 1, 12) .. string.format('%04x', i) .. string.sub(first, 17)
+  end
   return string.sub(first, 1, 6) .. string.char(math.floor(i / 256), i % 256) .. string.sub(first, 9)
 end
 

@@ -1,6 +1,6 @@
 -- leased_semaphore/renew.lua: extend the holds that are still ours, with all their permits.
 --
--- KEYS[i]  out   zset   16 bytes of each permit that is out -> its end in ms; {name}:timeout
+-- KEYS[i]  out   zset   the id of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV     runs  bytes  for each run of holds with leases of the same length: lease_ms (0: only look), how many holds, and
 --                       of each the id of its first permit and how many permits it has
 --
