@@ -126,6 +126,10 @@ impl Default for Handoff {
 
 /// The settings of a client, checked.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "settings, of which none follows from another"
+)]
 pub(crate) struct Config {
     pub(crate) lease: Duration,
     pub(crate) renew_every: Option<Duration>,

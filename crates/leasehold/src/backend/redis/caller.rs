@@ -19,6 +19,7 @@ use crate::{
 
 /// Calls scripts for one client.
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "none follows from another")]
 pub(super) struct Caller {
     pub(super) client: Arc<str>,
     label: Arc<ClientLabel>,

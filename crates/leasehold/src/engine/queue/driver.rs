@@ -192,10 +192,7 @@ impl<'a> Driver<'a> {
                 self.pauses.reset();
                 let granted = ticket.granted(sent, remaining, tokens);
                 state.remote().answered();
-                // The holder has left before its end.
-                if std::mem::take(&mut self.untold) && listening && sent < self.held_until {
-                    self.queue.freed_unheard(self.core);
-                }
+                self.note_untold(listening && sent < self.held_until);
                 if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
                     drop(state);
                     hold.seated(&granted);
@@ -237,9 +234,15 @@ impl<'a> Driver<'a> {
             Ok(Acquired::GivenUp) => self.given_up(state),
             Err(failure) => {
                 ticket.failed(&failure);
-                self.untold = false;
                 self.failed(&mut state, &failure)
             }
+        }
+    }
+
+    /// A waiter has the name, perhaps `early`: before the end that its holder had. If no message said so, that went to a classic channel.
+    fn note_untold(&mut self, early: bool) {
+        if std::mem::take(&mut self.untold) && early {
+            self.queue.freed_unheard(self.core);
         }
     }
 
@@ -318,7 +321,8 @@ impl<'a> Driver<'a> {
 
     /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, by each waiter up to its
     /// own patience (L4).
-    fn failed(&self, state: &mut Locked<'_, QueueState>, failure: &Failure) -> Step {
+    fn failed(&mut self, state: &mut Locked<'_, QueueState>, failure: &Failure) -> Step {
+        self.untold = false;
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
         };

@@ -31,7 +31,7 @@ impl Queue {
         });
     }
 
-    /// A waiter found the name free that no message said was: the holder's, to a classic channel, was not heard.
+    /// A waiter has the name, and no message said that it is free.
     pub(super) fn freed_unheard(&self, core: &Arc<Queues>) {
         if core.backend.is_sharded() {
             let (name, queues) = (self.id.name.clone(), Arc::clone(core));

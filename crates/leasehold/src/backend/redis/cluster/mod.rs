@@ -108,9 +108,8 @@ impl Cluster {
             home: home.clone(),
         };
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
-        let of_nodes_too = chosen.clone();
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
-            let weak = Weak::clone(weak);
+            let (weak, of_nodes_too) = (Weak::clone(weak), chosen.clone());
             let make = move |server, number| {
                 let sink = Arc::new(NodeSink {
                     shared: Weak::clone(&weak),
