@@ -8,7 +8,8 @@ use crate::Tls;
 /// The sentinels of a group of servers, and how to log in to them.
 ///
 /// A client that is given them asks where the primary is before each attempt to connect, and hears from them when another server takes
-/// its place: all that leads to the old one is cut off at that word. [servers](crate::docs::topologies) says what a lock survives then.
+/// its place: all that leads to the old one is cut off at that word. Sentinels that an operator has set anew are followed once more than half
+/// of them name the same server; while it holds or waits, the client asks them every 2 s. [servers](crate::docs::topologies) says what a lock survives then.
 ///
 /// A URL says the same, `redis-sentinel://user:password@host:26379,host:26379/database?master=name`, but for TLS and certificates that
 /// are not those of the primary.

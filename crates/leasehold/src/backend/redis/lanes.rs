@@ -69,6 +69,8 @@ pub(super) struct Lanes {
     others: RwLock<Vec<Arc<Lane>>>,
     /// The server is not to be used any more.
     is_abandoned: AtomicBool,
+    /// The task that has the finder look.
+    looking: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 /// The connection of one runtime, replaced when it breaks.
@@ -170,6 +172,7 @@ impl Lanes {
             dialler,
             others: RwLock::default(),
             is_abandoned: AtomicBool::new(false),
+            looking: Mutex::default(),
         })
     }
 
@@ -218,14 +221,11 @@ impl Lanes {
             return;
         };
         let lanes = Arc::downgrade(self);
-        self.home.handle().spawn(async move {
+        let looking = self.home.handle().spawn(async move {
             let mut written = 0;
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(lanes) = lanes.upgrade() else { return };
-                if lanes.dialler.is_shut.load(Ordering::Relaxed) {
-                    return;
-                }
                 let before = std::mem::replace(&mut written, lanes.writes());
                 let is_used = lanes.dialler.epochs.is_busy() || written != before;
                 drop(lanes);
@@ -236,6 +236,7 @@ impl Lanes {
                 }
             }
         });
+        *self.looking.lock() = Some(AbortOnDropHandle::new(looking));
     }
 
     /// How often something was written on the connections that there are.
@@ -436,6 +437,7 @@ impl Lanes {
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
         self.dialler.finder.shut();
+        drop(self.looking.lock().take());
     }
 }
 

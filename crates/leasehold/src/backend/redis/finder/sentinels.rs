@@ -1,7 +1,8 @@
 //! Asks sentinels where the primary is, and hears from them when that changes.
 //!
 //! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
-//! to each, on which it says that another server has become the primary. The first word of that counts. A client that waits for an
+//! to each, on which it says that another server has become the primary. The first word of that counts; those that were set anew announce none,
+//! and most of them decide (`words.rs`). A client that waits for an
 //! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
 
 use std::{
