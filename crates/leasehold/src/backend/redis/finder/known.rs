@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Address, question::Other, words::Word};
+use super::Address;
 
 /// An answer counts for the other lanes of the client, too, for so long.
 const FRESH: Duration = Duration::from_millis(100);
@@ -34,6 +34,24 @@ pub(super) struct KnownSentinel {
     pub(super) number: u64,
     /// Since when it does not answer.
     pub(super) silent: Option<Instant>,
+}
+
+/// What a sentinel says of its group.
+#[derive(Clone)]
+pub(super) struct Word {
+    /// Where the primary is.
+    pub(super) address: Address,
+    pub(super) epoch: u64,
+    /// The other sentinels that it knows. `None`: it does not tell, so it may know all.
+    pub(super) others: Option<Vec<Other>>,
+}
+
+/// What a sentinel says of another.
+#[derive(Clone)]
+pub(super) struct Other {
+    pub(super) address: Address,
+    pub(super) id: Option<String>,
+    pub(super) is_down: bool,
 }
 
 /// Where the primary is, as was said last.

@@ -2,16 +2,16 @@
 
 mod group;
 mod known;
+mod majority;
 mod question;
 mod sentinels;
-mod words;
 
 use std::{fmt, sync::Arc};
 
 use group::Group;
 pub(super) use group::shown;
+pub(super) use majority::Tally;
 use sentinels::{SentinelLines, Sentinels};
-pub(super) use words::Tally;
 
 use super::{
     connect::HungUp,

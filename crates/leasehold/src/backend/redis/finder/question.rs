@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{
     Address,
     group::{Group, shown},
-    words::Word,
+    known::{Other, Word},
 };
 use crate::{
     backend::{
@@ -58,25 +58,6 @@ pub(super) enum Unasked {
     Switch(Address, Address),
     /// What it has said before counts no more.
     SetAnew,
-}
-
-/// What a sentinel says of another.
-#[derive(Clone)]
-pub(super) struct Other {
-    pub(super) address: Address,
-    pub(super) id: Option<String>,
-    pub(super) is_down: bool,
-}
-
-impl Other {
-    fn of(fields: &HashMap<String, String>, group: &Group) -> Option<Other> {
-        let flags = fields.get("flags").map_or("", String::as_str);
-        Some(Other {
-            address: group.reached(address_in(fields)?),
-            id: fields.get("runid").filter(|id| !id.is_empty()).cloned(),
-            is_down: flags.contains("s_down"),
-        })
-    }
 }
 
 impl Group {
@@ -253,7 +234,7 @@ impl Group {
         let epoch = master
             .get("config-epoch")
             .and_then(|epoch| epoch.parse().ok());
-        let other = |fields: &HashMap<_, _>| Other::of(fields, self);
+        let other = |fields: &HashMap<_, _>| self.other(fields);
         let others = others.map(|others| each(others).iter().filter_map(other).collect());
         Ok(SentinelSaid::Primary {
             word: Word {
@@ -262,6 +243,15 @@ impl Group {
                 others: others.ok(),
             },
             id: id.ok().and_then(|id| redis::from_redis_value(id).ok()),
+        })
+    }
+
+    fn other(&self, fields: &HashMap<String, String>) -> Option<Other> {
+        let flags = fields.get("flags").map_or("", String::as_str);
+        Some(Other {
+            address: self.reached(address_in(fields)?),
+            id: fields.get("runid").filter(|id| !id.is_empty()).cloned(),
+            is_down: flags.contains("s_down"),
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
 //! to each, on which it says that another server has become the primary. The first word of that counts; those that were set anew announce none,
-//! and most of them decide (`words.rs`). A client that waits for an
+//! and most of them decide (`majority.rs`). A client that waits for an
 //! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
 
 use std::{
@@ -20,9 +20,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Address, Found,
     group::Group,
-    known::{Known, Primary},
+    known::{Known, Primary, Word},
+    majority::Tally,
     question::{ANSWER, SentinelSaid, SilentSentinel, Unasked},
-    words::{Tally, Word},
 };
 use crate::{
     backend::{
@@ -298,7 +298,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
                         return;
                     };
                     if sentinels.told(&address, &channel, &payload) {
-                        // For its epoch, which the word does not tell, and for whom it knows.
+                        // For its epoch, which the word does not tell, and for the others that it knows.
                         sentinels.ask_one(&address).await;
                     }
                 }

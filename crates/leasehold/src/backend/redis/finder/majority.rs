@@ -10,23 +10,12 @@ use std::time::Duration;
 
 use super::{
     Address,
-    known::{Known, KnownSentinel, Primary},
-    question::Other,
+    known::{Known, KnownSentinel, Other, Primary, Word},
 };
 
 /// After so long without a connection to the primary that is known, the word of a few is believed, too. And a sentinel that has been silent
 /// for so long is not counted, unless it was given.
 pub(super) const OUTDATED: Duration = Duration::from_secs(15);
-
-/// What a sentinel says of its group.
-#[derive(Clone)]
-pub(super) struct Word {
-    /// Where the primary is.
-    pub(super) address: Address,
-    pub(super) epoch: u64,
-    /// The other sentinels that it knows. `None`: it does not tell, so it may know all.
-    pub(super) others: Option<Vec<Other>>,
-}
 
 /// How many sentinels name another primary than the one that is known.
 #[derive(Debug)]
@@ -207,7 +196,7 @@ mod tests {
         let number = known.question();
         known.answered(&address("c"), number, Err(()));
         assert_eq!(moves_to(&mut known), None);
-        // It does not tell whom it knows.
+        // It does not tell which others it knows.
         let number = known.question();
         let word = Word {
             address: address(OLD),
@@ -260,7 +249,7 @@ mod tests {
         assert_eq!(moves_to(&mut known), Some(NEW));
     }
 
-    /// Whom they know was asked when they knew none yet.
+    /// They were asked when they knew no others yet.
     #[test]
     fn a_failover_after_all_were_set_anew_counts_at_once() {
         let mut known = three();
