@@ -15,6 +15,9 @@ const MASTER: &str = "main";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 
+/// So many must agree.
+const QUORUM: &str = "2";
+
 /// How long a group may take to know itself, or to have a new primary: some 3 s on an idle machine.
 const GROUP_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -133,20 +136,27 @@ impl SentinelSettings {
 
     /// What a sentinel is told, and then adds to.
     fn file(&self, primary: u16) -> String {
-        let mut lines = vec![
-            format!("monitor {MASTER} 127.0.0.1 {primary} 2"),
-            format!("down-after-milliseconds {MASTER} 1000"),
-            format!("failover-timeout {MASTER} 3000"),
-        ];
-        let user = self.login.user.iter();
-        lines.extend(user.map(|user| format!("auth-user {MASTER} {user}")));
-        let password = self.login.password.iter();
-        lines.extend(password.map(|password| format!("auth-pass {MASTER} {password}")));
+        let mut lines = vec![format!("monitor {MASTER} 127.0.0.1 {primary} {QUORUM}")];
+        let of_master = self.of_master().into_iter();
+        lines.extend(of_master.map(|(option, value)| format!("{option} {MASTER} {value}")));
         let own = self.sentinel_password.iter();
         lines.extend(own.map(|password| format!("sentinel-pass {password}")));
         lines
             .iter()
             .fold(String::new(), |file, line| file + "sentinel " + line + "\n")
+    }
+
+    /// How sentinels watch the primary.
+    fn of_master(&self) -> Vec<(&'static str, &str)> {
+        let mut options = vec![
+            ("down-after-milliseconds", "1000"),
+            ("failover-timeout", "3000"),
+        ];
+        let user = self.login.user.iter();
+        options.extend(user.map(|user| ("auth-user", &**user)));
+        let password = self.login.password.iter();
+        options.extend(password.map(|password| ("auth-pass", &**password)));
+        options
     }
 }
 
@@ -267,6 +277,34 @@ impl SentinelGroup {
     #[track_caller]
     pub fn restart_sentinel(&mut self, i: usize) {
         self.sentinels[i].restart();
+    }
+
+    /// `SENTINEL REMOVE` at one sentinel: it knows neither the primary nor the other sentinels any more, until it is
+    /// [set anew](SentinelGroup::set_anew).
+    ///
+    /// # Panics
+    /// When it cannot be asked.
+    #[track_caller]
+    pub fn forget_primary(&self, i: usize) {
+        // It may have been done before.
+        let _ = self.sentinels[i].try_cli(&["SENTINEL", "REMOVE", MASTER]);
+    }
+
+    /// Has one sentinel watch server `primary` from now on, as operators do who replace a primary by hand: `SENTINEL REMOVE`, `MONITOR` and
+    /// `SET`. It begins with the configuration epoch 0 and knows no other sentinel. One that hears of a higher epoch, from a sentinel that
+    /// watches a server of the same primary, is back there within 2 s: have [all of them forget](SentinelGroup::forget_primary) first.
+    ///
+    /// # Panics
+    /// When it refuses.
+    #[track_caller]
+    pub fn set_anew(&self, i: usize, primary: usize) {
+        self.forget_primary(i);
+        let port = self.servers[primary].peer_port().to_string();
+        let sentinel = &self.sentinels[i];
+        sentinel.cli(&["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &port, QUORUM]);
+        for (option, value) in self.settings.of_master() {
+            sentinel.cli(&["SENTINEL", "SET", MASTER, option, value]);
+        }
     }
 
     /// Kills the primary, and says which it was.

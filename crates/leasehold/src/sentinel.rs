@@ -8,7 +8,8 @@ use crate::Tls;
 /// The sentinels of a group of servers, and how to log in to them.
 ///
 /// A client that is given them asks where the primary is before each attempt to connect, and hears from them when another server takes
-/// its place: all that leads to the old one is cut off at that word. [servers](crate::docs::topologies) says what a lock survives then.
+/// its place: all that leads to the old one is cut off at that word. Sentinels that an operator has set anew are followed once more than half
+/// of them name the same server; while it holds or waits, the client asks them every 2 s. [servers](crate::docs::topologies) says what a lock survives then.
 ///
 /// A URL says the same, `redis-sentinel://user:password@host:26379,host:26379/database?master=name`, but for TLS and certificates that
 /// are not those of the primary.
@@ -36,6 +37,8 @@ pub struct Sentinel {
     pub(crate) master: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
+    /// What is said of the place of a server or a sentinel, and its place.
+    pub(crate) elsewhere: Vec<(String, String)>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
@@ -49,6 +52,7 @@ impl Sentinel {
             master: String::new(),
             username: None,
             password: None,
+            elsewhere: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -71,6 +75,30 @@ impl Sentinel {
     /// [`ClientBuilder::password`](crate::ClientBuilder::password).
     pub fn password(mut self, password: impl Into<String>) -> Sentinel {
         self.password = Some(password.into());
+        self
+    }
+
+    /// A server or a sentinel that the sentinels say is at `says` is reached at `is_at`: both `host:port`. For groups behind NAT or in a network of
+    /// containers, one call for each server, replicas included, and for each sentinel that is not given at its place. An address without a
+    /// port is refused as [`Invalid`](crate::Error::Invalid).
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold::Sentinel;
+    ///
+    /// let sentinel = Sentinel::new(["gate.example:26379"])
+    ///     .master("main")
+    ///     .reached_at("10.0.0.1:6379", "gate.example:7001")
+    ///     .reached_at("10.0.0.2:6379", "gate.example:7002")
+    ///     .reached_at("10.0.0.8:26379", "gate.example:26380");
+    /// # drop(sentinel);
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `SentinelServersConfig#setNatMapper`.
+    #[doc(alias("NatMapper", "setNatMapper"))]
+    pub fn reached_at(mut self, says: impl Into<String>, is_at: impl Into<String>) -> Sentinel {
+        self.elsewhere.push((says.into(), is_at.into()));
         self
     }
 

@@ -62,4 +62,13 @@ impl Sink for WakeUps {
             queues.watchdog.wake_up();
         }
     }
+
+    fn is_busy(&self) -> bool {
+        let Some(woken) = self.0.get() else {
+            return false;
+        };
+        let queues = woken.queues.upgrade();
+        let gates = woken.gates.upgrade();
+        queues.is_some_and(|queues| queues.len() > 0) || gates.is_some_and(|gates| gates.len() > 0)
+    }
 }

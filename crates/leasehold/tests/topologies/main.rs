@@ -6,5 +6,6 @@ mod common;
 mod epochs;
 mod redisson;
 mod sentinel;
+mod sentinel_anew;
 mod sentinel_failover;
 mod uncounted;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, ErrorKind, Sentinel};
-use leasehold_testkit::{Flavor, SentinelGroup, SentinelSettings, Server, wait_until_async};
+use leasehold_testkit::{Flavor, Proxy, SentinelGroup, SentinelSettings, Server, wait_until_async};
 
 use crate::common::{SOON, keys, soon, until_waiting_here};
 
@@ -181,43 +181,68 @@ async fn both_speak_tls() {
     locks(&client, group.server(group.primary())).await;
 }
 
-/// A connection for each sentinel, on which nothing is said.
+/// A connection for each sentinel, on which nothing is said. While a lock is held or waited for there is another, on which each is asked every 2 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_waiters_send_no_command_to_a_sentinel() {
+async fn only_a_client_that_holds_or_waits_asks_a_sentinel() {
     let group = SentinelGroup::start(Flavor::available()[0]);
     let client = Client::connect(&group.url()).await.unwrap();
+    locks(&client, group.server(group.primary())).await;
+    for sentinel in group.sentinels() {
+        wait_until_async(SOON, "it is heard", || !watchers(sentinel).is_empty()).await;
+    }
+    let is_asked = |sentinel: &Server| !questions(sentinel).is_empty();
     let guard = client.mutex("name").lock().await.unwrap();
     let waiters: Vec<_> = (0..10)
         .map(|_| tokio::spawn(client.mutex("name").lock()))
         .collect();
     until_waiting_here(&client, 10).await;
-    for sentinel in group.sentinels() {
-        wait_until_async(SOON, "it is heard", || !watchers(sentinel).is_empty()).await;
-    }
-    // Each was asked once after that.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let connections = |sentinel: &Server| sentinel.connections_received();
-    let before: Vec<_> = group.sentinels().iter().map(connections).collect();
+    let all_asked = || group.sentinels().iter().all(is_asked);
+    wait_until_async(SOON, "each is asked", all_asked).await;
+    let connections = || {
+        let received = group.sentinels().iter().map(Server::connections_received);
+        received.collect::<Vec<_>>()
+    };
+    let before = connections();
     // Time is the subject.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    for (sentinel, before) in group.sentinels().iter().zip(before) {
-        assert_eq!(connections(sentinel), before);
-        for line in watchers(sentinel) {
-            let idle = line.split(' ').find_map(|word| word.strip_prefix("idle="));
-            let idle: u32 = idle.unwrap().parse().unwrap();
-            assert!(idle >= 2, "{line}");
-        }
+    for sentinel in group.sentinels() {
+        let asked = questions(sentinel);
+        assert!(asked.len() == 1 && idle(&asked[0]) <= 2, "{asked:?}");
     }
     for waiter in &waiters {
         waiter.abort();
     }
     drop(guard);
+    let none_asked = || !group.sentinels().iter().any(is_asked);
+    wait_until_async(SOON, "none is asked", none_asked).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for sentinel in group.sentinels() {
+        for line in watchers(sentinel) {
+            assert!(idle(&line) >= 3, "{line}");
+        }
+        let asked = questions(sentinel);
+        assert!(asked.is_empty(), "{asked:?}");
+    }
+    assert_eq!(connections(), before);
+}
+
+/// The lines of a sentinel's `CLIENT LIST` that belong to connections on which a client of ours asks again and again.
+fn questions(sentinel: &Server) -> Vec<String> {
+    let list: String = redis::from_redis_value(sentinel.cli(&["CLIENT", "LIST"])).unwrap();
+    let asks = |line: &&str| line.contains(" cmd=sentinel|get-master-addr-by-name ");
+    list.lines().filter(asks).map(str::to_owned).collect()
+}
+
+/// For how many seconds nothing was said on this connection.
+fn idle(line: &str) -> u32 {
+    let idle = line.split(' ').find_map(|word| word.strip_prefix("idle="));
+    idle.unwrap().parse().unwrap()
 }
 
 /// The lines of a sentinel's `CLIENT LIST` that belong to a watcher.
 fn watchers(sentinel: &Server) -> Vec<String> {
     let list: String = redis::from_redis_value(sentinel.cli(&["CLIENT", "LIST"])).unwrap();
-    let subscribes = |line: &&str| line.contains(" sub=1 ");
+    let subscribes = |line: &&str| line.contains(" sub=4 ");
     list.lines().filter(subscribes).map(str::to_owned).collect()
 }
 
@@ -257,6 +282,56 @@ async fn a_sentinel_has_one_connection_and_one_that_cannot_be_heard_is_asked() {
     let limit = Duration::from_secs(8);
     wait_until_async(limit, "it has left the old primary", is_there).await;
     locks(&client, group.server(new)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_and_sentinels_are_reached_where_the_client_is_told() {
+    let mut group = SentinelGroup::start(Flavor::available()[0]);
+    let all = group.servers().iter().chain(group.sentinels());
+    let proxies: Vec<Proxy> = all.map(|server| Proxy::start(server.addr())).collect();
+    let (servers, sentinels) = proxies.split_at(3);
+    // The others are told of by this one, at their own addresses.
+    let mut given = Sentinel::new([sentinels[0].addr().to_string()]).master("main");
+    for (server, proxy) in group
+        .servers()
+        .iter()
+        .chain(group.sentinels())
+        .zip(&proxies)
+    {
+        given = given.reached_at(server.addr().to_string(), proxy.addr().to_string());
+    }
+    let client = Client::builder().sentinel(given).connect().await.unwrap();
+    let old = group.primary();
+    locks(&client, group.server(old)).await;
+    assert!(servers[old].accepted() > 0);
+    wait_until_async(SOON, "all sentinels are heard", || {
+        sentinels.iter().all(|proxy| proxy.accepted() > 0)
+    })
+    .await;
+    let new = group.failover();
+    // The word of the switch has both addresses.
+    wait_until_async(SOON, "it is at the new primary", || {
+        servers[new].connections() > 0
+    })
+    .await;
+    group.settle();
+    locks(&client, group.server(new)).await;
+    // Nothing went by.
+    for server in &proxies {
+        server.refuse(true);
+        server.cut();
+    }
+    let error = client.mutex("order:42").try_lock().await.unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+
+    for says in ["10.0.0.1", ":6379", "[::1]"] {
+        let given = Sentinel::new(["localhost"])
+            .master("main")
+            .reached_at(says, "localhost:1");
+        let error = refusal(Client::builder().sentinel(given).connect()).await;
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("a host and a port"), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

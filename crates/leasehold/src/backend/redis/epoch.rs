@@ -150,6 +150,11 @@ impl EpochLog {
         let _ = changes.wait_for(|now| now.switches != switches).await;
     }
 
+    /// Whether this client holds a lock, or waits for one.
+    pub(super) fn is_busy(&self) -> bool {
+        self.sink.is_busy()
+    }
+
     /// A connection has ended that no request waits for.
     pub(super) fn cut_off(&self) {
         self.sink.cut_off();

@@ -30,7 +30,7 @@ use super::{
     connect::{DialProgress, HungUp},
     epoch::{EpochLog, Ground},
     failure::in_words,
-    finder::{Finder, Found},
+    finder::{Finder, Found, Tally},
     greeting::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
@@ -56,6 +56,9 @@ const RECONNECT_MOST: Duration = Duration::from_secs(1);
 /// The most while no command waits for the connection. One that comes to wait ends a longer pause than its own most.
 const RECONNECT_UNWANTED: Duration = Duration::from_secs(5);
 
+/// So often it is asked whether the server is another by now, while it is used.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
 /// All lanes of a client.
 pub(super) struct Lanes {
     home: Home,
@@ -66,6 +69,8 @@ pub(super) struct Lanes {
     others: RwLock<Vec<Arc<Lane>>>,
     /// The server is not to be used any more.
     is_abandoned: AtomicBool,
+    /// The task that has the finder look.
+    looking: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 /// The connection of one runtime, replaced when it breaks.
@@ -140,8 +145,22 @@ struct NotYet;
 struct LeftBehind;
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0} is a replica, and no other server is named as the primary yet")]
-struct NoPrimary(String);
+#[error("{server} is a replica, and {}", another(.tally))]
+struct NoPrimary {
+    server: String,
+    tally: Option<Tally>,
+}
+
+fn another(tally: &Option<Tally>) -> String {
+    let Some(tally) = tally else {
+        return "no other server is named as the primary".to_owned();
+    };
+    let (Tally { another, all }, most) = (tally, tally.most());
+    format!(
+        "another server is named as the primary by {another} of {all} sentinels, where {most} must; wait for a failover, or have all sentinels \
+         watch one server"
+    )
+}
 
 impl Lanes {
     /// Makes no connection yet.
@@ -153,6 +172,7 @@ impl Lanes {
             dialler,
             others: RwLock::default(),
             is_abandoned: AtomicBool::new(false),
+            looking: Mutex::default(),
         })
     }
 
@@ -193,6 +213,37 @@ impl Lanes {
                 lanes.dialler.epochs.cut_off();
             }
         });
+    }
+
+    /// Has the finder look now and then, while a lock is held or waited for, or requests are sent.
+    pub(super) fn look_out(self: &Arc<Self>) {
+        let Some(mut lookout) = self.dialler.finder.lookout() else {
+            return;
+        };
+        let lanes = Arc::downgrade(self);
+        let looking = self.home.handle().spawn(async move {
+            let mut written = 0;
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(lanes) = lanes.upgrade() else { return };
+                let before = std::mem::replace(&mut written, lanes.writes());
+                let is_used = lanes.dialler.epochs.is_busy() || written != before;
+                drop(lanes);
+                if is_used {
+                    lookout.look().await;
+                } else {
+                    lookout.rest();
+                }
+            }
+        });
+        *self.looking.lock() = Some(AbortOnDropHandle::new(looking));
+    }
+
+    /// How often something was written on the connections that there are.
+    fn writes(&self) -> u64 {
+        let others = self.others.read();
+        let lanes = others.iter().chain([&self.of_home]);
+        lanes.map(|lane| lane.writes()).sum()
     }
 
     /// A way for a command from here; waits for it as long as `patience`.
@@ -386,6 +437,7 @@ impl Lanes {
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
         self.dialler.finder.shut();
+        drop(self.looking.lock().take());
     }
 }
 
@@ -500,6 +552,13 @@ impl Lane {
         let was = std::mem::replace(&mut *self.state.write(), LaneState::Gone);
         drop(was);
         self.changed.notify_waiters();
+    }
+
+    fn writes(&self) -> u64 {
+        match &*self.state.read() {
+            LaneState::Up { connection, .. } => connection.writes(),
+            _ => 0,
+        }
     }
 
     fn way(self: Arc<Self>) -> Option<Way> {
@@ -843,7 +902,7 @@ impl Dialler {
     /// runtime that polls this. `again`: it takes the place of one that has ended.
     async fn dial(&self, again: bool) -> Result<Made, Failure> {
         let (progress, mut pause) = (DialProgress::default(), RECONNECT_FIRST);
-        let (mut why_not, mut tried) = (None, None::<Arc<Target>>);
+        let (mut replica, mut tried) = (None, None::<Arc<Target>>);
         let dialling = async {
             loop {
                 let Found { target, switches } = self.finder.find().await?;
@@ -867,7 +926,7 @@ impl Dialler {
                     made.ground.switches = switches;
                     return Ok(made);
                 }
-                why_not = Some(NoPrimary(target.to_string()));
+                replica = Some(target.to_string());
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RECONNECT_MOST);
             }
@@ -880,8 +939,9 @@ impl Dialler {
             }
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
-                if let Some(replica) = why_not {
-                    return Err(Failure::NotNow(Arc::new(replica)));
+                if let Some(server) = replica {
+                    let tally = self.finder.tally();
+                    return Err(Failure::NotNow(Arc::new(NoPrimary { server, tally })));
                 }
                 let silent = Failure::NotSent(progress.silent(self.connect_timeout));
                 Err(match tried {

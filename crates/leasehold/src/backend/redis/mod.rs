@@ -152,6 +152,7 @@ impl Redis {
         let commands = Commands::new(lead, name, config, home, outages);
         let lanes = commands.lanes();
         lanes.follow();
+        lanes.look_out();
         let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
         let is_replaced = finder.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));

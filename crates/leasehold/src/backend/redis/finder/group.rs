@@ -1,6 +1,6 @@
 //! A group of servers as it is given: its sentinels, the name that they know its primary by, and how to log in to both.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
 use url::form_urlencoded;
 
@@ -21,6 +21,8 @@ pub(crate) struct Group {
     pub(super) of_sentinels: Target,
     /// How to log in to the primary, at whichever address.
     pub(super) of_data: Target,
+    /// Where servers and sentinels are reached that are said to be elsewhere.
+    elsewhere: HashMap<Address, Address>,
 }
 
 const FORM: &str =
@@ -103,6 +105,7 @@ impl Group {
             of_sentinels: Target::parse(&format!("{scheme}://{first}/"), &of_sentinels)?,
             of_data: Target::parse(&of_data, login)?,
             sentinels,
+            elsewhere: HashMap::new(),
         })
     }
 
@@ -133,13 +136,50 @@ impl Group {
             let scheme = "redis";
             Target::parse(&format!("{scheme}://{}/", shown(&sentinels[0])), login)
         };
+        let mut elsewhere = HashMap::new();
+        for (says, is_at) in &given.elsewhere {
+            elsewhere.insert(whole(says)?, whole(is_at)?);
+        }
         Ok(Group {
             master: given.master.clone(),
             of_sentinels: target(&of_sentinels)?,
             of_data: target(login)?,
             sentinels,
+            elsewhere,
         })
     }
+
+    /// Where the server or the sentinel is reached that is said to be there.
+    pub(super) fn reached(&self, said: Address) -> Address {
+        self.elsewhere.get(&said).cloned().unwrap_or(said)
+    }
+}
+
+/// An address with its port: servers and sentinels have different ones.
+fn whole(given: &str) -> Result<Address, Error> {
+    if !has_port(given) {
+        return Err(Invalid::new(
+            "an address of Sentinel::reached_at",
+            "without a port",
+            "a host and a port",
+        )
+        .remedy("such as 10.0.0.1:6379")
+        .into());
+    }
+    let target = Target::parse(&format!("redis://{given}/"), &Login::default())?;
+    target.address().ok_or_else(|| {
+        Invalid::new(
+            "an address of Sentinel::reached_at",
+            "no host",
+            "a host and a port",
+        )
+        .into()
+    })
+}
+
+fn has_port(host: &str) -> bool {
+    host.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && !port.ends_with(']'))
 }
 
 /// The addresses of sentinels, at least one.
@@ -158,10 +198,7 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
                 .remedy("such as host:26379, with commas between several; a login stands before them all, with an @ behind it")
                 .into());
         }
-        let has_port = host
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.ends_with(']'));
-        let host = if has_port {
+        let host = if has_port(host) {
             host.clone()
         } else {
             format!("{host}:{PORT}")

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Address, question::Other};
+use super::Address;
 
 /// An answer counts for the other lanes of the client, too, for so long.
 const FRESH: Duration = Duration::from_millis(100);
@@ -17,15 +17,41 @@ pub(super) struct Known {
     pub(super) asked: Option<Instant>,
     pub(super) primary: Option<Primary>,
     pub(super) is_shut: bool,
+    /// How many questions were asked of sentinels, and unasked words heard.
+    questions: u64,
 }
 
 pub(super) struct KnownSentinel {
     pub(super) address: Address,
     /// One that is given by name is told of by number: its id says that they are one.
-    id: Option<String>,
-    is_given: bool,
+    pub(super) id: Option<String>,
+    pub(super) is_given: bool,
     /// Another says so. It is not asked, but heard: the one that says so may be the one that is cut off.
-    is_down: bool,
+    pub(super) is_down: bool,
+    /// Its last word, of which only the last counts: it may have been set anew.
+    pub(super) said: Option<Word>,
+    /// The number of the question that it has answered so.
+    pub(super) number: u64,
+    /// Since when it does not answer.
+    pub(super) silent: Option<Instant>,
+}
+
+/// What a sentinel says of its group.
+#[derive(Clone)]
+pub(super) struct Word {
+    /// Where the primary is.
+    pub(super) address: Address,
+    pub(super) epoch: u64,
+    /// The other sentinels that it knows. `None`: it does not tell, so it may know all.
+    pub(super) others: Option<Vec<Other>>,
+}
+
+/// What a sentinel says of another.
+#[derive(Clone)]
+pub(super) struct Other {
+    pub(super) address: Address,
+    pub(super) id: Option<String>,
+    pub(super) is_down: bool,
 }
 
 /// Where the primary is, as was said last.
@@ -40,6 +66,55 @@ pub(super) struct Primary {
 }
 
 impl Known {
+    pub(super) fn new(sentinels: &[Address]) -> Known {
+        Known {
+            sentinels: sentinels.iter().map(KnownSentinel::given).collect(),
+            asked: None,
+            primary: None,
+            is_shut: false,
+            questions: 0,
+        }
+    }
+
+    /// The number of a question that is asked now, or of a word that comes unasked.
+    pub(super) fn question(&mut self) -> u64 {
+        self.questions += 1;
+        self.questions
+    }
+
+    /// A sentinel says that, or does not know the primary, or does not answer; but not if it has said something since.
+    pub(super) fn answered(
+        &mut self,
+        sentinel: &Address,
+        number: u64,
+        said: Result<Option<Word>, ()>,
+    ) {
+        let mut all = self.sentinels.iter_mut();
+        let Some(it) = all.find(|it| it.address == *sentinel && it.number < number) else {
+            return;
+        };
+        match said {
+            Ok(said) => (it.said, it.number, it.silent) = (said, number, None),
+            Err(()) => _ = it.silent.get_or_insert_with(Instant::now),
+        }
+    }
+
+    /// A sentinel says the same as before.
+    pub(super) fn says_still(&mut self, sentinel: &Address, number: u64) {
+        let mut all = self.sentinels.iter();
+        let it = all.find(|it| it.address == *sentinel);
+        let said = it.and_then(|it| it.said.clone());
+        self.answered(sentinel, number, Ok(said));
+    }
+
+    /// Where the primary is, if all that are up have said the same: then it is enough to ask for the address.
+    pub(super) fn said_by_all(&self) -> Option<Address> {
+        let up = self.sentinels.iter().filter(|it| !it.is_down);
+        let mut said = up.map(|it| it.said.as_ref().map(|word| &word.address));
+        let first = said.next()??;
+        said.all(|said| said == Some(first)).then(|| first.clone())
+    }
+
     /// A sentinel has said unasked where the primary is, or all were asked a moment ago.
     pub(super) fn is_fresh(&self) -> bool {
         let Some(primary) = &self.primary else {
@@ -84,14 +159,12 @@ impl Known {
 
     /// Another sentinel, of which one has told; whether that changes who is known. One that has moved is known at its new address.
     pub(super) fn add(&mut self, other: Other) -> bool {
-        let is_it = |it: &KnownSentinel| {
-            it.address == other.address || it.id.is_some() && it.id == other.id
-        };
-        let there = self.sentinels.iter().position(is_it);
+        let there = self.sentinels.iter().position(|it| it.is(&other));
         match there {
             Some(at) if self.sentinels[at].is_given => return false,
             Some(at) if self.sentinels[at].address == other.address => {
-                self.sentinels[at] = KnownSentinel::told(other);
+                let it = &mut self.sentinels[at];
+                (it.id, it.is_down) = (other.id, other.is_down);
                 return false;
             }
             // Of two addresses the one that is down is the old one.
@@ -119,6 +192,9 @@ impl KnownSentinel {
             id: None,
             is_given: true,
             is_down: false,
+            said: None,
+            number: 0,
+            silent: None,
         }
     }
 
@@ -130,11 +206,16 @@ impl KnownSentinel {
         }: Other,
     ) -> KnownSentinel {
         KnownSentinel {
-            address,
             id,
             is_given: false,
             is_down,
+            ..KnownSentinel::given(&address)
         }
+    }
+
+    /// Whether this is the one that another tells of.
+    pub(super) fn is(&self, other: &Other) -> bool {
+        self.address == other.address || self.id.is_some() && self.id == other.id
     }
 }
 
@@ -156,12 +237,8 @@ mod tests {
     #[test]
     fn a_word_of_a_switch_counts_where_it_begins_at_the_primary() {
         let address = |host: &str| (host.to_owned(), 6379);
-        let known = Known {
-            sentinels: Vec::new(),
-            asked: None,
-            primary: Some(Primary::new(address("b"), 2)),
-            is_shut: false,
-        };
+        let mut known = Known::new(&[]);
+        known.primary = Some(Primary::new(address("b"), 2));
         let next = known.successor(&address("b"), address("c")).unwrap();
         assert_eq!((next.address, next.epoch), (address("c"), 3));
         assert!(next.is_announced);
@@ -178,12 +255,7 @@ mod tests {
             id: Some(id.to_owned()),
             is_down,
         };
-        let mut known = Known {
-            sentinels: vec![KnownSentinel::given(&address("one"))],
-            asked: None,
-            primary: None,
-            is_shut: false,
-        };
+        let mut known = Known::new(&[address("one")]);
         let hosts = |known: &Known| {
             let all = known.addresses().into_iter();
             all.map(|(host, _)| host).collect::<Vec<_>>().join(" ")

@@ -2,6 +2,7 @@
 
 mod group;
 mod known;
+mod majority;
 mod question;
 mod sentinels;
 
@@ -9,7 +10,8 @@ use std::{fmt, sync::Arc};
 
 use group::Group;
 pub(super) use group::shown;
-use sentinels::Sentinels;
+pub(super) use majority::Tally;
+use sentinels::{SentinelLines, Sentinels};
 
 use super::{
     connect::HungUp,
@@ -106,6 +108,25 @@ impl Finder {
         }
     }
 
+    /// Who may be asked now and then whether the server is another by now; `None`: it is at one address.
+    pub(super) fn lookout(&self) -> Option<Lookout> {
+        let Finder::Sentinels(sentinels) = self else {
+            return None;
+        };
+        Some(Lookout {
+            sentinels: Arc::clone(sentinels),
+            lines: SentinelLines::new(),
+        })
+    }
+
+    /// How many sentinels name another primary than the one that is known.
+    pub(super) fn tally(&self) -> Option<Tally> {
+        match self {
+            Finder::At(_) => None,
+            Finder::Sentinels(sentinels) => Some(sentinels.tally()),
+        }
+    }
+
     /// Whether only a primary will do: a replica is then one that was, or is about to be.
     pub(super) fn wants_primary(&self) -> bool {
         matches!(self, Finder::Sentinels(_))
@@ -154,6 +175,23 @@ impl Finder {
         if let Finder::Sentinels(sentinels) = self {
             sentinels.shut();
         }
+    }
+}
+
+/// Asks sentinels now and then, where messages are missed: of a user that may not hear them, or of a connection that is dead.
+pub(super) struct Lookout {
+    sentinels: Arc<Sentinels>,
+    lines: SentinelLines,
+}
+
+impl Lookout {
+    pub(super) async fn look(&mut self) {
+        self.sentinels.look(&mut self.lines).await;
+    }
+
+    /// Nothing is asked for a while.
+    pub(super) fn rest(&mut self) {
+        self.lines.clear();
     }
 }
 

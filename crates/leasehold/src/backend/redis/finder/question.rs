@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-use redis::{ErrorKind, RedisResult, Value};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::{
     Address,
     group::{Group, shown},
+    known::{Other, Word},
 };
 use crate::{
     backend::{
@@ -19,6 +20,7 @@ use crate::{
         redis::{
             connect::{DialProgress, NoConnection, SubscriptionLink},
             failure::in_words,
+            link::Connection,
             pubsub::{Ask, Heard, PubSub},
             sharding::Sharding,
         },
@@ -30,44 +32,74 @@ use crate::{
 /// How long one of them may take to answer.
 pub(super) const ANSWER: Duration = Duration::from_millis(300);
 
-/// What it says unasked.
+/// What it says unasked: another server has become the primary.
 const SWITCHES: &str = "+switch-master";
+/// It was set anew, or begins anew.
+const SET_ANEW: [&str; 3] = ["+monitor", "-monitor", "+reset-master"];
+
+/// Where a sentinel is asked for the address of the primary.
+const CURRENT: &str = "GET-MASTER-ADDR-BY-NAME";
 
 /// The answer of one sentinel.
 pub(super) enum SentinelSaid {
     Primary {
-        address: Address,
-        epoch: u64,
+        word: Word,
         /// Its own id, if it tells.
         id: Option<String>,
-        others: Vec<Other>,
     },
     /// It does not know it, but these.
     Unknown(BTreeSet<String>),
 }
 
-/// What a sentinel says of another.
-pub(super) struct Other {
-    pub(super) address: Address,
-    pub(super) id: Option<String>,
-    pub(super) is_down: bool,
-}
-
-impl Other {
-    fn of(fields: &HashMap<String, String>) -> Option<Other> {
-        let flags = fields.get("flags").map_or("", String::as_str);
-        Some(Other {
-            address: address_in(fields)?,
-            id: fields.get("runid").filter(|id| !id.is_empty()).cloned(),
-            is_down: flags.contains("s_down"),
-        })
-    }
+/// What a sentinel says unasked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unasked {
+    /// Another server has the place of the first.
+    Switch(Address, Address),
+    /// What it has said before counts no more.
+    SetAnew,
 }
 
 impl Group {
     /// Asks one sentinel.
     pub(super) async fn ask(&self, address: &Address) -> Result<SentinelSaid, Failure> {
-        let said = timeout(ANSWER, self.question(address)).await;
+        let asked = async {
+            let mut line = self.line(address).await?;
+            self.question(address, &mut line).await
+        };
+        self.within_answer(address, asked).await
+    }
+
+    /// The same on a connection that is kept. `None`: it says this still.
+    pub(super) async fn ask_again(
+        &self,
+        address: &Address,
+        line: &mut Option<Connection>,
+        said: Option<&Address>,
+    ) -> Result<Option<SentinelSaid>, Failure> {
+        let kept = line.take();
+        let asked = async {
+            if let Some(mut kept) = kept
+                && let Ok(answer) = self.news(address, &mut kept, said).await
+            {
+                return Ok((kept, answer));
+            }
+            // The sentinel may have closed it.
+            let mut line = self.line(address).await?;
+            let answer = self.news(address, &mut line, said).await?;
+            Ok((line, answer))
+        };
+        let (kept, answer) = self.within_answer(address, asked).await?;
+        *line = Some(kept);
+        Ok(answer)
+    }
+
+    async fn within_answer<T>(
+        &self,
+        address: &Address,
+        asked: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let said = timeout(ANSWER, asked).await;
         let said = said.unwrap_or_else(|_| Err(Failure::NotSent(Arc::new(SilentSentinel(ANSWER)))));
         said.map_err(|failure| match failure {
             Failure::Rejected(cause) => Failure::Rejected(of_sentinel(address, cause)),
@@ -75,8 +107,8 @@ impl Group {
         })
     }
 
-    /// A connection on which one sentinel says that another server has become the primary.
-    pub(super) async fn switches(
+    /// A connection on which one sentinel says that another server has become the primary, or that it was set anew.
+    pub(super) async fn announcements(
         &self,
         address: &Address,
         within: Duration,
@@ -92,40 +124,89 @@ impl Group {
         let (connected, _) = target.subscriptions(&progress).await.map_err(&failed)?;
         let mut heard = PubSub::new(connected, Sharding::Classic);
         heard.ask(Ask::Subscribe, vec![SWITCHES.to_owned()], ());
+        // By itself: a user that may not hear these hears of switches all the same, and the sentinel is asked now and then.
+        heard.ask(Ask::Subscribe, SET_ANEW.map(str::to_owned).to_vec(), ());
         let subscribed = answer(&mut heard).await;
         subscribed.map_err(|error| failed(error.into()))?;
         Ok(heard)
     }
 
-    async fn question(&self, address: &Address) -> Result<SentinelSaid, Failure> {
-        let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
-        let failed = |error: NoConnection| match wrong_login(&error) {
-            Some(wrong) => Failure::Rejected(Arc::new(wrong)),
-            None => target.failure(error, ANSWER, &progress),
+    /// What it has said on such a channel; `None`: it is about another group.
+    pub(super) fn unasked(&self, channel: &str, message: &[u8]) -> Option<Unasked> {
+        let message = std::str::from_utf8(message).ok()?;
+        let words: Vec<&str> = message.split(' ').collect();
+        if channel != SWITCHES {
+            // Such as `master <name> <host> <port>`.
+            let is_ours = words.get(1) == Some(&&*self.master);
+            return is_ours.then_some(Unasked::SetAnew);
+        }
+        let [name, host, port, new_host, new_port] = words[..] else {
+            return None;
         };
+        let address =
+            |host: &str, port: &str| Some(self.reached((host.to_owned(), port.parse().ok()?)));
+        let (old, new) = (address(host, port)?, address(new_host, new_port)?);
+        (name == self.master).then_some(Unasked::Switch(old, new))
+    }
+
+    /// A connection for questions.
+    async fn line(&self, address: &Address) -> Result<Connection, Failure> {
+        let (target, progress) = (self.of_sentinels.at(address), DialProgress::default());
         let login = target.info.redis_settings();
         let connection = target.commands(login, &progress).await;
-        let mut connection = connection.map_err(failed)?;
+        connection.map_err(|error| match wrong_login(&error) {
+            Some(wrong) => Failure::Rejected(Arc::new(wrong)),
+            None => target.failure(error, ANSWER, &progress),
+        })
+    }
+
+    /// What it says, if it is not this.
+    async fn news(
+        &self,
+        address: &Address,
+        line: &mut Connection,
+        said: Option<&Address>,
+    ) -> Result<Option<SentinelSaid>, Failure> {
+        if let Some(said) = said {
+            let mut current = redis::cmd("SENTINEL");
+            current.arg(CURRENT).arg(&self.master);
+            let answer = line.multiplexed.send_packed_command(&current).await;
+            let answer = answer.map(redis::from_redis_value::<Address>);
+            if answer.is_ok_and(|now| now.is_ok_and(|now| self.reached(now) == *said)) {
+                return Ok(None);
+            }
+        }
+        self.question(address, line).await.map(Some)
+    }
+
+    async fn question(
+        &self,
+        address: &Address,
+        line: &mut Connection,
+    ) -> Result<SentinelSaid, Failure> {
+        let target = self.of_sentinels.at(address);
+        let failed = |error: RedisError| {
+            let error = NoConnection::Redis(error);
+            match wrong_login(&error) {
+                Some(wrong) => Failure::Rejected(Arc::new(wrong)),
+                None => target.failure(error, ANSWER, &DialProgress::default()),
+            }
+        };
         let mut questions = redis::pipe();
         questions.cmd("SENTINEL").arg("MASTER").arg(&self.master);
         questions.cmd("SENTINEL").arg("SENTINELS").arg(&self.master);
         questions.cmd("SENTINEL").arg("MYID");
         // From a promotion until all replicas follow, the sentinel that leads says the old address in `MASTER`, and the new one here.
-        let current = "GET-MASTER-ADDR-BY-NAME";
-        questions.cmd("SENTINEL").arg(current).arg(&self.master);
-        let multiplexed = &mut connection.multiplexed;
+        questions.cmd("SENTINEL").arg(CURRENT).arg(&self.master);
+        let multiplexed = &mut line.multiplexed;
         let answers = multiplexed.send_packed_commands(&questions, 0, 4).await;
-        let mut answers = answers.map_err(|error| failed(error.into()))?.into_iter();
+        let mut answers = answers.map_err(failed)?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
         let (master, others, id, current) = (next(), next(), next(), next());
+        let says = |error: &RedisError, words| error.detail().unwrap_or_default().contains(words);
         let master = match master {
             Ok(master) => fields(master),
-            Err(error)
-                if error
-                    .detail()
-                    .unwrap_or_default()
-                    .contains("No such master") =>
-            {
+            Err(error) if says(&error, "No such master") => {
                 let mut masters = redis::cmd("SENTINEL");
                 let masters = multiplexed
                     .send_packed_command(masters.arg("MASTERS"))
@@ -136,42 +217,46 @@ impl Group {
                     names.into_iter().filter_map(name).collect(),
                 ));
             }
-            Err(error)
-                if error
-                    .detail()
-                    .unwrap_or_default()
-                    .contains("unknown command") =>
-            {
+            Err(error) if says(&error, "unknown command") => {
                 return Err(Failure::Rejected(Arc::new(NoSentinel)));
             }
-            Err(error) => return Err(failed(error.into())),
+            Err(error) => return Err(failed(error)),
         };
         let current = match current.map(redis::from_redis_value::<Address>) {
             Ok(Ok(current)) => Some(current),
             // It refuses the question to this user.
             _ => address_in(&master),
         };
-        let Some(address) = current else {
+        let Some(current) = current else {
             let unread = (ErrorKind::UnexpectedReturnType, "no address of a primary");
             return Err(Failure::Rejected(in_words(unread.into())));
         };
         let epoch = master
             .get("config-epoch")
             .and_then(|epoch| epoch.parse().ok());
+        let other = |fields: &HashMap<_, _>| self.other(fields);
+        let others = others.map(|others| each(others).iter().filter_map(other).collect());
         Ok(SentinelSaid::Primary {
-            address,
-            epoch: epoch.unwrap_or(0),
-            others: others
-                .map_or_else(|_| Vec::new(), each)
-                .iter()
-                .filter_map(Other::of)
-                .collect(),
+            word: Word {
+                address: self.reached(current),
+                epoch: epoch.unwrap_or(0),
+                others: others.ok(),
+            },
             id: id.ok().and_then(|id| redis::from_redis_value(id).ok()),
+        })
+    }
+
+    fn other(&self, fields: &HashMap<String, String>) -> Option<Other> {
+        let flags = fields.get("flags").map_or("", String::as_str);
+        Some(Other {
+            address: self.reached(address_in(fields)?),
+            id: fields.get("runid").filter(|id| !id.is_empty()).cloned(),
+            is_down: flags.contains("s_down"),
         })
     }
 }
 
-/// The answer to the only thing that was asked, before which nothing else is said.
+/// The answer to what was asked first, before which nothing else is said.
 async fn answer(heard: &mut PubSub<SubscriptionLink, ()>) -> RedisResult<()> {
     loop {
         if let Heard::Answer((), answer) = heard.next().await? {
@@ -243,3 +328,37 @@ struct NoSentinel;
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {}", humane(*.0))]
 pub(super) struct SilentSentinel(pub(super) Duration);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::redis::target::Login;
+
+    #[test]
+    fn a_word_of_a_sentinel_names_the_group_and_the_new_address() {
+        let url = "redis-sentinel://one/?master=main";
+        let group = Group::parse(url, &Login::default()).unwrap();
+        let address = |host: &str, port| (host.to_owned(), port);
+        let said = |channel, message: &str| group.unasked(channel, message.as_bytes());
+        assert_eq!(
+            said("+switch-master", "main 10.0.0.1 6379 10.0.0.2 6380"),
+            Some(Unasked::Switch(
+                address("10.0.0.1", 6379),
+                address("10.0.0.2", 6380)
+            ))
+        );
+        let other = "other 10.0.0.1 6379 10.0.0.2 6380";
+        assert_eq!(said("+switch-master", other), None);
+        assert_eq!(said("+switch-master", "main 10.0.0.1"), None);
+        for (channel, message, is_ours) in [
+            ("+monitor", "master main 10.0.0.2 6380 quorum 2", true),
+            ("-monitor", "master main 10.0.0.2 6380", true),
+            ("+reset-master", "master main 10.0.0.2 6380", true),
+            ("+monitor", "master other 10.0.0.2 6380 quorum 2", false),
+            ("+monitor", "", false),
+        ] {
+            let ours = is_ours.then_some(Unasked::SetAnew);
+            assert_eq!(said(channel, message), ours, "{message}");
+        }
+    }
+}

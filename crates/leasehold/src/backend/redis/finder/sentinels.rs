@@ -1,7 +1,8 @@
 //! Asks sentinels where the primary is, and hears from them when that changes.
 //!
 //! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
-//! to each, on which it says that another server has become the primary. The first word of that counts. A client that waits for an
+//! to each, on which it says that another server has become the primary. The first word of that counts; those that were set anew announce none,
+//! and most of them decide (`majority.rs`). A client that waits for an
 //! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
 
 use std::{
@@ -19,13 +20,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Address, Found,
     group::Group,
-    known::{Known, KnownSentinel, Primary},
-    question::{ANSWER, Other, SentinelSaid, SilentSentinel},
+    known::{Known, Primary, Word},
+    majority::Tally,
+    question::{ANSWER, SentinelSaid, SilentSentinel, Unasked},
 };
 use crate::{
     backend::{
         Failure,
-        redis::{epoch::EpochLog, pubsub::Heard, target::Target},
+        redis::{epoch::EpochLog, link::Connection, pubsub::Heard, target::Target},
     },
     callout,
     home::Home,
@@ -38,9 +40,8 @@ const HEARD: Duration = Duration::from_secs(2);
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MOST: Duration = Duration::from_secs(5);
 
-/// After so long without a connection to the primary that is known, older words than that of it are believed, too: the sentinels may have
-/// been set up anew, and count from zero. Sentinels that know each other agree sooner.
-const OUTDATED: Duration = Duration::from_secs(15);
+/// Connections for questions that are asked again and again. They live on the runtime that asks.
+pub(super) type SentinelLines = HashMap<Address, Option<Connection>>;
 
 /// The sentinels of one group.
 pub(in crate::backend::redis) struct Sentinels {
@@ -57,12 +58,7 @@ impl Sentinels {
         Arc::new(Sentinels {
             epochs: Arc::clone(epochs),
             home: home.handle().clone(),
-            known: Mutex::new(Known {
-                sentinels: group.sentinels.iter().map(KnownSentinel::given).collect(),
-                asked: None,
-                primary: None,
-                is_shut: false,
-            }),
+            known: Mutex::new(Known::new(&group.sentinels)),
             watchers: Mutex::default(),
             group,
         })
@@ -87,36 +83,35 @@ impl Sentinels {
         })
     }
 
-    /// Asks all. As soon as most of them have said where it is, the others are not waited for.
+    /// Asks all. As soon as most of them have said the same, the others are not waited for.
     async fn ask_all(self: &Arc<Self>) -> Result<(), Failure> {
-        let all = self.known.lock().asked();
-        let ask = async |address| (address, self.group.ask(address).await);
+        let (all, number) = {
+            let mut known = self.known.lock();
+            (known.asked(), known.question())
+        };
+        let ask = async |sentinel| (sentinel, self.group.ask(sentinel).await);
         let asked: FuturesUnordered<_> = all.iter().map(ask).collect();
         let mut asked = std::pin::pin!(asked);
-        let (mut told, mut newest) = (0, None);
+        let (mut told, mut named) = (0, BTreeSet::new());
         let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
         while let Some((sentinel, said)) = asked.next().await {
+            self.note(sentinel, number, &said);
             match said {
-                Ok(SentinelSaid::Primary {
-                    address,
-                    epoch,
-                    id,
-                    others,
-                }) => {
-                    self.add(sentinel, id, others);
+                Ok(SentinelSaid::Primary { word, .. }) => {
                     told += 1;
-                    newest = newest.max(Some((epoch, address)));
+                    named.insert(word.address);
                 }
                 Ok(SentinelSaid::Unknown(its)) => names.get_or_insert_default().extend(its),
                 Err(failure) => failures.push(failure),
             }
-            if told > all.len() / 2 {
+            if told > all.len() / 2 && named.len() == 1 {
                 break;
             }
         }
-        if let Some((epoch, address)) = newest {
-            self.learn(address, epoch);
-            self.known.lock().asked = Some(Instant::now());
+        if told > 0 {
+            let mut known = self.known.lock();
+            known.asked = Some(Instant::now());
+            self.judge(&mut known);
             return Ok(());
         }
         // Without them all the same: the last primary that they have named may be there.
@@ -134,32 +129,94 @@ impl Sentinels {
         })
     }
 
-    /// A sentinel was asked, and has named this server. Its word may be older than what is known.
-    fn learn(&self, address: Address, epoch: u64) {
-        let mut known = self.known.lock();
-        if let Some(primary) = &mut known.primary {
-            let is_outdated = primary
-                .failing
-                .is_some_and(|since| since.elapsed() > OUTDATED);
-            // The same epoch with another address is news: sentinels that were told by hand count from the same number.
-            if epoch < primary.epoch && !is_outdated {
-                return;
-            }
-            if primary.address == address {
-                primary.epoch = epoch;
-                return;
-            }
+    /// Asks those that are up, on connections that are kept, whether they say something else by now.
+    pub(super) async fn look(self: &Arc<Self>, lines: &mut SentinelLines) {
+        let (all, number, word) = {
+            let mut known = self.known.lock();
+            (known.asked(), known.question(), known.said_by_all())
+        };
+        lines.retain(|sentinel, _| all.contains(sentinel));
+        for sentinel in all {
+            lines.entry(sentinel).or_default();
         }
-        self.moves_to(&mut known, Primary::new(address, epoch));
+        let looks = lines.iter_mut().map(async |(sentinel, line)| {
+            let answer = self.group.ask_again(sentinel, line, word.as_ref()).await;
+            match answer.transpose() {
+                Some(said) => self.note(sentinel, number, &said),
+                None => self.known.lock().says_still(sentinel, number),
+            }
+        });
+        futures_util::future::join_all(looks).await;
+        self.judge_again();
     }
 
-    /// A sentinel says that another server is the primary now; whether it is of this group.
-    fn announced(&self, message: &[u8]) -> bool {
-        let Some((old, new)) = announced(message, &self.group.master) else {
+    /// What a sentinel has answered.
+    fn note(
+        self: &Arc<Self>,
+        sentinel: &Address,
+        number: u64,
+        said: &Result<SentinelSaid, Failure>,
+    ) {
+        let mut known = self.known.lock();
+        let said = match said {
+            Ok(SentinelSaid::Primary { word, id }) => {
+                known.name(sentinel, id.clone());
+                let mut is_changed = false;
+                for other in word.others.iter().flatten() {
+                    is_changed |= known.add(other.clone());
+                }
+                if is_changed {
+                    drop(known);
+                    self.watch();
+                    known = self.known.lock();
+                }
+                Ok(Some(word.clone()))
+            }
+            Ok(SentinelSaid::Unknown(_)) => Ok(None),
+            Err(_) => Err(()),
+        };
+        known.answered(sentinel, number, said);
+    }
+
+    /// Goes by what the sentinels say now.
+    fn judge(&self, known: &mut Known) {
+        if let Some(primary) = known.judged() {
+            self.moves_to(known, primary);
+        }
+    }
+
+    /// The same, of a client that has asked all before.
+    fn judge_again(&self) {
+        let mut known = self.known.lock();
+        if known.primary.is_some() {
+            self.judge(&mut known);
+        }
+    }
+
+    /// How many sentinels name another primary than the one that is known.
+    pub(super) fn tally(&self) -> Tally {
+        self.known.lock().tally()
+    }
+
+    /// A sentinel says something unasked; whether it is of this group.
+    fn told(&self, sentinel: &Address, channel: &str, message: &[u8]) -> bool {
+        let Some(unasked) = self.group.unasked(channel, message) else {
             return false;
         };
         let mut known = self.known.lock();
-        if let Some(primary) = known.successor(&old, new) {
+        let number = known.question();
+        let next = match unasked {
+            Unasked::Switch(old, new) => known.successor(&old, new),
+            Unasked::SetAnew => None,
+        };
+        // Where its word is late, or it was set anew, its answer counts alone, for which it is asked now.
+        let word = next.as_ref().map(|primary| Word {
+            address: primary.address.clone(),
+            epoch: primary.epoch,
+            others: None,
+        });
+        known.answered(sentinel, number, Ok(word));
+        if let Some(primary) = next {
             self.moves_to(&mut known, primary);
         }
         true
@@ -183,20 +240,6 @@ impl Sentinels {
                 primary.epoch = primary.epoch.saturating_sub(1);
             }
             primary.failing = (!works).then(|| primary.failing.unwrap_or_else(Instant::now));
-        }
-    }
-
-    /// One sentinel of the group has told its id, and of the others.
-    fn add(self: &Arc<Self>, sentinel: &Address, id: Option<String>, others: Vec<Other>) {
-        let mut known = self.known.lock();
-        known.name(sentinel, id);
-        let mut is_changed = false;
-        for other in others {
-            is_changed |= known.add(other);
-        }
-        drop(known);
-        if is_changed {
-            self.watch();
         }
     }
 
@@ -226,17 +269,10 @@ impl Sentinels {
 
     /// Asks one where the primary is.
     async fn ask_one(self: &Arc<Self>, sentinel: &Address) {
+        let number = self.known.lock().question();
         let said = self.group.ask(sentinel).await;
-        if let Ok(SentinelSaid::Primary {
-            address,
-            epoch,
-            id,
-            others,
-        }) = said
-        {
-            self.add(sentinel, id, others);
-            self.learn(address, epoch);
-        }
+        self.note(sentinel, number, &said);
+        self.judge_again();
     }
 }
 
@@ -247,7 +283,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
         let Some(strong) = sentinels.upgrade() else {
             return;
         };
-        let heard = timeout(HEARD, strong.group.switches(&address, HEARD)).await;
+        let heard = timeout(HEARD, strong.group.announcements(&address, HEARD)).await;
         // What it said before is lost. One that cannot be heard is asked now and then, at least.
         strong.ask_one(&address).await;
         drop(strong);
@@ -255,14 +291,14 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
             Ok(Ok(mut connection)) => {
                 pause = PAUSE_FIRST;
                 while let Ok(heard) = connection.next().await {
-                    let Heard::Message { payload, .. } = heard else {
+                    let Heard::Message { channel, payload } = heard else {
                         continue;
                     };
                     let Some(sentinels) = sentinels.upgrade() else {
                         return;
                     };
-                    if sentinels.announced(&payload) {
-                        // For its epoch, which the word does not tell.
+                    if sentinels.told(&address, &channel, &payload) {
+                        // For its epoch, which the word does not tell, and for the others that it knows.
                         sentinels.ask_one(&address).await;
                     }
                 }
@@ -287,16 +323,6 @@ fn warn(failure: &Failure) {
             "this sentinel cannot be heard: a failover may be noticed 5 s later; its user needs the rights +subscribe and &+switch-master"
         );
     });
-}
-
-/// The old and the new address in `<name> <old host> <old port> <new host> <new port>`; `None`: it is about another group.
-fn announced(message: &[u8], master: &str) -> Option<(Address, Address)> {
-    let message = std::str::from_utf8(message).ok()?;
-    let [name, host, port, new_host, new_port] = message.split(' ').collect::<Vec<_>>()[..] else {
-        return None;
-    };
-    let address = |host: &str, port: &str| Some((host.to_owned(), port.parse().ok()?));
-    (name == master).then_some((address(host, port)?, address(new_host, new_port)?))
 }
 
 /// Without secrets.
@@ -324,22 +350,4 @@ fn but(names: &BTreeSet<String>) -> String {
         .map(|name| format!("{name:?}"))
         .collect();
     format!(", but {}; correct the name of the master", shown.join(", "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_word_of_a_switch_names_the_group_and_the_new_address() {
-        let address = |host: &str, port| (host.to_owned(), port);
-        let told = announced(b"main 10.0.0.1 6379 10.0.0.2 6380", "main");
-        let both = (address("10.0.0.1", 6379), address("10.0.0.2", 6380));
-        assert_eq!(told, Some(both));
-        assert_eq!(
-            announced(b"other 10.0.0.1 6379 10.0.0.2 6380", "main"),
-            None
-        );
-        assert_eq!(announced(b"main 10.0.0.1", "main"), None);
-    }
 }
