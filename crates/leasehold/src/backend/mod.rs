@@ -388,6 +388,11 @@ pub(crate) trait Sink: fmt::Debug + Send + Sync {
 
     /// A connection has ended that no request waits for, so nothing else would have another made yet.
     fn cut_off(&self) {}
+
+    /// Whether this client holds a lock, or waits for one. True from before its first request for that lock.
+    fn is_busy(&self) -> bool {
+        false
+    }
 }
 
 /// A server was restarted, or another has taken its place: it may have forgotten what it was told of these locks.

@@ -62,4 +62,9 @@ impl Sink for WakeUps {
             queues.watchdog.wake_up();
         }
     }
+
+    fn is_busy(&self) -> bool {
+        let queues = self.0.get().and_then(|woken| woken.queues.upgrade());
+        queues.is_some_and(|queues| queues.len() > 0)
+    }
 }

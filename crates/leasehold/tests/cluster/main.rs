@@ -7,12 +7,14 @@ mod channels;
 mod crowd;
 mod failover;
 mod idle;
+mod labels;
 mod moving;
 mod reached;
 mod redisson;
 mod redisson_kinds;
 mod refused;
 mod renewal;
+mod scan;
 mod taken_over;
 
 use std::ops::RangeInclusive;

@@ -4,12 +4,14 @@
 //! slots     which slot a key is in, and what a node says of the owners of slots
 //! nodes     the nodes that are known, and which of them has each slot
 //! table     asks who has which slot, when there is reason to
+//! scan      there is reason to in each interval in which locks are held
 //! redirect  what a node says instead of carrying a step out
 //! route     sends a step to the node that has its slot, and follows
 //! renew     one script for the names of each slot
 //! again     what a node has done that had been replaced
 //! ears      wake-ups, each heard at the node that has the slot of its name
 //! link      what is asked of the cluster as a whole
+//! labels    the labels of clients, each at the node of its own slot
 //! walk      all nodes one after the other: finding locks, and looking at several
 //! given     the URL of a cluster
 //! ```
@@ -17,11 +19,13 @@
 mod again;
 mod ears;
 mod given;
+mod labels;
 mod link;
 mod nodes;
 mod redirect;
 mod renew;
 mod route;
+mod scan;
 mod slots;
 mod table;
 mod walk;
@@ -49,7 +53,7 @@ use crate::{
         Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
         Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         fenced::{FencedRead, FencedWrite, Written},
-        find::{FindPage, FoundPage},
+        find::{FindPage, FoundPage, all_of},
     },
     clock::Clock,
     config::Config,
@@ -63,9 +67,10 @@ use crate::{
 };
 use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
-use nodes::{MayHaveForgotten, NodeSettings, Nodes};
+use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
 use route::{AskRule, LATE, Route};
+use scan::Scan;
 use slots::slot;
 use table::SlotTable;
 
@@ -78,6 +83,7 @@ pub(crate) struct Cluster {
 struct ClusterCore {
     nodes: Nodes,
     table: SlotTable,
+    scan: Arc<Scan>,
     ears: ClusterEars,
     lately: Lately,
     sink: Arc<dyn Sink>,
@@ -86,7 +92,7 @@ struct ClusterCore {
     connect_timeout: Duration,
     outage: Outage,
     shown: String,
-    label_slot: u16,
+    label: ClientLabel,
 }
 
 impl Cluster {
@@ -130,6 +136,7 @@ impl Cluster {
             ClusterCore {
                 nodes: Nodes::new(given, Box::new(make)),
                 table: SlotTable::default(),
+                scan: Arc::new(Scan::new(config.scan_interval)),
                 ears: ClusterEars::default(),
                 lately: Lately::default(),
                 sink,
@@ -138,7 +145,7 @@ impl Cluster {
                 connect_timeout: config.connect_timeout,
                 outage: Outage::new(shown.clone(), Clock::Boot),
                 shown,
-                label_slot: slot(ClientLabel::new(client, label).key()),
+                label: ClientLabel::new(client, label),
             }
         });
         table::watch(&shared);
@@ -172,6 +179,14 @@ impl Cluster {
         self.shared.send(self.patiently(name, ask), step)
     }
 
+    /// Looks at a lock, without the labels of its clients.
+    fn look(&self, id: LockId) -> Reply<Inspection> {
+        let name = id.name.clone();
+        self.patient(&name, AskRule::MayFollow, move |redis| {
+            redis.inspect(id.clone())
+        })
+    }
+
     fn patiently(&self, name: &Name, ask: AskRule) -> Route {
         Route {
             slot: slot(name.wire()),
@@ -184,8 +199,8 @@ impl Cluster {
 
 impl ClusterCore {
     /// The table has changed.
-    fn tell(self: &Arc<Self>, MayHaveForgotten(forgotten): MayHaveForgotten) {
-        if forgotten {
+    fn tell(self: &Arc<Self>, change: TableChange) {
+        if change.forgotten {
             self.sink.epoch(crate::backend::EpochChange::All);
             self.give_back_again();
         }
@@ -271,9 +286,24 @@ impl LockSteps for Cluster {
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        let name = id.name.clone();
-        self.patient(&name, AskRule::MayFollow, move |redis| {
-            redis.inspect(id.clone())
+        let (shared, name) = (Arc::clone(&self.shared), id.name.clone());
+        let found = self.look(id);
+        Box::pin(async move {
+            let mut found = found.await?;
+            let lock_at = shared.nodes.owner(slot(name.wire()));
+            labels::add(&shared, &mut [&mut found], lock_at).await;
+            Ok(found)
+        })
+    }
+
+    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        let shared = Arc::clone(&self.shared);
+        let looks: Vec<_> = ids.iter().map(|id| self.look(id.clone())).collect();
+        Box::pin(async move {
+            let mut found = all_of(&ids, looks).await?;
+            let mut all: Vec<_> = found.iter_mut().map(|(_, found)| found).collect();
+            labels::add(&shared, &mut all, None).await;
+            Ok(found)
         })
     }
 

@@ -1,12 +1,11 @@
 //! The nodes of a cluster that this client knows, and which of them has each slot.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -35,15 +34,42 @@ pub(super) struct Node {
     pub(super) number: u32,
     /// It has slots, as far as is known.
     owns: AtomicBool,
+    /// It was asked for its table, and has not answered.
+    silent: AtomicBool,
 }
 
-/// Whether the new owner of a slot may not know all that the one before knew: it had no slots, so it was a replica, or the one before
-/// cannot be reached, so it did not hand over its keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MayHaveForgotten(pub(super) bool);
+impl Node {
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
 
-/// For so long after a node was replaced another may not have heard of it, and name the old one. Not believed while its successor is well.
-const STALE: Duration = Duration::from_secs(5);
+    /// Whether an answer of it is under way.
+    pub(super) fn is_asked(&self, is_asked: bool) {
+        self.silent.store(is_asked, Ordering::Relaxed);
+    }
+
+    /// It has answered something else.
+    pub(super) fn is_heard(&self) {
+        if self.is_silent() {
+            self.is_asked(false);
+        }
+    }
+
+    /// It has no connection, or answers nothing.
+    fn is_out_of_reach(&self) -> bool {
+        self.is_silent() || self.redis.is_in_trouble()
+    }
+}
+
+/// What a table has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TableChange {
+    /// A slot has another owner.
+    pub(super) any: bool,
+    /// The new owner of a slot may not know all that the one before knew: it had no slots, so it was a replica, or the one before cannot be
+    /// reached, so it did not hand over its keys.
+    pub(super) forgotten: bool,
+}
 
 /// Makes the connections of one node, given its number.
 type Make = dyn Fn(GivenServer, u32) -> Redis + Send + Sync;
@@ -63,8 +89,9 @@ struct NodeMap {
     known: HashMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
-    /// Nodes that have lost all of their slots, and when.
-    replaced: HashMap<Address, Instant>,
+    /// Nodes that have lost all of their slots. One that was replaced and has not heard of it yet may name itself for as long as it is cut off
+    /// from the others, and another for some seconds. That they have their slots again is their successors' to say, while these answer.
+    replaced: HashSet<Address>,
 }
 
 impl Nodes {
@@ -115,12 +142,7 @@ impl Nodes {
 
     /// The node that says that it is there.
     pub(super) fn named(&self, address: Address) -> Arc<Node> {
-        self.at(self
-            .given
-            .elsewhere
-            .get(&address)
-            .cloned()
-            .unwrap_or(address))
+        self.at(self.given.place(&address).clone())
     }
 
     fn at(&self, address: Address) -> Arc<Node> {
@@ -141,6 +163,7 @@ impl Nodes {
                 redis,
                 number,
                 owns: AtomicBool::new(false),
+                silent: AtomicBool::new(false),
             })
         });
         Arc::clone(node)
@@ -157,8 +180,39 @@ impl Nodes {
         }
     }
 
-    /// A node has said who has which slot. Nodes that have lost all of theirs are left.
-    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> MayHaveForgotten {
+    /// The owners, as far as is known, of slots that a node has again by these words that had been replaced.
+    pub(super) fn disputed(&self, ranges: &[SlotRange]) -> Vec<Arc<Node>> {
+        let map = self.map.read();
+        let mut disputed = Vec::new();
+        for range in ranges {
+            let said = self.given.place(&range.owner);
+            if !map.replaced.contains(said) {
+                continue;
+            }
+            let slots = usize::from(range.first)..=usize::from(range.last);
+            let owners = map.owners.get(slots).unwrap_or_default();
+            disputed.extend(
+                owners
+                    .iter()
+                    .flatten()
+                    .filter(|node| node.address != *said)
+                    .cloned(),
+            );
+            disputed.sort_by_key(|node: &Arc<Node>| node.number);
+            disputed.dedup_by_key(|node| node.number);
+        }
+        disputed
+    }
+
+    /// Whether this node has slots, by these words.
+    pub(super) fn has_slots(&self, node: &Node, ranges: Vec<SlotRange>) -> bool {
+        let mut owners = ranges.iter().map(|range| self.given.place(&range.owner));
+        owners.any(|owner| *owner == node.address)
+    }
+
+    /// A node has said who has which slot. Nodes that have lost all of theirs are left. `stand`: the nodes that say that slots are theirs which
+    /// one that had been replaced has again by these words.
+    pub(super) fn told(&self, ranges: Vec<SlotRange>, stand: &BTreeSet<u32>) -> TableChange {
         let ids = ranges.iter().flat_map(|range| &range.ids);
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
@@ -173,35 +227,43 @@ impl Nodes {
         }
         // Before the map is locked: a connection has locks of its own.
         let all = self.all().into_iter();
-        let troubled: BTreeSet<u32> = all
-            .filter(|node| node.redis.is_in_trouble())
+        let unreached: BTreeSet<u32> = all
+            .filter(|node| node.is_out_of_reach())
             .map(|node| node.number)
             .collect();
-        let mut forgotten = false;
+        let mut change = TableChange::default();
         let mut left = Vec::new();
         {
             let mut map = self.map.write();
             let map = &mut *map;
-            map.replaced.retain(|_, since| since.elapsed() < STALE);
             let had_table = !map.owners.is_empty();
             for (owner, before) in owners.iter_mut().zip(&map.owners) {
                 match (&*owner, before) {
                     (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
                     (Some(now), Some(before))
-                        if map.replaced.contains_key(&now.address)
-                            && !troubled.contains(&before.number) =>
+                        if map.replaced.contains(&now.address)
+                            && stand.contains(&before.number) =>
                     {
                         *owner = Some(Arc::clone(before));
                     }
-                    (Some(_), Some(before)) => forgotten |= troubled.contains(&before.number),
-                    (Some(_), None) => forgotten = true,
-                    (None, _) => {}
+                    (Some(_), Some(before)) => {
+                        change.any = true;
+                        change.forgotten |= unreached.contains(&before.number);
+                    }
+                    (Some(_), None) => {
+                        change = TableChange {
+                            any: true,
+                            forgotten: true,
+                        }
+                    }
+                    (None, before) => change.any |= before.is_some(),
                 }
             }
             let mut owning = BTreeSet::new();
             for owner in owners.iter().flatten() {
                 if owning.insert(owner.number) {
-                    forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
+                    map.replaced.remove(&owner.address);
+                    change.forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
             }
             let before = std::mem::replace(&mut map.owners, owners);
@@ -214,7 +276,7 @@ impl Nodes {
             map.known.retain(|address, node| {
                 let stays = owning.contains(&node.number) || !node.owns.load(Ordering::Acquire);
                 if !stays {
-                    map.replaced.insert(address.clone(), Instant::now());
+                    map.replaced.insert(address.clone());
                     left.push((Arc::clone(node), successor_of(node)));
                 }
                 stays
@@ -223,7 +285,7 @@ impl Nodes {
         for (node, successor) in left {
             node.redis.abandon(successor.as_ref().map(|it| &it.redis));
         }
-        MayHaveForgotten(forgotten)
+        change
     }
 
     /// The same for all clients of the cluster, as long as the node with this id is in it.
@@ -262,8 +324,18 @@ mod tests {
         fn epoch(&self, _change: EpochChange) {}
     }
 
-    /// Of which each node has a half of the slots.
+    /// Of which each node has a half of the slots. Whether one may have forgotten.
     fn told(nodes: &Nodes, halves: [u16; 2]) -> bool {
+        told_beside(nodes, halves, &[]).forgotten
+    }
+
+    /// The same, and these nodes say that they have slots of their own.
+    fn told_beside(nodes: &Nodes, halves: [u16; 2], stand: &[u16]) -> TableChange {
+        let stand = stand.iter().map(|port| nodes.at(at(*port)).number);
+        nodes.told(ranges(halves), &stand.collect())
+    }
+
+    fn ranges(halves: [u16; 2]) -> Vec<SlotRange> {
         let ranges = halves.iter().zip([(0, 8191), (8192, 16_383)]);
         let ranges = ranges.map(|(port, (first, last))| SlotRange {
             first,
@@ -271,7 +343,13 @@ mod tests {
             owner: at(*port),
             ids: Vec::new(),
         });
-        nodes.told(ranges.collect()).0
+        ranges.collect()
+    }
+
+    /// The ports of the nodes that are to be asked before these words count.
+    fn disputed(nodes: &Nodes, halves: [u16; 2]) -> Vec<u16> {
+        let disputed = nodes.disputed(&ranges(halves));
+        disputed.iter().map(|node| node.address.1).collect()
     }
 
     fn at(port: u16) -> Address {
@@ -289,16 +367,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_cannot_be_reached() {
+    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_does_not_answer() {
         let nodes = nodes();
         let owner = |slot| nodes.owner(slot).unwrap();
         told(&nodes, [1, 2]);
+        assert_eq!(disputed(&nodes, [3, 2]), [0; 0]);
         assert!(told(&nodes, [3, 2]), "a replica was promoted");
-        assert!(!told(&nodes, [1, 2]), "its successor is well");
-        // No server listens there.
-        assert!(owner(0).redis.show(1).await.is_err());
-        assert!(told(&nodes, [1, 2]));
+        assert_eq!(disputed(&nodes, [1, 2]), [3]);
+        let kept = told_beside(&nodes, [1, 2], &[3]);
+        assert_eq!(kept, TableChange::default(), "its successor is well");
+        assert_eq!(owner(0).address, at(3));
+        assert!(told(&nodes, [1, 2]), "its successor is silent");
         assert_eq!(owner(0).address, at(1));
+    }
+
+    #[tokio::test]
+    async fn a_slot_of_a_node_that_is_out_of_reach_may_be_forgotten() {
+        let nodes = nodes();
+        told(&nodes, [1, 2]);
+        // A slot that moves between primaries is where any node says.
+        let moved = told_beside(&nodes, [2, 2], &[]);
+        assert_eq!(
+            moved,
+            TableChange {
+                any: true,
+                forgotten: false
+            }
+        );
+        told(&nodes, [1, 2]);
+        nodes.owner(0).unwrap().is_asked(true);
+        assert!(told(&nodes, [2, 2]), "it has not answered");
+        told(&nodes, [1, 2]);
+        // No server listens there.
+        assert!(nodes.owner(0).unwrap().redis.show(1).await.is_err());
+        assert!(told(&nodes, [2, 2]), "there is no connection");
     }
 
     #[tokio::test]
@@ -308,14 +410,19 @@ mod tests {
         assert!(!told(&nodes, [1, 2]), "the first table");
         assert!(told(&nodes, [3, 2]), "a replica was promoted");
         // Of a node that has not heard of it.
-        assert!(!told(&nodes, [1, 2]));
+        told_beside(&nodes, [1, 2], &[3]);
         assert_eq!([0, 8191, 8192].map(owner), [3, 3, 2]);
-        // A slot that moves between primaries is where any node says.
-        assert!(!told(&nodes, [3, 3]) && !told(&nodes, [2, 3]));
-        assert_eq!(owner(0), 3, "the second has lost all of its slots");
-        // The successor says so.
+        assert!(
+            !told(&nodes, [3, 3]),
+            "the second has lost all of its slots"
+        );
+        assert_eq!(disputed(&nodes, [2, 3]), [3]);
+        told_beside(&nodes, [2, 3], &[3]);
+        assert_eq!(owner(0), 3);
+        // The successor says so, of one slot, and of all.
         nodes.moved(0, at(1));
         assert_eq!([0, 1].map(owner), [1, 3]);
+        assert_eq!(disputed(&nodes, [1, 3]), [0; 0]);
         assert!(told(&nodes, [1, 3]), "of all slots of its own, not of one");
         assert_eq!([0, 8191, 8192].map(owner), [1, 1, 3]);
     }
