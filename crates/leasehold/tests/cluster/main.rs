@@ -5,6 +5,7 @@ mod common;
 
 mod channels;
 mod crowd;
+mod databases;
 mod failover;
 mod idle;
 mod labels;

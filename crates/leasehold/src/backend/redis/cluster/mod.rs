@@ -10,6 +10,7 @@
 //! renew     one script for the names of each slot
 //! again     what a node has done that had been replaced
 //! ears      wake-ups, each heard at the node that has the slot of its name
+//! fenced    data beside a token: in the slot of its name
 //! link      what is asked of the cluster as a whole
 //! labels    the labels of clients, each at the node of its own slot
 //! walk      all nodes one after the other: finding locks, and looking at several
@@ -18,6 +19,7 @@
 
 mod again;
 mod ears;
+mod fenced;
 mod given;
 mod labels;
 mod link;
@@ -49,10 +51,9 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
-        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
-        Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
-        fenced::{FencedRead, FencedWrite, Written},
+        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, Inspection,
+        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
+        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
         find::{FindPage, FoundPage, all_of},
     },
     clock::Clock,
@@ -373,36 +374,6 @@ impl NumberSteps for Cluster {
         self.patient(&name, AskRule::Never, move |redis| {
             redis.permits(id.clone(), step, once)
         })
-    }
-}
-
-impl FencedSteps for Cluster {
-    fn keeps_data(&self, name: &Name, key: &Name) -> Result<(), Invalid> {
-        let [of_name, of_key] = [name, key].map(|it| slot(it.wire()));
-        if of_name == of_key {
-            return Ok(());
-        }
-        let value = format!("{:?}, in slot {of_key} of the cluster", key.shown());
-        let limit = format!("in slot {of_name}, as {:?} is", name.shown());
-        let tag = name.shown();
-        let remedy = if name.wire().contains('{') {
-            "give the key the hash tag of the name".to_owned()
-        } else {
-            format!("put the name into the key in braces, such as \"{{{tag}}}:data\"")
-        };
-        Err(Invalid::new("key", value, limit).remedy(remedy))
-    }
-
-    fn write(&self, step: FencedWrite) -> Reply<Written> {
-        let name = step.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.write(step.clone())
-        })
-    }
-
-    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        let name = step.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| redis.read(step.clone()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -89,6 +90,8 @@ struct NodeMap {
     known: HashMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
+    /// Slots whose owner the cluster lists without an address.
+    unnamed: Vec<RangeInclusive<usize>>,
     /// Nodes that have lost all of their slots. One that was replaced and has not heard of it yet may name itself for as long as it is cut off
     /// from the others, and another for some seconds. That they have their slots again is their successors' to say, while these answer.
     replaced: HashSet<Address>,
@@ -109,6 +112,14 @@ impl Nodes {
     /// The node that has the slot, as far as is known.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         self.map.read().owners.get(usize::from(slot))?.clone()
+    }
+
+    /// Whether the cluster lists the node that has this slot without an address.
+    pub(super) fn is_unnamed(&self, slot: u16) -> bool {
+        let map = self.map.read();
+        map.unnamed
+            .iter()
+            .any(|slots| slots.contains(&usize::from(slot)))
     }
 
     /// Whether a node has said who has which slot.
@@ -185,10 +196,10 @@ impl Nodes {
         let map = self.map.read();
         let mut disputed = Vec::new();
         for range in ranges {
-            let said = self.given.place(&range.owner);
-            if !map.replaced.contains(said) {
+            let said = range.owner.as_ref().map(|owner| self.given.place(owner));
+            let Some(said) = said.filter(|said| map.replaced.contains(*said)) else {
                 continue;
-            }
+            };
             let slots = usize::from(range.first)..=usize::from(range.last);
             let owners = map.owners.get(slots).unwrap_or_default();
             disputed.extend(
@@ -206,7 +217,8 @@ impl Nodes {
 
     /// Whether this node has slots, by these words.
     pub(super) fn has_slots(&self, node: &Node, ranges: Vec<SlotRange>) -> bool {
-        let mut owners = ranges.iter().map(|range| self.given.place(&range.owner));
+        let owners = ranges.iter().filter_map(|range| range.owner.as_ref());
+        let mut owners = owners.map(|owner| self.given.place(owner));
         owners.any(|owner| *owner == node.address)
     }
 
@@ -217,13 +229,16 @@ impl Nodes {
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
         }
-        let mut owners = vec![None; SLOTS];
+        let (mut owners, mut unnamed) = (vec![None; SLOTS], Vec::new());
         for SlotRange {
             first, last, owner, ..
         } in ranges
         {
-            let owner = self.named(owner);
-            owners[usize::from(first)..=usize::from(last)].fill(Some(owner));
+            let slots = usize::from(first)..=usize::from(last);
+            match owner {
+                Some(owner) => owners[slots].fill(Some(self.named(owner))),
+                None => unnamed.push(slots),
+            }
         }
         // Before the map is locked: a connection has locks of its own.
         let all = self.all().into_iter();
@@ -237,6 +252,12 @@ impl Nodes {
             let mut map = self.map.write();
             let map = &mut *map;
             let had_table = !map.owners.is_empty();
+            // Where the node was before, it may be still.
+            for slot in unnamed.iter().cloned().flatten() {
+                let before = map.owners.get(slot).cloned().flatten();
+                owners[slot] = before.filter(|before| !unreached.contains(&before.number));
+            }
+            map.unnamed = unnamed;
             for (owner, before) in owners.iter_mut().zip(&map.owners) {
                 match (&*owner, before) {
                     (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
@@ -288,9 +309,13 @@ impl Nodes {
         change
     }
 
-    /// The same for all clients of the cluster, as long as the node with this id is in it.
+    /// The same for all clients of this database of the cluster, as long as the node with this id is in it.
     pub(super) fn id(&self) -> Option<String> {
-        self.id.lock().clone()
+        let id = self.id.lock().clone()?;
+        Some(match self.given.target.database() {
+            0 => id,
+            database => format!("{id}/{database}"),
+        })
     }
 
     pub(super) fn shut(&self) {
@@ -308,122 +333,4 @@ pub(super) struct NodeSettings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        backend::{EpochChange, Sink, WakeUp, redis::target::Login},
-        name::LockId,
-    };
-
-    #[derive(Debug)]
-    struct UntoldSink;
-
-    impl Sink for UntoldSink {
-        fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
-
-        fn epoch(&self, _change: EpochChange) {}
-    }
-
-    /// Of which each node has a half of the slots. Whether one may have forgotten.
-    fn told(nodes: &Nodes, halves: [u16; 2]) -> bool {
-        told_beside(nodes, halves, &[]).forgotten
-    }
-
-    /// The same, and these nodes say that they have slots of their own.
-    fn told_beside(nodes: &Nodes, halves: [u16; 2], stand: &[u16]) -> TableChange {
-        let stand = stand.iter().map(|port| nodes.at(at(*port)).number);
-        nodes.told(ranges(halves), &stand.collect())
-    }
-
-    fn ranges(halves: [u16; 2]) -> Vec<SlotRange> {
-        let ranges = halves.iter().zip([(0, 8191), (8192, 16_383)]);
-        let ranges = ranges.map(|(port, (first, last))| SlotRange {
-            first,
-            last,
-            owner: at(*port),
-            ids: Vec::new(),
-        });
-        ranges.collect()
-    }
-
-    /// The ports of the nodes that are to be asked before these words count.
-    fn disputed(nodes: &Nodes, halves: [u16; 2]) -> Vec<u16> {
-        let disputed = nodes.disputed(&ranges(halves));
-        disputed.iter().map(|node| node.address.1).collect()
-    }
-
-    fn at(port: u16) -> Address {
-        ("127.0.0.1".to_owned(), port)
-    }
-
-    fn nodes() -> Nodes {
-        let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
-        let home = Home::here();
-        let make = move |server, _| {
-            let (config, sink) = (Config::default(), Arc::new(UntoldSink));
-            Redis::new(server, &"client".into(), "", &config, sink, &home)
-        };
-        Nodes::new(given.unwrap().unwrap(), Box::new(make))
-    }
-
-    #[tokio::test]
-    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_does_not_answer() {
-        let nodes = nodes();
-        let owner = |slot| nodes.owner(slot).unwrap();
-        told(&nodes, [1, 2]);
-        assert_eq!(disputed(&nodes, [3, 2]), [0; 0]);
-        assert!(told(&nodes, [3, 2]), "a replica was promoted");
-        assert_eq!(disputed(&nodes, [1, 2]), [3]);
-        let kept = told_beside(&nodes, [1, 2], &[3]);
-        assert_eq!(kept, TableChange::default(), "its successor is well");
-        assert_eq!(owner(0).address, at(3));
-        assert!(told(&nodes, [1, 2]), "its successor is silent");
-        assert_eq!(owner(0).address, at(1));
-    }
-
-    #[tokio::test]
-    async fn a_slot_of_a_node_that_is_out_of_reach_may_be_forgotten() {
-        let nodes = nodes();
-        told(&nodes, [1, 2]);
-        // A slot that moves between primaries is where any node says.
-        let moved = told_beside(&nodes, [2, 2], &[]);
-        assert_eq!(
-            moved,
-            TableChange {
-                any: true,
-                forgotten: false
-            }
-        );
-        told(&nodes, [1, 2]);
-        nodes.owner(0).unwrap().is_asked(true);
-        assert!(told(&nodes, [2, 2]), "it has not answered");
-        told(&nodes, [1, 2]);
-        // No server listens there.
-        assert!(nodes.owner(0).unwrap().redis.show(1).await.is_err());
-        assert!(told(&nodes, [2, 2]), "there is no connection");
-    }
-
-    #[tokio::test]
-    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_says_so() {
-        let nodes = nodes();
-        let owner = |slot| nodes.owner(slot).unwrap().address.1;
-        assert!(!told(&nodes, [1, 2]), "the first table");
-        assert!(told(&nodes, [3, 2]), "a replica was promoted");
-        // Of a node that has not heard of it.
-        told_beside(&nodes, [1, 2], &[3]);
-        assert_eq!([0, 8191, 8192].map(owner), [3, 3, 2]);
-        assert!(
-            !told(&nodes, [3, 3]),
-            "the second has lost all of its slots"
-        );
-        assert_eq!(disputed(&nodes, [2, 3]), [3]);
-        told_beside(&nodes, [2, 3], &[3]);
-        assert_eq!(owner(0), 3);
-        // The successor says so, of one slot, and of all.
-        nodes.moved(0, at(1));
-        assert_eq!([0, 1].map(owner), [1, 3]);
-        assert_eq!(disputed(&nodes, [1, 3]), [0; 0]);
-        assert!(told(&nodes, [1, 3]), "of all slots of its own, not of one");
-        assert_eq!([0, 8191, 8192].map(owner), [1, 1, 3]);
-    }
-}
+mod tests;

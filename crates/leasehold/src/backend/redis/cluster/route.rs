@@ -8,7 +8,7 @@ use std::{
 use super::{
     ClusterCore,
     nodes::Node,
-    redirect::{NoOwner, Redirect, SlotOpen},
+    redirect::{NoAddress, NoOwner, Redirect, SlotOpen},
     slots::slot,
 };
 use crate::{
@@ -130,6 +130,9 @@ impl ClusterCore {
         }
         Err(match asked {
             Some(Err(failure)) => failure,
+            Some(Ok(())) if self.nodes.is_unnamed(slot) => {
+                Failure::NotNow(Arc::new(NoAddress { slot }))
+            }
             Some(Ok(())) => Failure::NotNow(Arc::new(NotServed { slot })),
             None => Failure::NotSent(Arc::new(NoTable)),
         })
@@ -218,6 +221,11 @@ impl<S> GoingOn<S> {
                 }
             }
             Some(Redirect::Ask(_) | Redirect::Open) => Ok(FollowUp::NotNow(open())),
+            Some(Redirect::Nowhere) => {
+                self.shared.table.ask();
+                let nowhere = Failure::NotNow(Arc::new(NoAddress { slot }));
+                Ok(FollowUp::NotNow(nowhere))
+            }
             Some(Redirect::Down) => {
                 self.shared.table.ask();
                 Ok(FollowUp::NotNow(failure))

@@ -21,7 +21,7 @@ use super::{
     nodes::{Node, TableChange},
     slots::{SlotRange, ranges},
 };
-use crate::backend::Failure;
+use crate::backend::{Failure, ServerLink};
 
 /// Asked no more often than that.
 const EVERY: Duration = Duration::from_millis(200);
@@ -153,13 +153,19 @@ async fn ask_once(shared: &Arc<ClusterCore>) -> bool {
 }
 
 /// The first answer counts. Another node begins each time, lest one that has not heard of a change is asked for ever; one that is out of reach or
-/// silent comes last.
+/// silent comes last, and before it one to which there is no connection yet.
 async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
     let mut nodes = shared.nodes.primaries();
     fastrand::shuffle(&mut nodes);
     let order = |node: &Arc<Node>| {
         let was_last = shared.table.answered.load(Ordering::Relaxed) == node.number;
-        (node.redis.is_in_trouble(), node.is_silent(), was_last)
+        let is_new = !node.redis.has_reached();
+        (
+            node.redis.is_in_trouble(),
+            node.is_silent(),
+            was_last,
+            is_new,
+        )
     };
     nodes.sort_by_cached_key(order);
     if nodes.first().is_none_or(|node| node.redis.is_in_trouble()) {
