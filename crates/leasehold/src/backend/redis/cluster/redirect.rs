@@ -73,7 +73,7 @@ pub(super) struct SlotOpen {
     pub(super) slot: u16,
 }
 
-/// The node that has a slot cannot be reached by anybody.
+/// No client can reach the node that has a slot.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the cluster lists the node that has slot {slot}, in which the name is, without an address (as :0); see to it with redis-cli cluster \
