@@ -169,7 +169,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The database to select; wins over the URL's.
+    /// The database to select; wins over the URL's. A cluster has 0 alone, but for Valkey 9 with `cluster-databases`.
     pub fn database(mut self, database: u32) -> Self {
         self.login.database = Some(database);
         self

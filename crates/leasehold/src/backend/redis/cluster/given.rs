@@ -88,13 +88,6 @@ impl GivenCluster {
     }
 }
 
-impl GivenCluster {
-    /// Where the node is that says that it is there.
-    pub(super) fn place<'a>(&'a self, says: &'a Address) -> &'a Address {
-        self.elsewhere.get(says).unwrap_or(says)
-    }
-}
-
 fn no_host() -> Error {
     let limit = "at least one host";
     Invalid::new("the nodes of the cluster", "none", limit)

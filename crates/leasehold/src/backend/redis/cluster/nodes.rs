@@ -1,12 +1,13 @@
 //! The nodes of a cluster that this client knows, and which of them has each slot.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -62,6 +63,9 @@ impl Node {
     }
 }
 
+/// For so long after a node was replaced another may not have heard of it, and name the old one. Not believed while its successor is well.
+const STALE: Duration = Duration::from_secs(5);
+
 /// What a table has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TableChange {
@@ -92,9 +96,8 @@ struct NodeMap {
     owners: Vec<Option<Arc<Node>>>,
     /// Slots whose owner the cluster lists without an address.
     unnamed: Vec<RangeInclusive<usize>>,
-    /// Nodes that have lost all of their slots. One that was replaced and has not heard of it yet may name itself for as long as it is cut off
-    /// from the others, and another for some seconds. That they have their slots again is their successors' to say, while these answer.
-    replaced: HashSet<Address>,
+    /// Nodes that have lost all of their slots, and when.
+    replaced: HashMap<Address, Instant>,
 }
 
 impl Nodes {
@@ -153,7 +156,12 @@ impl Nodes {
 
     /// The node that says that it is there.
     pub(super) fn named(&self, address: Address) -> Arc<Node> {
-        self.at(self.given.place(&address).clone())
+        self.at(self
+            .given
+            .elsewhere
+            .get(&address)
+            .cloned()
+            .unwrap_or(address))
     }
 
     fn at(&self, address: Address) -> Arc<Node> {
@@ -191,40 +199,8 @@ impl Nodes {
         }
     }
 
-    /// The owners, as far as is known, of slots that a node has again by these words that had been replaced.
-    pub(super) fn disputed(&self, ranges: &[SlotRange]) -> Vec<Arc<Node>> {
-        let map = self.map.read();
-        let mut disputed = Vec::new();
-        for range in ranges {
-            let said = range.owner.as_ref().map(|owner| self.given.place(owner));
-            let Some(said) = said.filter(|said| map.replaced.contains(*said)) else {
-                continue;
-            };
-            let slots = usize::from(range.first)..=usize::from(range.last);
-            let owners = map.owners.get(slots).unwrap_or_default();
-            disputed.extend(
-                owners
-                    .iter()
-                    .flatten()
-                    .filter(|node| node.address != *said)
-                    .cloned(),
-            );
-            disputed.sort_by_key(|node: &Arc<Node>| node.number);
-            disputed.dedup_by_key(|node| node.number);
-        }
-        disputed
-    }
-
-    /// Whether this node has slots, by these words.
-    pub(super) fn has_slots(&self, node: &Node, ranges: Vec<SlotRange>) -> bool {
-        let owners = ranges.iter().filter_map(|range| range.owner.as_ref());
-        let mut owners = owners.map(|owner| self.given.place(owner));
-        owners.any(|owner| *owner == node.address)
-    }
-
-    /// A node has said who has which slot. Nodes that have lost all of theirs are left. `stand`: the nodes that say that slots are theirs which
-    /// one that had been replaced has again by these words.
-    pub(super) fn told(&self, ranges: Vec<SlotRange>, stand: &BTreeSet<u32>) -> TableChange {
+    /// A node has said who has which slot. Nodes that have lost all of theirs are left.
+    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> TableChange {
         let ids = ranges.iter().flat_map(|range| &range.ids);
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
@@ -251,6 +227,7 @@ impl Nodes {
         {
             let mut map = self.map.write();
             let map = &mut *map;
+            map.replaced.retain(|_, since| since.elapsed() < STALE);
             let had_table = !map.owners.is_empty();
             // Where the node was before, it may be still.
             for slot in unnamed.iter().cloned().flatten() {
@@ -262,8 +239,8 @@ impl Nodes {
                 match (&*owner, before) {
                     (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
                     (Some(now), Some(before))
-                        if map.replaced.contains(&now.address)
-                            && stand.contains(&before.number) =>
+                        if map.replaced.contains_key(&now.address)
+                            && !unreached.contains(&before.number) =>
                     {
                         *owner = Some(Arc::clone(before));
                     }
@@ -283,7 +260,6 @@ impl Nodes {
             let mut owning = BTreeSet::new();
             for owner in owners.iter().flatten() {
                 if owning.insert(owner.number) {
-                    map.replaced.remove(&owner.address);
                     change.forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
             }
@@ -297,7 +273,7 @@ impl Nodes {
             map.known.retain(|address, node| {
                 let stays = owning.contains(&node.number) || !node.owns.load(Ordering::Acquire);
                 if !stays {
-                    map.replaced.insert(address.clone());
+                    map.replaced.insert(address.clone(), Instant::now());
                     left.push((Arc::clone(node), successor_of(node)));
                 }
                 stays

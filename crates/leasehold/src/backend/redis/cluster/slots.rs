@@ -75,7 +75,7 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
         Some(SlotRange {
             first: slot(first)?,
             last: slot(last)?,
-            owner: address(nodes.first()?, answered)?,
+            owner: Some(address(nodes.first()?, answered)?).filter(|(_, port)| *port != 0),
             ids: nodes.iter().filter_map(id).collect(),
         })
     };
@@ -84,21 +84,22 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
 
 /// A node without a host of its own is where the one is that answered. One whose host is not known (`?`) may be known by its number. Without
 /// a port it has no address at all: the node that answered has lost it, or it takes no connections of this sort.
-fn address(node: &Value, (answered, _): &Address) -> Option<Option<Address>> {
+fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
     let Value::Array(parts) = node else {
         return None;
     };
     let [host, Value::Int(port), ..] = parts.as_slice() else {
         return None;
     };
-    let port = u16::try_from(*port).ok()?;
     let host = text(host).filter(|host| !host.is_empty());
     let host = match host.as_deref() {
         Some("?") => parts.get(3).and_then(number),
         _ => host,
     };
-    let host = host.unwrap_or_else(|| answered.clone());
-    Some((port != 0).then_some((host, port)))
+    Some((
+        host.unwrap_or_else(|| answered.clone()),
+        u16::try_from(*port).ok()?,
+    ))
 }
 
 /// What a node adds to a host: `ip` and the number.

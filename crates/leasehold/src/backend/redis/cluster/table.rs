@@ -2,7 +2,6 @@
 //! held in each interval (`scan.rs`); and at no other time.
 
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc, Weak,
         atomic::{AtomicU32, Ordering},
@@ -10,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -190,8 +189,7 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
             Some((answer, node)) = asks.next() => match answer {
                 Ok(ranges) => {
                     shared.table.answered.store(node.number, Ordering::Relaxed);
-                    let stand = those_that_stand(shared, &ranges, &node).await;
-                    return Ok(shared.nodes.told(ranges, &stand));
+                    return Ok(shared.nodes.told(ranges));
                 }
                 // One that may pass wins: the node is most likely coming up, or going.
                 Err(failure) if failed.as_ref().is_none_or(Failure::is_final) => failed = Some(failure),
@@ -200,25 +198,6 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
             () = next => {}
         }
     }
-}
-
-/// The successors of nodes that are said to have their slots again, as far as they answer in time that this is not so.
-async fn those_that_stand(
-    shared: &ClusterCore,
-    ranges: &[SlotRange],
-    answered: &Node,
-) -> BTreeSet<u32> {
-    let asked = shared.nodes.disputed(ranges);
-    let asked = asked
-        .into_iter()
-        .filter(|node| node.number != answered.number);
-    let stands = async |node: Arc<Node>| {
-        let said = tokio::time::timeout(NEXT_AFTER, slots_of(&node)).await;
-        let ranges = said.ok()?.ok()?;
-        shared.nodes.has_slots(&node, ranges).then_some(node.number)
-    };
-    let stand = join_all(asked.map(stands)).await;
-    stand.into_iter().flatten().collect()
 }
 
 async fn slots_of(node: &Node) -> Result<Vec<SlotRange>, Failure> {
