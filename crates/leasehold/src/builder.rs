@@ -32,7 +32,7 @@ impl Client {
     /// | `redis://[user][:password@]host[:port][/database]` | Redis or Valkey; `valkey://` is the same |
     /// | `rediss://…`, `valkeys://…` | the same over TLS, with the feature `tls`; see `Tls` for certificates |
     /// | `redis-sentinel://[user:password@]host[:port],…[/database]?master=name` | where sentinels say, see [`Sentinel`](crate::Sentinel); `rediss-sentinel://` over TLS; `valkey-…` are the same |
-    /// | `redis-cluster://[user:password@]host[:port],…` | a cluster, of which these are some nodes, see [`ClusterNodes`](crate::ClusterNodes); `rediss-cluster://` over TLS; `valkey-…` are the same |
+    /// | `redis-cluster://[user:password@]host[:port],…[/database]` | a cluster, of which these are some nodes, see [`ClusterNodes`](crate::ClusterNodes); `rediss-cluster://` over TLS; `valkey-…` are the same |
     /// | `redlock://[user[:password]@]a,b,c[/database]` | a majority of several servers, each `host[:port]`; see [`ClientBuilder::quorum`] |
     /// | `redlocks://…` | the same over TLS |
     /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
@@ -169,7 +169,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The database to select; wins over the URL's.
+    /// The database to select; wins over the URL's. A cluster has 0 alone, but for Valkey 9 with `cluster-databases`.
     pub fn database(mut self, database: u32) -> Self {
         self.login.database = Some(database);
         self

@@ -1,6 +1,7 @@
 //! Settings: defaults with their units and reasons, and the checks that bind them to each other.
 
 mod backoff;
+mod scan;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::{
     name::check_prefix,
 };
 pub(crate) use backoff::{Backoff, check_backoff};
+pub use scan::SCAN_INTERVAL_DEFAULT;
 
 /// How long a name outlives a holder that stops renewing it, unless the client or the mutex says otherwise.
 ///
@@ -155,6 +157,8 @@ pub(crate) struct Config {
     pub(crate) name_prefix: String,
     /// Whether to warn if the server may forget locks.
     pub(crate) check_server: bool,
+    /// How often a cluster is asked for its table of slots while locks are held; zero: never.
+    pub(crate) scan_interval: Duration,
     /// Of a cluster; `None`: if its nodes know them.
     pub(crate) sharded_channels: Option<bool>,
     /// The longest lease of all clients of a quorum.
@@ -186,6 +190,7 @@ impl Default for Config {
             label: String::new(),
             name_prefix: String::new(),
             check_server: true,
+            scan_interval: SCAN_INTERVAL_DEFAULT,
             sharded_channels: None,
             longest_lease: None,
             persistent_servers: false,
@@ -217,6 +222,7 @@ impl Config {
         if let Some(every) = self.renew_every {
             check_renewal(every, self.lease)?;
         }
+        scan::check(self.scan_interval)?;
         let retention = self.token_retention.unwrap_or(TOKEN_RETENTION_DEFAULT);
         for (what, value, usual) in [
             ("token_retention", retention, TOKEN_RETENTION_DEFAULT),
@@ -402,39 +408,4 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_renewal_interval_over_a_third_of_the_lease_is_refused_with_both_values() {
-        let config = Config {
-            lease: Duration::from_secs(9),
-            renew_every: Some(Duration::from_secs(4)),
-            ..Config::default()
-        };
-        let error = config.check().unwrap_err().to_string();
-        assert!(
-            error.contains("4s") && error.contains("9s") && error.contains("3s"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn leases_outside_a_millisecond_and_a_year_are_refused() {
-        for (lease, limit) in [
-            (Duration::ZERO, "at least 1ms"),
-            (Duration::from_micros(999), "at least 1ms"),
-            (Duration::MAX, "at most 366d"),
-        ] {
-            let error = check_lease("lease", lease).unwrap_err().to_string();
-            assert!(
-                error.contains(limit) && error.contains(&humane(lease)),
-                "{error}"
-            );
-        }
-        assert_eq!(
-            check_lease("lease", Duration::from_micros(1_999)).unwrap(),
-            Duration::from_millis(1)
-        );
-    }
-}
+mod tests;

@@ -139,7 +139,7 @@ pub use client::{Client, Footprint, Shutdown};
 pub use cluster::ClusterNodes;
 pub use config::{
     CONNECT_TIMEOUT_DEFAULT, FAIR_WAIT_TIMEOUT_DEFAULT, Handoff, LEASE_DEFAULT, LINGER_DEFAULT,
-    OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, TOKEN_RETENTION_DEFAULT,
+    OPERATION_TIMEOUT_DEFAULT, POLL_EVERY_DEFAULT, SCAN_INTERVAL_DEFAULT, TOKEN_RETENTION_DEFAULT,
 };
 pub use connection::{ConnectionSettings, Protocol};
 pub use credentials::{Credentials, CredentialsProvider};

@@ -50,6 +50,7 @@ struct ClientSettings {
     token_retention: Option<Retention>,
     name_prefix: Option<String>,
     check_server: Option<bool>,
+    scan_interval: Option<Time>,
     sharded_channels: Option<bool>,
     durability: Option<DurabilitySettings>,
     durability_timeout: Option<Time>,
@@ -164,6 +165,8 @@ impl ClientSettings {
         let builder = with(builder, retention, ClientBuilder::token_retention);
         let builder = with(builder, self.name_prefix, ClientBuilder::name_prefix);
         let builder = with(builder, self.check_server, ClientBuilder::check_server);
+        let scan = time(self.scan_interval);
+        let builder = with(builder, scan, ClientBuilder::scan_interval);
         let sharded = self.sharded_channels;
         let builder = with(builder, sharded, ClientBuilder::sharded_channels);
         let builder = with(

@@ -44,6 +44,7 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         token_retention = "2days"
         name_prefix = "app:"
         check_server = false
+        scan_interval = "1s"
         sharded_channels = false
         durability = { replicas = 2 }
         durability_timeout = "300ms"
@@ -71,6 +72,7 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         .token_retention(Some(seconds(2 * 24 * 3600)))
         .name_prefix("app:")
         .check_server(false)
+        .scan_interval(seconds(1))
         .sharded_channels(false)
         .durability(Durability::Replicas(2))
         .durability_timeout(Duration::from_millis(300))

@@ -83,6 +83,35 @@ impl ClientBuilder {
         self
     }
 
+    /// How often a client of a cluster asks who has which slot, while it holds locks or waits for them. Default: 2 s; zero: never, but when a node
+    /// says that a slot has moved, or a connection has ended.
+    ///
+    /// A primary may be replaced while the client is still connected to it, and has nothing to send. Locks that the new primary was never told of
+    /// may then be held by two, until the client has asked: **for this long, and half a second more at most**. With zero that lasts until its next renewal, a
+    /// third of the lease. One node is asked each time, by `CLUSTER SLOTS`. A client that neither holds nor waits asks nothing. It means
+    /// nothing outside of a cluster.
+    ///
+    /// At least 200 ms, or zero; at most 366 days.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::Client;
+    ///
+    /// let builder = Client::builder().url("redis-cluster://node-1,node-2");
+    /// let client = builder.scan_interval(Duration::from_millis(500)).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// Redisson `ClusterServersConfig#setScanInterval`, whose default is 5 s.
+    #[doc(alias("scanInterval", "setScanInterval"))]
+    pub fn scan_interval(mut self, every: Duration) -> Self {
+        self.config.scan_interval = every;
+        self
+    }
+
     /// Whether a server is named but by the URL.
     pub(super) fn names_another(&self) -> bool {
         self.sentinel.is_some() || self.cluster.is_some() || login::names_server(&self.login)

@@ -5,14 +5,17 @@ mod common;
 
 mod channels;
 mod crowd;
+mod databases;
 mod failover;
 mod idle;
+mod labels;
 mod moving;
 mod reached;
 mod redisson;
 mod redisson_kinds;
 mod refused;
 mod renewal;
+mod scan;
 mod taken_over;
 
 use std::ops::RangeInclusive;

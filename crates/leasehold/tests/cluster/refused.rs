@@ -1,7 +1,7 @@
 //! What a cluster cannot keep, and servers that are not what the URL says.
 
 use leasehold::{Client, ClusterNodes, Error, ErrorKind};
-use leasehold_testkit::{Cluster, Flavor, Server};
+use leasehold_testkit::{Cluster, ClusterSettings, Flavor, Server, wait_until_async};
 
 use super::{flavors, names_at};
 use crate::common::{self, SOON};
@@ -112,4 +112,40 @@ async fn locks_of_all_nodes_are_found_and_nodes_are_reached_where_a_program_says
         }
         assert_eq!((found, progress), (30, 1.0));
     }
+}
+
+/// Its id is another's now, so the others do not know any more where the one is that they knew.
+#[tokio::test]
+async fn a_node_that_the_cluster_lists_without_an_address_is_said_so() {
+    let flavor = common::flavors(1)[0];
+    let settings = ClusterSettings::new().args(&["--cluster-require-full-coverage", "no"]);
+    let mut cluster = Cluster::start_with(flavor, settings);
+    let name = names_at(&cluster, 0, 1).remove(0);
+    cluster.kill(cluster.partner(0));
+    cluster.command(0, &["CLUSTER", "RESET", "HARD"]);
+    let unknown = || {
+        let nodes = cluster.command(1, &["CLUSTER", "NODES"]);
+        let nodes: String = redis::from_redis_value(nodes).unwrap();
+        nodes.contains("noaddr")
+    };
+    wait_until_async(SOON, "its address is lost", unknown).await;
+    let others = [1, 2].map(|node| cluster.addr(node).to_string());
+    let builder = Client::builder().cluster(ClusterNodes::new(others));
+    let client = builder
+        .operation_timeout(SOON / 10)
+        .connect()
+        .await
+        .unwrap();
+    let error = client
+        .mutex(&name)
+        .try_lock()
+        .await
+        .unwrap_err()
+        .to_string();
+    println!("{flavor}: {error}");
+    assert!(
+        error.contains("without an address") && error.contains("cluster-announce-ip"),
+        "{error}"
+    );
+    assert!(!error.contains(":0/"), "{error}");
 }

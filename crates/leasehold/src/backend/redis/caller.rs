@@ -29,7 +29,7 @@ pub(super) struct Caller {
     pub(super) text_permit_ids: bool,
     /// After how long without being heard a waiter of a fair mutex is dead.
     pub(super) dead_ms: u64,
-    /// Several locks are looked at together, and the labels are added to all at once.
+    /// Several locks are looked at together, or in a cluster, and the labels are added to all at once.
     leaves_labels: bool,
     /// The server is a node of a cluster.
     pub(super) in_cluster: bool,
@@ -51,11 +51,12 @@ impl Caller {
         Caller {
             client: Arc::clone(client),
             in_cluster: label.of_node,
+            // The cluster adds them.
+            leaves_labels: label.of_node,
             label: Arc::new(label),
             token_ms: config.token_retention.map_or(0, millis),
             text_permit_ids: config.text_permit_ids,
             dead_ms: millis(config.fair_wait_timeout),
-            leaves_labels: false,
             asks: false,
             commands: Arc::new(commands),
             chosen: Chosen::default(),
@@ -89,7 +90,6 @@ impl Caller {
     pub(super) fn asking(&self) -> Caller {
         Caller {
             asks: true,
-            leaves_labels: true,
             ..self.clone()
         }
     }
@@ -206,6 +206,17 @@ impl Caller {
                 _ => 0,
             })
         })
+    }
+
+    /// The labels that it has of clients whose uuids begin so, of one slot where it is a node.
+    pub(super) fn labels_of(&self, begins: Vec<String>) -> Reply<Vec<(String, String)>> {
+        let commands = Arc::clone(&self.commands);
+        Box::pin(async move { labels::ask_for_labels(&commands, &begins).await })
+    }
+
+    /// Its connections; empty: it does not tell.
+    pub(super) async fn connections(&self) -> String {
+        labels::list_of(&self.commands).await
     }
 
     /// Writes the label of this client.

@@ -21,7 +21,7 @@ use tokio::net::{TcpStream, UnixStream};
 #[cfg(feature = "tls")]
 use super::tls_trouble::TlsTrouble;
 use super::{
-    failure::{classify, in_words, is_full, of_this_process},
+    failure::{classify, has_no_database, in_words, is_full, of_this_process},
     link::{self, Connection, Link, Socket},
     target::Target,
 };
@@ -214,6 +214,9 @@ impl Target {
             NoConnection::NoCredentials(cause) => return Failure::NotSent(cause),
             NoConnection::Unfit(cause) => return Failure::Rejected(cause),
         };
+        if self.in_cluster && self.database() != 0 && has_no_database(&error) {
+            return Failure::Rejected(Arc::new(NoDatabase(self.database())));
+        }
         if let Some(own) = of_this_process(&error) {
             Failure::NotSent(Arc::new(own))
         } else if error.kind() == ErrorKind::Parse && self.may_need_tls() {
@@ -315,6 +318,13 @@ struct NotRedisOrTlsOnly;
 #[derive(Debug, thiserror::Error)]
 #[error("the server at this address is not Redis or Valkey; check the URL")]
 struct NotRedis;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the cluster has no database {0}: a cluster has 0 alone, unless its nodes are Valkey 9 or later with more cluster-databases; leave \
+     the number out, or set cluster-databases above {0} on each node"
+)]
+struct NoDatabase(i64);
 
 #[derive(Debug, thiserror::Error)]
 #[error("no server listens there; start it, or check the path")]

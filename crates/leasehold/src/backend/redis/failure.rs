@@ -95,6 +95,16 @@ impl Error for InWords {}
 pub(super) const RIGHTS: &str =
     "leasehold's docs/keys.md lists the commands, keys and channels that a user needs";
 
+/// It refuses to select a database.
+pub(super) fn has_no_database(error: &RedisError) -> bool {
+    error.detail().is_some_and(|detail| {
+        detail.contains("DB index is out of range") || detail.contains(ONLY_DATABASE_0)
+    })
+}
+
+/// Of a node of a cluster.
+const ONLY_DATABASE_0: &str = "SELECT is not allowed in cluster mode";
+
 fn words(error: &RedisError) -> String {
     let detail = error.detail().map(without_script).unwrap_or_default();
     let said = match error.code() {
@@ -145,6 +155,9 @@ fn words(error: &RedisError) -> String {
         }
         Some("ERR") if detail.contains("DB index is out of range") => {
             "the server has no database of this number; take one below its `databases`, of which there are 16 unless it says otherwise"
+        }
+        Some("ERR") if detail.contains(ONLY_DATABASE_0) => {
+            "the server is a node of a cluster, which has database 0 alone; leave the number out, and give redis-cluster://host:port, with any of its nodes"
         }
         // A script of ours says it as an error of the script on older servers.
         Some("ERR")

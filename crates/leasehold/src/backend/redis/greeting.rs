@@ -230,7 +230,11 @@ impl Target {
     fn url(&self, topology: &str) -> String {
         let scheme = if self.speaks_tls() { "rediss" } else { "redis" };
         let address = shown(&self.address().unwrap_or_default());
-        format!("{scheme}{topology}://{address}")
+        let database = match self.database() {
+            0 => String::new(),
+            database => format!("/{database}"),
+        };
+        format!("{scheme}{topology}://{address}{database}")
     }
 
     /// The refusal of a Sentinel, with the URL that asks it.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use futures_util::future::join3;
+use futures_util::future::{OptionFuture, join3};
 use redis::Value;
 
 use super::{commands::Commands, script::text};
@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct ClientLabel {
     connection_name: String,
     key: String,
-    /// The server is a node of a cluster: the labels of other clients are at other nodes, and so are some of their connections.
+    /// The server is a node of a cluster: its labels, and the connections of their clients, may be at other nodes.
     pub(super) of_node: bool,
 }
 
@@ -77,6 +77,32 @@ pub(super) async fn add(
     found: &mut [&mut Inspection],
     asks_for_connections: bool,
 ) {
+    let begins = begins_of(found);
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    let any = !begins.is_empty();
+    let (labels, list, info) = join3(
+        OptionFuture::from(any.then(|| labels_of(commands, &begins))),
+        OptionFuture::from((any && asks_for_connections).then(|| list_of(commands))),
+        commands.command(&info),
+    )
+    .await;
+    let info = info.ok().as_ref().and_then(text).unwrap_or_default();
+    let is_replica = info.contains("role:slave");
+    let clients = ClientAnswers {
+        labels: labels.into_iter().flatten().collect(),
+        // A replica has connections of its own only, and so has a server that hides others'.
+        lists: list.into_iter().collect(),
+        lists_all: info.contains("role:master"),
+    };
+    for found in &mut *found {
+        found.is_replica = is_replica;
+    }
+    clients.tell(ours, found);
+}
+
+/// The beginnings of the uuids of the clients that hold or wait.
+pub(super) fn begins_of(found: &[&mut Inspection]) -> Vec<String> {
     let owners = found.iter().flat_map(|found| {
         let held = found.owners.iter().map(|held| held.owner.as_str());
         held.chain(found.queue.iter().map(|place| place.owner.as_str()))
@@ -84,61 +110,82 @@ pub(super) async fn add(
     let mut begins: Vec<String> = owners.filter_map(begin_of_client).collect();
     begins.sort();
     begins.dedup();
-    let (mut labels, mut list, mut info) =
-        (redis::cmd("MGET"), redis::cmd("CLIENT"), redis::cmd("INFO"));
-    for begin in &begins {
+    begins
+}
+
+/// The labels that a server has of clients whose uuids begin so.
+pub(super) async fn labels_of(commands: &Commands, begins: &[String]) -> Vec<(String, String)> {
+    let labels = ask_for_labels(commands, begins).await;
+    labels.unwrap_or_default()
+}
+
+/// The same; in a cluster all of one slot.
+pub(super) async fn ask_for_labels(
+    commands: &Commands,
+    begins: &[String],
+) -> Result<Vec<(String, String)>, Failure> {
+    let mut labels = redis::cmd("MGET");
+    for begin in begins {
         labels.arg(label_key(begin));
     }
+    let Value::Array(values) = commands.command(&labels).await? else {
+        return Ok(Vec::new());
+    };
+    let labels = begins.iter().zip(&values);
+    let labels = labels.filter_map(|(begin, value)| Some((begin.clone(), text(value)?)));
+    Ok(labels.collect())
+}
+
+/// The connections of a server; empty: it does not tell.
+pub(super) async fn list_of(commands: &Commands) -> String {
+    let mut list = redis::cmd("CLIENT");
     list.arg("LIST").arg("TYPE").arg("NORMAL");
-    info.arg("replication");
-    let only_if = async |is_asked: bool, command| {
-        if !is_asked {
-            return Value::Nil;
-        }
-        commands.command(command).await.unwrap_or(Value::Nil)
-    };
-    let any = !begins.is_empty();
-    let (labels, list, info) = join3(
-        only_if(any && !ours.of_node, &labels),
-        only_if(any && asks_for_connections, &list),
-        commands.command(&info),
-    )
-    .await;
-    let info = info.ok().as_ref().and_then(text).unwrap_or_default();
-    let is_replica = info.contains("role:slave");
-    let list = text(&list).unwrap_or_default();
-    let connections = connections(&list);
-    let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
-    let clients = ClientAnswers {
-        labels: labels_of(&labels, &begins),
-        // A replica has connections of its own only, and so has a server that hides others'.
-        lists_all: !ours.of_node
-            && info.contains("role:master")
-            && own.is_some_and(|own| connections.contains_key(own)),
-        connections,
-    };
-    for found in found {
-        found.is_replica = is_replica;
-        for held in &mut found.owners {
-            held.client = clients.known(&held.owner);
-        }
-        for place in &mut found.queue {
-            place.client = clients.known(&place.owner);
+    let list = commands.command(&list).await.ok();
+    list.as_ref().and_then(text).unwrap_or_default()
+}
+
+/// What servers have told of clients.
+pub(super) struct ClientAnswers {
+    /// By the beginning of its uuid: the label under that key.
+    pub(super) labels: HashMap<String, String>,
+    /// The connections of each server at which these clients have some.
+    pub(super) lists: Vec<String>,
+    /// Where a list has our own connections, it has all.
+    pub(super) lists_all: bool,
+}
+
+impl ClientAnswers {
+    /// Adds them to what was found.
+    pub(super) fn tell(&self, ours: &ClientLabel, found: &mut [&mut Inspection]) {
+        let lists = self.lists.iter().map(|list| connections(list));
+        let lists: Vec<_> = lists.collect();
+        let own = unprefixed(&ours.connection_name).and_then(|name| name.split(':').next());
+        let has_own = |list: &HashMap<&str, &str>| own.is_some_and(|own| list.contains_key(own));
+        let clients = KnownClients {
+            labels: &self.labels,
+            lists_all: self.lists_all && !lists.is_empty() && lists.iter().all(has_own),
+            connections: lists.into_iter().flatten().collect(),
+        };
+        for found in found {
+            for held in &mut found.owners {
+                held.client = clients.known(&held.owner);
+            }
+            for place in &mut found.queue {
+                place.client = clients.known(&place.owner);
+            }
         }
     }
 }
 
-/// What the server has told of clients.
-struct ClientAnswers<'a> {
-    /// By the beginning of its uuid: the label under that key.
-    labels: HashMap<&'a str, String>,
+struct KnownClients<'a> {
+    labels: &'a HashMap<String, String>,
     /// By uuid: the label in the name of a connection.
     connections: HashMap<&'a str, &'a str>,
     /// A client whose connections have names is among them, or has none.
     lists_all: bool,
 }
 
-impl ClientAnswers<'_> {
+impl KnownClients<'_> {
     fn known(&self, owner: &str) -> KnownClient {
         let begin = begin_of_client(owner).unwrap_or_default();
         let written = self.labels.get(begin.as_str()).map(String::as_str);
@@ -177,16 +224,6 @@ fn begin_of_client(owner: &str) -> Option<String> {
     }
 }
 
-/// The answer to `MGET`.
-fn labels_of<'a>(reply: &Value, begins: &'a [String]) -> HashMap<&'a str, String> {
-    let Value::Array(values) = reply else {
-        return HashMap::new();
-    };
-    let labels = begins.iter().zip(values);
-    let labels = labels.filter_map(|(begin, value)| Some((begin.as_str(), text(value)?)));
-    labels.collect()
-}
-
 /// The labels of clients by their uuids, from the answer to `CLIENT LIST`.
 fn connections(list: &str) -> HashMap<&str, &str> {
     let names = list
@@ -203,12 +240,15 @@ mod tests {
 
     const UUID: &str = "79f0ed8b-09de-46ef-a0c4-2f29a1f5b3c1";
 
-    fn clients<'a>(written: &str, list: &'a str) -> ClientAnswers<'a> {
-        ClientAnswers {
-            labels: HashMap::from([("79f0ed8b-09de", written.to_owned())]),
-            connections: connections(list),
+    /// Of a client with this label, which has no connection.
+    fn known(written: &str, owner: &str) -> KnownClient {
+        let labels = HashMap::from([("79f0ed8b-09de".to_owned(), written.to_owned())]);
+        let clients = KnownClients {
+            labels: &labels,
+            connections: HashMap::new(),
             lists_all: true,
-        }
+        };
+        clients.known(owner)
     }
 
     #[test]
@@ -223,20 +263,20 @@ mod tests {
     fn a_label_outlives_its_connections_and_is_of_one_client() {
         let owner = format!("{UUID}:57584996648963");
         let permit = "79f0ed8b09de00010000345f0d8c1803";
-        let clients = clients(&format!("leasehold:{UUID}:host:42"), "");
+        let written = format!("leasehold:{UUID}:host:42");
         for owner in [&owner, permit] {
-            let known = clients.known(owner);
+            let known = known(&written, owner);
             assert_eq!(known.label.as_deref(), Some("host:42"), "{owner}");
             assert_eq!(known.uuid.as_deref(), Some(UUID), "{owner}");
             assert_eq!(known.connected, Some(false), "{owner}");
         }
-        let another = clients.known("79f0ed8b-09de-46ef-a0c4-000000000000:7");
+        let another = known(&written, "79f0ed8b-09de-46ef-a0c4-000000000000:7");
         assert!(another.label.is_none() && another.connected.is_none());
     }
 
     #[test]
     fn a_client_whose_connections_have_no_name_is_not_missed() {
-        let known = clients(&format!("{UUID}:host:42"), "").known(&format!("{UUID}:7"));
+        let known = known(&format!("{UUID}:host:42"), &format!("{UUID}:7"));
         assert_eq!(known.label.as_deref(), Some("host:42"));
         assert_eq!(known.connected, None);
     }
@@ -251,7 +291,7 @@ mod tests {
             "leasehold:é",
             "é".repeat(30).as_str(),
         ] {
-            let known = clients(junk, "").known(&format!("{UUID}:7"));
+            let known = known(junk, &format!("{UUID}:7"));
             assert!(known.label.is_none() && known.connected.is_none(), "{junk}");
         }
     }

@@ -79,12 +79,6 @@ impl GivenCluster {
             first.get_or_insert(target);
         }
         let mut target = first.ok_or_else(no_host)?;
-        if target.database() != 0 {
-            let database = target.database().to_string();
-            let limit = "0, the only one that a cluster has";
-            let invalid = Invalid::new("the database in the url", database, limit);
-            return Err(invalid.remedy("leave it out").into());
-        }
         target.in_cluster = true;
         Ok(GivenCluster {
             seeds,
@@ -110,7 +104,11 @@ impl fmt::Display for GivenCluster {
             "redis"
         };
         let hosts: Vec<_> = self.seeds.iter().map(shown).collect();
-        write!(f, "{scheme}-cluster://{}", hosts.join(","))
+        write!(f, "{scheme}-cluster://{}", hosts.join(","))?;
+        match self.target.database() {
+            0 => Ok(()),
+            database => write!(f, "/{database}"),
+        }
     }
 }
 
@@ -132,6 +130,14 @@ mod tests {
             cluster.target.info.redis_settings().password(),
             Some("hu@sh")
         );
+        let cluster = parse("redis-cluster://one,two:7000/3").unwrap();
+        assert_eq!(cluster.to_string(), "redis-cluster://one:6379,two:7000/3");
+        let login = Login {
+            database: Some(5),
+            ..Login::default()
+        };
+        let cluster = GivenCluster::of(&ClusterNodes::new(["one"]), &login).unwrap();
+        assert_eq!(cluster.to_string(), "redis-cluster://one:6379/5");
         assert!(GivenCluster::parse("redis://one", &Login::default()).is_none());
     }
 
@@ -141,10 +147,7 @@ mod tests {
             ("redis-cluster://:hush@one:0,two", "between 1 and 65535"),
             ("redis-cluster://:hush@", "empty host"),
             ("redis-cluster://:hush@one,/", "empty host"),
-            (
-                "redis-cluster://:hush@one,two/3",
-                "the only one that a cluster has",
-            ),
+            ("redis-cluster://:hush@one,two/-3", "at least 0"),
             ("redis-cluster://:12#hush@one", "# as %23"),
             ("redis-cluster://:12/hush@one", "/ as %2F"),
         ] {

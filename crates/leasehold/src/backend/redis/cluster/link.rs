@@ -1,14 +1,10 @@
 //! What is asked of the cluster as a whole.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{
-    Cluster,
-    route::{AskRule, LATE, Route},
-    slots::slot,
-};
+use super::{Cluster, route::Route, slots::slot};
 use crate::{
     backend::{Failure, Reply, ServerLink},
     durability::Durability,
@@ -34,12 +30,7 @@ impl Cluster {
 impl ServerLink for Cluster {
     /// At the node of the label's own slot.
     fn show(&self, lasts_ms: u64) -> Reply<()> {
-        let way = Route {
-            slot: self.shared.label_slot,
-            ask: AskRule::Never,
-            patience: Duration::ZERO,
-            late: LATE,
-        };
+        let way = Route::to(slot(self.shared.label.key()));
         self.shared.send(way, move |redis| redis.show(lasts_ms))
     }
 

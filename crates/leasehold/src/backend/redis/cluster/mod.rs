@@ -4,24 +4,30 @@
 //! slots     which slot a key is in, and what a node says of the owners of slots
 //! nodes     the nodes that are known, and which of them has each slot
 //! table     asks who has which slot, when there is reason to
+//! scan      there is reason to in each interval in which locks are held
 //! redirect  what a node says instead of carrying a step out
 //! route     sends a step to the node that has its slot, and follows
 //! renew     one script for the names of each slot
 //! again     what a node has done that had been replaced
 //! ears      wake-ups, each heard at the node that has the slot of its name
+//! fenced    data beside a token: in the slot of its name
 //! link      what is asked of the cluster as a whole
+//! labels    the labels of clients, each at the node of its own slot
 //! walk      all nodes one after the other: finding locks, and looking at several
 //! given     the URL of a cluster
 //! ```
 
 mod again;
 mod ears;
+mod fenced;
 mod given;
+mod labels;
 mod link;
 mod nodes;
 mod redirect;
 mod renew;
 mod route;
+mod scan;
 mod slots;
 mod table;
 mod walk;
@@ -45,11 +51,10 @@ use super::{
 };
 use crate::{
     backend::{
-        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, FencedSteps,
-        Inspection, Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply,
-        Renew, Renewal, Reply, ServerLink, Sink, WakeUpSteps,
-        fenced::{FencedRead, FencedWrite, Written},
-        find::{FindPage, FoundPage},
+        Acquire, Acquired, Confirmation, Count, Counted, Downgrade, Extend, Failure, Inspection,
+        Keep, KeptPlaces, LockSteps, NumberSteps, Once, Permits, Release, ReleaseReply, Renew,
+        Renewal, Reply, ServerLink, Sink, WakeUpSteps,
+        find::{FindPage, FoundPage, all_of},
     },
     clock::Clock,
     config::Config,
@@ -63,9 +68,10 @@ use crate::{
 };
 use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
-use nodes::{MayHaveForgotten, NodeSettings, Nodes};
+use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
 use route::{AskRule, LATE, Route};
+use scan::Scan;
 use slots::slot;
 use table::SlotTable;
 
@@ -78,6 +84,7 @@ pub(crate) struct Cluster {
 struct ClusterCore {
     nodes: Nodes,
     table: SlotTable,
+    scan: Arc<Scan>,
     ears: ClusterEars,
     lately: Lately,
     sink: Arc<dyn Sink>,
@@ -86,8 +93,8 @@ struct ClusterCore {
     connect_timeout: Duration,
     outage: Outage,
     shown: String,
-    label_slot: u16,
     chosen: Chosen,
+    label: ClientLabel,
 }
 
 impl Cluster {
@@ -131,6 +138,7 @@ impl Cluster {
             ClusterCore {
                 nodes: Nodes::new(given, Box::new(make)),
                 table: SlotTable::default(),
+                scan: Arc::new(Scan::new(config.scan_interval)),
                 ears: ClusterEars::default(),
                 lately: Lately::default(),
                 sink,
@@ -139,8 +147,8 @@ impl Cluster {
                 connect_timeout: config.connect_timeout,
                 outage: Outage::new(shown.clone(), Clock::Boot),
                 shown,
-                label_slot: slot(ClientLabel::new(client, label).key()),
                 chosen,
+                label: ClientLabel::new(client, label),
             }
         });
         table::watch(&shared);
@@ -174,6 +182,14 @@ impl Cluster {
         self.shared.send(self.patiently(name, ask), step)
     }
 
+    /// Looks at a lock, without the labels of its clients.
+    fn look(&self, id: LockId) -> Reply<Inspection> {
+        let name = id.name.clone();
+        self.patient(&name, AskRule::MayFollow, move |redis| {
+            redis.inspect(id.clone())
+        })
+    }
+
     fn patiently(&self, name: &Name, ask: AskRule) -> Route {
         Route {
             slot: slot(name.wire()),
@@ -186,8 +202,8 @@ impl Cluster {
 
 impl ClusterCore {
     /// The table has changed.
-    fn tell(self: &Arc<Self>, MayHaveForgotten(forgotten): MayHaveForgotten) {
-        if forgotten {
+    fn tell(self: &Arc<Self>, change: TableChange) {
+        if change.forgotten {
             self.sink.epoch(crate::backend::EpochChange::All);
             self.give_back_again();
         }
@@ -273,9 +289,24 @@ impl LockSteps for Cluster {
     }
 
     fn inspect(&self, id: LockId) -> Reply<Inspection> {
-        let name = id.name.clone();
-        self.patient(&name, AskRule::MayFollow, move |redis| {
-            redis.inspect(id.clone())
+        let (shared, name) = (Arc::clone(&self.shared), id.name.clone());
+        let found = self.look(id);
+        Box::pin(async move {
+            let mut found = found.await?;
+            let lock_at = shared.nodes.owner(slot(name.wire()));
+            labels::add(&shared, &mut [&mut found], lock_at).await;
+            Ok(found)
+        })
+    }
+
+    fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
+        let shared = Arc::clone(&self.shared);
+        let looks: Vec<_> = ids.iter().map(|id| self.look(id.clone())).collect();
+        Box::pin(async move {
+            let mut found = all_of(&ids, looks).await?;
+            let mut all: Vec<_> = found.iter_mut().map(|(_, found)| found).collect();
+            labels::add(&shared, &mut all, None).await;
+            Ok(found)
         })
     }
 
@@ -354,36 +385,6 @@ impl NumberSteps for Cluster {
         self.patient(&name, AskRule::Never, move |redis| {
             redis.permits(id.clone(), step, once)
         })
-    }
-}
-
-impl FencedSteps for Cluster {
-    fn keeps_data(&self, name: &Name, key: &Name) -> Result<(), Invalid> {
-        let [of_name, of_key] = [name, key].map(|it| slot(it.wire()));
-        if of_name == of_key {
-            return Ok(());
-        }
-        let value = format!("{:?}, in slot {of_key} of the cluster", key.shown());
-        let limit = format!("in slot {of_name}, as {:?} is", name.shown());
-        let tag = name.shown();
-        let remedy = if name.wire().contains('{') {
-            "give the key the hash tag of the name".to_owned()
-        } else {
-            format!("put the name into the key in braces, such as \"{{{tag}}}:data\"")
-        };
-        Err(Invalid::new("key", value, limit).remedy(remedy))
-    }
-
-    fn write(&self, step: FencedWrite) -> Reply<Written> {
-        let name = step.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| {
-            redis.write(step.clone())
-        })
-    }
-
-    fn read(&self, step: FencedRead) -> Reply<Option<Vec<u8>>> {
-        let name = step.name.clone();
-        self.patient(&name, AskRule::Never, move |redis| redis.read(step.clone()))
     }
 }
 

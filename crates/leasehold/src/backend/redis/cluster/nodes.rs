@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -35,15 +36,45 @@ pub(super) struct Node {
     pub(super) number: u32,
     /// It has slots, as far as is known.
     owns: AtomicBool,
+    /// It was asked for its table, and has not answered.
+    silent: AtomicBool,
 }
 
-/// Whether the new owner of a slot may not know all that the one before knew: it had no slots, so it was a replica, or the one before
-/// cannot be reached, so it did not hand over its keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MayHaveForgotten(pub(super) bool);
+impl Node {
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Whether an answer of it is under way.
+    pub(super) fn is_asked(&self, is_asked: bool) {
+        self.silent.store(is_asked, Ordering::Relaxed);
+    }
+
+    /// It has answered something else.
+    pub(super) fn is_heard(&self) {
+        if self.is_silent() {
+            self.is_asked(false);
+        }
+    }
+
+    /// It has no connection, or answers nothing.
+    fn is_out_of_reach(&self) -> bool {
+        self.is_silent() || self.redis.is_in_trouble()
+    }
+}
 
 /// For so long after a node was replaced another may not have heard of it, and name the old one. Not believed while its successor is well.
 const STALE: Duration = Duration::from_secs(5);
+
+/// What a table has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TableChange {
+    /// A slot has another owner.
+    pub(super) any: bool,
+    /// The new owner of a slot may not know all that the one before knew: it had no slots, so it was a replica, or the one before cannot be
+    /// reached, so it did not hand over its keys.
+    pub(super) forgotten: bool,
+}
 
 /// Makes the connections of one node, given its number.
 type Make = dyn Fn(GivenServer, u32) -> Redis + Send + Sync;
@@ -63,6 +94,8 @@ struct NodeMap {
     known: HashMap<Address, Arc<Node>>,
     /// By slot; empty: no node has been asked yet.
     owners: Vec<Option<Arc<Node>>>,
+    /// Slots whose owner the cluster lists without an address.
+    unnamed: Vec<RangeInclusive<usize>>,
     /// Nodes that have lost all of their slots, and when.
     replaced: HashMap<Address, Instant>,
 }
@@ -82,6 +115,14 @@ impl Nodes {
     /// The node that has the slot, as far as is known.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         self.map.read().owners.get(usize::from(slot))?.clone()
+    }
+
+    /// Whether the cluster lists the node that has this slot without an address.
+    pub(super) fn is_unnamed(&self, slot: u16) -> bool {
+        let map = self.map.read();
+        map.unnamed
+            .iter()
+            .any(|slots| slots.contains(&usize::from(slot)))
     }
 
     /// Whether a node has said who has which slot.
@@ -141,6 +182,7 @@ impl Nodes {
                 redis,
                 number,
                 owns: AtomicBool::new(false),
+                silent: AtomicBool::new(false),
             })
         });
         Arc::clone(node)
@@ -158,50 +200,67 @@ impl Nodes {
     }
 
     /// A node has said who has which slot. Nodes that have lost all of theirs are left.
-    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> MayHaveForgotten {
+    pub(super) fn told(&self, ranges: Vec<SlotRange>) -> TableChange {
         let ids = ranges.iter().flat_map(|range| &range.ids);
         if let Some(smallest) = ids.min() {
             *self.id.lock() = Some(smallest.clone());
         }
-        let mut owners = vec![None; SLOTS];
+        let (mut owners, mut unnamed) = (vec![None; SLOTS], Vec::new());
         for SlotRange {
             first, last, owner, ..
         } in ranges
         {
-            let owner = self.named(owner);
-            owners[usize::from(first)..=usize::from(last)].fill(Some(owner));
+            let slots = usize::from(first)..=usize::from(last);
+            match owner {
+                Some(owner) => owners[slots].fill(Some(self.named(owner))),
+                None => unnamed.push(slots),
+            }
         }
         // Before the map is locked: a connection has locks of its own.
         let all = self.all().into_iter();
-        let troubled: BTreeSet<u32> = all
-            .filter(|node| node.redis.is_in_trouble())
+        let unreached: BTreeSet<u32> = all
+            .filter(|node| node.is_out_of_reach())
             .map(|node| node.number)
             .collect();
-        let mut forgotten = false;
+        let mut change = TableChange::default();
         let mut left = Vec::new();
         {
             let mut map = self.map.write();
             let map = &mut *map;
             map.replaced.retain(|_, since| since.elapsed() < STALE);
             let had_table = !map.owners.is_empty();
+            // Where the node was before, it may be still.
+            for slot in unnamed.iter().cloned().flatten() {
+                let before = map.owners.get(slot).cloned().flatten();
+                owners[slot] = before.filter(|before| !unreached.contains(&before.number));
+            }
+            map.unnamed = unnamed;
             for (owner, before) in owners.iter_mut().zip(&map.owners) {
                 match (&*owner, before) {
                     (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
                     (Some(now), Some(before))
                         if map.replaced.contains_key(&now.address)
-                            && !troubled.contains(&before.number) =>
+                            && !unreached.contains(&before.number) =>
                     {
                         *owner = Some(Arc::clone(before));
                     }
-                    (Some(_), Some(before)) => forgotten |= troubled.contains(&before.number),
-                    (Some(_), None) => forgotten = true,
-                    (None, _) => {}
+                    (Some(_), Some(before)) => {
+                        change.any = true;
+                        change.forgotten |= unreached.contains(&before.number);
+                    }
+                    (Some(_), None) => {
+                        change = TableChange {
+                            any: true,
+                            forgotten: true,
+                        }
+                    }
+                    (None, before) => change.any |= before.is_some(),
                 }
             }
             let mut owning = BTreeSet::new();
             for owner in owners.iter().flatten() {
                 if owning.insert(owner.number) {
-                    forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
+                    change.forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
             }
             let before = std::mem::replace(&mut map.owners, owners);
@@ -223,12 +282,16 @@ impl Nodes {
         for (node, successor) in left {
             node.redis.abandon(successor.as_ref().map(|it| &it.redis));
         }
-        MayHaveForgotten(forgotten)
+        change
     }
 
-    /// The same for all clients of the cluster, as long as the node with this id is in it.
+    /// The same for all clients of this database of the cluster, as long as the node with this id is in it.
     pub(super) fn id(&self) -> Option<String> {
-        self.id.lock().clone()
+        let id = self.id.lock().clone()?;
+        Some(match self.given.target.database() {
+            0 => id,
+            database => format!("{id}/{database}"),
+        })
     }
 
     pub(super) fn shut(&self) {
@@ -246,77 +309,4 @@ pub(super) struct NodeSettings {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        backend::{EpochChange, Sink, WakeUp, redis::target::Login},
-        name::LockId,
-    };
-
-    #[derive(Debug)]
-    struct UntoldSink;
-
-    impl Sink for UntoldSink {
-        fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
-
-        fn epoch(&self, _change: EpochChange) {}
-    }
-
-    /// Of which each node has a half of the slots.
-    fn told(nodes: &Nodes, halves: [u16; 2]) -> bool {
-        let ranges = halves.iter().zip([(0, 8191), (8192, 16_383)]);
-        let ranges = ranges.map(|(port, (first, last))| SlotRange {
-            first,
-            last,
-            owner: at(*port),
-            ids: Vec::new(),
-        });
-        nodes.told(ranges.collect()).0
-    }
-
-    fn at(port: u16) -> Address {
-        ("127.0.0.1".to_owned(), port)
-    }
-
-    fn nodes() -> Nodes {
-        let given = GivenCluster::parse("redis-cluster://127.0.0.1:1", &Login::default());
-        let home = Home::here();
-        let make = move |server, _| {
-            let (config, sink) = (Config::default(), Arc::new(UntoldSink));
-            Redis::new(server, &"client".into(), "", &config, sink, &home)
-        };
-        Nodes::new(given.unwrap().unwrap(), Box::new(make))
-    }
-
-    #[tokio::test]
-    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_cannot_be_reached() {
-        let nodes = nodes();
-        let owner = |slot| nodes.owner(slot).unwrap();
-        told(&nodes, [1, 2]);
-        assert!(told(&nodes, [3, 2]), "a replica was promoted");
-        assert!(!told(&nodes, [1, 2]), "its successor is well");
-        // No server listens there.
-        assert!(owner(0).redis.show(1).await.is_err());
-        assert!(told(&nodes, [1, 2]));
-        assert_eq!(owner(0).address, at(1));
-    }
-
-    #[tokio::test]
-    async fn a_node_that_was_replaced_has_its_slots_again_when_its_successor_says_so() {
-        let nodes = nodes();
-        let owner = |slot| nodes.owner(slot).unwrap().address.1;
-        assert!(!told(&nodes, [1, 2]), "the first table");
-        assert!(told(&nodes, [3, 2]), "a replica was promoted");
-        // Of a node that has not heard of it.
-        assert!(!told(&nodes, [1, 2]));
-        assert_eq!([0, 8191, 8192].map(owner), [3, 3, 2]);
-        // A slot that moves between primaries is where any node says.
-        assert!(!told(&nodes, [3, 3]) && !told(&nodes, [2, 3]));
-        assert_eq!(owner(0), 3, "the second has lost all of its slots");
-        // The successor says so.
-        nodes.moved(0, at(1));
-        assert_eq!([0, 1].map(owner), [1, 3]);
-        assert!(told(&nodes, [1, 3]), "of all slots of its own, not of one");
-        assert_eq!([0, 8191, 8192].map(owner), [1, 1, 3]);
-    }
-}
+mod tests;

@@ -17,6 +17,8 @@ pub(super) enum Redirect {
     Moved(Address),
     /// The slot is being moved there, and these keys are there, or nowhere.
     Ask(Address),
+    /// One of these, to a node whose address it does not know.
+    Nowhere,
     /// The slot is being moved, and not all of these keys are at either node.
     Open,
     /// The cluster serves no client, or not this slot.
@@ -36,16 +38,18 @@ impl Redirect {
         let address = || {
             let (address, _) = error.redirect_node()?;
             let (host, port) = address.rsplit_once(':')?;
-            let host = if matches!(host, "" | "?") {
-                &answered.0
-            } else {
-                host
-            };
-            Some((host.to_owned(), port.parse().ok()?))
+            let port = port.parse().ok()?;
+            let host = if host.is_empty() { &answered.0 } else { host };
+            // The host of a node that has no name is known to the table.
+            Some((host != "?" && port != 0).then(|| (host.to_owned(), port)))
+        };
+        let to = |redirect: fn(Address) -> Redirect| {
+            let address = address()?;
+            Some(address.map_or(Redirect::Nowhere, redirect))
         };
         match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Moved) => address().map(Redirect::Moved),
-            ErrorKind::Server(ServerErrorKind::Ask) => address().map(Redirect::Ask),
+            ErrorKind::Server(ServerErrorKind::Moved) => to(Redirect::Moved),
+            ErrorKind::Server(ServerErrorKind::Ask) => to(Redirect::Ask),
             ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Redirect::Open),
             ErrorKind::Server(ServerErrorKind::ClusterDown) => Some(Redirect::Down),
             _ if error
@@ -66,6 +70,17 @@ impl Redirect {
      moves it any more, end that with redis-cli --cluster fix host:port"
 )]
 pub(super) struct SlotOpen {
+    pub(super) slot: u16,
+}
+
+/// No client can reach the node that has a slot.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the cluster lists the node that has slot {slot}, in which the name is, without an address (as :0); see to it with redis-cli cluster \
+     nodes: set its cluster-announce-ip and cluster-announce-port (or a port for TLS, if the client speaks that), or give its slots to another with \
+     redis-cli --cluster fix host:port"
+)]
+pub(super) struct NoAddress {
     pub(super) slot: u16,
 }
 
@@ -104,6 +119,9 @@ mod tests {
                 "-MOVED 12182 :7001\r\n",
                 Some(Redirect::Moved(at("here", 7001))),
             ),
+            ("-MOVED 12182 :0\r\n", Some(Redirect::Nowhere)),
+            ("-MOVED 12182 ?:7001\r\n", Some(Redirect::Nowhere)),
+            ("-ASK 12182 10.0.0.2:0\r\n", Some(Redirect::Nowhere)),
             (
                 "-ASK 12182 10.0.0.2:7001\r\n",
                 Some(Redirect::Ask(at("10.0.0.2", 7001))),

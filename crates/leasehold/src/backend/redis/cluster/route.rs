@@ -8,7 +8,7 @@ use std::{
 use super::{
     ClusterCore,
     nodes::Node,
-    redirect::{NoOwner, Redirect, SlotOpen},
+    redirect::{NoAddress, NoOwner, Redirect, SlotOpen},
     slots::slot,
 };
 use crate::{
@@ -49,8 +49,13 @@ pub(super) struct Route {
 impl Route {
     /// For a step that takes or gives, and that the engine repeats.
     pub(super) fn once(name: &Name) -> Route {
+        Route::to(slot(name.wire()))
+    }
+
+    /// For one about a key in this slot.
+    pub(super) fn to(slot: u16) -> Route {
         Route {
-            slot: slot(name.wire()),
+            slot,
             ask: AskRule::Never,
             patience: Duration::ZERO,
             late: LATE,
@@ -80,6 +85,7 @@ impl ClusterCore {
         way: Route,
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<NodeAnswer<T>> {
+        self.scan.begin();
         let node = self.nodes.owner(way.slot);
         // Sent by its first poll, as by any backend.
         let first = node.map(|node| (step(&node.redis), node));
@@ -89,6 +95,7 @@ impl ClusterCore {
             let failed = match first {
                 Some((answer, node)) => match answer.await {
                     Ok(value) => {
+                        node.is_heard();
                         if began.elapsed() >= way.late {
                             shared.table.ask();
                         }
@@ -123,6 +130,9 @@ impl ClusterCore {
         }
         Err(match asked {
             Some(Err(failure)) => failure,
+            Some(Ok(())) if self.nodes.is_unnamed(slot) => {
+                Failure::NotNow(Arc::new(NoAddress { slot }))
+            }
             Some(Ok(())) => Failure::NotNow(Arc::new(NotServed { slot })),
             None => Failure::NotSent(Arc::new(NoTable)),
         })
@@ -211,6 +221,11 @@ impl<S> GoingOn<S> {
                 }
             }
             Some(Redirect::Ask(_) | Redirect::Open) => Ok(FollowUp::NotNow(open())),
+            Some(Redirect::Nowhere) => {
+                self.shared.table.ask();
+                let nowhere = Failure::NotNow(Arc::new(NoAddress { slot }));
+                Ok(FollowUp::NotNow(nowhere))
+            }
             Some(Redirect::Down) => {
                 self.shared.table.ask();
                 Ok(FollowUp::NotNow(failure))

@@ -48,7 +48,8 @@ static CRC: [u16; 256] = {
 pub(super) struct SlotRange {
     pub(super) first: u16,
     pub(super) last: u16,
-    pub(super) owner: Address,
+    /// `None`: it is listed without an address.
+    pub(super) owner: Option<Address>,
     /// The ids of the primary and of its replicas.
     pub(super) ids: Vec<String>,
 }
@@ -74,14 +75,15 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
         Some(SlotRange {
             first: slot(first)?,
             last: slot(last)?,
-            owner: address(nodes.first()?, answered)?,
+            owner: Some(address(nodes.first()?, answered)?).filter(|(_, port)| *port != 0),
             ids: nodes.iter().filter_map(id).collect(),
         })
     };
     ranges.iter().map(range).collect()
 }
 
-/// A node without a host of its own is where the one is that answered, and so is one of a host that is not known.
+/// A node without a host of its own is where the one is that answered. One whose host is not known (`?`) may be known by its number. Without
+/// a port it has no address at all: the node that answered has lost it, or it takes no connections of this sort.
 fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
     let Value::Array(parts) = node else {
         return None;
@@ -89,11 +91,30 @@ fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
     let [host, Value::Int(port), ..] = parts.as_slice() else {
         return None;
     };
-    let host = text(host).filter(|host| !matches!(&**host, "" | "?"));
+    let host = text(host).filter(|host| !host.is_empty());
+    let host = match host.as_deref() {
+        Some("?") => parts.get(3).and_then(number),
+        _ => host,
+    };
     Some((
         host.unwrap_or_else(|| answered.clone()),
         u16::try_from(*port).ok()?,
     ))
+}
+
+/// What a node adds to a host: `ip` and the number.
+fn number(more: &Value) -> Option<String> {
+    let pairs: Vec<String> = match more {
+        Value::Array(pairs) => pairs.iter().filter_map(text).collect(),
+        Value::Map(pairs) => {
+            let both = pairs.iter().flat_map(|(name, value)| [name, value]);
+            both.filter_map(text).collect()
+        }
+        _ => return None,
+    };
+    let mut pairs = pairs.chunks_exact(2);
+    let ip = pairs.find(|pair| pair[0] == "ip")?;
+    Some(ip[1].clone()).filter(|ip| !ip.is_empty())
 }
 
 fn id(node: &Value) -> Option<String> {
@@ -154,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owners_of_slots_are_read_with_and_without_their_hosts() {
+    fn the_owners_of_slots_are_read_with_and_without_their_addresses() {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host: Value, port| {
             Value::Array(vec![
@@ -169,19 +190,41 @@ mod tests {
         let reply = Value::Array(vec![
             range(0, 5000, node(text("10.0.0.1"), 7000)),
             range(5001, 5001, node(Value::Nil, 7001)),
-            range(5002, 16_383, node(text(""), 7002)),
+            range(5002, 5002, node(text(""), 7002)),
+            range(
+                5003,
+                5003,
+                Value::Array(vec![
+                    text("?"),
+                    Value::Int(7003),
+                    text("id"),
+                    Value::Array(vec![text("ip"), text("10.0.0.3")]),
+                ]),
+            ),
+            range(5004, 5004, node(text("?"), 7004)),
+            range(5005, 16_383, node(text(""), 0)),
         ]);
         let owners: Vec<_> = ranges(&reply, &("here".to_owned(), 1)).unwrap();
         let owners: Vec<_> = owners
             .iter()
-            .map(|range| (range.first, range.last, &*range.owner.0, range.owner.1))
+            .map(|range| {
+                let owner = range.owner.as_ref();
+                (
+                    range.first,
+                    range.last,
+                    owner.map(|(host, port)| (&**host, *port)),
+                )
+            })
             .collect();
         assert_eq!(
             owners,
             [
-                (0, 5000, "10.0.0.1", 7000),
-                (5001, 5001, "here", 7001),
-                (5002, 16_383, "here", 7002)
+                (0, 5000, Some(("10.0.0.1", 7000))),
+                (5001, 5001, Some(("here", 7001))),
+                (5002, 5002, Some(("here", 7002))),
+                (5003, 5003, Some(("10.0.0.3", 7003))),
+                (5004, 5004, Some(("here", 7004))),
+                (5005, 16_383, None),
             ]
         );
         let odd = Value::Array(vec![range(0, 16_384, node(Value::Nil, 1))]);

@@ -1,8 +1,11 @@
-//! Who has which slot: asked when an answer says that it has changed, or a connection has ended, once more a moment later, and at no other
-//! time.
+//! Who has which slot: asked when an answer says that it has changed, or a connection has ended, once more a moment later; while locks are
+//! held in each interval (`scan.rs`); and at no other time.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -14,10 +17,10 @@ use tokio::{
 
 use super::{
     ClusterCore,
-    nodes::{MayHaveForgotten, Node},
-    slots::ranges,
+    nodes::{Node, TableChange},
+    slots::{SlotRange, ranges},
 };
-use crate::backend::Failure;
+use crate::backend::{Failure, ServerLink};
 
 /// Asked no more often than that.
 const EVERY: Duration = Duration::from_millis(200);
@@ -45,6 +48,8 @@ struct TableRounds {
 pub(super) struct SlotTable {
     wanted: Arc<Notify>,
     rounds: watch::Sender<TableRounds>,
+    /// The number of the node that has answered last.
+    answered: AtomicU32,
 }
 
 impl SlotTable {
@@ -68,24 +73,33 @@ impl SlotTable {
 
 /// Ends with the client.
 pub(super) fn watch(shared: &Arc<ClusterCore>) {
-    let (wanted, weak) = (Arc::clone(&shared.table.wanted), Arc::downgrade(shared));
+    let (wanted, scan) = (Arc::clone(&shared.table.wanted), Arc::clone(&shared.scan));
+    let weak = Arc::downgrade(shared);
     drop(shared.home.handle().spawn(async move {
+        let is_busy = || weak.upgrade().is_some_and(|shared| shared.sink.is_busy());
+        let mut asked = Instant::now();
         loop {
-            wanted.notified().await;
-            if ask_while_needed(&weak).await.is_none() {
+            let is_reason = tokio::select! {
+                biased;
+                () = wanted.notified() => true,
+                () = scan.due(asked, is_busy) => false,
+            };
+            asked = Instant::now();
+            if ask_while_needed(&weak, is_reason).await.is_none() {
                 return;
             }
         }
     }));
 }
 
-/// Asks once, again as long as a node is out of reach, and then once more. `None`: the client has ended.
-async fn ask_while_needed(weak: &Weak<ClusterCore>) -> Option<()> {
+/// Asks once, again as long as a node is out of reach, and then once more if there was reason to, or something has changed. `None`: the client
+/// has ended.
+async fn ask_while_needed(weak: &Weak<ClusterCore>, is_reason: bool) -> Option<()> {
     // The first table tells of no change.
-    let (mut times, mut once_more) = (0, weak.upgrade()?.nodes.has_table());
+    let (mut times, mut once_more) = (0, is_reason && weak.upgrade()?.nodes.has_table());
     loop {
         let next = Instant::now() + if times < OFTEN { EVERY } else { SELDOM };
-        ask_once(&weak.upgrade()?).await;
+        once_more |= ask_once(&weak.upgrade()?).await;
         times += 1;
         let wanted = Arc::clone(&weak.upgrade()?.table.wanted);
         let is_wanted = tokio::select! {
@@ -114,18 +128,19 @@ async fn ask_while_needed(weak: &Weak<ClusterCore>) -> Option<()> {
     }
 }
 
-async fn ask_once(shared: &Arc<ClusterCore>) {
-    let failed = match ask_nodes(shared).await {
-        Ok(changed) => {
+/// Whether something has changed.
+async fn ask_once(shared: &Arc<ClusterCore>) -> bool {
+    let (has_changed, failed) = match ask_nodes(shared).await {
+        Ok(change) => {
             shared.outage.is_over();
-            shared.tell(changed);
-            None
+            shared.tell(change);
+            (change.any, None)
         }
         Err(failure) => {
             if !failure.is_final() {
                 shared.outage.goes_on(failure.cause());
             }
-            Some(failure)
+            (false, Some(failure))
         }
     };
     shared.ears.settle(shared);
@@ -133,24 +148,36 @@ async fn ask_once(shared: &Arc<ClusterCore>) {
         rounds.count += 1;
         rounds.failed = failed;
     });
+    has_changed
 }
 
-/// The first answer counts.
-async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<MayHaveForgotten, Failure> {
+/// The first answer counts. Another node begins each time, lest one that has not heard of a change is asked for ever; one that is out of reach or
+/// silent comes last, and before it one to which there is no connection yet.
+async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
     let mut nodes = shared.nodes.primaries();
     fastrand::shuffle(&mut nodes);
-    nodes.sort_by_key(|node| node.redis.is_in_trouble());
+    let order = |node: &Arc<Node>| {
+        let was_last = shared.table.answered.load(Ordering::Relaxed) == node.number;
+        let is_new = !node.redis.has_reached();
+        (
+            node.redis.is_in_trouble(),
+            node.is_silent(),
+            was_last,
+            is_new,
+        )
+    };
+    nodes.sort_by_cached_key(order);
     if nodes.first().is_none_or(|node| node.redis.is_in_trouble()) {
         nodes.extend(shared.nodes.seeds());
         nodes.sort_by_key(|node| node.number);
         nodes.dedup_by_key(|node| node.number);
-        nodes.sort_by_key(|node| node.redis.is_in_trouble());
+        nodes.sort_by_cached_key(order);
     }
     let mut nodes = nodes.into_iter();
     let (mut asks, mut failed) = (FuturesUnordered::new(), None::<Failure>);
     loop {
         match nodes.next() {
-            Some(node) => asks.push(slots_of(node)),
+            Some(node) => asks.push(async move { (slots_of(&node).await, node) }),
             None if asks.is_empty() => {
                 return Err(failed.unwrap_or_else(|| Failure::NotSent(Arc::new(NoNode))));
             }
@@ -159,8 +186,11 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<MayHaveForgotten, Failur
         let next = tokio::time::sleep(NEXT_AFTER);
         tokio::select! {
             biased;
-            Some(answer) = asks.next() => match answer {
-                Ok(ranges) => return Ok(shared.nodes.told(ranges)),
+            Some((answer, node)) = asks.next() => match answer {
+                Ok(ranges) => {
+                    shared.table.answered.store(node.number, Ordering::Relaxed);
+                    return Ok(shared.nodes.told(ranges));
+                }
                 // One that may pass wins: the node is most likely coming up, or going.
                 Err(failure) if failed.as_ref().is_none_or(Failure::is_final) => failed = Some(failure),
                 Err(_) => {}
@@ -170,7 +200,14 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<MayHaveForgotten, Failur
     }
 }
 
-async fn slots_of(node: Arc<Node>) -> Result<Vec<super::slots::SlotRange>, Failure> {
+async fn slots_of(node: &Node) -> Result<Vec<SlotRange>, Failure> {
+    node.is_asked(true);
+    let ranges = ask_for_slots(node).await;
+    node.is_asked(false);
+    ranges
+}
+
+async fn ask_for_slots(node: &Node) -> Result<Vec<SlotRange>, Failure> {
     // Before a table is believed, since scripts and subscriptions are sent from then on.
     node.redis.choose().await?;
     let mut command = redis::cmd("CLUSTER");

@@ -1,0 +1,115 @@
+//! The labels of a cluster's clients: each is at the node of its own slot, and read there.
+
+use std::time::Duration;
+
+use leasehold::{Client, Status};
+use leasehold_testkit::{Cluster, wait_until_async};
+
+use super::{flavors, names_at};
+use crate::common::{
+    SOON,
+    process::{Job, Process, hear, job, say},
+    soon,
+};
+
+#[test]
+#[ignore = "a process of its own, started by the other tests"]
+fn child() {
+    let Some(job) = job() else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = Client::builder().url(&job.url).label("the-holder");
+        let client = client.lease(job.lease).connect().await.unwrap();
+        let mut guards = Vec::new();
+        for name in job.name.split(' ') {
+            guards.push(client.mutex(name).lock().await.unwrap());
+        }
+        say("held");
+        hear();
+    });
+    std::process::exit(0);
+}
+
+/// How many labels the cluster has.
+fn labels(cluster: &Cluster) -> usize {
+    let keys = |node: &usize| cluster.command(*node, &["KEYS", "leasehold:client:*"]);
+    let keys = cluster.primaries().iter().map(keys).collect::<Vec<_>>();
+    let count = |keys| redis::from_redis_value::<Vec<String>>(keys).unwrap().len();
+    keys.into_iter().map(count).sum()
+}
+
+async fn found(client: &Client) -> Vec<Status> {
+    let (mut pages, mut found) = (client.find("order:*"), Vec::new());
+    while let Some(page) = pages.next().await.unwrap() {
+        found.extend(page);
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_holder_is_named_and_known_to_be_gone_whichever_node_has_its_label() {
+    for flavor in flavors() {
+        let cluster = Cluster::start(flavor);
+        let names: Vec<String> = (0..3).flat_map(|at| names_at(&cluster, at, 2)).collect();
+        let mut holder = Process::start(&Job {
+            what: "hold".into(),
+            url: cluster.url(),
+            name: names.join(" "),
+            lease: Duration::from_secs(30),
+        });
+        holder.wait_for("held");
+        wait_until_async(SOON, "its label is there", || labels(&cluster) == 1).await;
+        let client = Client::connect(&cluster.url()).await.unwrap();
+        for name in &names {
+            let status = client.status(name).await.unwrap();
+            let holder = status.holder().expect("it is held");
+            assert_eq!(holder.connected, Some(true), "{flavor}, {holder:?}");
+            assert_eq!(
+                holder.label.as_deref(),
+                Some("the-holder"),
+                "{flavor}, {holder:?}"
+            );
+        }
+        // One that waits at a node where it has no label.
+        let waits = Client::builder().url(cluster.url()).label("the-waiter");
+        let waits = waits.connect().await.unwrap();
+        let mutexes: Vec<_> = names.iter().map(|name| waits.mutex(name)).collect();
+        for mutex in &mutexes {
+            tokio::spawn(mutex.lock());
+        }
+        soon("they stand in line", async {
+            for name in &names {
+                loop {
+                    let queue = client.status(name).await.unwrap().queue;
+                    if queue
+                        .iter()
+                        .any(|it| it.label.as_deref() == Some("the-waiter"))
+                    {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        })
+        .await;
+        holder.kill();
+        for name in &names {
+            let status = client.status(name).await.unwrap();
+            let holder = status.holder().expect("its lease lasts");
+            let case = format!("{flavor}, {name}: {holder:?}");
+            assert_eq!(holder.label.as_deref(), Some("the-holder"), "{case}");
+            assert_eq!(holder.client.len(), 36, "{case}");
+            assert_eq!(holder.connected, Some(false), "{case}");
+        }
+        let found = found(&client).await;
+        assert_eq!(found.len(), names.len());
+        for status in &found {
+            let holder = status.holder().expect("its lease lasts");
+            assert_eq!(
+                holder.label.as_deref(),
+                Some("the-holder"),
+                "{flavor}: {holder:?}"
+            );
+        }
+    }
+}
