@@ -213,7 +213,6 @@ async fn in_a_cluster(cluster: &mut Cluster, case: Case) -> Duration {
     let node = cluster.primary_of(cluster.slot("name"));
     cluster.lag(node);
     holder.is_busy(case);
-    cluster.proxy(node).refuse(true);
     cluster.restart(node);
     let _mute = MuteReplica::of(cluster.node(node).addr());
     until_connected(cluster.node(node));
@@ -221,7 +220,6 @@ async fn in_a_cluster(cluster: &mut Cluster, case: Case) -> Duration {
     wait_until(SOON, "it takes writes", || {
         cluster.node(node).try_cli(&set).is_ok()
     });
-    cluster.proxy(node).refuse(false);
     let _rival = rival(&cluster.url()).await;
     holder.told(Instant::now(), case).await
 }
@@ -286,7 +284,7 @@ async fn a_holder_whom_a_promoted_replica_does_not_know_is_told_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whom_a_restarted_node_has_forgotten_is_told_at_once() {
     for flavor in few_or(Vec::new(), flavors()) {
-        let mut cluster = Cluster::behind_proxies(flavor);
+        let mut cluster = Cluster::start(flavor);
         for round in 0..20 {
             let case = cases()[round % 4];
             assert_in_time(flavor, case, &[in_a_cluster(&mut cluster, case).await]);

@@ -663,13 +663,15 @@ impl Hold {
                 if let Renewal::Shortened(within) = renewal {
                     self.term.shorten(lease::valid_until(sent, within));
                 }
-                // At once after a silence, soon after a refusal; and if the server may have forgotten since.
+                // At once after a silence, soon after a refusal; and one that is to be verified as soon as may be.
                 let now = self.env().clock.now();
-                let again = if self.is_from_before(sent) {
+                let again = now.after(asked.patience / 8);
+                let again = if self.is_confirmed() {
+                    again.max(sent.after(asked.patience))
+                } else if self.is_from_before(sent) {
                     now
                 } else {
-                    now.after(asked.patience / 8)
-                        .max(sent.after(asked.patience))
+                    again
                 };
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
