@@ -53,6 +53,8 @@ pub(crate) struct Hold {
     pub(crate) watched_at: WatchedAt,
     /// A copy of a request that could take the name under this lease id may still be under way (B4).
     copies: bool,
+    /// Something was heard that says that it may not be ours any more, and the server has not been asked since.
+    doubted: AtomicBool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
     /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
@@ -185,6 +187,7 @@ impl Hold {
             over: Notify::new(),
             watched_at: WatchedAt::default(),
             copies: granted.copies,
+            doubted: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             permits: match spec.access {
                 Access::Permits(permits) => permits,
@@ -496,6 +499,17 @@ impl Hold {
         epochs.told_of(sent) != epochs.present()
     }
 
+    /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
+    pub(crate) fn doubt(self: &Arc<Self>, at: Tick) {
+        self.doubted.store(true, Ordering::Release);
+        self.sink.watchdog().look_at(self, at);
+    }
+
+    /// Whether the server is to be asked, whenever its next renewal would be due.
+    fn is_to_be_verified(&self) -> bool {
+        !self.is_confirmed() || self.doubted.load(Ordering::Acquire)
+    }
+
     fn verify_soon(self: &Arc<Self>) {
         self.sink.watchdog().look_at(self, Tick::from_nanos(1));
     }
@@ -583,7 +597,7 @@ impl Hold {
         };
         let state = self.state.lock();
         let every = state.spec.ask_every();
-        if state.lasts(until) && until <= now.after(every / 2) && self.is_confirmed() {
+        if state.lasts(until) && until <= now.after(every / 2) && !self.is_to_be_verified() {
             return Look::Later(until); // as long as it may ever be: no more renewals
         }
         Look::Ask { every, end: until }
@@ -599,6 +613,7 @@ impl Hold {
     /// whether it is ours.
     pub(crate) fn due(self: &Arc<Self>, now: Tick, policy: Durability) -> Option<Due> {
         let until = self.valid_until(now)?;
+        self.doubted.store(false, Ordering::Release);
         let state = self.state.lock();
         let lasts = state.lasts(until);
         let is_first = policy != self.durability && !lasts;
@@ -649,7 +664,7 @@ impl Hold {
         match renewal {
             Renewal::Extended if asked.is_first => {
                 self.confirm(sent);
-                if self.is_confirmed() {
+                if !self.is_to_be_verified() {
                     return Some(Onward::Acknowledged);
                 }
                 self.verify_soon();
@@ -703,7 +718,7 @@ impl Hold {
                     });
                 }
                 match next {
-                    _ if !self.is_confirmed() => self.verify_soon(),
+                    _ if self.is_to_be_verified() => self.verify_soon(),
                     NextStep::Renew(every) => return Some(every),
                     NextStep::Look(at) => self.sink.watchdog().look_at(self, at.min(until)),
                 }

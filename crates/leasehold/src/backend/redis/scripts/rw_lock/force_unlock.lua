@@ -31,7 +31,13 @@ if waiting > 0 then
   local granted = give_to_next(ARGV[2])
   if granted then
     tell_of_less(ARGV[1], granted, others > ours, all.left)
+    tell_holders(ARGV[2], fields)
     return fields
   end
 end
-return free(ARGV[1], all.mode ~= 'read', 0, others > ours) or fields
+local kept = free(ARGV[1], all.mode ~= 'read', 0, others > ours)
+if kept then
+  return kept
+end
+tell_holders(ARGV[2], fields)
+return fields
