@@ -202,13 +202,13 @@ impl Lineup {
         match wake_up {
             WakeUp::TryAgain if task == 0 => self.look(Tick::from_nanos(0)),
             // The next may have it by now.
-            WakeUp::Forced => self.in_order().for_each(|queue| queue.doubt_holders()),
+            WakeUp::Forced => self.in_order().for_each(|queue| queue.doubt_holders(true)),
             WakeUp::Watch(left) => self.look(core.clock.now().after(*left + AFTER_THE_END)),
             // A client of Redisson's says that it is this one's turn.
             WakeUp::TryAgain => {
                 // And not a hold's that was believed here.
                 if let Some(queue) = self.held().and_then(|hold| core.find(hold.id())) {
-                    queue.doubt_holders();
+                    queue.doubt_holders(false);
                 }
                 let asks = |queue: &Arc<Queue>| queue.lock().asks_under(LeaseId::from(task));
                 if let Some(queue) = self.in_order().find(asks) {
@@ -230,7 +230,6 @@ impl Lineup {
             WakeUp::Granted(_) | WakeUp::Turns(_) => {}
         }
     }
-
 
     /// Completes when no task of this process gives up the lock, or a place for it; or a task of it has the lock.
     pub(crate) async fn released(&self) {

@@ -2,12 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    engine::{
-        claim::remote::Subscription,
-        hold::Hold,
-        queue::{Phase, Queue, QueueState},
-    },
+use crate::engine::{
+    claim::remote::Subscription,
+    hold::Hold,
+    queue::{Phase, Queue, QueueState},
 };
 
 /// After so long a task that waits behind a holder of its process has this listen: most waits are over by then, and cost the server nothing.
@@ -21,8 +19,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const DOUBT_EVERY: Duration = Duration::from_millis(50);
 
 impl Queue {
-    /// The holds of this process may have been taken from it: they are verified, once in a while.
-    pub(crate) fn doubt_holders(&self) {
+    /// The holds of this process may have been taken from it: they are verified, once in a while. `forced`: by force, says the server.
+    pub(crate) fn doubt_holders(&self, forced: bool) {
         let now = self.core.clock.now();
         let (holds, at) = {
             let mut state = self.lock();
@@ -35,7 +33,11 @@ impl Queue {
             if now < remote.doubted {
                 return;
             }
-            let at = now.max(young_until.min(now.after(DOUBT_EVERY)));
+            let at = if forced {
+                now
+            } else {
+                now.max(young_until.min(now.after(DOUBT_EVERY)))
+            };
             remote.doubted = at.after(DOUBT_EVERY);
             (holds, at)
         };
@@ -73,7 +75,7 @@ impl Queue {
                 return Some(AGAIN);
             }
             drop(state);
-            self.doubt_holders();
+            self.doubt_holders(true);
             return waits.backoff(true).map(|backoff| backoff.usual());
         }
         let remote = state.remote();
@@ -107,7 +109,7 @@ async fn hear(queue: Arc<Queue>) {
     };
     if is_open {
         // For what happened before.
-        queue.doubt_holders();
+        queue.doubt_holders(true);
     }
 }
 

@@ -259,7 +259,7 @@ impl Queues {
                     queue.look(None);
                     // A release of permits says nothing of others'.
                     if id.kind != LockKind::LeasedSemaphore {
-                        queue.doubt_holders();
+                        queue.doubt_holders(false);
                     }
                 }
             }
@@ -267,7 +267,7 @@ impl Queues {
                 queue.look(Some(self.env.clock.now().after(left)));
             }
             (WakeUp::Deaf, Some(queue)) => queue.became_deaf(),
-            (WakeUp::Forced, Some(queue)) => queue.doubt_holders(),
+            (WakeUp::Forced, Some(queue)) => queue.doubt_holders(true),
             (WakeUp::Watch(_) | WakeUp::Forced | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(grant.lease) => {}
