@@ -1,12 +1,20 @@
 //! A hold that another process ends by force, while a task of the holder's own process waits for the lock: both are told at once.
 
-use leasehold::Client;
-use leasehold_testkit::Server;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Event, EventKind, Handoff, LostReason};
+use leasehold_testkit::{Proxy, Server, wait_until_async};
 
 use crate::common::{
-    few_or,
+    SOON, few_or,
     forced::{both, told_in_time},
-    servers,
+    int, servers, soon,
 };
 
 /// By a handle of the same kind, and by the name alone.
@@ -79,5 +87,84 @@ async fn the_holder_and_the_next_of_its_process_are_told_at_once_of_each_kind() 
             both(lost, next, force).await
         })
         .await;
+    }
+}
+
+/// A client that counts how often its holds are renewed: so they are verified, too.
+async fn counting(server: &Server) -> (Client, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&count);
+    let observe = move |event: &Event| {
+        let is_renewed = matches!(event.kind, EventKind::Renewed { .. });
+        counter.fetch_add(usize::from(is_renewed), Ordering::Relaxed);
+    };
+    let builder = Client::builder().url(server.url()).observe(observe);
+    (builder.connect().await.unwrap(), count)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_messages_has_a_hold_verified_now_and_then_only() {
+    for server in servers() {
+        let (client, renewed) = counting(&server).await;
+        let mutex = client.mutex("name");
+        let guard = mutex.lock().await.unwrap();
+        let waiter = tokio::spawn(async move { mutex.lock().await });
+        let channel = "redisson_lock__channel:{name}";
+        let is_heard = || int(&server, &["PUBLISH", channel, "0"]) > 0;
+        wait_until_async(SOON, "it listens", is_heard).await;
+        let began = Instant::now();
+        let mut connection = server.connection();
+        let mut messages = 0;
+        while began.elapsed() < Duration::from_millis(500) {
+            let publish = redis::cmd("PUBLISH").arg(channel).arg("0").clone();
+            let _: redis::Value = publish.query(&mut connection).unwrap();
+            messages += 1;
+        }
+        client.heard().await;
+        let renewed = renewed.load(Ordering::Relaxed);
+        let most = usize::try_from(began.elapsed().as_millis() / 50).unwrap() + 3;
+        println!("{messages} messages, {renewed} renewals");
+        assert!((1..=most).contains(&renewed), "{renewed} of {most}");
+        assert!(guard.is_valid() && messages > 100);
+        drop(guard);
+        drop(soon("the next", waiter).await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_of_its_own_process_have_no_hold_verified() {
+    for server in servers() {
+        let (client, renewed) = counting(&server).await;
+        let tasks = (0..20).map(|_| {
+            let mutex = client.mutex("name").handoff(Handoff::off());
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let guard = mutex.lock().await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    guard.release().await.unwrap();
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        let renewed = renewed.load(Ordering::Relaxed);
+        // The first look of a process that begins to listen.
+        assert!(renewed <= 3, "{renewed} of 200 holds");
+    }
+}
+
+/// Each answer comes later than the watchdog waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_word_that_a_hold_is_gone_counts() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        let mutex = client.mutex("name").lease(Duration::from_secs(3));
+        let guard = mutex.lock().await.unwrap();
+        server.cli(&["DEL", "name"]);
+        // A renewal has a ninth of the lease.
+        proxy.delay(Duration::from_millis(250));
+        assert_eq!(guard.lost().await, LostReason::Replaced);
     }
 }
