@@ -15,14 +15,14 @@ if held.err or #held == 0 then
 end
 local waiting, before = call('LLEN', KEYS[2]), call('PTTL', KEYS[1])
 call('DEL', KEYS[1])
-local others, of_ours = count_others(ARGV[1], marker(ARGV[1]), 0, waiting, 0)
-pass_on(ARGV[1], others, of_ours, 0, waiting, before, ARGV[2])
+local others, ours = count_others(ARGV[1], marker(ARGV[1]), 0, waiting, 0)
+pass_on(ARGV[1], others, ours, 0, waiting, before, ARGV[2])
 local owners = {}
 for i = 1, #held, 2 do
   owners[#owners + 1] = held[i]
 end
 tell_holders(grants, owners)
 if kind == 'mutex' then
-  tell_holders(ours .. 'fair:grant:', owners) -- it may have been a fair one
+  tell_holders(string.sub(grants, 1, -#'grant:' - 1) .. 'fair:grant:', owners) -- it may have been a fair one
 end
 return owners
