@@ -25,19 +25,14 @@ if #fields == 0 then
   return fields
 end
 leaving, dead = all.live, all.dead
+tell_holders(ARGV[2], fields) -- they ask, so it does no harm if this is refused
 local waiting = call('LLEN', KEYS[3])
 local others, ours = count_others(ARGV[1], marker(), 0, waiting, 0)
 if waiting > 0 then
   local granted = give_to_next(ARGV[2])
   if granted then
     tell_of_less(ARGV[1], granted, others > ours, all.left)
-    tell_holders(ARGV[2], fields)
     return fields
   end
 end
-local kept = free(ARGV[1], all.mode ~= 'read', 0, others > ours)
-if kept then
-  return kept
-end
-tell_holders(ARGV[2], fields)
-return fields
+return free(ARGV[1], all.mode ~= 'read', 0, others > ours) or fields
