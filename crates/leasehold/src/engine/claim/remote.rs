@@ -25,7 +25,7 @@ pub(crate) struct Remote {
     /// When it was last known that another has the lock: the server said so, or a task of this process gave it back.
     pub(crate) held: Option<Tick>,
     pub(crate) turns: Turns,
-    /// Until then what is heard of a hold of this process has it verified no more.
+    /// When what was heard of the holds of this process had them verified last, or is going to.
     pub(crate) doubted: Tick,
 }
 

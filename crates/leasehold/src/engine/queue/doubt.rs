@@ -25,25 +25,26 @@ impl Queue {
         let (holds, at) = {
             let mut state = self.lock();
             let holds = state.all_held();
-            if holds.is_empty() {
+            // No renewal of a short lease is to come late by this.
+            let every = holds.iter().map(|hold| hold.spec().ask_every()).min();
+            let Some(latest) = every.map(|every| now.after(DOUBT_EVERY.min(every / 8))) else {
                 return;
-            }
-            let young_until = state.since.after(DOUBT_EVERY);
-            let remote = state.remote();
-            if now < remote.doubted {
-                return;
-            }
-            let at = if forced {
+            };
+            let young_until = if forced {
                 now
             } else {
-                now.max(young_until.min(now.after(DOUBT_EVERY)))
+                state.since.after(DOUBT_EVERY)
             };
-            remote.doubted = at.after(DOUBT_EVERY);
-            (holds, at)
+            let remote = state.remote();
+            if remote.doubted > now {
+                return; // the server is going to be asked
+            }
+            let at = young_until.max(remote.doubted.after(DOUBT_EVERY));
+            remote.doubted = at.min(latest).max(now);
+            (holds, remote.doubted)
         };
         for hold in holds {
-            // No renewal of a short lease is to come late by that.
-            hold.doubt(at.min(now.after(hold.spec().ask_every() / 8)));
+            hold.doubt(at);
         }
     }
 
