@@ -67,7 +67,10 @@ impl Queue {
         }
         let mut state = self.lock();
         let Phase::Held(hold) = &state.phase else {
-            return Some(AGAIN); // its driver listens, or is about to
+            // As its driver does, until none waits; or is about to.
+            let remote = state.remote.as_ref();
+            let hears = remote.is_some_and(|it| it.subscription != Subscription::Closed);
+            return (!hears).then_some(AGAIN);
         };
         let waits = hold.spec().waits;
         if !waits.listens() {
