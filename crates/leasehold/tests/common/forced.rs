@@ -66,7 +66,7 @@ pub async fn told_in_time(
             }
             tries += 1;
             assert!(
-                control > AIM / 4 && tries < 5,
+                control > AIM / 10 && tries < 5,
                 "{what}: the holder and the next after {took:?}, a release after {control:?}"
             );
         }
