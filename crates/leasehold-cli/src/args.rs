@@ -77,8 +77,8 @@ Examples:
 const UNLOCK: &str = "\
 Takes NAME away from its holder, so that the next in line gets it.
 
-The holder is not asked. It notices when it next renews, and may go on working until then, beside the next \
-holder. So first make sure that it is dead, or that overlapping does no harm: `leasehold status NAME` shows \
+The holder is not asked. It notices at once while a task of its own process waits for NAME, too, else when it next \
+renews, and may go on working until then, beside the next holder. So first make sure that it is dead, or that overlapping does no harm: `leasehold status NAME` shows \
 the holder. A crashed holder loses the name by itself when its lease ends.";
 
 const COMPLETIONS: &str = "\

@@ -376,6 +376,8 @@ pub(crate) enum WakeUp {
     Watch(Duration),
     /// The server gave it to one of our lease ids.
     Granted(Grant),
+    /// It was unlocked by force.
+    Forced,
     /// Wake-ups are not heard any more: the server refused to subscribe this client again.
     Deaf,
 }

@@ -29,6 +29,11 @@ impl Backoff {
         Backoff { first_ms, most_ms }
     }
 
+    /// How long a pause lasts on average, after many looks.
+    pub(crate) fn usual(self) -> Duration {
+        Duration::from_millis(self.most_ms.into()) / 2
+    }
+
     /// The pause after so many looks before: at least the first one, at most that doubled for each look, and at random
     /// between, so that waiters drift apart.
     pub(crate) fn pause(self, looks: u32) -> Duration {

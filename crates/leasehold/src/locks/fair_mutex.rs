@@ -44,7 +44,8 @@ use crate::{
 /// [`fair_wait_timeout`](crate::ClientBuilder::fair_wait_timeout), 5 s. Redisson's waiters subscribe after they have taken their
 /// places; one that is not heard costs the others that time, and several of them cost it once. Where Redisson releases, and its next is dead, a
 /// waiter of this library finds out within one and a half times that time. Redisson's `forceUnlock` of a lock that this library holds tells
-/// none of its waiters: they find out within one to 1.2 [`poll_every`](crate::ClientBuilder::poll_every), 10 to 12 s. A process that is stopped is heard,
+/// only the waiter that is next: one of this library hears it once it has been the first of its process for a second, and else finds out within
+/// one to 1.2 [`poll_every`](crate::ClientBuilder::poll_every), 10 to 12 s. A process that is stopped is heard,
 /// and may let the lock expire in its hands; its other tasks are passed over when it has not kept their places for 20 s. A client that waits only among its own kind sends one command
 /// per [`poll_every`](crate::ClientBuilder::poll_every), and one at the end of each holder's lease that is not released, for all its tasks
 /// together. While the server refuses what they ask, or does not let them hear, each task asks for itself, about twice a second.

@@ -8,6 +8,7 @@ mod plain_peers_quorum;
 mod redisson;
 mod redisson_fair;
 mod redisson_fenced;
+mod redisson_forced;
 mod redisson_latch;
 mod redisson_multi;
 mod redisson_old;

@@ -6,6 +6,7 @@
 )]
 
 pub mod differential;
+pub mod forced;
 pub mod kinds;
 pub mod late;
 pub mod peer;

@@ -6,5 +6,6 @@ mod common;
 mod acknowledged;
 mod cluster;
 mod failovers;
+mod forgotten;
 mod refused;
 mod replicated;

@@ -51,6 +51,7 @@ fn arguments(text: &str) -> BTreeSet<String> {
 fn is_shared(path: &Path) -> bool {
     [
         "waiting.lua",
+        "forced.lua",
         "refuse.lua",
         "hand_over.lua",
         "holder_hash.lua",

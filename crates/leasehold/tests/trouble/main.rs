@@ -7,6 +7,7 @@ mod bad_input;
 mod callers;
 mod election;
 mod first_in_line;
+mod forced;
 mod fresh_answers;
 mod lazy_start;
 mod lease_without_end;

@@ -199,6 +199,18 @@ impl Store {
         }
     }
 
+    /// It was taken from these by force: their clients hear it, if they listen.
+    fn tell_holders(&mut self, id: &LockId, held: &[StoredHold]) {
+        if self.cut {
+            return;
+        }
+        for subscriber in self.subscribers(id) {
+            if held.iter().any(|held| held.client == subscriber.client) {
+                self.outbox.push((subscriber, id.clone(), WakeUp::Forced));
+            }
+        }
+    }
+
     pub(crate) fn acquire(&mut self, client: &Arc<str>, step: &Acquire) -> Acquired {
         let (id, now) = (&step.id, self.clock);
         if id.kind.never_ends() {
@@ -353,6 +365,7 @@ impl Store {
         if self.give_to_next(id).is_none() && !rules(id.kind).is_in_turn() {
             self.tell_all(id);
         }
+        self.tell_holders(id, &held);
         held.iter()
             .map(|held| rules(id.kind).owner(&held.client, held.access, held.lease))
             .collect()

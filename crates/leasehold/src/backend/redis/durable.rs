@@ -241,7 +241,12 @@ impl DurableLane {
                 Err(failure) => Err(able::of_waiting(self.policy, failure)),
             };
             let confirm = |renewal: Result<Renewal, Failure>| {
-                let (renewal, acknowledged) = (renewal?, acknowledged.clone()?);
+                let renewal = renewal?;
+                let acknowledged = match &acknowledged {
+                    // That it is not ours is the server's own word.
+                    Err(_) if renewal == Renewal::Lost => (0, 0),
+                    said => said.clone()?,
+                };
                 Ok(Confirmation {
                     renewal,
                     replicas: acknowledged.1,

@@ -27,7 +27,11 @@ impl Hint {
             name: id.name.shared(),
             granted: match wake_up {
                 WakeUp::Granted(grant) => Some(grant.lease.get()),
-                WakeUp::TryAgain | WakeUp::Turns(_) | WakeUp::Watch(_) | WakeUp::Deaf => None,
+                WakeUp::TryAgain
+                | WakeUp::Turns(_)
+                | WakeUp::Watch(_)
+                | WakeUp::Forced
+                | WakeUp::Deaf => None,
             },
             sink,
             wake_up: (id, wake_up),

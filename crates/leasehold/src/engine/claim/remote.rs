@@ -25,6 +25,8 @@ pub(crate) struct Remote {
     /// When it was last known that another has the lock: the server said so, or a task of this process gave it back.
     pub(crate) held: Option<Tick>,
     pub(crate) turns: Turns,
+    /// When what was heard of the holds of this process had them verified last, or is going to.
+    pub(crate) doubted: Tick,
 }
 
 /// Why the server gives no usable answer.
@@ -58,6 +60,7 @@ impl Remote {
             own: None,
             held: None,
             turns: Turns::new(),
+            doubted: Tick::from_nanos(0),
         }
     }
 

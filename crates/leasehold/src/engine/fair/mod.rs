@@ -201,9 +201,15 @@ impl Lineup {
     pub(crate) fn wake(&self, core: &Queues, task: u64, wake_up: &WakeUp) {
         match wake_up {
             WakeUp::TryAgain if task == 0 => self.look(Tick::from_nanos(0)),
+            // The next may have it by now.
+            WakeUp::Forced => self.in_order().for_each(|queue| queue.doubt_holders(true)),
             WakeUp::Watch(left) => self.look(core.clock.now().after(*left + AFTER_THE_END)),
             // A client of Redisson's says that it is this one's turn.
             WakeUp::TryAgain => {
+                // And not a hold's that was believed here.
+                if let Some(queue) = self.held().and_then(|hold| core.find(hold.id())) {
+                    queue.doubt_holders(false);
+                }
                 let asks = |queue: &Arc<Queue>| queue.lock().asks_under(LeaseId::from(task));
                 if let Some(queue) = self.in_order().find(asks) {
                     queue.driver_wake().notify_one();
@@ -325,6 +331,12 @@ impl WaiterGroup for Lineup {
         if state.listening.remove(&task) && state.listening.is_empty() {
             self.keeper_wake.notify_one();
         }
+    }
+
+    fn is_next(&self, task: u64) -> bool {
+        let waits = |queue: &Arc<Queue>| !queue.lock().waiters.is_empty();
+        let next = self.in_order().find(waits);
+        next.is_some_and(|next| next.id.task() == task)
     }
 
     /// A task has its place, and waits: behind a holder whose lease ends in so long, beside clients of another library or not.

@@ -53,6 +53,8 @@ pub(crate) struct Hold {
     pub(crate) watched_at: WatchedAt,
     /// A copy of a request that could take the name under this lease id may still be under way (B4).
     copies: bool,
+    /// Something was heard that says that it may not be ours any more, and the server has not been asked since.
+    doubted: AtomicBool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
     /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
@@ -185,6 +187,7 @@ impl Hold {
             over: Notify::new(),
             watched_at: WatchedAt::default(),
             copies: granted.copies,
+            doubted: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             permits: match spec.access {
                 Access::Permits(permits) => permits,
@@ -503,6 +506,23 @@ impl Hold {
         }
     }
 
+    /// Whether the server may have forgotten since then.
+    fn is_from_before(&self, sent: Tick) -> bool {
+        let epochs = &self.sink.watchdog().epochs;
+        epochs.told_of(sent) != epochs.present()
+    }
+
+    /// It may have been taken from its holder: it is verified at `at`, by a renewal that comes early.
+    pub(crate) fn doubt(self: &Arc<Self>, at: Tick) {
+        self.doubted.store(true, Ordering::Release);
+        self.sink.watchdog().look_at(self, at);
+    }
+
+    /// Whether the server is to be asked, whenever its next renewal would be due.
+    fn is_to_be_verified(&self) -> bool {
+        !self.is_confirmed() || self.doubted.load(Ordering::Acquire)
+    }
+
     fn verify_soon(self: &Arc<Self>) {
         self.sink.watchdog().look_at(self, Tick::from_nanos(1));
     }
@@ -590,7 +610,7 @@ impl Hold {
         };
         let state = self.state.lock();
         let every = state.spec.ask_every();
-        if state.lasts(until) && until <= now.after(every / 2) && self.is_confirmed() {
+        if state.lasts(until) && until <= now.after(every / 2) && !self.is_to_be_verified() {
             return Look::Later(until); // as long as it may ever be: no more renewals
         }
         Look::Ask { every, end: until }
@@ -602,11 +622,15 @@ impl Hold {
         Some((self.spec().ask_every(), until))
     }
 
-    /// The request to send when its time has come; `None` if the hold is over.
-    pub(crate) fn due(self: &Arc<Self>, now: Tick) -> Option<Due> {
+    /// The request to send when its time has come; `None` if the hold is over. One that others than its policy's acknowledge asks only
+    /// whether it is ours.
+    pub(crate) fn due(self: &Arc<Self>, now: Tick, policy: Durability) -> Option<Due> {
         let until = self.valid_until(now)?;
+        self.doubted.store(false, Ordering::Release);
         let state = self.state.lock();
-        let lease_ms = if state.lasts(until) {
+        let lasts = state.lasts(until);
+        let is_first = policy != self.durability && !lasts;
+        let lease_ms = if lasts || is_first {
             0
         } else {
             // B2: always the same, also when `max_hold` is near. That ends a hold by release, not by a shorter lease.
@@ -615,16 +639,19 @@ impl Hold {
         let every = state.spec.ask_every();
         let config = &self.env().config;
         let mut patience = patience(every, config.operation_timeout);
-        if !self.durability.is_primary() {
-            // An acknowledgement may take that long, and counts.
+        // With time to spare.
+        let mut may_end = until < now.after(2 * patience);
+        if !policy.is_primary() {
+            // An acknowledgement may take that long, and counts. The hold is on the list meanwhile, and so verified in a new epoch.
             patience = patience.max(config.durability_timeout + config.operation_timeout / 8);
+            may_end = true;
         }
         Some(Due {
             access: state.spec.access,
             lease_ms,
             patience,
-            // With time to spare.
-            end: (until < now.after(2 * patience)).then_some(until),
+            end: may_end.then_some(until),
+            is_first,
         })
     }
 
@@ -640,25 +667,40 @@ impl Hold {
         }
     }
 
-    /// The answer to a renewal that was sent at `sent`. Returns the interval, if the only thing left to do is to renew it
-    /// again.
+    /// The answer to a renewal that was sent at `sent`. Returns what the watchdog is to do next, unless that is to look at it.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         asked: &Due,
         renewal: Renewal,
         sent: Tick,
-    ) -> Option<Duration> {
+    ) -> Option<Onward> {
         match renewal {
-            Renewal::Extended => return self.extended(Duration::from_millis(asked.lease_ms), sent),
+            Renewal::Extended if asked.is_first => {
+                self.confirm(sent);
+                if !self.is_to_be_verified() {
+                    return Some(Onward::Acknowledged);
+                }
+                self.verify_soon();
+            }
+            Renewal::Extended => {
+                let every = self.extended(Duration::from_millis(asked.lease_ms), sent);
+                return every.map(Onward::Again);
+            }
             Renewal::Lost => self.lose(self.not_ours()),
             Renewal::Unknown | Renewal::Shortened(_) => {
                 if let Renewal::Shortened(within) = renewal {
                     self.term.shorten(lease::valid_until(sent, within));
                 }
-                // At once after a silence, soon after a refusal.
+                // At once after a silence, soon after a refusal; and one that is to be verified as soon as may be.
                 let now = self.env().clock.now();
                 let again = now.after(asked.patience / 8);
-                let again = again.max(sent.after(asked.patience));
+                let again = if self.is_confirmed() {
+                    again.max(sent.after(asked.patience))
+                } else if self.is_from_before(sent) {
+                    now
+                } else {
+                    again
+                };
                 self.note_between(EventKind::RenewalFailed);
                 if let Some(until) = self.valid_until(now) {
                     story::is_at_risk(self.id(), self.lease, until.since(now));
@@ -691,7 +733,7 @@ impl Hold {
                     });
                 }
                 match next {
-                    _ if !self.is_confirmed() => self.verify_soon(),
+                    _ if self.is_to_be_verified() => self.verify_soon(),
                     NextStep::Renew(every) => return Some(every),
                     NextStep::Look(at) => self.sink.watchdog().look_at(self, at.min(until)),
                 }
@@ -717,6 +759,14 @@ impl Watched for Hold {
     }
 }
 
+/// What is next for a hold that is ours.
+pub(crate) enum Onward {
+    /// Its renewal, once in this interval, and nothing else.
+    Again(Duration),
+    /// Its renewal now, which others are to acknowledge.
+    Acknowledged,
+}
+
 /// A request that is due.
 pub(crate) struct Due {
     access: Access,
@@ -726,6 +776,8 @@ pub(crate) struct Due {
     pub(crate) patience: Duration,
     /// If the lease may end before the answer is due: when.
     pub(crate) end: Option<Tick>,
+    /// If it is ours, its renewal follows.
+    is_first: bool,
 }
 
 impl Due {

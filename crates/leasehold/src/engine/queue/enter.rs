@@ -19,6 +19,7 @@ use crate::{
     engine::local::answer::{AnswerFuture, WaitResult},
     engine::local::locked::Locked,
     engine::queue::count::write_count,
+    engine::queue::doubt::HEAR_AFTER,
     engine::queue::map::Queues,
     engine::queue::shared::ask_to_join,
     engine::queue::{Life, Phase, Queue, QueueState, Start},
@@ -488,11 +489,9 @@ impl WaitTicket {
         // After lining up: when the home ends, it tells the waiters in the queues.
         core.check_home()?;
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
+        let mut attend_at = Some(Instant::now() + HEAR_AFTER);
         loop {
-            let alarm = match (warn_at, until) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            let alarm = [attend_at, warn_at, until].into_iter().flatten().min();
             tokio::select! {
                 biased;
                 answer = &mut self.answered => return answer,
@@ -501,8 +500,14 @@ impl WaitTicket {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return self.queue.out_of_time(core, spec, began);
             }
-            self.queue.warn_of_long_wait(core, spec);
-            warn_at = None;
+            let now = Instant::now();
+            if attend_at.is_some_and(|at| now >= at) {
+                attend_at = self.queue.attend(self.number).map(|pause| now + pause);
+            }
+            if warn_at.is_some_and(|at| now >= at) {
+                self.queue.warn_of_long_wait(core, spec);
+                warn_at = None;
+            }
         }
     }
 }

@@ -87,6 +87,24 @@ impl Queue {
         }
     }
 
+    /// From now on this task hears what clients of Redisson's say to it alone. `None`: it does not wait, or hears that already.
+    pub(crate) fn hear_own(&self) -> Option<Reply<()>> {
+        let (old, own) = {
+            let mut state = self.lock();
+            let remote = state.remote();
+            let lease = remote.ticket.as_ref()?.lease();
+            if remote.own == Some(lease) {
+                return None;
+            }
+            (remote.own.replace(lease), lease)
+        };
+        let backend = &self.core.backend;
+        if let Some(old) = old {
+            drop(backend.unlisten(&self.id.of_task(old.get())));
+        }
+        Some(backend.listen(self.id.of_task(own.get())))
+    }
+
     /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
     pub(crate) fn stop_listening(
         &self,

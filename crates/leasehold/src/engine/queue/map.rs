@@ -262,13 +262,18 @@ impl Queues {
                 self.beside.hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
                     queue.look(None);
+                    // A release of permits says nothing of others'.
+                    if id.kind != LockKind::LeasedSemaphore {
+                        queue.doubt_holders(false);
+                    }
                 }
             }
             (WakeUp::Watch(left), Some(queue)) => {
                 queue.look(Some(self.env.clock.now().after(left)));
             }
             (WakeUp::Deaf, Some(queue)) => queue.became_deaf(),
-            (WakeUp::Watch(_) | WakeUp::Deaf, None) => {}
+            (WakeUp::Forced, Some(queue)) => queue.doubt_holders(true),
+            (WakeUp::Watch(_) | WakeUp::Forced | WakeUp::Deaf, None) => {}
             // Left to expire by `detach`: a grant that is heard late must not give it back.
             (WakeUp::Granted(grant), _) if self.is_detached(grant.lease) => {}
             (WakeUp::Granted(grant), queue) => {
@@ -355,6 +360,9 @@ pub(crate) trait WaiterGroup: fmt::Debug + Send + Sync {
 
     /// This task need not hear wake-ups any more.
     fn unlisten(&self, task: u64);
+
+    /// Whether it is the first of the tasks here that wait.
+    fn is_next(&self, task: u64) -> bool;
 
     /// A task waits: behind a holder whose lease ends in so long, beside clients of another library or not.
     fn waits(&self, env: &Env, left: Option<Duration>, foreign: bool);

@@ -18,6 +18,7 @@
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
 pub(crate) mod count;
+pub(crate) mod doubt;
 pub(crate) mod downgrade;
 pub(crate) mod driver;
 pub(crate) mod enter;
@@ -172,13 +173,7 @@ impl Queue {
 
     /// All holds of this queue.
     pub(crate) fn holders(&self) -> Vec<Arc<Hold>> {
-        let state = self.lock();
-        let exclusive = match &state.phase {
-            Phase::Held(hold) => Some(hold),
-            _ => None,
-        };
-        let all = exclusive.into_iter().chain(state.shared.all());
-        all.map(Arc::clone).collect()
+        self.lock().all_held()
     }
 
     /// Makes the holder of a lease that the server gave to this client. No other code makes one.

@@ -41,7 +41,7 @@ macro_rules! exclusive {
             renew: script!($($holder),+, "exclusive/renew"),
             extend: script!($($holder),+, "exclusive/extend"),
             force_unlock: script!(
-                $($holder),+, "refuse", "waiting", "exclusive/places", $others, "exclusive/hand_over",
+                $($holder),+, "refuse", "waiting", "forced", "exclusive/places", $others, "exclusive/hand_over",
                 "exclusive/force_unlock"
             ),
             inspect: script!($($holder),+, "refuse", $others, "exclusive/inspect"),

@@ -28,6 +28,7 @@ static KEEP: Lazy = script!("refuse", "waiting", "fair_mutex/line", "fair_mutex/
 static FORCE_UNLOCK: Lazy = script!(
     "refuse",
     "waiting",
+    "forced",
     "fair_mutex/line",
     "fair_mutex/force_unlock"
 );

@@ -182,7 +182,9 @@ impl Wire for LeasedSemaphoreWire {
     }
 
     fn force_unlock(&'static self, caller: &Caller, id: LockId) -> Reply<Vec<String>> {
-        let call = call(&FORCE_UNLOCK, &id.name, 2, 1).text(channel(&id.name));
+        let call = call(&FORCE_UNLOCK, &id.name, 2, 2)
+            .text(channel(&id.name))
+            .text(id.name.marker());
         caller.call(call, |reply| {
             let Value::Array(out) = reply else {
                 return None;

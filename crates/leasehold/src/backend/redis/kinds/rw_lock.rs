@@ -68,6 +68,7 @@ static COUNT: Lazy = script!(
 static FORCE_UNLOCK: Lazy = script!(
     "refuse",
     "waiting",
+    "forced",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",

@@ -7,10 +7,16 @@ use crate::{
     name::{FREE, LockId, OURS},
 };
 
+/// To the clients of those that held it.
+const FORCED: &[u8] = b"forced";
+
 /// What a message says to those that wait for this lock. `None`: nothing.
 pub(crate) fn wake_up(id: &LockId, channel: &str, payload: &[u8]) -> Option<WakeUp> {
     if !channel.starts_with(OURS) || channel.ends_with(FREE) {
         return Some(freed(payload));
+    }
+    if payload == FORCED {
+        return Some(WakeUp::Forced);
     }
     if let Some(grant) = wire(id.kind).grant(payload) {
         return Some(WakeUp::Granted(grant));

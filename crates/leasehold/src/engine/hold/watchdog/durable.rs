@@ -1,38 +1,30 @@
 //! Renewals that others than the server are to acknowledge.
+//!
+//! They wait for these, and for the renewals before them. The word that a hold is not ours any more waits for nobody: the server itself is
+//! asked first, with all others. A hold that is ours is then renewed, and only what is acknowledged moves its end (B1).
 
 use std::{future::Future, sync::Arc};
 
 use futures_util::{TryFutureExt, future::Either};
 
-use super::{Watchdog, renew, shards::by_shard};
+use super::{Watchdog, renew};
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal},
     durability::Durability,
     engine::{env::Env, hold::Hold},
 };
 
-/// Sends those of a batch that others are to acknowledge, by policy, and returns the rest. They are no part of what is under way:
-/// their answers come late, and may keep no other from being renewed.
-pub(super) fn send(
-    env: &Arc<Env>,
-    watchdog: &Arc<Watchdog>,
-    mut batch: Vec<Arc<Hold>>,
-) -> Vec<Arc<Hold>> {
-    while let Some(first) = batch.iter().find(|hold| !hold.durability.is_primary()) {
-        let policy = first.durability;
-        let (those, rest) = batch
-            .into_iter()
-            .partition(|hold| hold.durability == policy);
-        batch = rest;
-        // The replicas of one node of a cluster are not to be waited for by the holds of another.
-        for (_, those) in by_shard(those, |hold| env.backend.shard(hold.id())) {
-            let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
-            env.spawn(async move {
-                renew(&strong, &watchdog, those, policy, (None, None)).await;
-            });
-        }
+/// Sends the renewals of these by policy, all of one server. They are no part of what is under way: their answers come late, and may keep no
+/// other from being renewed.
+pub(super) fn go_on(env: &Arc<Env>, watchdog: &Arc<Watchdog>, mut ours: Vec<Arc<Hold>>) {
+    while let Some(policy) = ours.first().map(|hold| hold.durability) {
+        let (those, rest) = ours.into_iter().partition(|hold| hold.durability == policy);
+        ours = rest;
+        let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
+        env.spawn(async move {
+            renew(&strong, &watchdog, those, policy, (None, None)).await;
+        });
     }
-    batch
 }
 
 /// Asks for these renewals. The answers are those that move an end, and what was acknowledged of each.

@@ -1,10 +1,14 @@
 //! Renewals that have no answer.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use super::Watchdog;
 use crate::{
-    backend::{Failure, Renewal},
+    backend::{Confirmation, Failure, Renewal},
     callout,
     clock::Tick,
     durations::about,
@@ -17,6 +21,24 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[error("no answer within {}", about(*.0))]
 pub(super) struct Late(pub(super) Duration);
+
+/// All have been asked about again. That one is not ours counts all the same, whenever it is heard.
+pub(super) async fn late(
+    due: Vec<(Due, Weak<Hold>)>,
+    answer: impl Future<Output = Result<(Vec<Renewal>, Vec<Confirmation>), Failure>>,
+    sent: Tick,
+) {
+    let Ok((renewals, _)) = answer.await else {
+        return;
+    };
+    for ((due, hold), renewal) in due.into_iter().zip(renewals) {
+        if renewal == Renewal::Lost
+            && let Some(hold) = hold.upgrade()
+        {
+            hold.renewed(&due, renewal, sent);
+        }
+    }
+}
 
 /// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
 impl Watchdog {

@@ -56,7 +56,7 @@ use crate::{
     engine::hold::watchdog::parts::turn_of,
     engine::hold::watchdog::shards::{SilentShards, TURN_MOST, by_shard},
     engine::hold::watchdog::wake_at::AtomicTick,
-    engine::hold::{Due, Hold, Look},
+    engine::hold::{Due, Hold, Look, Onward},
     outage::Seldom,
 };
 
@@ -291,7 +291,6 @@ fn send_due(env: &Arc<Env>, watchdog: &Arc<Watchdog>, now: Tick) {
         let Some(batch) = watchdog.list.lock().due_batch(now) else {
             return;
         };
-        let batch = durable::send(env, watchdog, batch);
         let shard = |hold: &Arc<Hold>| env.backend.shard(hold.id());
         for (shard, batch) in by_shard(batch, shard) {
             let (strong, watchdog) = (Arc::clone(env), Arc::clone(watchdog));
@@ -322,7 +321,7 @@ async fn renew(
     // Some may have been released meanwhile.
     let due = batch
         .into_iter()
-        .filter_map(|hold| Some((hold.due(sent)?, hold)));
+        .filter_map(|hold| Some((hold.due(sent, policy)?, hold)));
     let due: Vec<(Due, Arc<Hold>)> = due.collect();
     if due.is_empty() {
         return;
@@ -361,7 +360,12 @@ async fn renew(
         }
         let patiences = due.iter().map(|(due, _)| due.patience);
         let Some(patience) = patiences.filter(|patience| *patience > waited).min() else {
-            return took(Duration::ZERO);
+            took(Duration::ZERO);
+            drop(turn);
+            let due = due
+                .into_iter()
+                .map(|(due, hold)| (due, Arc::downgrade(&hold)));
+            return failed::late(due.collect(), answer, sent).await;
         };
         let left = sent.after(patience).since(env.clock.now());
         if let Some(answer) = env.within(left, &mut answer).await {
@@ -383,22 +387,28 @@ async fn renew(
         watchdog.silent.note(shard, false);
     }
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
+    let mut ours = Vec::new();
     let room = due.len();
     let mut acknowledged = acknowledged.iter();
     for ((due, hold), renewal) in due.into_iter().zip(renewals) {
         if let Some(said) = acknowledged.next() {
             hold.note_acknowledged(said);
         }
-        if let Some(every) = hold.renewed(&due, renewal, sent) {
-            let together = again
-                .entry(every)
-                .or_insert_with(|| Vec::with_capacity(room));
-            together.push(hold);
+        match hold.renewed(&due, renewal, sent) {
+            Some(Onward::Again(every)) => {
+                let together = again
+                    .entry(every)
+                    .or_insert_with(|| Vec::with_capacity(room));
+                together.push(hold);
+            }
+            Some(Onward::Acknowledged) => ours.push(hold),
+            None => {}
         }
     }
     for (every, holds) in again {
         watchdog.renew_again(env, holds, every, sent);
     }
+    durable::go_on(env, watchdog, ours);
 }
 
 impl Watchdog {

@@ -121,24 +121,9 @@ impl Driver<'_> {
 
     /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it looks.
     pub(crate) async fn listen_own(&mut self) -> Step {
-        let (old, own) = {
-            let mut state = self.queue.lock();
-            let remote = state.remote();
-            let Some(ticket) = &remote.ticket else {
-                return Step::Ask;
-            };
-            let lease = ticket.lease();
-            (remote.own.replace(lease), lease)
-        };
-        if let Some(old) = old {
-            drop(
-                self.core
-                    .backend
-                    .unlisten(&self.queue.id.of_task(old.get())),
-            );
+        if let Some(heard) = self.queue.hear_own() {
+            let _ = heard.await;
         }
-        let own = self.queue.id.of_task(own.get());
-        let _ = self.core.backend.listen(own).await;
         Step::Ask
     }
 

@@ -21,4 +21,8 @@ local owners = {}
 for i = 1, #held, 2 do
   owners[#owners + 1] = held[i]
 end
+tell_holders(grants, owners)
+if kind == 'mutex' then
+  tell_holders(string.sub(grants, 1, -#'grant:' - 1) .. 'fair:grant:', owners) -- it may have been a fair one
+end
 return owners

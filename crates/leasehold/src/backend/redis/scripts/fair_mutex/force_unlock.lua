@@ -23,5 +23,6 @@ for _, owner in ipairs(owners) do
 end
 if #owners > 0 then
   pass_on(owners)
+  tell_holders(grants, owners)
 end
 return owners

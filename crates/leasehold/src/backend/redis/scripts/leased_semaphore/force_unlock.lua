@@ -3,6 +3,7 @@
 -- KEYS[1] name     string  how many permits are free (Redisson RPermitExpirableSemaphore)
 -- KEYS[2] out      zset    the id of each permit that is out -> its end in ms; {name}:timeout
 -- ARGV[1] channel  bytes   where Redisson's waiters listen, and ours
+-- ARGV[2] marker   bytes   where ours listen as well, and hear that all were taken by force
 --
 -- Returns the ids of the permits that were out; none: all were free
 -- Error   all is as it was.
@@ -25,4 +26,5 @@ if is_error(done) then
   call('INCRBY', KEYS[1], -#out)
   return done
 end
+pcall('PUBLISH', ARGV[2], 'forced')
 return out

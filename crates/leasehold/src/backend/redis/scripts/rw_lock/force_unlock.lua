@@ -25,6 +25,7 @@ if #fields == 0 then
   return fields
 end
 leaving, dead = all.live, all.dead
+tell_holders(ARGV[2], fields) -- they ask, so it does no harm if this is refused
 local waiting = call('LLEN', KEYS[3])
 local others, ours = count_others(ARGV[1], marker(), 0, waiting, 0)
 if waiting > 0 then
