@@ -41,6 +41,7 @@ use super::{
     labels::ClientLabel,
     repeats::Lately,
     sharding::{Chosen, Sharding},
+    silence::Silence,
     subscriptions::{Elsewhere, Hearing},
 };
 use crate::{
@@ -107,6 +108,7 @@ impl Cluster {
             home: home.clone(),
         };
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
+        let silence = Silence::default();
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
             let weak = Weak::clone(weak);
             let make = move |server, number| {
@@ -118,6 +120,7 @@ impl Cluster {
                 let hearing = Hearing {
                     chosen: chosen.clone(),
                     elsewhere: Some(elsewhere),
+                    silence: silence.clone(),
                 };
                 let NodeSettings {
                     client,
