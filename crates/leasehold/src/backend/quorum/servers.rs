@@ -23,6 +23,10 @@ use crate::{
 const PART_OF_LEASE: u32 = 10;
 const PART_THAT_MAY_BE_SET: u32 = 3;
 
+/// A request that has no answer within the operation timeout is told to have none, and the next goes on another connection: a server that may
+/// take so long is waited for until that is so.
+const SAYS_SO: Duration = Duration::from_millis(100);
+
 /// A server without a connection is asked once in this time all the same: one that has refused this client may take it by now.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -59,6 +63,9 @@ impl Patience {
             Some(time) => time.min(lease / PART_THAT_MAY_BE_SET),
             None => self.operation_timeout.min(lease / PART_OF_LEASE),
         };
+        if time >= self.operation_timeout {
+            return time + SAYS_SO;
+        }
         time.max(Duration::from_millis(1))
     }
 }

@@ -732,7 +732,14 @@ impl Lane {
                 .upgrade()
                 .is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
             let switches = dialler.epochs.ground().switches;
-            let made = dialler.dial(again).await;
+            let made = loop {
+                let began = Instant::now();
+                tokio::select! {
+                    biased;
+                    made = dialler.dial(again) => break made,
+                    () = dialler.epochs.silence.after(began) => {}
+                }
+            };
             let Some(strong) = lane.upgrade() else { return };
             match made {
                 Ok(made) => {

@@ -43,19 +43,13 @@ impl Silence {
         told.push(lanes);
     }
 
-    /// Hears of each. What was before counts as heard.
-    pub(super) fn changes(&self) -> Silences {
-        Silences(self.0.last.subscribe())
-    }
-}
-
-/// Hears of connections that are silent.
-pub(super) struct Silences(watch::Receiver<Option<Instant>>);
-
-impl Silences {
-    /// Completes when another is, and says since when.
-    pub(super) async fn next(&mut self) -> Option<Instant> {
-        self.0.changed().await.ok()?;
-        *self.0.borrow_and_update()
+    /// Completes when a connection was found silent that was asked after `heard`. One that has said nothing since may be as dead, and so may
+    /// an attempt to connect that began before.
+    pub(super) async fn after(&self, heard: Instant) {
+        let mut last = self.0.last.subscribe();
+        // The sender is here, so this does not fail.
+        let _ = last
+            .wait_for(|since| since.is_some_and(|since| heard < since))
+            .await;
     }
 }

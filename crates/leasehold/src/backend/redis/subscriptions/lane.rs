@@ -112,7 +112,14 @@ impl SubscriptionLane {
             }
             let dialled = match self.next.take() {
                 Some(next) => Ok(next),
-                None => dial(&self.finder, &mut self.changes, self.connect_timeout).await,
+                None => loop {
+                    let began = Instant::now();
+                    tokio::select! {
+                        biased;
+                        dialled = dial(&self.finder, &mut self.changes, self.connect_timeout) => break dialled,
+                        () = self.silence.after(began) => {}
+                    }
+                },
             };
             match dialled {
                 Ok(dialled) => {
@@ -207,7 +214,6 @@ impl SubscriptionLane {
         let timeout = self.connect_timeout;
         let successor = |at| successor(place.clone(), timeout, at);
         let mut next_one = pin!(successor(renew_at));
-        let mut silences = self.silence.changes();
         let mut is_in_doubt = false;
         // Answers come one behind the other: a connection is dead if it is silent for too long, not if many are slow.
         let mut heard = Instant::now();
@@ -255,14 +261,14 @@ impl SubscriptionLane {
                 }
                 // Another connection is dead, and this one was idle: it is asked, and a new one is made. The first of both that says
                 // something is heard from here on. A server that stands still makes no gap so.
-                Some(since) = silences.next(), if !is_in_doubt => if heard < since {
+                () = self.silence.after(heard), if !is_in_doubt => {
                     is_in_doubt = true;
                     if !is_asked {
                         heard = Instant::now();
                     }
                     connection.ask(Ask::Mark, Vec::new(), Asked::Mark(oneshot::channel().0));
                     next_one.set(successor(Some(Instant::now())));
-                },
+                }
                 Ok(()) = self.changes.changed() => {
                     self.worked = true; // so that the next is made without a pause
                     return Some(());
