@@ -74,6 +74,14 @@ impl Wired {
     }
 }
 
+/// How long a lock and its release take.
+async fn cycle(client: &Client, name: &str) -> Duration {
+    let began = Instant::now();
+    let guard = soon("a lock", client.mutex(name).lock()).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
+    began.elapsed()
+}
+
 /// One call finds out. Every other has an answer at once: of its name or another, from this runtime or at home.
 async fn one_call_finds_out(wired: Wired) {
     let rounds = of_the_whole(20);
@@ -84,8 +92,7 @@ async fn one_call_finds_out(wired: Wired) {
         // In a cluster they are at each of its nodes.
         for other in 0..4 {
             let name = format!("other:{round}:{other}");
-            let guard = soon("a lock", client.mutex(&name).lock()).await.unwrap();
-            guard.release().await.unwrap();
+            cycle(&client, &name).await;
             others.push(name);
         }
         let held = client.mutex(format!("held:{round}")).lock().await.unwrap();
@@ -96,15 +103,19 @@ async fn one_call_finds_out(wired: Wired) {
         let found_out = began.elapsed();
         assert!(found_out < TIMEOUT * 3 / 2, "{found_out:?}");
         for name in [vec![asked], others].concat() {
-            let began = Instant::now();
-            let guard = soon("a lock", client.mutex(&name).lock()).await.unwrap();
-            let took = began.elapsed();
-            assert_eq!(guard.release().await.unwrap(), Released::Freed);
-            let both = began.elapsed();
-            if both > AT_ONCE {
-                late.push(format!(
-                    "{name}: locked after {took:?}, released after {both:?}"
-                ));
+            // Beside it, a client that has hung nowhere: it connects, too.
+            let control = async {
+                let client = wired.builder().connect().await.unwrap();
+                cycle(&client, &format!("control:{name}")).await;
+            };
+            let control = async {
+                let began = Instant::now();
+                control.await;
+                began.elapsed()
+            };
+            let (took, control) = tokio::join!(cycle(&client, &name), control);
+            if took > AT_ONCE.max(3 * control) {
+                late.push(format!("{name}: {took:?}, beside {control:?}"));
             }
         }
         assert_eq!(held.release().await.unwrap(), Released::Freed);
@@ -153,7 +164,7 @@ async fn what_one_runtime_finds_out_costs_the_others_no_timeout() {
         let first = client.mutex("first").try_lock().await;
         assert!(matches!(first, Err(Error::Ambiguous { .. })), "{first:?}");
         let took = other.cycle("other").await;
-        assert!(took < AT_ONCE, "{took:?}");
+        assert!(took < TIMEOUT / 2, "{took:?}");
     }
 }
 
@@ -174,12 +185,7 @@ impl Elsewhere {
     async fn cycle(&self, name: &'static str) -> Duration {
         let client = self.0.clone();
         let runtime = self.1.as_ref().unwrap();
-        let cycle = runtime.spawn(async move {
-            let began = Instant::now();
-            let guard = client.mutex(name).lock().await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Released::Freed);
-            began.elapsed()
-        });
+        let cycle = runtime.spawn(async move { cycle(&client, name).await });
         soon("a lock and its release", cycle).await.unwrap()
     }
 }
@@ -209,7 +215,7 @@ async fn a_hold_outlives_connections_that_hang_and_its_release_is_confirmed_at_o
         renewed().await;
         let began = Instant::now();
         assert_eq!(guard.release().await.unwrap(), Released::Freed);
-        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
     }
 }
 
@@ -235,11 +241,11 @@ async fn a_waiter_hears_again_once_a_command_has_found_out() {
         // The connection that hangs is still one that listens, for the server.
         let inbox = format!("leasehold:{{name}}:grant:{}", client.id());
         let listens = || numsub(server, &inbox) == 2;
-        wait_until_async(AT_ONCE, "it listens anew", listens).await;
+        wait_until_async(TIMEOUT, "it listens anew", listens).await;
         held.release().await.unwrap();
         let began = Instant::now();
         let guard = soon("the waiter", waiting).await.unwrap().unwrap();
-        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
         guard.release().await.unwrap();
     }
 }
@@ -281,7 +287,7 @@ async fn a_connection_that_hangs_between_two_answers_is_found_out() {
         proxy.delay(Duration::ZERO);
         let began = Instant::now();
         let third = client.mutex("c").try_lock().await.unwrap();
-        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
         drop((guard, third));
     }
 }
