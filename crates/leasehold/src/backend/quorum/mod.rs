@@ -52,7 +52,7 @@ use gate::{Ear, Ears};
 use owed::Debts;
 use parts::Parts;
 use round::{Failures, Said};
-use servers::{Patience, Servers};
+use servers::{ServerPatience, Servers};
 
 /// With a majority connected, the others are waited for so long.
 const SLOWER: Duration = Duration::from_millis(300);
@@ -101,7 +101,7 @@ impl Quorum {
             clock,
             home.clone(),
             quarantine,
-            Patience::of(config),
+            ServerPatience::of(config),
         );
         let names: Vec<&str> = servers.iter().map(|it| &*it.name).collect();
         let shown = names.join(", ");

@@ -36,22 +36,22 @@ pub(super) struct Servers {
     pub(super) home: Home,
     /// The longest lease of all clients; zero: no server of these forgets.
     quarantine: Duration,
-    pub(super) patience: Patience,
+    pub(super) patience: ServerPatience,
     /// All have said which they are, and no two are one.
     all_differ: AtomicBool,
 }
 
 /// How long one server may take to answer.
 #[derive(Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct ServerPatience {
     operation_timeout: Duration,
     /// `server_timeout`, if the user has set it.
     set: Option<Duration>,
 }
 
-impl Patience {
-    pub(super) fn of(config: &Config) -> Patience {
-        Patience {
+impl ServerPatience {
+    pub(super) fn of(config: &Config) -> ServerPatience {
+        ServerPatience {
             operation_timeout: config.operation_timeout,
             set: config.server_timeout,
         }
@@ -89,7 +89,7 @@ impl Servers {
         clock: Clock,
         home: Home,
         quarantine: Duration,
-        patience: Patience,
+        patience: ServerPatience,
     ) -> Servers {
         let member = |backend: Box<dyn Backend>| Member {
             name: backend.server(),

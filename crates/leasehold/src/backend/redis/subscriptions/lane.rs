@@ -112,14 +112,10 @@ impl SubscriptionLane {
             }
             let dialled = match self.next.take() {
                 Some(next) => Ok(next),
-                None => loop {
-                    let began = Instant::now();
-                    tokio::select! {
-                        biased;
-                        dialled = dial(&self.finder, &mut self.changes, self.connect_timeout) => break dialled,
-                        () = self.silence.after(began) => {}
-                    }
-                },
+                None => {
+                    let known = (&mut self.changes, &self.silence);
+                    dial(&self.finder, known, self.connect_timeout).await
+                }
             };
             match dialled {
                 Ok(dialled) => {
@@ -210,7 +206,8 @@ impl SubscriptionLane {
         for (id, told) in waiting.drain(..) {
             self.subscribe(&mut connection, id, Some(told));
         }
-        let place = (Arc::clone(&self.finder), self.changes.clone());
+        let known = (self.changes.clone(), self.silence.clone());
+        let place = (Arc::clone(&self.finder), known);
         let timeout = self.connect_timeout;
         let successor = |at| successor(place.clone(), timeout, at);
         let mut next_one = pin!(successor(renew_at));
