@@ -53,6 +53,9 @@ pub(crate) struct QuorumOptions {
     /// The longest lease of all clients, for which a server that has restarted has no vote [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = QUORUM)]
     longest_lease: Option<Duration>,
+    /// How long each server may take to answer [default: a tenth of the lease, and at most 2s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true, help_heading = QUORUM)]
+    server_timeout: Option<Duration>,
     /// The servers forget nothing when they restart (appendfsync always)
     #[arg(long, help_heading = QUORUM)]
     persistent_servers: bool,
@@ -194,6 +197,9 @@ impl Address {
         }
         if let Some(longest) = self.quorum.longest_lease {
             builder = builder.longest_lease(longest);
+        }
+        if let Some(timeout) = self.quorum.server_timeout {
+            builder = builder.server_timeout(timeout);
         }
         if self.quorum.persistent_servers {
             builder = builder.persistent_servers(true);

@@ -199,6 +199,8 @@ impl ClientBuilder {
     }
 
     /// How long a command may go unanswered. Default: 2 s.
+    ///
+    /// If nothing else is heard on its connection for as long either, the next command goes on a new one.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.config.operation_timeout = timeout;
         self

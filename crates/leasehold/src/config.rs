@@ -163,6 +163,8 @@ pub(crate) struct Config {
     pub(crate) sharded_channels: Option<bool>,
     /// The longest lease of all clients of a quorum.
     pub(crate) longest_lease: Option<Duration>,
+    /// How long each server of a quorum may take to answer; `None`: as the operation timeout and the lease say.
+    pub(crate) server_timeout: Option<Duration>,
     /// The servers of a quorum forget nothing when they restart.
     pub(crate) persistent_servers: bool,
     /// Who must have a lock, for how long that is waited for, and what becomes of one that has not.
@@ -193,6 +195,7 @@ impl Default for Config {
             scan_interval: SCAN_INTERVAL_DEFAULT,
             sharded_channels: None,
             longest_lease: None,
+            server_timeout: None,
             persistent_servers: false,
             durability: Durability::Primary,
             durability_timeout: DURABILITY_TIMEOUT_DEFAULT,
@@ -218,6 +221,9 @@ impl Config {
                     .remedy("take a longer one, the same for all clients of the quorum")
                     .into());
             }
+        }
+        if let Some(timeout) = self.server_timeout {
+            check_server_timeout(timeout, self.operation_timeout, self.lease)?;
         }
         if let Some(every) = self.renew_every {
             check_renewal(every, self.lease)?;
@@ -400,6 +406,25 @@ fn check_renewal(every: Duration, lease: Duration) -> Result<(), Error> {
         .into());
     }
     Ok(())
+}
+
+fn check_server_timeout(
+    timeout: Duration,
+    operation_timeout: Duration,
+    lease: Duration,
+) -> Result<(), Error> {
+    let third = lease / RENEWALS_PER_LEASE;
+    if (LEASE_MIN..=third.min(operation_timeout)).contains(&timeout) {
+        return Ok(());
+    }
+    let (third, lease) = (humane(third), humane(lease));
+    let limit = format!(
+        "at least 1ms, and at most a third of the lease, {third} for a lease of {lease}, and the operation_timeout, which is {}",
+        humane(operation_timeout)
+    );
+    Err(Invalid::new("server_timeout", humane(timeout), limit)
+        .remedy("leave it out for a tenth of the lease and at most the operation_timeout, or take a longer lease or operation_timeout")
+        .into())
 }
 
 /// Whole milliseconds, as they go over the wire.

@@ -30,6 +30,7 @@ struct ClientSettings {
     url: Option<String>,
     quorum: Option<Vec<String>>,
     longest_lease: Option<Time>,
+    server_timeout: Option<Time>,
     persistent_servers: Option<bool>,
     username: Option<String>,
     password: Option<Secret>,
@@ -116,6 +117,11 @@ impl ClientSettings {
             builder,
             self.longest_lease.map(|time| time.0),
             ClientBuilder::longest_lease,
+        );
+        let builder = with(
+            builder,
+            self.server_timeout.map(|time| time.0),
+            ClientBuilder::server_timeout,
         );
         let builder = with(
             builder,

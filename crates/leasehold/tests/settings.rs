@@ -32,6 +32,7 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         database = 3
         connect_timeout = "1s"
         operation_timeout = "500ms"
+        server_timeout = "300ms"
         lease = "1m 30s"
         renew_every = "10s"
         poll_every = "20s"
@@ -60,6 +61,7 @@ fn every_setting_has_the_name_of_its_method_and_means_the_same() {
         .database(3)
         .connect_timeout(seconds(1))
         .operation_timeout(Duration::from_millis(500))
+        .server_timeout(Duration::from_millis(300))
         .lease(seconds(90))
         .renew_every(seconds(10))
         .poll_every(seconds(20))

@@ -1,6 +1,6 @@
 //! The faults of the proxy.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
@@ -87,7 +87,7 @@ impl Faults {
         let lane_held = |&(lane, held): &(Lane, Option<Way>)| {
             held.is_none_or(|held| held == way) && lane.has(link)
         };
-        if flow.swallow {
+        if flow.swallow || link.hung.load(Ordering::SeqCst) {
             Passage::Swallowed
         } else if flow.hold || self.held_lanes.iter().any(lane_held) {
             Passage::HeldUntil(None)

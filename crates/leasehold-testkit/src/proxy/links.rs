@@ -78,6 +78,8 @@ impl Shared {
 pub(super) struct Link {
     /// Something was swallowed, so nothing may follow it.
     pub(super) gap: AtomicBool,
+    /// It takes what both sides send, and carries nothing.
+    pub(super) hung: AtomicBool,
     /// The client hears nothing more but the end.
     pub(super) muted: AtomicBool,
     /// The client has sent a `SUBSCRIBE` or an `SSUBSCRIBE`.

@@ -147,6 +147,20 @@ impl Proxy {
             .send_modify(|faults| faults.set(way, |flow| flow.swallow = true));
     }
 
+    /// Carries nothing more on the connections that are open now, or on those of one lane, and closes none: as a load balancer that has
+    /// lost track of them. They take what is sent. New connections work. [`heal`](Proxy::heal) resets those that have lost something.
+    pub fn hang(&self, lane: Option<Lane>) {
+        // Under the lock, so that none of them says another word.
+        self.shared.faults.send_modify(|_| {
+            let links = self.shared.links();
+            for link in links.values() {
+                if lane.is_none_or(|lane| lane.has(link)) {
+                    link.hung.store(true, Ordering::SeqCst);
+                }
+            }
+        });
+    }
+
     /// Holds back what is sent `way`, or both ways, until [`heal`](Proxy::heal) lets it go on, in
     /// order. Nothing is lost.
     pub fn stall(&self, way: Option<Way>) {

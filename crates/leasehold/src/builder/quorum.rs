@@ -116,6 +116,36 @@ impl ClientBuilder {
         self
     }
 
+    /// How long each server of a quorum may take to answer, in one round of requests. Default: the
+    /// [`operation_timeout`](ClientBuilder::operation_timeout), and at most a tenth of the lease: 2 s for a lease of 30 s, 300 ms for one of 3 s.
+    ///
+    /// A server must be nearer than this, there and back. A round that a majority has decided waits for no other server, so a longer time
+    /// costs nothing while the servers are well. When too many are silent, each attempt takes this long to fail. At most a third of the lease
+    /// is given to a server, also where a lock has a shorter lease than the client. Means nothing for one server.
+    ///
+    /// # Errors
+    /// [`connect`](ClientBuilder::connect) refuses less than 1 ms, and more than the operation timeout or a third of the lease.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use std::time::Duration;
+    /// use leasehold::Client;
+    ///
+    /// // A lease of 3 s, and servers 400 ms away, there and back.
+    /// let builder = Client::builder().url("redlock://a,b,c/").lease(Duration::from_secs(3));
+    /// let client = builder.server_timeout(Duration::from_millis(800)).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// [Redis: distributed locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/): "a timeout which is small
+    /// compared to the total lock auto-release time".
+    pub fn server_timeout(mut self, timeout: Duration) -> Self {
+        self.config.server_timeout = Some(timeout);
+        self
+    }
+
     /// Says that no server of the quorum forgets a lock when it restarts: each writes every command to its disk before it answers
     /// (`appendonly yes`, `appendfsync always`). Its vote then counts at once. Default: `false`.
     ///

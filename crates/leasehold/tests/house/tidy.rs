@@ -139,6 +139,10 @@ const LONG: &[(&str, &str)] = &[
         "the state machine of one connection, and its dialler",
     ),
     (
+        "backend::redis::subscriptions::lane",
+        "one task: its orders, its connection, and the answers",
+    ),
+    (
         "engine::hold",
         "one state machine, from the grant to the end",
     ),

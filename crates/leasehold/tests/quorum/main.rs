@@ -4,5 +4,6 @@
 mod common;
 
 mod clocks;
+mod far;
 mod memory;
 mod servers;

@@ -25,4 +25,5 @@ mod schedules_model;
 mod schedules_near;
 mod schedules_shared;
 mod schedules_waits;
+mod silent;
 mod tenants;

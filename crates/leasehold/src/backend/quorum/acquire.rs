@@ -9,7 +9,6 @@ use super::{
     ballots::stated,
     parts::Parts,
     round::{Failures, Round, Said},
-    servers::Servers,
 };
 use crate::{
     backend::{Acquire, Acquired, Failure, Place, fenced::Tokens},
@@ -169,7 +168,7 @@ impl Candidate {
         } = self.parts.clone();
         let (lease, sent) = (self.step.lease, self.parts.now());
         let lease_length = Duration::from_millis(self.step.lease_ms);
-        let mut round = Round::new(&servers, Servers::timeout(lease_length));
+        let mut round = Round::new(&servers, servers.timeout(lease_length));
         for &at in targets {
             if !ballots.asks(lease, at, place.is_some()) {
                 self.refused = true;

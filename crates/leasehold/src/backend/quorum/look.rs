@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{
     parts::Parts,
     round::{Failures, Round, Said},
-    servers::Servers,
 };
 use crate::{
     backend::{Count, Counted, Failure, Inspection, Owned, SeenVote},
@@ -16,7 +15,7 @@ use crate::{
 pub(super) async fn inspect(parts: Parts, id: LockId) -> Result<Inspection, Failure> {
     let servers = &parts.servers;
     let gate = servers.gate(&id);
-    let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+    let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
         round.ask(at, servers.at(at).backend.inspect(id.clone()));
     }
@@ -77,7 +76,7 @@ fn holders(said: &[Option<Inspection>], need: usize) -> Vec<Owned> {
 
 pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure> {
     let servers = &parts.servers;
-    let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+    let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     for at in parts.askable() {
         round.ask(at, servers.at(at).backend.count(step.clone()));
     }
@@ -108,7 +107,7 @@ pub(super) async fn count(parts: Parts, step: Count) -> Result<Counted, Failure>
 /// Takes the lock from its holders at all servers; a majority must have done so.
 pub(super) async fn force_unlock(parts: Parts, id: LockId) -> Result<Vec<String>, Failure> {
     let servers = &parts.servers;
-    let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+    let mut round = Round::new(servers, servers.timeout(Duration::MAX));
     for at in (0..servers.len()).filter(|at| servers.is_reachable(*at)) {
         round.ask(at, servers.at(at).backend.force_unlock(id.clone()));
     }

@@ -52,7 +52,7 @@ use gate::{Ear, Ears};
 use owed::Debts;
 use parts::Parts;
 use round::{Failures, Said};
-use servers::Servers;
+use servers::{ServerPatience, Servers};
 
 /// With a majority connected, the others are waited for so long.
 const SLOWER: Duration = Duration::from_millis(300);
@@ -96,7 +96,13 @@ impl Quorum {
             longest
         };
         let (of, outage_clock) = (backends.len(), clock.clone());
-        let servers = Servers::new(backends, clock, home.clone(), quarantine);
+        let servers = Servers::new(
+            backends,
+            clock,
+            home.clone(),
+            quarantine,
+            ServerPatience::of(config),
+        );
         let names: Vec<&str> = servers.iter().map(|it| &*it.name).collect();
         let shown = names.join(", ");
         let servers = Arc::new(servers);

@@ -73,7 +73,7 @@ impl Parts {
         release: &Release,
         longest: Duration,
     ) -> Round<ReleaseReply> {
-        let mut round = Round::new(&self.servers, Servers::timeout(longest));
+        let mut round = Round::new(&self.servers, self.servers.timeout(longest));
         for Owed { at, copies } in owed {
             let tombstone = copies.then_some(self.debts.tombstone_ms);
             let release = Release {

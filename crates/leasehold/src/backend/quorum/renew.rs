@@ -8,7 +8,6 @@ use super::{
     ballots::stated,
     parts::Parts,
     round::{Round, Said},
-    servers::Servers,
 };
 use crate::{
     backend::{Acquire, Extend, Failure, Renew, Renewal, Reply},
@@ -59,7 +58,7 @@ async fn collect(
     let sent = parts.now();
     let shortest = entries.iter().map(|it| it.lease_ms).filter(|it| *it > 0);
     let shortest = shortest.min().map_or(Duration::MAX, Duration::from_millis);
-    let mut round = Round::new(servers, Servers::timeout(shortest));
+    let mut round = Round::new(servers, servers.timeout(shortest));
     for (at, reply) in replies {
         round.ask(at, reply);
     }
@@ -153,7 +152,7 @@ impl Entry {
             place: None,
             permits: None,
         };
-        let mut round = Round::new(servers, Servers::timeout(Duration::MAX));
+        let mut round = Round::new(servers, servers.timeout(Duration::MAX));
         round.ask(at, servers.at(at).backend.acquire(step.clone()));
         round.begin(parts.heard_late(&step, sent));
     }
@@ -172,7 +171,7 @@ pub(super) async fn extend(parts: Parts, step: Extend) -> Result<Option<Duration
     } else {
         lease
     };
-    let mut round = Round::new(servers, Servers::timeout(lease));
+    let mut round = Round::new(servers, servers.timeout(lease));
     for at in parts.askable() {
         round.ask(at, servers.at(at).backend.extend(step.clone()));
     }

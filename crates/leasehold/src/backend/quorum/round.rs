@@ -1,4 +1,5 @@
-//! One ask of several servers at once, each with the same time to answer.
+//! One ask of several servers at once, each with the same time to answer. A step ends its round as soon as the words that it has decide. Until
+//! then a server that does not answer is waited for; once a majority has answered, no longer than servers as near as those may need.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -13,6 +14,9 @@ use crate::{
 
 /// How often a server that owes an answer is asked whether it has lost its connection.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Once a majority has answered, the others are waited for so long in all, or twice as long as the majority took.
+const STRAGGLERS: Duration = Duration::from_millis(200);
 
 /// What one server has said.
 pub(super) enum Said<T> {
@@ -32,17 +36,27 @@ pub(super) struct Round<T> {
     replies: Replies<T>,
     /// Those that may still answer in time.
     waited_for: Vec<usize>,
+    /// So many have answered.
+    answered: usize,
+    began: Tick,
+    /// How long a server may take.
+    timeout: Duration,
+    /// The end of that, or an earlier one since a majority has answered.
     until: Tick,
     look: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl<T: Send + 'static> Round<T> {
     pub(super) fn new(servers: &Arc<Servers>, timeout: Duration) -> Round<T> {
+        let began = servers.clock.now();
         Round {
             servers: Arc::clone(servers),
             replies: FuturesUnordered::new(),
             waited_for: Vec::with_capacity(servers.len()),
-            until: servers.clock.now().after(timeout),
+            answered: 0,
+            began,
+            timeout,
+            until: began.after(timeout),
             look: Box::pin(servers.home.sleep(LOOK_EVERY.min(timeout))),
         }
     }
@@ -79,9 +93,15 @@ impl<T: Send + 'static> Round<T> {
         }
     }
 
-    fn heard(&self, at: usize, answer: Result<T, Failure>) -> Said<T> {
+    fn heard(&mut self, at: usize, answer: Result<T, Failure>) -> Said<T> {
         // One that refuses is no good gate either.
         self.servers.note_silent(at, answer.is_err());
+        self.answered += usize::from(answer.is_ok());
+        if self.answered == self.servers.need() {
+            let took = self.servers.clock.now().since(self.began);
+            let enough = self.began.after(STRAGGLERS.max(took * 2));
+            self.until = self.until.min(enough);
+        }
         match answer {
             Ok(answer) => Said::Answer(answer),
             Err(failure) => Said::Failed(failure),
@@ -93,7 +113,9 @@ impl<T: Send + 'static> Round<T> {
         if is_late {
             let at = *self.waited_for.first()?;
             self.servers.note_silent(at, true);
-            return Some((at, Said::Silent(Arc::new(NoAnswerInTime))));
+            let waited = self.servers.clock.now().since(self.began);
+            let cause = self.servers.no_answer(at, waited, self.timeout);
+            return Some((at, Said::Silent(cause)));
         }
         let mut waited_for = self.waited_for.iter();
         waited_for.find_map(|&at| {
@@ -119,6 +141,7 @@ impl<T: Send + 'static> Round<T> {
         let Round {
             servers,
             mut replies,
+            began,
             ..
         } = self;
         if replies.is_empty() {
@@ -129,16 +152,13 @@ impl<T: Send + 'static> Round<T> {
             while let Some((at, answer)) = replies.next().await {
                 if answer.is_ok() {
                     servers.note_silent(at, false);
+                    servers.note_late(at, servers.clock.now().since(began));
                 }
                 heard(at, answer);
             }
         }));
     }
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("does not answer in time")]
-struct NoAnswerInTime;
 
 /// Why too few have answered: whether anything may have been carried out, and what each has said.
 #[derive(Default)]

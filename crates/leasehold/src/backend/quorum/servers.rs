@@ -12,14 +12,20 @@ use std::{
 use crate::{
     backend::{Backend, Failure},
     clock::{Clock, Tick, margin},
-    durations::about,
+    config::{Config, millis},
+    durations::{about, humane},
     error::Cause,
     home::Home,
 };
 
-/// How long one server may take to answer, and that part of a lease at most.
-const SERVER_TIMEOUT: Duration = Duration::from_millis(200);
+/// That part of a lease at most is given to one server to answer: what is left of the lease when a round is over is what its holder has.
+/// Where the user says a longer time, a third: a renewal begins when two thirds are left, and must be over before the end.
 const PART_OF_LEASE: u32 = 10;
+const PART_THAT_MAY_BE_SET: u32 = 3;
+
+/// A request that has no answer within the operation timeout is told to have none, and the next goes on another connection: a server that may
+/// take so long is waited for until that is so.
+const SAYS_SO: Duration = Duration::from_millis(100);
 
 /// A server without a connection is asked once in this time all the same: one that has refused this client may take it by now.
 const TRY_EVERY: Duration = Duration::from_secs(1);
@@ -30,8 +36,38 @@ pub(super) struct Servers {
     pub(super) home: Home,
     /// The longest lease of all clients; zero: no server of these forgets.
     quarantine: Duration,
+    pub(super) patience: ServerPatience,
     /// All have said which they are, and no two are one.
     all_differ: AtomicBool,
+}
+
+/// How long one server may take to answer.
+#[derive(Clone, Copy)]
+pub(super) struct ServerPatience {
+    operation_timeout: Duration,
+    /// `server_timeout`, if the user has set it.
+    set: Option<Duration>,
+}
+
+impl ServerPatience {
+    pub(super) fn of(config: &Config) -> ServerPatience {
+        ServerPatience {
+            operation_timeout: config.operation_timeout,
+            set: config.server_timeout,
+        }
+    }
+
+    /// A request about a lease of this length.
+    fn within(self, lease: Duration) -> Duration {
+        let time = match self.set {
+            Some(time) => time.min(lease / PART_THAT_MAY_BE_SET),
+            None => self.operation_timeout.min(lease / PART_OF_LEASE),
+        };
+        if time >= self.operation_timeout {
+            return time + SAYS_SO;
+        }
+        time.max(Duration::from_millis(1))
+    }
 }
 
 /// One of them.
@@ -41,6 +77,8 @@ pub(super) struct Member {
     pub(super) name: String,
     /// It has not answered a request in its time, nor any since.
     silent: AtomicBool,
+    /// How long its last answer took that came too late; zero: none did.
+    late: AtomicU64,
     /// When it was last asked without a connection.
     tried: AtomicU64,
 }
@@ -51,11 +89,13 @@ impl Servers {
         clock: Clock,
         home: Home,
         quarantine: Duration,
+        patience: ServerPatience,
     ) -> Servers {
         let member = |backend: Box<dyn Backend>| Member {
             name: backend.server(),
             backend,
             silent: AtomicBool::new(false),
+            late: AtomicU64::new(0),
             tried: AtomicU64::new(0),
         };
         Servers {
@@ -63,6 +103,7 @@ impl Servers {
             clock,
             home,
             quarantine,
+            patience,
             all_differ: AtomicBool::new(false),
         }
     }
@@ -90,9 +131,8 @@ impl Servers {
     }
 
     /// How long each may take to answer a request about a lease of this length.
-    pub(super) fn timeout(lease: Duration) -> Duration {
-        let part = (lease / PART_OF_LEASE).max(Duration::from_millis(1));
-        SERVER_TIMEOUT.min(part)
+    pub(super) fn timeout(&self, lease: Duration) -> Duration {
+        self.patience.within(lease)
     }
 
     /// For how long the vote of a server does not count still, since it may have forgotten locks (QB6).
@@ -143,6 +183,23 @@ impl Servers {
         }
     }
 
+    /// It has answered after this time, for which it was not waited.
+    pub(super) fn note_late(&self, at: usize, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.at(at).late.store(took, Ordering::Relaxed);
+    }
+
+    /// It was waited for so long, in vain.
+    pub(super) fn no_answer(&self, at: usize, waited: Duration, timeout: Duration) -> Cause {
+        let whole = |time: Duration| Duration::from_millis(millis(time));
+        let late = Duration::from_nanos(self.at(at).late.load(Ordering::Relaxed));
+        Arc::new(NoAnswerInTime {
+            waited: whole(waited.min(timeout)),
+            is_all: waited >= timeout,
+            took: (late > waited).then(|| whole(late)),
+        })
+    }
+
     /// An error if the servers cannot make a quorum: one was given twice, or is a replica. Told as soon as both have said so.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.all_differ.load(Ordering::Relaxed) {
@@ -178,19 +235,24 @@ impl Servers {
 
     /// Why there is no majority: each server that has no vote now, with what it says.
     pub(super) fn no_majority(&self, said: impl Fn(usize) -> Option<Cause>) -> Cause {
+        let mut is_slow = false;
         let missing = (0..self.len()).filter_map(|at| {
             let member = self.at(at);
             let why = if let Some(left) = self.quarantine(at) {
                 format!("has restarted, and has no vote for {}", about(left))
             } else {
-                said(at).or_else(|| member.backend.trouble())?.to_string()
+                let cause = said(at).or_else(|| member.backend.trouble())?;
+                is_slow |= cause.is::<NoAnswerInTime>();
+                cause.to_string()
             };
             Some(format!("{} {why}", member.name))
         });
+        let missing: Vec<String> = missing.collect();
         Arc::new(NoMajority {
             need: self.need(),
             all: self.len(),
-            missing: missing.collect(),
+            missing,
+            is_slow,
         })
     }
 
@@ -206,11 +268,15 @@ struct NoMajority {
     need: usize,
     all: usize,
     missing: Vec<String>,
+    /// A server may only be far away.
+    is_slow: bool,
 }
 
 impl fmt::Display for NoMajority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NoMajority { need, all, missing } = self;
+        let NoMajority {
+            need, all, missing, ..
+        } = self;
         let votes = missing.len();
         if votes == 0 {
             return write!(
@@ -222,11 +288,44 @@ impl fmt::Display for NoMajority {
             f,
             "{need} of {all} servers must vote, and {votes} do not: {}",
             missing.join("; ")
-        )
+        )?;
+        if self.is_slow {
+            f.write_str(
+                "; if they are farther away, set a longer server_timeout, or take a longer lease",
+            )?;
+        }
+        Ok(())
     }
 }
 
 impl std::error::Error for NoMajority {}
+
+#[derive(Debug)]
+struct NoAnswerInTime {
+    waited: Duration,
+    /// It had all the time that a server may take.
+    is_all: bool,
+    /// An earlier answer, which came too late.
+    took: Option<Duration>,
+}
+
+impl fmt::Display for NoAnswerInTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waited = humane(self.waited);
+        let which = if self.is_all {
+            " (server_timeout)"
+        } else {
+            ", as a majority had"
+        };
+        write!(f, "has not answered within {waited}{which}")?;
+        match self.took {
+            Some(took) => write!(f, ", and took {} before", humane(took)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for NoAnswerInTime {}
 
 /// Why servers make no quorum.
 #[derive(Debug, thiserror::Error)]

@@ -225,7 +225,6 @@ impl Commands {
                 Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted).into())
             }
             Some(Ok(value)) => {
-                way.answered();
                 each = matches!(request, Request::All(..)).then(|| value.clone());
                 value.extract_error()
             }
@@ -234,7 +233,7 @@ impl Commands {
                 let late = format!("no answer within {}", humane(self.timeout));
                 let late = std::io::Error::new(std::io::ErrorKind::TimedOut, late);
                 let late = RedisError::from(late);
-                way.silent(&late);
+                way.silent(&late, self.timeout).await;
                 self.outage.goes_on(&in_words(late.clone()));
                 return Err(SendFailure::Failed(late));
             }

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::replicas::Replicas;
+use super::{replicas::Replicas, silence::Silence};
 use crate::{
     backend::{EpochChange, Sink},
     callout,
@@ -65,16 +65,18 @@ pub(super) struct EpochLog {
     has_ended: AtomicBool,
     ground: watch::Sender<Ground>,
     pub(super) replicas: Replicas,
+    pub(super) silence: Silence,
 }
 
 impl EpochLog {
-    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<EpochLog> {
+    pub(super) fn new(sink: Arc<dyn Sink>, silence: Silence) -> Arc<EpochLog> {
         Arc::new(EpochLog {
             sink,
             known: Mutex::default(),
             has_ended: AtomicBool::new(false),
             ground: watch::Sender::default(),
             replicas: Replicas::default(),
+            silence,
         })
     }
 
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn an_epoch_begins_with_each_server_that_may_have_forgotten() {
         let told = Arc::<Told>::default();
-        let epochs = EpochLog::new(Arc::clone(&told) as _);
+        let epochs = EpochLog::new(Arc::clone(&told) as _, Silence::default());
         for (greeted, again, begun) in [
             (epoch("a", "1"), false, 0),
             // Broken, and the same as before.

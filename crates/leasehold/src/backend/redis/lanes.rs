@@ -34,6 +34,7 @@ use super::{
     greeting::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
+    silence::Silenced,
     target::Target,
 };
 use crate::{
@@ -45,9 +46,6 @@ use crate::{
     home::{Home, ThreadGone},
     outage::Outage,
 };
-
-/// After this many unanswered commands in a row the connection is taken for dead: a half-open socket never says so.
-const SILENT: u32 = 2;
 
 /// Between attempts to reconnect: this, doubled up to the most.
 const RECONNECT_FIRST: Duration = Duration::from_millis(20);
@@ -83,8 +81,6 @@ pub(super) struct Lane {
     wanted: Arc<Wanted>,
     /// How many connections it has had.
     made: AtomicU64,
-    /// Commands in a row without an answer.
-    silent: AtomicU32,
     /// When it was last told that its connection has ended.
     told_end: Mutex<Option<Instant>>,
     /// The task that reconnects, or did.
@@ -198,15 +194,15 @@ impl Lanes {
         Ok(())
     }
 
-    /// Breaks connections that lead to a server which is not the one any more, as long as this client lives.
+    /// Breaks connections that lead to a server which is not the one any more, or may be dead, as long as this client lives.
     pub(super) fn follow(self: &Arc<Self>) {
+        self.dialler.epochs.silence.tell(Arc::downgrade(self) as _);
         let (lanes, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
         self.home.handle().spawn(async move {
             while changes.changed().await.is_ok() {
                 let Some(lanes) = lanes.upgrade() else { return };
                 let ground = *changes.borrow_and_update();
-                let others = lanes.others.read().clone();
-                for lane in others.iter().chain([&lanes.of_home]) {
+                for lane in lanes.all() {
                     lane.leave_behind(ground);
                 }
                 // Holders without a request under way are to have a connection, too.
@@ -244,6 +240,12 @@ impl Lanes {
         let others = self.others.read();
         let lanes = others.iter().chain([&self.of_home]);
         lanes.map(|lane| lane.writes()).sum()
+    }
+
+    fn all(&self) -> Vec<Arc<Lane>> {
+        let mut all = self.others.read().clone();
+        all.push(Arc::clone(&self.of_home));
+        all
     }
 
     /// A way for a command from here; waits for it as long as `patience`.
@@ -424,7 +426,7 @@ impl Lanes {
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
         self.shut();
-        for lane in self.others.read().iter().chain([&self.of_home]) {
+        for lane in self.all() {
             lane.changed.notify_waiters();
         }
     }
@@ -438,6 +440,12 @@ impl Lanes {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
         self.dialler.finder.shut();
         drop(self.looking.lock().take());
+    }
+}
+
+impl Silenced for Lanes {
+    fn let_go(&self, since: Instant) {
+        self.all().iter().for_each(|lane| lane.let_go(since));
     }
 }
 
@@ -493,19 +501,24 @@ impl Drop for Leaving {
 }
 
 impl Way {
-    /// It has carried an answer.
-    pub(super) fn answered(&self) {
-        // Most often it was answered before: nothing to write that others must then read again.
-        if self.lane.silent.load(Ordering::Relaxed) != 0 {
-            self.lane.silent.store(0, Ordering::Relaxed);
+    /// It has carried no answer within `timeout`. If nothing else is heard on it for as long, the next command goes on another: a
+    /// half-open socket never says so.
+    pub(super) async fn silent(&self, error: &RedisError, timeout: Duration) {
+        // After a runtime was blocked, what has come is not read yet.
+        tokio::task::yield_now().await;
+        let heard = self.connection.heard();
+        let rest = timeout.saturating_sub(heard.elapsed());
+        let (number, cause) = (self.number, in_words(error.clone()));
+        if rest.is_zero() {
+            return self.lane.is_silent(number, heard, timeout, &cause);
         }
-    }
-
-    /// It has carried none in time.
-    pub(super) fn silent(&self, error: &RedisError) {
-        if self.lane.silent.fetch_add(1, Ordering::Relaxed) + 1 >= SILENT {
-            self.broken(error);
-        }
+        let lane = Arc::downgrade(&self.lane);
+        self.lane.runtime.spawn(async move {
+            tokio::time::sleep(rest).await;
+            if let Some(lane) = lane.upgrade() {
+                lane.is_silent(number, heard, timeout, &cause);
+            }
+        });
     }
 
     /// It had ended before this command.
@@ -540,7 +553,6 @@ impl Lane {
             changed: Notify::new(),
             wanted: Arc::default(),
             made: AtomicU64::new(0),
-            silent: AtomicU32::new(0),
             told_end: Mutex::default(),
             dialling: Mutex::default(),
             sentinel: OnceLock::new(),
@@ -656,6 +668,38 @@ impl Lane {
         }
     }
 
+    /// A command has waited in vain on the connection `number`, which has said nothing after `heard`, for a whole `timeout`.
+    fn is_silent(self: &Arc<Self>, number: u64, heard: Instant, timeout: Duration, cause: &Cause) {
+        match &*self.state.read() {
+            LaneState::Up {
+                connection,
+                number: present,
+                ..
+            } if *present == number && connection.heard() == heard => {}
+            _ => return,
+        }
+        self.replace(number, cause);
+        let since = Instant::now().checked_sub(timeout);
+        self.dialler.epochs.silence.since(since.unwrap_or(heard));
+    }
+
+    /// See [`Silenced::let_go`]. What is under way may still be answered; the next command has another connection made.
+    fn let_go(&self, since: Instant) {
+        let was = {
+            let mut state = self.state.write();
+            match &*state {
+                LaneState::Up { connection, .. } if connection.heard() < since => {
+                    std::mem::replace(&mut *state, LaneState::Idle)
+                }
+                _ => return,
+            }
+        };
+        drop(was);
+        self.dialler.epochs.ended();
+        self.cut_off();
+        self.changed.notify_waiters();
+    }
+
     /// The connection `number` has ended. A command that was under way finds so, and has another made; if there was none, the
     /// server may have had enough of a client that says nothing, and the next command will have one made.
     fn ended(&self, number: u64) {
@@ -671,7 +715,6 @@ impl Lane {
         drop(was);
         self.dialler.epochs.ended();
         self.cut_off();
-        self.silent.store(0, Ordering::Relaxed);
         self.changed.notify_waiters();
         callout::quietly(
             || tracing::debug!(target: "leasehold", server = %self.dialler.finder, "connection ended"),
@@ -734,7 +777,6 @@ impl Lane {
         callout::quietly(|| {
             tracing::debug!(target: "leasehold", server = %self.dialler.finder, %cause, "connection lost, reconnecting");
         });
-        self.silent.store(0, Ordering::Relaxed);
         self.begin_to_reconnect();
     }
 
@@ -749,7 +791,14 @@ impl Lane {
                 .upgrade()
                 .is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
             let switches = dialler.epochs.ground().switches;
-            let made = dialler.dial(again).await;
+            let made = loop {
+                let began = Instant::now();
+                tokio::select! {
+                    biased;
+                    made = dialler.dial(again) => break made,
+                    () = dialler.epochs.silence.after(began) => {}
+                }
+            };
             let Some(strong) = lane.upgrade() else { return };
             match made {
                 Ok(made) => {

@@ -86,6 +86,11 @@ impl Connection {
         self.task.seen.writes.load(Ordering::Relaxed)
     }
 
+    /// When the server last said anything.
+    pub(super) fn heard(&self) -> Instant {
+        self.task.seen.heard()
+    }
+
     /// Whether a request may have left this process that has failed with its connection, `writes` having been there before it (B5).
     pub(super) fn may_have_written(&self, writes: u64) -> bool {
         self.task.is_closed.load(Ordering::Relaxed) || self.writes() != writes
@@ -182,13 +187,25 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Lent<S> {
     }
 }
 
-#[derive(Default)]
 struct Seen {
     writes: AtomicU64,
+    began: Instant,
+    /// When something was read last: nanoseconds since it began.
+    heard: AtomicU64,
     is_too_many: AtomicBool,
 }
 
 impl Seen {
+    fn hear(&self) {
+        let since = self.began.elapsed().as_nanos();
+        let since = u64::try_from(since).unwrap_or(u64::MAX);
+        self.heard.store(since, Ordering::Release);
+    }
+
+    fn heard(&self) -> Instant {
+        self.began + Duration::from_nanos(self.heard.load(Ordering::Acquire))
+    }
+
     /// Why there is no connection. The redis crate reads answers to all that it has sent, finds the end behind the first, and
     /// tells the end alone.
     fn cause(&self, error: RedisError) -> RedisError {
@@ -210,11 +227,17 @@ pub(super) struct Link<S> {
 
 impl<S: AsFd> Link<S> {
     fn new(stream: S) -> (Link<S>, Arc<Seen>) {
-        let seen = Arc::default();
+        let began = Instant::now();
+        let seen = Arc::new(Seen {
+            writes: AtomicU64::new(0),
+            began,
+            heard: AtomicU64::new(0),
+            is_too_many: AtomicBool::new(false),
+        });
         let link = Link {
             stream,
             seen: Arc::clone(&seen),
-            written: Instant::now(),
+            written: began,
             has_read: false,
         };
         (link, seen)
@@ -240,6 +263,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Link<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if read.is_ready() {
+            self.seen.hear();
+        }
         if !self.has_read && read.is_ready() {
             self.has_read = true;
             let is_too_many = buffer.filled()[before..].starts_with(TOO_MANY);

@@ -29,6 +29,7 @@ mod rights;
 mod script;
 mod server_link;
 mod sharding;
+mod silence;
 #[cfg(feature = "sim")]
 mod simulated;
 mod subscriptions;
@@ -123,7 +124,7 @@ impl Redis {
         sink: Arc<dyn Sink>,
         home: &Home,
     ) -> Redis {
-        let epochs = EpochLog::new(Arc::clone(&sink));
+        let epochs = EpochLog::new(Arc::clone(&sink), hearing.silence.clone());
         let finder = Finder::new(place.into(), home, &epochs);
         let shown = finder.to_string();
         let label = ClientLabel::new(client, label).of_node(finder.is_node());

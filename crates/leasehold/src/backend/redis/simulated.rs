@@ -13,6 +13,7 @@ use super::{
     finder::Finder,
     kinds::wire,
     labels::ClientLabel,
+    silence::Silence,
     subscriptions::{Subscriptions, wake_up},
     target::{Login, Target},
 };
@@ -63,7 +64,10 @@ fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier, sink: &Arc<dyn 
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
     // They connect when they are first used, which they are not.
-    let (home, epochs) = (Home::here(), EpochLog::new(Arc::clone(sink)));
+    let (home, epochs) = (
+        Home::here(),
+        EpochLog::new(Arc::clone(sink), Silence::default()),
+    );
     let finder = Finder::new(target.into(), &home, &epochs);
     let commands = Commands::new((finder, epochs), String::new(), config, &home, outage);
     let client = on_wire(client);
@@ -105,7 +109,7 @@ impl Simulated {
                 Arc::clone(&sink),
             )),
             repeats: None,
-            epochs: EpochLog::new(sink),
+            epochs: EpochLog::new(sink, Silence::default()),
             durable: None,
             outage: Arc::new(Outage::new(String::new(), Clock::Boot)),
             shown: String::new(),

@@ -47,6 +47,7 @@ use super::{
     labels::ClientLabel,
     repeats::Lately,
     sharding::{Chosen, Sharding},
+    silence::Silence,
     subscriptions::{Elsewhere, Hearing},
 };
 use crate::{
@@ -115,6 +116,7 @@ impl Cluster {
             home: home.clone(),
         };
         let chosen = Chosen::by(config.sharded_channels.map(Sharding::of_setting));
+        let silence = Silence::default();
         let shared = Arc::new_cyclic(|weak: &Weak<ClusterCore>| {
             let (weak, of_nodes_too) = (Weak::clone(weak), chosen.clone());
             let make = move |server, number| {
@@ -126,6 +128,7 @@ impl Cluster {
                 let hearing = Hearing {
                     chosen: of_nodes_too.clone(),
                     elsewhere: Some(elsewhere),
+                    silence: silence.clone(),
                 };
                 let NodeSettings {
                     client,

@@ -14,6 +14,7 @@ use crate::{
             connect::{DialProgress, SubscriptionLink},
             epoch::Ground,
             finder::Finder,
+            silence::Silence,
         },
     },
     callout,
@@ -29,7 +30,7 @@ pub(super) const PAUSE_MOST: Duration = Duration::from_secs(1);
 
 pub(super) async fn dial(
     finder: &Finder,
-    changes: &mut watch::Receiver<Ground>,
+    (changes, silence): (&mut watch::Receiver<Ground>, &Silence),
     timeout: Duration,
 ) -> Result<Dialled, Cause> {
     let progress = DialProgress::default();
@@ -37,6 +38,7 @@ pub(super) async fn dial(
         loop {
             // Before it is known where the server is: a later change then breaks what is made here.
             changes.mark_unchanged();
+            let began = Instant::now();
             let cause = |failure: Failure| Arc::clone(failure.cause());
             let target = finder.find().await.map_err(cause)?.target;
             tokio::select! {
@@ -47,6 +49,7 @@ pub(super) async fn dial(
                     return Ok((connected, renew_at));
                 }
                 Ok(()) = changes.changed() => {}
+                () = silence.after(began) => {}
             }
         }
     };
@@ -56,7 +59,7 @@ pub(super) async fn dial(
 
 /// The connection that takes the place of one whose login ends. It is there before the old one goes.
 pub(super) async fn successor(
-    (finder, mut changes): (Arc<Finder>, watch::Receiver<Ground>),
+    (finder, (mut changes, silence)): (Arc<Finder>, (watch::Receiver<Ground>, Silence)),
     timeout: Duration,
     renew_at: Option<Instant>,
 ) -> Dialled {
@@ -66,7 +69,7 @@ pub(super) async fn successor(
     tokio::time::sleep_until(at.into()).await;
     let mut pause = PAUSE_FIRST;
     loop {
-        match dial(&finder, &mut changes, timeout).await {
+        match dial(&finder, (&mut changes, &silence), timeout).await {
             Ok(next) => return next,
             Err(cause) => callout::quietly(
                 || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use redis::RedisError;
 
-use crate::{backend::redis::sharding::Chosen, name::LockId};
+use crate::{
+    backend::redis::{sharding::Chosen, silence::Silence},
+    name::LockId,
+};
 
 /// Where names are listened for once a node of a cluster lets clients listen for them no more.
 pub(crate) trait Elsewhere: Send + Sync {
@@ -19,6 +22,8 @@ pub(crate) struct Hearing {
     pub(crate) chosen: Chosen,
     /// `None`: here, again.
     pub(crate) elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// What is known of silent connections: one for all nodes of a cluster.
+    pub(crate) silence: Silence,
 }
 
 /// Why a caller is not subscribed that was for a moment. The end was told by itself.

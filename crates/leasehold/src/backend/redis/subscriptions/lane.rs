@@ -28,6 +28,7 @@ use crate::{
             lanes::Lanes,
             pubsub::{Ask, Heard, PubSub},
             sharding::is_elsewhere,
+            silence::Silence,
         },
     },
     callout,
@@ -50,6 +51,7 @@ pub(super) struct SubscriptionLane {
     pub(super) finder: Arc<Finder>,
     /// Of the server that connections are to lead to.
     pub(super) changes: watch::Receiver<Ground>,
+    pub(super) silence: Silence,
     pub(super) client: Arc<str>,
     pub(super) hearing: Hearing,
     pub(super) connect_timeout: Duration,
@@ -110,7 +112,10 @@ impl SubscriptionLane {
             }
             let dialled = match self.next.take() {
                 Some(next) => Ok(next),
-                None => dial(&self.finder, &mut self.changes, self.connect_timeout).await,
+                None => {
+                    let known = (&mut self.changes, &self.silence);
+                    dial(&self.finder, known, self.connect_timeout).await
+                }
             };
             match dialled {
                 Ok(dialled) => {
@@ -201,11 +206,12 @@ impl SubscriptionLane {
         for (id, told) in waiting.drain(..) {
             self.subscribe(&mut connection, id, Some(told));
         }
-        let mut successor = pin!(successor(
-            (Arc::clone(&self.finder), self.changes.clone()),
-            self.connect_timeout,
-            renew_at
-        ));
+        let known = (self.changes.clone(), self.silence.clone());
+        let place = (Arc::clone(&self.finder), known);
+        let timeout = self.connect_timeout;
+        let successor = |at| successor(place.clone(), timeout, at);
+        let mut next_one = pin!(successor(renew_at));
+        let mut is_in_doubt = false;
         // Answers come one behind the other: a connection is dead if it is silent for too long, not if many are slow.
         let mut heard = Instant::now();
         loop {
@@ -223,6 +229,9 @@ impl SubscriptionLane {
                 biased;
                 next = connection.next() => {
                     heard = Instant::now();
+                    if std::mem::take(&mut is_in_doubt) {
+                        next_one.set(successor(renew_at));
+                    }
                     match next {
                         Ok(Heard::Message { channel, payload }) => self.dispatch(&channel, &payload),
                         Ok(Heard::Answer(request, answer)) => self.answered(request, answer),
@@ -243,13 +252,27 @@ impl SubscriptionLane {
                         None => return None,
                     }
                 }
-                () = tokio::time::sleep_until(too_late.into()), if is_asked => return Some(()),
+                () = tokio::time::sleep_until(too_late.into()), if is_asked => {
+                    self.silence.since(heard);
+                    return Some(());
+                }
+                // Another connection is dead, and this one was idle: it is asked, and a new one is made. The first of both that says
+                // something is heard from here on. A server that stands still makes no gap so.
+                () = self.silence.after(heard), if !is_in_doubt => {
+                    is_in_doubt = true;
+                    if !is_asked {
+                        heard = Instant::now();
+                    }
+                    connection.ask(Ask::Mark, Vec::new(), Asked::Mark(oneshot::channel().0));
+                    next_one.set(successor(Some(Instant::now())));
+                }
                 Ok(()) = self.changes.changed() => {
                     self.worked = true; // so that the next is made without a pause
                     return Some(());
                 }
                 // What is under way is answered on the old one first.
-                next = &mut successor, if !is_asked => {
+                next = &mut next_one, if !is_asked || is_in_doubt => {
+                    self.worked |= is_in_doubt;
                     self.next = Some(next);
                     return Some(());
                 }

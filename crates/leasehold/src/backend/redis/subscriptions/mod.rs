@@ -60,6 +60,7 @@ impl Subscriptions {
         let lane = SubscriptionLane {
             finder,
             changes: epochs.changes(),
+            silence: epochs.silence.clone(),
             client: Arc::clone(client),
             hearing,
             connect_timeout: config.connect_timeout,

@@ -1,0 +1,55 @@
+//! That a connection takes what is sent and says nothing, as behind a load balancer that has lost track of it: what all connections of a client
+//! to one server know of it, or to one cluster.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+/// One that was found silent is replaced. Others that have heard something meanwhile stay. One that was idle may be as dead, and would need
+/// a whole timeout of its own to find out.
+#[derive(Clone, Default)]
+pub(crate) struct Silence(Arc<Listeners>);
+
+/// Connections for commands.
+pub(super) trait Silenced: Send + Sync {
+    /// Those that have said nothing either since then are used for no other command.
+    fn let_go(&self, since: Instant);
+}
+
+#[derive(Default)]
+struct Listeners {
+    lanes: Mutex<Vec<Weak<dyn Silenced>>>,
+    /// For subscriptions.
+    last: watch::Sender<Option<Instant>>,
+}
+
+impl Silence {
+    /// A connection was asked, and has said nothing for a whole timeout, from then on. The next command goes on none that is as silent.
+    pub(super) fn since(&self, since: Instant) {
+        let lanes = self.0.lanes.lock().clone();
+        for lanes in lanes.iter().filter_map(Weak::upgrade) {
+            lanes.let_go(since);
+        }
+        self.0.last.send_replace(Some(since));
+    }
+
+    pub(super) fn tell(&self, lanes: Weak<dyn Silenced>) {
+        let mut told = self.0.lanes.lock();
+        told.retain(|lanes| lanes.strong_count() > 0);
+        told.push(lanes);
+    }
+
+    /// Completes when a connection was found silent that was asked after `heard`. One that has said nothing since may be as dead, and so may
+    /// an attempt to connect that began before.
+    pub(super) async fn after(&self, heard: Instant) {
+        let mut last = self.0.last.subscribe();
+        // The sender is here, so this does not fail.
+        let _ = last
+            .wait_for(|since| since.is_some_and(|since| heard < since))
+            .await;
+    }
+}
