@@ -3,6 +3,7 @@
 
 pub(crate) mod finish;
 pub(crate) mod linger;
+pub(crate) mod unsettled;
 
 use std::{
     fmt,
@@ -24,6 +25,7 @@ use crate::{
     config::{Config, millis},
     durations::humane,
     engine::env::finish::Finish,
+    engine::env::unsettled::Unsettled,
     error::{Cause, Invalid},
     events::Events,
     home::{Home, Resident},
@@ -59,6 +61,7 @@ pub(crate) struct Env {
     unused: Arc<Notify>,
     closed: AtomicBool,
     lets_expire: AtomicBool,
+    pub(crate) unsettled: Arc<Unsettled>,
     /// That a lock was not acknowledged, and accepted.
     pub(crate) warned_of_unmet: Seldom,
 }
@@ -84,6 +87,7 @@ impl Env {
             unused: Arc::default(),
             closed: AtomicBool::new(false),
             lets_expire: AtomicBool::new(false),
+            unsettled: Arc::default(),
             warned_of_unmet: Seldom::default(),
         })
     }

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     backend::{Acquired, Failure},
     config::millis,
-    engine::claim::ask::{TooLate, ask_server},
+    engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::debt::{Debt, abandon, may_owe},
     engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
@@ -170,10 +170,19 @@ impl<'a> Driver<'a> {
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
         self.queue.note_unset(self.core, &mut state, &answer);
+        let once = state.first_asks_once();
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
-        if answer.is_ok() {
+        // It is asked again, as after no answer.
+        let unsettled = matches!(
+            answer,
+            Ok(Acquired::Held {
+                unsettled: true,
+                ..
+            })
+        );
+        if answer.is_ok() && !(unsettled && once) {
             ticket.answered(said);
         }
         match answer {
@@ -199,9 +208,13 @@ impl<'a> Driver<'a> {
                 ttl,
                 silent,
                 given_up,
+                unsettled,
             }) => {
                 if !queued {
                     ticket.refused();
+                }
+                if unsettled && once {
+                    return self.failed(&mut state, &still_ours());
                 }
                 let took = now.since(sent);
                 // A lease of many round trips is not too short (L4): this process was stopped when its turn came.
@@ -212,11 +225,13 @@ impl<'a> Driver<'a> {
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 state.refuse_try_once(self.queue, access, given);
+                state.remote().said_held(now, unsettled);
                 self.held_by_another(&mut state, left, silent, given_up)
             }
             Ok(Acquired::Unset) => {
                 ticket.refused();
                 state.refuse_try_once(self.queue, access, given);
+                state.remote().said_held(now, false);
                 self.held_by_another(&mut state, None, false, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state),
@@ -267,23 +282,25 @@ impl<'a> Driver<'a> {
     ) -> Step {
         self.core.watchdog.needs_label(Duration::ZERO);
         let listening = state.is_listening();
-        if listening {
+        let remote = state.remote();
+        let unsettled = remote.is_unsettled();
+        if listening && !unsettled {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
             self.pauses.reset();
         }
-        let now = self.core.clock.now();
-        let remote = state.remote();
         if given_up {
             remote.renew_ticket(self.core); // the backend owes what the server has of it
         }
         remote.answered();
-        remote.held = Some(now);
         remote.turns.shared = true;
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
         // It may have been given to us after that answer (B5); or the first waiter wants less, or came later.
         if granted || state.first_asks_once() {
             Step::Ask
+        } else if unsettled && listening {
+            // What is settled frees the name for its waiters; if it was not what held the name, none is told.
+            Step::Look(self.pauses.next())
         } else if self.queue.id.is_of_task() && listening {
             if silent && !own {
                 Step::ListenOwn
@@ -354,6 +371,7 @@ impl<'a> Driver<'a> {
             return;
         }
         let release = debt.release(core, id, core.is_listening(id));
+        let _settling = core.unsettled.begin(&id.name);
         if let Err(failure) = core.backend.release(release).await {
             let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));
             abandon(core, id, Debt { copies, ..debt });

@@ -1,6 +1,11 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -9,10 +14,11 @@ use crate::{
     backend::{Acquired, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    engine::claim::ask::{TooLate, ask_server, no_answer},
+    engine::claim::ask::{TooLate, ask_server, no_answer, still_ours},
     engine::claim::debt::abandon,
     engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
+    engine::env::Env,
     engine::hold::held::Held,
     engine::hold::spec::{Patience, Spec},
     engine::hold::{Hold, lease},
@@ -69,17 +75,39 @@ impl FirstAttempt {
 
 /// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has a place,
 /// `id` is [of this one](LockId::for_caller).
-pub(crate) async fn acquire(
+pub(crate) fn acquire(
     core: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
+) -> impl Future<Output = WaitResult> {
+    let until = match patience {
+        Patience::For(wait) => Instant::now().checked_add(wait),
+        Patience::Once => Some(latest_answer(core)),
+        Patience::Forever => None,
+    };
+    acquire_until(core, id, spec, patience, until)
+}
+
+/// As [`acquire`], without a wait for a holder, and with an answer by then.
+pub(crate) fn ask_once(
+    core: &Arc<Queues>,
+    id: &LockId,
+    spec: Spec,
+    until: Instant,
+) -> impl Future<Output = WaitResult> {
+    acquire_until(core, id, spec, Patience::Once, Some(until))
+}
+
+async fn acquire_until(
+    core: &Arc<Queues>,
+    id: &LockId,
+    spec: Spec,
+    patience: Patience,
+    until: Option<Instant>,
 ) -> WaitResult {
     core.check_open()?;
-    let (until, began) = match patience {
-        Patience::For(wait) => (Instant::now().checked_add(wait), core.clock.now()),
-        _ => (None, Tick::MAX),
-    };
+    let began = until.map_or(Tick::MAX, |_| core.clock.now());
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(busy(core, id, spec, None)),
         Admission::Joined(held, runs_long) => {
@@ -128,6 +156,15 @@ pub(crate) async fn acquire(
         None => Ok(busy(core, id, spec, None)),
         held => Ok(held),
     }
+}
+
+/// What fails by the operation timeout says why a little later.
+const WHY: Duration = Duration::from_millis(100);
+
+/// By then a caller that does not wait has an answer, whatever is under way: an attempt that may take two operation timeouts, or another
+/// caller's, or a release.
+pub(crate) fn latest_answer(env: &Env) -> Instant {
+    Instant::now() + env.config.operation_timeout + WHY
 }
 
 /// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
@@ -379,12 +416,36 @@ async fn first_attempt(
                     queue.leave_attempt(&core, state, &ticket);
                     return Err(queue.no_permits(spec));
                 }
+                Ok(Acquired::Held {
+                    unsettled: true,
+                    given_up,
+                    ..
+                }) if patience == Patience::Once && state.is_wanted() => {
+                    ticket.refused();
+                    if now.since(began) >= core.config.operation_timeout {
+                        queue.leave_attempt(&core, state, &ticket);
+                        return Err(queue.error(still_ours(), spec));
+                    }
+                    // For waiters whose time is up meanwhile.
+                    state.remote().failed(&still_ours(), now);
+                    if given_up {
+                        ticket = ticket.another(&core);
+                    }
+                }
                 Ok(Acquired::Held { .. } | Acquired::Unset) => {
                     ticket.refused();
                     if let Ok(Acquired::Held { given_up: true, .. }) = answer {
                         ticket = Ticket::new(&core, spec.terms());
                     }
                     queue.note_unset(&core, &mut state, &answer);
+                    let unsettled = matches!(
+                        answer,
+                        Ok(Acquired::Held {
+                            unsettled: true,
+                            ..
+                        })
+                    );
+                    state.remote().said_held(now, unsettled);
                     let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
                     return Ok(first.said(&answer));
                 }
@@ -449,9 +510,6 @@ impl Queue {
         began: Tick,
     ) -> FirstAttempt {
         let trouble = state.remote().trouble.is_some();
-        if !trouble {
-            state.remote().held = Some(core.clock.now());
-        }
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
         let first = if patience == Patience::Once || !state.is_wanted() {

@@ -44,7 +44,7 @@ use crate::{
     backend::{Failure, Grant},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    engine::claim::ask::no_answer,
+    engine::claim::ask::{no_answer, still_ours},
     engine::claim::debt::abandon,
     engine::claim::remote::Remote,
     engine::hold::spec::Spec,
@@ -334,21 +334,25 @@ impl Queue {
         }
     }
 
-    /// The answer to a patient waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
+    /// The answer to a waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
     /// then is that another has the lock.
     pub(crate) fn out_of_time(&self, core: &Queues, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();
+        let is_unsettled = remote.is_some_and(|remote| remote.is_unsettled());
         let is_held = match &state.phase {
             Phase::Held(_) => true,
             // The server said so, and would tell.
-            Phase::WaitingRemote => core.backend.trouble_of(&self.id).is_none(),
+            Phase::WaitingRemote => core.backend.trouble_of(&self.id).is_none() && !is_unsettled,
             _ => remote.is_some_and(|remote| remote.is_held_since(began)),
         };
         if is_held {
             return self.busy(&state, spec);
         }
         let Some(trouble) = remote.and_then(|remote| remote.trouble.clone()) else {
+            if is_unsettled {
+                return Err(self.error(still_ours(), spec));
+            }
             return Err(no_answer(core, &self.id, spec));
         };
         let ticket = remote.and_then(|remote| remote.ticket.as_ref());
