@@ -17,12 +17,11 @@ use crate::{
 pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Failure> {
     let (id, lease) = (step.id.clone(), step.lease);
     story::sends(&id, lease);
-    let owed = env.unsettled.has(&id.name);
+    let mark = env.unsettled.mark();
     let mut answer = env.backend.acquire(step).await;
     match &mut answer {
         Ok(Acquired::Held { ttl, unsettled, .. }) => {
-            // Also one that was given up since the send: it may have held the name then.
-            *unsettled |= owed || env.unsettled.has(&id.name);
+            *unsettled |= env.unsettled.may_be_ours(&id.name, mark);
             story::is_held(&id, lease, *ttl);
         }
         Err(failure) => story::is_not_answered(&id, lease, failure.cause()),

@@ -3,8 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    backend::Failure, clock::Tick, engine::claim::debt::Debt, engine::claim::ticket::Ticket,
-    engine::env::Env, engine::hold::spec::Terms, engine::local::turns::Turns, owner::LeaseId,
+    backend::Failure,
+    clock::Tick,
+    engine::claim::debt::Debt,
+    engine::claim::ticket::Ticket,
+    engine::env::{Env, unsettled::Settling},
+    engine::hold::spec::Terms,
+    engine::local::turns::Turns,
+    owner::LeaseId,
 };
 
 /// The ticket and the subscription of this process at the server while it waits for the name.
@@ -27,6 +33,8 @@ pub(crate) struct Remote {
     /// The server has said so last, and that may be no other than this client, by a lease id that it was giving up.
     unsettled: bool,
     pub(crate) turns: Turns,
+    /// No caller wants the ticket any more, and the server has not been told yet.
+    pub(crate) leaving: Option<Settling>,
 }
 
 /// Why the server gives no usable answer.
@@ -61,6 +69,7 @@ impl Remote {
             held: None,
             unsettled: false,
             turns: Turns::new(),
+            leaving: None,
         }
     }
 

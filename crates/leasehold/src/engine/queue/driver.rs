@@ -159,6 +159,8 @@ impl<'a> Driver<'a> {
             step.place = (listening && !matches!(spec.access, Access::Permits(_)))
                 .then(|| ticket.place(self.core, ask));
             let was_granted = remote.granted;
+            // It is asked for again, by one that waits.
+            remote.leaving = None;
             remote.asks();
             (step, sent, was_granted, given)
         };
@@ -345,9 +347,10 @@ impl<'a> Driver<'a> {
 
     /// No waiter is left: gives up the ticket and the subscription of this process. The queue goes on if a waiter came meanwhile.
     async fn leave(&mut self) {
-        let debt = {
+        let (debt, _leaving) = {
             let mut state = self.queue.lock();
-            state.remote().give_up()
+            let remote = state.remote();
+            (remote.give_up(), remote.leaving.take())
         };
         // First the subscription, then the place: a release in between takes a client that listens without a place for a waiter
         // of Redisson's, and wakes all.

@@ -123,7 +123,7 @@ async fn acquire_until(
         }
         Admission::Attempt(queue) => {
             let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
-            let attempt = core.finish(attempt);
+            let attempt = core.finish(attempt).asks_for(&id.name);
             if let Phase::InFlight(caller) = &mut queue.lock().phase {
                 *caller = Some(attempt.caller());
             }
@@ -358,7 +358,9 @@ async fn first_attempt(
     let mut late = TooLate::new(spec);
     let mut pauses = Pauses::default();
     let began = core.clock.now();
+    let operation_timeout = core.config.operation_timeout;
     loop {
+        let pause = pauses.next();
         let sent = core.clock.now();
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
         ticket.ask(sent);
@@ -371,6 +373,8 @@ async fn first_attempt(
             Ok(_) => ticket.answered(spec.permits),
         }
         let now = core.clock.now();
+        // Nothing is asked after it: the failure of that request would be told in place of this one.
+        let is_late = now.since(began) + pause >= operation_timeout;
         {
             let mut state = queue.lock();
             if answer.is_ok()
@@ -422,7 +426,7 @@ async fn first_attempt(
                     ..
                 }) if patience == Patience::Once && state.is_wanted() => {
                     ticket.refused();
-                    if now.since(began) >= core.config.operation_timeout {
+                    if is_late {
                         queue.leave_attempt(&core, state, &ticket);
                         return Err(queue.error(still_ours(), spec));
                     }
@@ -451,8 +455,7 @@ async fn first_attempt(
                 }
                 Err(failure) => {
                     let waits = patience != Patience::Once;
-                    let waited = now.since(began);
-                    if failure.is_final() || !waits && waited >= core.config.operation_timeout {
+                    if failure.is_final() || !waits && is_late {
                         let failure = ticket.verdict(failure);
                         queue.leave_attempt(&core, state, &ticket);
                         return Err(queue.error(failure, spec));
@@ -468,7 +471,7 @@ async fn first_attempt(
                 }
             }
         }
-        pauses.pause(&core).await;
+        core.sleep(pause).await;
     }
 }
 

@@ -216,6 +216,7 @@ impl Queue {
                 let remote = state.remote();
                 remote.ticket = None;
                 remote.granted = false;
+                remote.leaving = None;
                 remote.answered();
                 state.took(core, &hold);
                 drop(self.stop_listening(core, state));
@@ -323,6 +324,14 @@ impl Queue {
     /// A waiter has left, or was given a lease in memory; the `first` of them or another.
     pub(crate) fn waiter_left(&self, state: &mut Locked<'_, QueueState>, first: bool) {
         let next = state.first_live_waiter().map(|next| next.terms());
+        if next.is_none()
+            && let Some(remote) = &mut state.remote
+            && remote.may_have()
+        {
+            let unsettled = &self.core.unsettled;
+            let leaving = &mut remote.leaving;
+            leaving.get_or_insert_with(|| unsettled.begin(&self.id.name));
+        }
         match &state.phase {
             Phase::Held(_) => drop(self.stop_listening(&self.core, state)),
             // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
