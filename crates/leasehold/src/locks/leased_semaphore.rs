@@ -142,6 +142,8 @@ impl LeasedSemaphore {
     /// # Errors
     /// [`Error::Rejected`] if no client has set how many permits there are; else as [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
     #[track_caller]
@@ -158,6 +160,8 @@ impl LeasedSemaphore {
     /// # Errors
     /// [`Error::Rejected`] if until then no client has set how many permits there are; else as
     /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
@@ -192,6 +196,8 @@ impl LeasedSemaphore {
     /// # Errors
     /// As [`acquire_many`](LeasedSemaphore::acquire_many) and [`try_acquire`](LeasedSemaphore::try_acquire).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
     #[track_caller]
@@ -206,6 +212,8 @@ impl LeasedSemaphore {
     ///
     /// # Errors
     /// As [`acquire_many`](LeasedSemaphore::acquire_many) and [`try_acquire_for`](LeasedSemaphore::try_acquire_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).

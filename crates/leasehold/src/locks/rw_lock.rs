@@ -113,6 +113,8 @@ impl RwLock {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     #[track_caller]
@@ -140,6 +142,8 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -173,6 +177,8 @@ impl RwLock {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     #[track_caller]
@@ -188,6 +194,8 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).

@@ -144,6 +144,8 @@ impl Semaphore {
     /// # Errors
     /// [`Error::Rejected`] if no client has set how many permits there are; else as [`Mutex::try_lock`](crate::Mutex::try_lock). Permits that it may have taken are given back.
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
     #[track_caller]
@@ -160,6 +162,8 @@ impl Semaphore {
     /// # Errors
     /// [`Error::Rejected`] if until then no client has set how many permits there are; else as
     /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for). Permits that it may have taken are given back.
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
@@ -194,6 +198,8 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many) and [`try_acquire`](Semaphore::try_acquire).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
     #[track_caller]
@@ -208,6 +214,8 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many) and [`try_acquire_for`](Semaphore::try_acquire_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).

@@ -19,7 +19,7 @@ use crate::common::{
     wait_until_idle,
 };
 use leasehold::{Client, ClientBuilder, Error, MemoryServer};
-use leasehold_testkit::Server;
+use leasehold_testkit::{Proxy, Server, Way};
 
 /// Asks once, and gives back what it gets. Whether it got it; `None`: it was told that the name is held.
 type Asks = Box<dyn Fn() -> Asked + Send>;
@@ -67,10 +67,10 @@ async fn askers(builder: &ClientBuilder, most: Duration) -> Vec<Asker> {
     }
     // A new name each time that it got one.
     let (jobs, number) = (client().await, Arc::<AtomicUsize>::default());
-    let client = jobs.clone();
+    let (client, first) = (jobs.clone(), fastrand::u64(..));
     let asks = move || -> Asked {
         let number = Arc::clone(&number);
-        let job = jobs.mutex(&format!("job {}", number.load(Ordering::Relaxed)));
+        let job = jobs.mutex(&format!("job {first}, {}", number.load(Ordering::Relaxed)));
         Box::pin(async move {
             let ran = job.run_once_per(Duration::from_secs(1), async {}).await?;
             number.fetch_add(ran.map_or(0, |()| 1), Ordering::Relaxed);
@@ -193,4 +193,60 @@ async fn nor_after_answers_that_were_lost_or_late() {
         }
     }
     assert!(wrong.is_empty(), "{} of {all}: {wrong:#?}", wrong.len());
+}
+
+/// What a call adds to its bound until it has told its caller: this, or what the machine takes for a timer of the same length beside it.
+const TELLS: Duration = Duration::from_millis(100);
+
+/// The bounds that the pages of the verbs state, by a server that does not answer.
+#[tokio::test]
+async fn a_call_that_does_not_wait_for_a_holder_ends_in_its_time() {
+    const WHY: Duration = Duration::from_millis(250);
+    let server = Server::start(flavors(258)[0]);
+    let mut late = Vec::new();
+    for fault in [
+        "stands still",
+        "hears and says nothing",
+        "hangs up",
+        "is gone",
+        "says no",
+    ] {
+        let proxy = Proxy::start(server.addr());
+        let builder = Client::builder().url(proxy.url()).operation_timeout(SHORT);
+        let most = SHORT / 2;
+        let askers = askers(&builder, most).await;
+        for Asker { asks, .. } in &askers {
+            until_taken(asks).await;
+        }
+        match fault {
+            "stands still" => server.freeze(),
+            "hears and says nothing" => proxy.black_hole(Some(Way::ToClient)),
+            "hangs up" => proxy.lose_replies(b"EVALSHA", usize::MAX),
+            "is gone" => {
+                proxy.refuse(true);
+                proxy.cut();
+            }
+            _ => drop(server.cli(&["REPLICAOF", "127.0.0.1", "1"])),
+        }
+        for _ in 0..2 {
+            let asked = askers.iter().map(|Asker { way, asks, .. }| async move {
+                let bound = if way.contains("waits: true") { most } else { SHORT + WHY };
+                // A multi-lock gives back the parts that it has.
+                let more = if way.contains("Multi") { SHORT } else { Duration::ZERO };
+                tokio::select! {
+                    biased;
+                    answer = asks() => answer.is_ok().then(|| format!("{fault}, {way}: {answer:?}")),
+                    () = sleep(bound + more + TELLS) => Some(format!("{fault}, {way}: longer")),
+                }
+            });
+            late.extend(join_all(asked).await.into_iter().flatten());
+        }
+        if fault == "says no" {
+            break;
+        }
+        server.thaw();
+        proxy.heal();
+        join_all(askers.iter().map(|asker| until_taken(&asker.asks))).await;
+    }
+    assert!(late.is_empty(), "{}: {late:#?}", late.len());
 }

@@ -159,7 +159,7 @@ async fn acquire_until(
 }
 
 /// What fails by the operation timeout says why a little later.
-const WHY: Duration = Duration::from_millis(100);
+const WHY: Duration = Duration::from_millis(250);
 
 /// By then a caller that does not wait has an answer, whatever is under way: an attempt that may take two operation timeouts, or another
 /// caller's, or a release.
@@ -360,7 +360,6 @@ async fn first_attempt(
     let began = core.clock.now();
     let operation_timeout = core.config.operation_timeout;
     loop {
-        let pause = pauses.next();
         let sent = core.clock.now();
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
         ticket.ask(sent);
@@ -373,8 +372,8 @@ async fn first_attempt(
             Ok(_) => ticket.answered(spec.permits),
         }
         let now = core.clock.now();
-        // Nothing is asked after it: the failure of that request would be told in place of this one.
-        let is_late = now.since(began) + pause >= operation_timeout;
+        let waited = now.since(began);
+        let is_late = patience == Patience::Once && waited >= operation_timeout;
         {
             let mut state = queue.lock();
             if answer.is_ok()
@@ -455,7 +454,7 @@ async fn first_attempt(
                 }
                 Err(failure) => {
                     let waits = patience != Patience::Once;
-                    if failure.is_final() || !waits && is_late {
+                    if failure.is_final() || is_late {
                         let failure = ticket.verdict(failure);
                         queue.leave_attempt(&core, state, &ticket);
                         return Err(queue.error(failure, spec));
@@ -470,6 +469,11 @@ async fn first_attempt(
                     }
                 }
             }
+        }
+        let mut pause = pauses.next();
+        if patience == Patience::Once {
+            // Not beyond its time, in which it asks once more.
+            pause = pause.min(operation_timeout.saturating_sub(waited));
         }
         core.sleep(pause).await;
     }
