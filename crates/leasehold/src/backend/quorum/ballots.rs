@@ -19,7 +19,7 @@ const FEW: usize = 32;
 
 /// The lease ids of a client that servers may know.
 pub(super) struct Ballots {
-    known: Mutex<Known>,
+    known: Mutex<KnownBallots>,
     /// How many servers there are.
     of: usize,
     /// Something may send a request twice.
@@ -27,7 +27,7 @@ pub(super) struct Ballots {
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownBallots {
     all: HashMap<LeaseId, Ballot>,
     /// Those that were given up, and not confirmed by all that may have them.
     owed: HashMap<Name, Vec<LeaseId>>,
@@ -173,7 +173,7 @@ impl Ballots {
     /// Gives it up. Returns the servers to tell; all, if nothing is known of it.
     pub(super) fn give_up(&self, lease: LeaseId, name: &Name) -> Vec<Owed> {
         let mut known = self.known.lock();
-        let Known { all, owed } = &mut *known;
+        let KnownBallots { all, owed } = &mut *known;
         let unknown = || self.ballot().asked_everywhere();
         let ballot = all.entry(lease).or_insert_with(unknown);
         if ballot.given_up.replace(name.clone()).is_none() {
@@ -251,7 +251,7 @@ impl Ballots {
     }
 }
 
-impl Known {
+impl KnownBallots {
     fn forget(&mut self, lease: LeaseId) {
         let Some(name) = self.all.remove(&lease).and_then(|it| it.given_up) else {
             return;

@@ -161,8 +161,8 @@ async fn acquire_until(
 /// What fails by the operation timeout says why a little later.
 const WHY: Duration = Duration::from_millis(250);
 
-/// By then a caller that does not wait has an answer, whatever is under way: an attempt that may take two operation timeouts, or another
-/// caller's, or a release.
+/// By then a caller that does not wait has an answer. An attempt that is under way, its own or another's, may take two operation timeouts, and
+/// goes on without it.
 pub(crate) fn latest_answer(env: &Env) -> Instant {
     Instant::now() + env.config.operation_timeout + WHY
 }
