@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A `try_lock()` next to a guard of its own process is answered at once; and any, even by a silent server, when its
-/// client has tried for some operation timeouts: its own attempt, or the release or the driver that it waits for.
+/// client has tried for the operation timeout: its own attempt, or the release or the driver that it waits for.
 pub fn no_wait(world: &mut World) {
     let mut shared = world.shared.lock();
     if world.config.kind == LockKind::RwLock {
@@ -26,7 +26,8 @@ pub fn no_wait(world: &mut World) {
         return;
     }
     let now = world.now;
-    let patience = 6 * world.config.operation_timeout + 2 * SECOND;
+    // A quarter of a second, and for a look by a clock that is 1 % slow.
+    let patience = world.config.operation_timeout / 100 * 102 + 300 * MS;
     let next_to_a_guard = |wait: &&Wait, since: u64| {
         shared.guards.iter().any(|guard| {
             // Of the other kinds more than one may hold it, and the server is asked.

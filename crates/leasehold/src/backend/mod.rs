@@ -270,11 +270,13 @@ pub(crate) enum Acquired {
     Granted { remaining: Duration, tokens: Tokens },
     /// Another owner holds it, or has its turn first. `None`: its lease has no end (the TTL was removed). A `silent` one is no
     /// client of ours, and tells no waiter when it gives the lock back; of a fair mutex, only the one that is next. `given_up`: the
-    /// backend has given this lease id up, and settles what it may have; the next ask is for another id (QB4).
+    /// backend has given this lease id up, and settles what it may have; the next ask is for another id (QB4). `unsettled`: that may be no other
+    /// than this client, by a lease id that it was giving up when this was asked.
     Held {
         ttl: Option<Duration>,
         silent: bool,
         given_up: bool,
+        unsettled: bool,
     },
     /// The lease id was given up before this copy of the request arrived.
     GivenUp,

@@ -48,8 +48,8 @@ macro_rules! run_rows {
         $(impl $kind {
             rows!($kind:
                 verb lock() -> $guard, "Waits for the lock, as long as it takes, and returns the guard that holds it.";
-                verb try_lock() -> Option<$guard>, "Takes the lock if it is free now; `None` if it is held.";
-                verb try_lock_for(wait: Duration) -> Option<$guard>, "Waits for the lock, up to `wait`; `None` if it was held all the time.";
+                verb try_lock() -> Option<$guard>, "Takes the lock if it is free now; `None` if it is held. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+                verb try_lock_for(wait: Duration) -> Option<$guard>, "Waits for the lock, up to `wait`; `None` if it was held all the time. It answers when `wait` is over, whatever the server does.";
                 verb force_unlock() -> bool, "Takes the lock from its holder. `false` if it was free.";
             );
 
@@ -214,11 +214,11 @@ blocking! {
     /// ```
     RwLock {
         verb read() -> Guard<Read>, "Waits until no holder writes, as long as it takes, and reads.";
-        verb try_read() -> Option<Guard<Read>>, "Reads if no holder writes now; `None` if one does.";
-        verb try_read_for(wait: Duration) -> Option<Guard<Read>>, "Waits until no holder writes, up to `wait`.";
+        verb try_read() -> Option<Guard<Read>>, "Reads if no holder writes now; `None` if one does. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+        verb try_read_for(wait: Duration) -> Option<Guard<Read>>, "Waits until no holder writes, up to `wait`. It answers when `wait` is over, whatever the server does.";
         verb write() -> Guard<Write>, "Waits until no other holds it, as long as it takes, and writes.";
-        verb try_write() -> Option<Guard<Write>>, "Writes if no other holds it now; `None` if one does.";
-        verb try_write_for(wait: Duration) -> Option<Guard<Write>>, "Waits until no other holds it, up to `wait`.";
+        verb try_write() -> Option<Guard<Write>>, "Writes if no other holds it now; `None` if one does. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+        verb try_write_for(wait: Duration) -> Option<Guard<Write>>, "Waits until no other holds it, up to `wait`. It answers when `wait` is over, whatever the server does.";
         verb force_unlock() -> bool, "Takes the lock from its holders. `false` if it was free.";
         plain read_part() -> Part, "A reader, as a part of a multi-lock.";
         plain write_part() -> Part, "The writer, as a part of a multi-lock.";
@@ -242,11 +242,11 @@ blocking! {
         setting permits(permits: u32), "The same with this many permits, where no client has set how many there are.";
         setting permits_exactly(permits: u32), "The same with this many permits from each of its requests on.";
         verb acquire() -> Guard<Permit>, "Waits for a permit, as long as it takes.";
-        verb try_acquire() -> Option<Guard<Permit>>, "Takes a permit if one is free now.";
-        verb try_acquire_for(wait: Duration) -> Option<Guard<Permit>>, "Waits for a permit, up to `wait`.";
+        verb try_acquire() -> Option<Guard<Permit>>, "Takes a permit if one is free now. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+        verb try_acquire_for(wait: Duration) -> Option<Guard<Permit>>, "Waits for a permit, up to `wait`. It answers when `wait` is over, whatever the server does.";
         verb acquire_many(permits: u32) -> Guard<Permit>, "Waits for so many permits, all or none.";
-        verb try_acquire_many(permits: u32) -> Option<Guard<Permit>>, "Takes so many permits if they are free now.";
-        verb try_acquire_many_for(permits: u32, wait: Duration) -> Option<Guard<Permit>>, "Waits for so many permits, up to `wait`.";
+        verb try_acquire_many(permits: u32) -> Option<Guard<Permit>>, "Takes so many permits if they are free now. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+        verb try_acquire_many_for(permits: u32, wait: Duration) -> Option<Guard<Permit>>, "Waits for so many permits, up to `wait`. It answers when `wait` is over, whatever the server does.";
         verb try_set_permits(permits: u32) -> bool, "Says how many permits there are, if no client has said so.";
         verb set_permits(permits: u32) -> (), "Changes how many permits there are.";
         verb add_permits(permits: i32) -> i64, "Adds permits, or takes some away.";
@@ -264,11 +264,11 @@ blocking! {
         setting handoff(handoff: Handoff), "The same with another budget for passing permits on in memory.";
         setting permits(permits: u32), "The same with this many permits, where no client has set how many there are.";
         verb acquire() -> Guard<PlainPermit>, "Waits for a permit, as long as it takes.";
-        verb try_acquire() -> Option<Guard<PlainPermit>>, "Takes a permit if one is free now.";
-        verb try_acquire_for(wait: Duration) -> Option<Guard<PlainPermit>>, "Waits for a permit, up to `wait`.";
+        verb try_acquire() -> Option<Guard<PlainPermit>>, "Takes a permit if one is free now. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+        verb try_acquire_for(wait: Duration) -> Option<Guard<PlainPermit>>, "Waits for a permit, up to `wait`. It answers when `wait` is over, whatever the server does.";
         verb acquire_many(permits: u32) -> Guard<PlainPermit>, "Waits for so many permits, all or none.";
-        verb try_acquire_many(permits: u32) -> Option<Guard<PlainPermit>>, "Takes so many permits if they are free now.";
-        verb try_acquire_many_for(permits: u32, wait: Duration) -> Option<Guard<PlainPermit>>, "Waits for so many permits, up to `wait`.";
+        verb try_acquire_many(permits: u32) -> Option<Guard<PlainPermit>>, "Takes so many permits if they are free now. It answers within the operation timeout and a quarter of a second, whatever the server does.";
+        verb try_acquire_many_for(permits: u32, wait: Duration) -> Option<Guard<PlainPermit>>, "Waits for so many permits, up to `wait`. It answers when `wait` is over, whatever the server does.";
         verb try_set_permits(permits: u32) -> bool, "Says how many permits there are, if no client has said so.";
         verb add_permits(permits: i32) -> i64, "Adds permits, or takes some away.";
         verb drain_permits() -> u32, "Takes all free permits away, for ever.";

@@ -44,6 +44,10 @@ pub(crate) async fn begin(
         Some(Err(failure)) if failure.is_final() => {
             Err(failure.into_read_error(format!("lock {:?}", id.name)))
         }
+        None if patience == Patience::Once => {
+            let failure = env.time_is_up();
+            Err(failure.into_read_error(format!("lock {:?}", id.name)))
+        }
         _ => Ok(match patience {
             Patience::For(wait) => Patience::For(wait.saturating_sub(began.elapsed())),
             other => other,

@@ -51,7 +51,11 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Vec<Held>>, Error> {
     let until = match patience {
         Patience::For(wait) => Instant::now().checked_add(wait),
-        Patience::Once | Patience::Forever => None,
+        Patience::Once => parts
+            .iter()
+            .map(|part| enter::latest_answer(&part.core))
+            .max(),
+        Patience::Forever => None,
     };
     loop {
         if parts.windows(2).any(is_one_name) {

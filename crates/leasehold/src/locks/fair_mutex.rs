@@ -134,6 +134,8 @@ impl FairMutex {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`lock`](FairMutex::lock).
     ///
@@ -154,6 +156,8 @@ impl FairMutex {
     /// # Errors
     /// As [`lock`](FairMutex::lock), but when `wait` is over: `None` if the name was still held, by the last answer since the call began; an error
     /// if the server could not be asked.
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`lock`](FairMutex::lock).

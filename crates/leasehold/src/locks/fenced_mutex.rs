@@ -141,9 +141,10 @@ impl FencedMutex {
     /// holder. If a task of this process waits for the name already, the answer is the last that the server gave.
     ///
     /// # Errors
-    /// As [`lock`](FencedMutex::lock), but a silent server is an error after the operation timeout; after a few of those, if attempts
-    /// or releases of other tasks of this process are under way for the same name. [`try_lock_for`](FencedMutex::try_lock_for) has a
-    /// bound.
+    /// As [`lock`](FencedMutex::lock), but a silent server is an error after the operation timeout. So is a name that the server calls held while this
+    /// client gives up a lease of it that may be meant: [`Error::Ambiguous`], try again. `None` is said of other holders alone.
+    ///
+    #[doc = super::bounds::ends_once!()]
     ///
     /// # Cancel safety
     /// As [`lock`](FencedMutex::lock).
@@ -165,6 +166,8 @@ impl FencedMutex {
     /// # Errors
     /// As [`lock`](FencedMutex::lock), but when `wait` is over: `None` if the name was still held, by the last answer since the call began; an error
     /// if the server could not be asked.
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`lock`](FencedMutex::lock).

@@ -143,6 +143,8 @@ impl LeasedSemaphore {
     /// # Errors
     /// [`Error::Rejected`] if no client has set how many permits there are; else as [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
     #[track_caller]
@@ -159,6 +161,8 @@ impl LeasedSemaphore {
     /// # Errors
     /// [`Error::Rejected`] if until then no client has set how many permits there are; else as
     /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
@@ -195,6 +199,8 @@ impl LeasedSemaphore {
     /// # Errors
     /// As [`acquire_many`](LeasedSemaphore::acquire_many) and [`try_acquire`](LeasedSemaphore::try_acquire).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).
     #[track_caller]
@@ -209,6 +215,8 @@ impl LeasedSemaphore {
     ///
     /// # Errors
     /// As [`acquire_many`](LeasedSemaphore::acquire_many) and [`try_acquire_for`](LeasedSemaphore::try_acquire_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](LeasedSemaphore::acquire).

@@ -2,6 +2,7 @@
 
 mod acknowledged;
 mod asking;
+mod bounds;
 mod election;
 mod fair_mutex;
 mod fenced_mutex;

@@ -203,6 +203,8 @@ impl MultiLock {
     /// # Errors
     /// As [`lock`](MultiLock::lock), but a silent server is an error: see [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!(of several)]
+    ///
     /// # Cancel safety
     /// As [`lock`](MultiLock::lock).
     ///
@@ -222,6 +224,8 @@ impl MultiLock {
     /// # Errors
     /// As [`lock`](MultiLock::lock), but when `wait` is over: `None` if a name was still held, by the last answer since the call began; an error
     /// if the server could not be asked.
+    ///
+    #[doc = super::bounds::ends_for!(of several)]
     ///
     /// # Cancel safety
     /// As [`lock`](MultiLock::lock).

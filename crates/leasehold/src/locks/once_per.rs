@@ -233,6 +233,9 @@ macro_rules! once_per_verb {
             /// - Any other, as `try_lock`: `work` was not polled. After [`Error::Ambiguous`](crate::Error::Ambiguous) the name
             ///   may be taken, until this client has given it back.
             ///
+            /// # Time
+            /// Whether `work` runs is known when `try_lock` would have answered.
+            ///
             /// # Cancel safety
             /// Dropping the future before `work` begins is as dropping `try_lock()`. Later it drops `work` where that stands, and
             /// the name stays taken for the interval, or until the lease ends if it was extended.

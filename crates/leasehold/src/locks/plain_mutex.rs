@@ -144,6 +144,8 @@ impl PlainMutex {
     /// # Errors
     /// As [`lock`](PlainMutex::lock), but a silent server is an error, as with [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`lock`](PlainMutex::lock).
     ///
@@ -163,6 +165,8 @@ impl PlainMutex {
     /// # Errors
     /// As [`lock`](PlainMutex::lock), but when `wait` is over: `None` if the name was still held, by the last answer since the call began; an error
     /// if the server could not be asked.
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`lock`](PlainMutex::lock).

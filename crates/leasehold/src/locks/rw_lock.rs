@@ -119,6 +119,8 @@ impl RwLock {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     #[track_caller]
@@ -146,6 +148,8 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
@@ -179,6 +183,8 @@ impl RwLock {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).
     #[track_caller]
@@ -194,6 +200,8 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`read`](RwLock::read).

@@ -147,6 +147,8 @@ impl Semaphore {
     /// # Errors
     /// [`Error::Rejected`] if no client has set how many permits there are; else as [`Mutex::try_lock`](crate::Mutex::try_lock). Permits that it may have taken are given back.
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
     #[track_caller]
@@ -163,6 +165,8 @@ impl Semaphore {
     /// # Errors
     /// [`Error::Rejected`] if until then no client has set how many permits there are; else as
     /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for). Permits that it may have taken are given back.
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
@@ -197,6 +201,8 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many) and [`try_acquire`](Semaphore::try_acquire).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).
     #[track_caller]
@@ -211,6 +217,8 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many) and [`try_acquire_for`](Semaphore::try_acquire_for).
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`acquire`](Semaphore::acquire).

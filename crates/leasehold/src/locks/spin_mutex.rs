@@ -136,6 +136,8 @@ impl SpinMutex {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
+    #[doc = super::bounds::ends_once!()]
+    ///
     /// # Cancel safety
     /// As [`lock`](SpinMutex::lock).
     ///
@@ -155,6 +157,8 @@ impl SpinMutex {
     /// # Errors
     /// As [`lock`](SpinMutex::lock), but when `wait` is over: `None` if the name was still held, by the last answer since the call began; an error
     /// if the server could not be asked.
+    ///
+    #[doc = super::bounds::ends_for!()]
     ///
     /// # Cancel safety
     /// As [`lock`](SpinMutex::lock).

@@ -14,6 +14,7 @@ mod lease_without_end;
 mod mutex_crash;
 mod mutex_faults;
 mod mutex_lost_replies;
+mod own_leases;
 mod own_place;
 mod refused;
 mod rights;

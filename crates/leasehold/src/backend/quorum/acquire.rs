@@ -80,6 +80,8 @@ enum VoteAnswer {
     Held {
         ttl: Option<Duration>,
         silent: bool,
+        /// As in [`Acquired::Held`].
+        unsettled: bool,
     },
     /// It gave no answer that is of use.
     Failed,
@@ -167,6 +169,7 @@ impl Candidate {
             servers, ballots, ..
         } = self.parts.clone();
         let (lease, sent) = (self.step.lease, self.parts.now());
+        let owed = ballots.owed_for(&self.step.id.name);
         let lease_length = Duration::from_millis(self.step.lease_ms);
         let mut round = Round::new(&servers, servers.timeout(lease_length));
         for &at in targets {
@@ -182,7 +185,7 @@ impl Candidate {
         }
         let is_one = targets.len() == 1;
         while let Some((at, said)) = round.next().await {
-            self.hear(at, sent, said);
+            self.hear(at, sent, said, &owed);
             if !is_one && self.is_decided() {
                 break;
             }
@@ -190,7 +193,8 @@ impl Candidate {
         round.rest(self.parts.heard_late(&self.step, sent));
     }
 
-    fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>) {
+    /// What a server says. `owed`: those that were to be told of a lease id for this name when it was asked.
+    fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>, owed: &[usize]) {
         let Parts {
             servers, ballots, ..
         } = &self.parts;
@@ -208,21 +212,17 @@ impl Candidate {
         let is_vote = ballots.answered(self.step.lease, at, sent, &answer, may_vote);
         self.words[at] = match answer {
             Ok(Acquired::Granted { .. }) if is_vote => VoteAnswer::Vote,
-            Ok(Acquired::Held { ttl, silent, .. }) => VoteAnswer::Held { ttl, silent },
+            Ok(Acquired::Held { ttl, silent, .. }) => VoteAnswer::Held {
+                ttl,
+                silent,
+                unsettled: owed.contains(&at),
+            },
             _ => VoteAnswer::Failed,
         };
     }
 
     fn votes(&self) -> usize {
-        self.words
-            .iter()
-            .filter(|it| **it == VoteAnswer::Vote)
-            .count()
-    }
-
-    fn held(&self) -> usize {
-        let held = |it: &&VoteAnswer| matches!(it, VoteAnswer::Held { .. });
-        self.words.iter().filter(held).count()
+        votes(&self.words)
     }
 
     fn is_decided(&self) -> bool {
@@ -232,22 +232,23 @@ impl Candidate {
             // It says who is next.
             VoteAnswer::Unasked => false,
             VoteAnswer::Vote | VoteAnswer::Failed => {
-                self.votes() >= servers.need() || self.held() > servers.spare()
+                self.votes() >= servers.need() || held(&self.words) > servers.spare()
             }
         }
     }
 
     fn verdict(&self) -> Verdict {
-        let need = self.parts.servers.need();
-        if let VoteAnswer::Held { .. } = self.words[self.gate] {
-            Verdict::Held
-        } else if self.votes() >= need {
-            Verdict::Granted
-        } else if self.votes() + self.held() >= need {
-            Verdict::Held
-        } else {
-            Verdict::NoMajority
-        }
+        verdict(&self.words, self.gate, self.parts.servers.need())
+    }
+
+    /// Whether what is held may be no other's: without what this client is giving up there would be another verdict.
+    fn is_unsettled(&self) -> bool {
+        let settled = |word: &VoteAnswer| match word {
+            VoteAnswer::Held { unsettled, .. } if *unsettled => VoteAnswer::Vote,
+            word => *word,
+        };
+        let words: Vec<VoteAnswer> = self.words.iter().map(settled).collect();
+        verdict(&words, self.gate, self.parts.servers.need()) != Verdict::Held
     }
 
     fn answer(self, verdict: Verdict) -> Result<Acquired, Failure> {
@@ -266,14 +267,16 @@ impl Candidate {
                     tokens: Tokens::NONE,
                 })
             }
-            Verdict::Waits => Ok(self.words[self.gate].held(false, None)),
+            Verdict::Waits => Ok(self.words[self.gate].says(false, self.is_unsettled(), None)),
             Verdict::Held => {
                 self.give_up();
-                let word = self.words[self.gate];
-                if word == VoteAnswer::Vote && self.step.place.is_some() {
-                    return Ok(word.held(true, Some(Duration::ZERO)));
-                }
-                Ok(word.held(true, self.enough_in()))
+                let (word, unsettled) = (self.words[self.gate], self.is_unsettled());
+                let left = if word == VoteAnswer::Vote && self.step.place.is_some() {
+                    Some(Duration::ZERO)
+                } else {
+                    self.enough_in()
+                };
+                Ok(word.says(true, unsettled, left))
             }
             Verdict::NoMajority => {
                 self.give_up();
@@ -301,20 +304,39 @@ impl Candidate {
     }
 }
 
+fn votes(words: &[VoteAnswer]) -> usize {
+    words.iter().filter(|it| **it == VoteAnswer::Vote).count()
+}
+
+fn held(words: &[VoteAnswer]) -> usize {
+    let held = |it: &&VoteAnswer| matches!(it, VoteAnswer::Held { .. });
+    words.iter().filter(held).count()
+}
+
+fn verdict(words: &[VoteAnswer], gate: usize, need: usize) -> Verdict {
+    if let VoteAnswer::Held { .. } = words[gate] {
+        Verdict::Held
+    } else if votes(words) >= need {
+        Verdict::Granted
+    } else if votes(words) + held(words) >= need {
+        Verdict::Held
+    } else {
+        Verdict::NoMajority
+    }
+}
+
 impl VoteAnswer {
     /// The gate says who has the name, and how long.
-    fn held(self, given_up: bool, left: Option<Duration>) -> Acquired {
-        match self {
-            VoteAnswer::Held { ttl, silent } => Acquired::Held {
-                ttl,
-                silent,
-                given_up,
-            },
-            _ => Acquired::Held {
-                ttl: left,
-                silent: false,
-                given_up,
-            },
+    fn says(self, given_up: bool, unsettled: bool, left: Option<Duration>) -> Acquired {
+        let (ttl, silent) = match self {
+            VoteAnswer::Held { ttl, silent, .. } => (ttl, silent),
+            _ => (left, false),
+        };
+        Acquired::Held {
+            ttl,
+            silent,
+            given_up,
+            unsettled,
         }
     }
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::{
     backend::{Acquired, Failure},
     clock::{Tick, margin},
+    name::Name,
     owner::LeaseId,
 };
 
@@ -18,16 +19,24 @@ const FEW: usize = 32;
 
 /// The lease ids of a client that servers may know.
 pub(super) struct Ballots {
-    all: Mutex<HashMap<LeaseId, Ballot>>,
+    known: Mutex<KnownBallots>,
     /// How many servers there are.
     of: usize,
     /// Something may send a request twice.
     may_duplicate: bool,
 }
 
+#[derive(Default)]
+struct KnownBallots {
+    all: HashMap<LeaseId, Ballot>,
+    /// Those that were given up, and not confirmed by all that may have them.
+    owed: HashMap<Name, Vec<LeaseId>>,
+}
+
 struct Ballot {
     servers: Vec<ServerRecord>,
-    given_up: bool,
+    /// Of this name.
+    given_up: Option<Name>,
     /// No vote of it counts later than this.
     ends: Tick,
 }
@@ -66,7 +75,7 @@ pub(super) struct Owed {
 impl Ballots {
     pub(super) fn new(of: usize, may_duplicate: bool) -> Ballots {
         Ballots {
-            all: Mutex::default(),
+            known: Mutex::default(),
             of,
             may_duplicate,
         }
@@ -79,23 +88,24 @@ impl Ballots {
         };
         Ballot {
             servers: vec![word; self.of],
-            given_up: false,
+            given_up: None,
             ends: Tick::MAX,
         }
     }
 
     /// A request that could take the lock is about to be sent. `false`: the lease id was given up.
     pub(super) fn asks(&self, lease: LeaseId, at: usize, placed: bool) -> bool {
-        let mut all = self.all.lock();
-        let ballot = all.entry(lease).or_insert_with(|| self.ballot());
+        let mut known = self.known.lock();
+        let ballot = known.all.entry(lease).or_insert_with(|| self.ballot());
         ballot.servers[at].placed |= placed;
         ballot.asks(at)
     }
 
     /// The same for a lease id that is held: not for one of which nothing is known any more.
     pub(super) fn asks_again(&self, lease: LeaseId, at: usize) -> bool {
-        let mut all = self.all.lock();
-        all.get_mut(&lease).is_some_and(|ballot| ballot.asks(at))
+        let mut known = self.known.lock();
+        let ballot = known.all.get_mut(&lease);
+        ballot.is_some_and(|ballot| ballot.asks(at))
     }
 
     /// The answer to such a request, sent at `sent`. Whether it is a vote: not of a server that may not vote.
@@ -107,8 +117,8 @@ impl Ballots {
         answer: &Result<Acquired, Failure>,
         may_vote: bool,
     ) -> bool {
-        let mut all = self.all.lock();
-        let Some(ballot) = all.get_mut(&lease) else {
+        let mut known = self.known.lock();
+        let Some(ballot) = known.all.get_mut(&lease) else {
             return false;
         };
         let word = &mut ballot.servers[at];
@@ -116,7 +126,7 @@ impl Ballots {
         let mut is_vote = false;
         match answer {
             Ok(Acquired::Granted { remaining, .. }) => {
-                is_vote = may_vote && !ballot.given_up;
+                is_vote = may_vote && ballot.given_up.is_none();
                 if is_vote {
                     ballot.moves_out(at, end_of(sent, *remaining));
                 }
@@ -127,29 +137,30 @@ impl Ballots {
             Ok(_) | Err(_) => word.asked = word.asked.saturating_sub(1),
         }
         if ballot.is_over() {
-            all.remove(&lease);
+            known.forget(lease);
         }
         is_vote
     }
 
     /// A server has extended it, in its answer to a request sent at `sent`, by which so much was left.
     pub(super) fn extended(&self, lease: LeaseId, at: usize, sent: Tick, remaining: Duration) {
-        if let Some(ballot) = self.all.lock().get_mut(&lease) {
+        if let Some(ballot) = self.known.lock().all.get_mut(&lease) {
             ballot.moves_out(at, end_of(sent, remaining));
         }
     }
 
     /// A server says that it is not ours: its vote has ended.
     pub(super) fn lost(&self, lease: LeaseId, at: usize) {
-        if let Some(ballot) = self.all.lock().get_mut(&lease) {
+        if let Some(ballot) = self.known.lock().all.get_mut(&lease) {
             ballot.servers[at].vote = None;
         }
     }
 
     /// When the hold ends: with the vote that is the `need`th longest (QB1). `None`: there are fewer.
     pub(super) fn end(&self, lease: LeaseId, need: usize) -> Option<Tick> {
-        let all = self.all.lock();
-        let mut votes: Vec<Tick> = all
+        let known = self.known.lock();
+        let mut votes: Vec<Tick> = known
+            .all
             .get(&lease)?
             .servers
             .iter()
@@ -160,47 +171,59 @@ impl Ballots {
     }
 
     /// Gives it up. Returns the servers to tell; all, if nothing is known of it.
-    pub(super) fn give_up(&self, lease: LeaseId) -> Vec<Owed> {
-        let mut all = self.all.lock();
+    pub(super) fn give_up(&self, lease: LeaseId, name: &Name) -> Vec<Owed> {
+        let mut known = self.known.lock();
+        let KnownBallots { all, owed } = &mut *known;
         let unknown = || self.ballot().asked_everywhere();
         let ballot = all.entry(lease).or_insert_with(unknown);
-        ballot.given_up = true;
+        if ballot.given_up.replace(name.clone()).is_none() {
+            owed.entry(name.clone()).or_default().push(lease);
+        }
         let owed: Vec<Owed> = ballot.owed().collect();
         if ballot.is_over() {
-            all.remove(&lease);
+            known.forget(lease);
         }
         owed
     }
 
+    /// The servers that are still to be told that a lease id for this name is given up: what they call held may be that one.
+    pub(super) fn owed_for(&self, name: &Name) -> Vec<usize> {
+        let known = self.known.lock();
+        let leases = known.owed.get(name).map_or(&[][..], |leases| leases);
+        let ballots = leases.iter().filter_map(|lease| known.all.get(lease));
+        ballots.flat_map(Ballot::owed).map(|it| it.at).collect()
+    }
+
     /// A server has confirmed that it was given up.
     pub(super) fn confirmed(&self, lease: LeaseId, at: usize, had: bool) {
-        let mut all = self.all.lock();
-        if let Some(ballot) = all.get_mut(&lease) {
+        let mut known = self.known.lock();
+        if let Some(ballot) = known.all.get_mut(&lease) {
             // Told twice, it has it the first time only.
             let confirmed = &mut ballot.servers[at].confirmed;
             *confirmed = Some(had || *confirmed == Some(true));
             if ballot.is_over() {
-                all.remove(&lease);
+                known.forget(lease);
             }
         }
     }
 
     /// Whether it may be asked for still.
     pub(super) fn is_open(&self, lease: LeaseId) -> bool {
-        let all = self.all.lock();
-        all.get(&lease).is_some_and(|ballot| !ballot.given_up)
+        let known = self.known.lock();
+        let ballot = known.all.get(&lease);
+        ballot.is_some_and(|ballot| ballot.given_up.is_none())
     }
 
     /// How many servers had it that have confirmed that it was given up: a release may be repeated.
     pub(super) fn had(&self, lease: LeaseId) -> usize {
-        let all = self.all.lock();
-        let words = all.get(&lease).map_or(&[][..], |it| &it.servers);
+        let known = self.known.lock();
+        let words = known.all.get(&lease).map_or(&[][..], |it| &it.servers);
         words.iter().filter(|it| it.confirmed == Some(true)).count()
     }
 
     /// A server has nothing of it any more: it was told so for long enough.
     pub(super) fn expired(&self, lease: LeaseId, at: usize) {
-        if let Some(ballot) = self.all.lock().get_mut(&lease) {
+        if let Some(ballot) = self.known.lock().all.get_mut(&lease) {
             ballot.servers[at].under_way = 0;
         }
         self.confirmed(lease, at, false);
@@ -210,20 +233,35 @@ impl Ballots {
     pub(super) fn tidy(&self, now: Tick) {
         let is_left = |ballot: &Ballot| {
             let is_idle = ballot.servers.iter().all(|it| it.under_way == 0);
-            !ballot.given_up && is_idle && ballot.ends < now
+            ballot.given_up.is_none() && is_idle && ballot.ends < now
         };
-        self.all.lock().retain(|_, ballot| !is_left(ballot));
+        self.known.lock().all.retain(|_, ballot| !is_left(ballot));
     }
 
     /// Whether there may be much to tidy.
     pub(super) fn is_large(&self) -> bool {
-        let all = self.all.lock();
+        let all = &self.known.lock().all;
         all.len() > FEW && all.len() == all.capacity()
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.all.lock().len()
+        let known = self.known.lock();
+        known.all.len() + known.owed.len()
+    }
+}
+
+impl KnownBallots {
+    fn forget(&mut self, lease: LeaseId) {
+        let Some(name) = self.all.remove(&lease).and_then(|it| it.given_up) else {
+            return;
+        };
+        if let Some(leases) = self.owed.get_mut(&name) {
+            leases.retain(|it| *it != lease);
+            if leases.is_empty() {
+                self.owed.remove(&name);
+            }
+        }
     }
 }
 
@@ -238,11 +276,11 @@ impl Ballot {
 
     fn asks(&mut self, at: usize) -> bool {
         let word = &mut self.servers[at];
-        if !self.given_up {
+        if self.given_up.is_none() {
             word.under_way += 1;
             word.asked += 1;
         }
-        !self.given_up
+        self.given_up.is_none()
     }
 
     /// QB2: an end only moves forward.
@@ -267,7 +305,7 @@ impl Ballot {
 
     fn is_over(&self) -> bool {
         let is_done = |word: &ServerRecord| !word.is_owed() && word.under_way == 0;
-        self.given_up && self.servers.iter().all(is_done)
+        self.given_up.is_some() && self.servers.iter().all(is_done)
     }
 }
 
@@ -318,7 +356,8 @@ mod tests {
     fn an_id_that_was_given_up_is_asked_for_at_no_server_again() {
         let (ballots, lease) = (Ballots::new(3, false), LeaseId::from(7));
         assert!(ballots.asks(lease, 0, false));
-        let owed = ballots.give_up(lease);
+        let name = Name::new("name").unwrap();
+        let owed = ballots.give_up(lease, &name);
         assert_eq!(owed.len(), 1, "only one was asked");
         assert!(owed[0].copies, "and has not answered");
         assert!(!ballots.asks(lease, 1, false));
@@ -329,6 +368,7 @@ mod tests {
         });
         let late = ballots.answered(lease, 0, Tick::from_nanos(1), &granted, true);
         assert!(!late, "a straggler's vote does not count");
+        assert_eq!(ballots.owed_for(&name), [0]);
         ballots.confirmed(lease, 0, true);
         assert_eq!(ballots.len(), 0);
     }

@@ -40,7 +40,7 @@ impl Parts {
 
     /// Gives up a lease id at all servers that may have anything of it (QB4), and waits for none of them.
     pub(super) fn give_up(&self, id: &LockId, access: Access, lease: LeaseId) {
-        let owed = self.ballots.give_up(lease);
+        let owed = self.ballots.give_up(lease, &id.name);
         if !owed.is_empty() {
             let (release, longest) = (release_of(id, access, lease), self.debts.longest);
             self.release_at(&owed, &release, longest)

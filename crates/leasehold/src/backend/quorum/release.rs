@@ -17,7 +17,7 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
     // It may have been heard, and not asked about.
     ears.was_granted(step.lease);
     let (mut had, mut not_ours) = (ballots.had(step.lease), 0);
-    let owed = ballots.give_up(step.lease);
+    let owed = ballots.give_up(step.lease, &step.id.name);
     let release = Release {
         // The name is freed, and asked for again: one server cannot keep it for this client.
         next: None,

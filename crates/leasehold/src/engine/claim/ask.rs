@@ -17,14 +17,30 @@ use crate::{
 pub(crate) async fn ask_server(env: &Env, step: Acquire) -> Result<Acquired, Failure> {
     let (id, lease) = (step.id.clone(), step.lease);
     story::sends(&id, lease);
-    let answer = env.backend.acquire(step).await;
-    match &answer {
-        Ok(Acquired::Held { ttl, .. }) => story::is_held(&id, lease, *ttl),
+    let mark = env.unsettled.mark();
+    let mut answer = env.backend.acquire(step).await;
+    match &mut answer {
+        Ok(Acquired::Held { ttl, unsettled, .. }) => {
+            *unsettled |= env.unsettled.may_be_ours(&id.name, mark);
+            story::is_held(&id, lease, *ttl);
+        }
         Err(failure) => story::is_not_answered(&id, lease, failure.cause()),
         Ok(_) => {}
     }
     answer
 }
+
+/// What a caller that does not wait is told of a name that may be held by a lease id of this client that is being given up: `None` would
+/// say that another has it. It is asked again, for the operation timeout, and then an error.
+pub(crate) fn still_ours() -> Failure {
+    Failure::Ambiguous(Arc::new(BeingGivenUp))
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server may hold a lease of this client that is being given up, since it had no answer"
+)]
+struct BeingGivenUp;
 
 /// The error of a caller whose time is up before the server has answered its request.
 pub(crate) fn no_answer(env: &Env, id: &LockId, spec: Spec) -> Error {

@@ -9,7 +9,7 @@ use crate::{
     config::{ANSWERS_KEPT, millis},
     engine::{
         claim::pauses::Pauses,
-        env::Env,
+        env::{Env, unsettled::Settling},
         hold::{Hold, lease},
     },
     kind::Access,
@@ -66,7 +66,9 @@ impl Debt {
 pub(crate) fn abandon<C: Owes>(client: &Arc<C>, id: &LockId, debt: Debt) {
     let env = (**client).as_ref();
     if may_owe(env) {
-        env.spawn(settle(Arc::clone(client), id.clone(), debt));
+        // Before its queue goes on: what asks from then on knows of it.
+        let settling = env.unsettled.begin(&id.name);
+        env.spawn(settle(Arc::clone(client), id.clone(), debt, settling));
     }
 }
 
@@ -105,7 +107,7 @@ pub(crate) fn check_known(env: &Env, id: &LockId, first: Tick) -> Result<(), Fai
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
-pub(crate) async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt) {
+async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Settling) {
     let env = (*client).as_ref();
     let lease = Duration::from_millis(debt.lease_ms);
     // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a

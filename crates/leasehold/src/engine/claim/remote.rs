@@ -3,8 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    backend::Failure, clock::Tick, engine::claim::debt::Debt, engine::claim::ticket::Ticket,
-    engine::env::Env, engine::hold::spec::Terms, engine::local::turns::Turns, owner::LeaseId,
+    backend::Failure,
+    clock::Tick,
+    engine::claim::debt::Debt,
+    engine::claim::ticket::Ticket,
+    engine::env::{Env, unsettled::Settling},
+    engine::hold::spec::Terms,
+    engine::local::turns::Turns,
+    owner::LeaseId,
 };
 
 /// The ticket and the subscription of this process at the server while it waits for the name.
@@ -23,10 +29,14 @@ pub(crate) struct Remote {
     /// Beside clients of Redisson's: the ticket whose own channel is heard, since they tell only the next waiter.
     pub(crate) own: Option<LeaseId>,
     /// When it was last known that another has the lock: the server said so, or a task of this process gave it back.
-    pub(crate) held: Option<Tick>,
+    held: Option<Tick>,
+    /// The server has said so last, and that may be no other than this client, by a lease id that it was giving up.
+    unsettled: bool,
     pub(crate) turns: Turns,
     /// When what was heard of the holds of this process had them verified last, or is going to.
     pub(crate) doubted: Tick,
+    /// No caller wants the ticket any more, and the server has not been told yet.
+    pub(crate) leaving: Option<Settling>,
 }
 
 /// Why the server gives no usable answer.
@@ -59,8 +69,10 @@ impl Remote {
             trouble: None,
             own: None,
             held: None,
+            unsettled: false,
             turns: Turns::new(),
             doubted: Tick::from_nanos(0),
+            leaving: None,
         }
     }
 
@@ -137,10 +149,30 @@ impl Remote {
         trouble.is_some_and(|trouble| trouble.is_deafness)
     }
 
+    /// Another has the lock, or had it at `at`.
+    pub(crate) fn is_anothers(&mut self, at: Tick) {
+        self.held = Some(at);
+        self.unsettled = false;
+    }
+
+    /// The server says at `at` that another has the lock; or this client has it still, if that is `unsettled`.
+    pub(crate) fn said_held(&mut self, at: Tick, unsettled: bool) {
+        if unsettled {
+            self.unsettled = true;
+        } else {
+            self.is_anothers(at);
+        }
+    }
+
+    /// Whether no other may have what the server says is held.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
     /// Whether the last that is known since `began` is that another has the lock. A subscription that fails is no news of that.
     pub(crate) fn is_held_since(&self, began: Tick) -> bool {
         let asks = self.trouble.as_ref().is_none_or(|it| it.is_deafness);
-        asks && self.held >= Some(began)
+        asks && !self.unsettled && self.held >= Some(began)
     }
 
     /// Nothing is asked for under the ticket any more. Returns the debt, if the server may have the ticket (B5).

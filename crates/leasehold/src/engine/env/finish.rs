@@ -12,7 +12,7 @@ use std::{
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::engine::env::Env;
+use crate::{engine::env::Env, name::Name};
 
 /// See [`Env::finish`]. Dropping it leaves the rest of the work to the home.
 pub(crate) struct Finish<T: Send + 'static> {
@@ -20,6 +20,8 @@ pub(crate) struct Finish<T: Send + 'static> {
     /// Until its end, or until it panicked.
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     caller: Arc<()>,
+    /// It asks for a lock of this name, and gives back what it gets when its caller has gone: until then "held" may be said of that.
+    asks_for: Option<Name>,
     /// A shutdown waits for it.
     _under_way: TaskTrackerToken,
 }
@@ -34,8 +36,14 @@ impl<T: Send + 'static> Finish<T> {
             env: Arc::clone(env),
             work: Some(Box::pin(work)),
             caller: Arc::default(),
+            asks_for: None,
             _under_way: under_way,
         }
+    }
+
+    pub(crate) fn asks_for(mut self, name: &Name) -> Finish<T> {
+        self.asks_for = Some(name.clone());
+        self
     }
 
     /// There as long as the caller of this work waits for it.
@@ -62,10 +70,15 @@ impl<T: Send + 'static> Future for Finish<T> {
 impl<T: Send + 'static> Drop for Finish<T> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
+            let settling = self.asks_for.take();
+            let settling = settling.map(|name| self.env.unsettled.begin(&name));
             // First, since the home may be quicker than the rest of this drop.
             drop(std::mem::take(&mut self.caller));
             // Its output cleans up on its drop: a guard, a place in the queue.
-            self.env.spawn(async move { drop(work.await) });
+            self.env.spawn(async move {
+                drop(work.await);
+                drop(settling);
+            });
         }
     }
 }

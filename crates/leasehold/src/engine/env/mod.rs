@@ -3,6 +3,7 @@
 
 pub(crate) mod finish;
 pub(crate) mod linger;
+pub(crate) mod unsettled;
 
 use std::{
     fmt,
@@ -24,6 +25,7 @@ use crate::{
     config::{Config, millis},
     durations::humane,
     engine::env::finish::Finish,
+    engine::env::unsettled::Unsettled,
     error::{Cause, Invalid},
     events::Events,
     home::{Home, Resident},
@@ -61,6 +63,7 @@ pub(crate) struct Env {
     /// What is led ends at once: the client gives everything back.
     closing: CancellationToken,
     lets_expire: AtomicBool,
+    pub(crate) unsettled: Arc<Unsettled>,
     /// That a lock was not acknowledged, and accepted.
     pub(crate) warned_of_unmet: Seldom,
 }
@@ -87,6 +90,7 @@ impl Env {
             closed: AtomicBool::new(false),
             closing: CancellationToken::new(),
             lets_expire: AtomicBool::new(false),
+            unsettled: Arc::default(),
             warned_of_unmet: Seldom::default(),
         })
     }

@@ -2,19 +2,17 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use parking_lot::Mutex;
-use tokio::time::Instant;
-
 use crate::{
     backend::WakeUp,
     engine::fair::Lineup,
-    engine::hold::spec::{Patience, Spec},
+    engine::hold::spec::Spec,
     engine::local::answer::WaitResult,
     engine::queue::map::{Hashing, Queues, WaiterGroup, WaiterGroups},
     engine::queue::{Queue, enter},
     name::LockId,
     owner::LeaseId,
 };
+use parking_lot::Mutex;
 
 impl LockId {
     /// Of a kind whose waiting tasks have a place each: the part of the caller's task, which its owner's other calls share, or a new one.
@@ -107,8 +105,8 @@ pub(crate) async fn try_in_turn(
     spec: Spec,
 ) -> WaitResult {
     core.check_open()?;
+    let until = enter::latest_answer(core);
     if let Some(lineup) = lineups.of(id) {
-        let until = Instant::now() + core.config.operation_timeout;
         core.by(until, lineup.released()).await;
     }
     let held = async {
@@ -121,7 +119,7 @@ pub(crate) async fn try_in_turn(
     // Also while it asks a server that does not answer, or waits for a release of its owner.
     tokio::select! {
         biased;
-        answer = enter::acquire(core, id, spec, Patience::Once) => answer,
+        answer = enter::ask_once(core, id, spec, until) => answer,
         () = held => Ok(enter::busy(core, id, spec, None)),
     }
 }

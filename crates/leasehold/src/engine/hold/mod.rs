@@ -550,7 +550,6 @@ impl Hold {
         self.note_end(|held| EventKind::Lost { reason, held });
         self.env().events.tell();
         story::lost(self.id(), self.lease, reason);
-        self.sink().over(self);
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
             // After a failover the id may still have a place in the queue that was copied from the server of before.
@@ -560,9 +559,13 @@ impl Hold {
             LostReason::ClientShutdown => !self.env().lets_expire() || self.id().kind.never_ends(),
             _ => true,
         };
+        // Until then the server may call the name held.
+        let settling = leaves.then(|| self.env().unsettled.begin(&self.id().name));
+        self.sink().over(self);
         if leaves {
             let hold = Arc::clone(self);
             self.env().spawn(async move {
+                let _settling = settling;
                 // The server keeps the name for as long as after an end that it was not told of: work that `run`
                 // is dropping at this moment is gone by then.
                 let margin = lease::margin(hold.spec().lease());

@@ -8,7 +8,7 @@ use crate::{
     backend::{Acquired, Failure},
     clock::Tick,
     config::millis,
-    engine::claim::ask::{TooLate, ask_server},
+    engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::debt::{Debt, abandon, may_owe},
     engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
@@ -170,6 +170,8 @@ impl<'a> Driver<'a> {
             step.place = (listening && !matches!(spec.access, Access::Permits(_)))
                 .then(|| ticket.place(self.core, ask));
             let was_granted = remote.granted;
+            // It is asked for again, by one that waits.
+            remote.leaving = None;
             remote.asks();
             (step, sent, was_granted, given, listening)
         };
@@ -181,10 +183,19 @@ impl<'a> Driver<'a> {
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
         self.queue.note_unset(self.core, &mut state, &answer);
+        let once = state.first_asks_once();
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
-        if answer.is_ok() {
+        // It is asked again, as after no answer.
+        let unsettled = matches!(
+            answer,
+            Ok(Acquired::Held {
+                unsettled: true,
+                ..
+            })
+        );
+        if answer.is_ok() && !(unsettled && once) {
             ticket.answered(said);
         }
         match answer {
@@ -211,9 +222,13 @@ impl<'a> Driver<'a> {
                 ttl,
                 silent,
                 given_up,
+                unsettled,
             }) => {
                 if !queued {
                     ticket.refused();
+                }
+                if unsettled && once {
+                    return self.failed(&mut state, &still_ours());
                 }
                 let took = now.since(sent);
                 // A lease of many round trips is not too short (L4): this process was stopped when its turn came.
@@ -224,11 +239,13 @@ impl<'a> Driver<'a> {
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
                 state.refuse_try_once(self.queue, access, given);
+                state.remote().said_held(now, unsettled);
                 self.held_by_another(&mut state, left, silent, given_up)
             }
             Ok(Acquired::Unset) => {
                 ticket.refused();
                 state.refuse_try_once(self.queue, access, given);
+                state.remote().said_held(now, false);
                 self.held_by_another(&mut state, None, false, false)
             }
             Ok(Acquired::GivenUp) => self.given_up(state),
@@ -286,24 +303,27 @@ impl<'a> Driver<'a> {
     ) -> Step {
         self.core.watchdog.needs_label(Duration::ZERO);
         let listening = state.is_listening();
-        if listening {
+        let remote = state.remote();
+        let unsettled = remote.is_unsettled();
+        if listening && !unsettled {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
             self.pauses.reset();
         }
         let now = self.core.clock.now();
         self.held_until = left.map_or(Tick::MAX, |left| now.after(left));
-        let remote = state.remote();
         if given_up {
             remote.renew_ticket(self.core); // the backend owes what the server has of it
         }
         remote.answered();
-        remote.held = Some(now);
         remote.turns.shared = true;
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
         // It may have been given to us after that answer (B5); or the first waiter wants less, or came later.
         if granted || state.first_asks_once() {
             Step::Ask
+        } else if unsettled && listening {
+            // What is settled frees the name for its waiters; if it was not what held the name, none is told.
+            Step::Look(self.pauses.next())
         } else if self.queue.id.is_of_task() && listening {
             if silent && !own {
                 Step::ListenOwn
@@ -349,9 +369,10 @@ impl<'a> Driver<'a> {
 
     /// No waiter is left: gives up the ticket and the subscription of this process. The queue goes on if a waiter came meanwhile.
     async fn leave(&mut self) {
-        let debt = {
+        let (debt, _leaving) = {
             let mut state = self.queue.lock();
-            state.remote().give_up()
+            let remote = state.remote();
+            (remote.give_up(), remote.leaving.take())
         };
         // First the subscription, then the place: a release in between takes a client that listens without a place for a waiter
         // of Redisson's, and wakes all.
@@ -375,6 +396,7 @@ impl<'a> Driver<'a> {
             return;
         }
         let release = debt.release(core, id, core.is_listening(id));
+        let _settling = core.unsettled.begin(&id.name);
         if let Err(failure) = core.backend.release(release).await {
             let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));
             abandon(core, id, Debt { copies, ..debt });

@@ -1,6 +1,11 @@
 //! The way of every `lock()`: the first attempt, a wait in the queue, or re-entry.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -9,10 +14,11 @@ use crate::{
     backend::{Acquired, Counted, Failure},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    engine::claim::ask::{TooLate, ask_server, no_answer},
+    engine::claim::ask::{TooLate, ask_server, no_answer, still_ours},
     engine::claim::debt::abandon,
     engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
+    engine::env::Env,
     engine::hold::held::Held,
     engine::hold::spec::{Patience, Spec},
     engine::hold::{Hold, lease},
@@ -70,17 +76,39 @@ impl FirstAttempt {
 
 /// Asks for a name and waits for it, as patiently as told. The way of every `lock()`. Where each task that waits has a place,
 /// `id` is [of this one](LockId::for_caller).
-pub(crate) async fn acquire(
+pub(crate) fn acquire(
     core: &Arc<Queues>,
     id: &LockId,
     spec: Spec,
     patience: Patience,
+) -> impl Future<Output = WaitResult> {
+    let until = match patience {
+        Patience::For(wait) => Instant::now().checked_add(wait),
+        Patience::Once => Some(latest_answer(core)),
+        Patience::Forever => None,
+    };
+    acquire_until(core, id, spec, patience, until)
+}
+
+/// As [`acquire`], without a wait for a holder, and with an answer by then.
+pub(crate) fn ask_once(
+    core: &Arc<Queues>,
+    id: &LockId,
+    spec: Spec,
+    until: Instant,
+) -> impl Future<Output = WaitResult> {
+    acquire_until(core, id, spec, Patience::Once, Some(until))
+}
+
+async fn acquire_until(
+    core: &Arc<Queues>,
+    id: &LockId,
+    spec: Spec,
+    patience: Patience,
+    until: Option<Instant>,
 ) -> WaitResult {
     core.check_open()?;
-    let (until, began) = match patience {
-        Patience::For(wait) => (Instant::now().checked_add(wait), core.clock.now()),
-        _ => (None, Tick::MAX),
-    };
+    let began = until.map_or(Tick::MAX, |_| core.clock.now());
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(busy(core, id, spec, None)),
         Admission::Joined(held, runs_long) => {
@@ -96,7 +124,7 @@ pub(crate) async fn acquire(
         }
         Admission::Attempt(queue) => {
             let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
-            let attempt = core.finish(attempt);
+            let attempt = core.finish(attempt).asks_for(&id.name);
             if let Phase::InFlight(caller) = &mut queue.lock().phase {
                 *caller = Some(attempt.caller());
             }
@@ -129,6 +157,15 @@ pub(crate) async fn acquire(
         None => Ok(busy(core, id, spec, None)),
         held => Ok(held),
     }
+}
+
+/// What fails by the operation timeout says why a little later.
+const WHY: Duration = Duration::from_millis(250);
+
+/// By then a caller that does not wait has an answer. An attempt that is under way, its own or another's, may take two operation timeouts, and
+/// goes on without it.
+pub(crate) fn latest_answer(env: &Env) -> Instant {
+    Instant::now() + env.config.operation_timeout + WHY
 }
 
 /// The answer to a caller that does not get the lock in its time: `None`. Its log is told what is known of the holder.
@@ -322,6 +359,7 @@ async fn first_attempt(
     let mut late = TooLate::new(spec);
     let mut pauses = Pauses::default();
     let began = core.clock.now();
+    let operation_timeout = core.config.operation_timeout;
     loop {
         let sent = core.clock.now();
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
@@ -335,6 +373,8 @@ async fn first_attempt(
             Ok(_) => ticket.answered(spec.permits),
         }
         let now = core.clock.now();
+        let waited = now.since(began);
+        let is_late = patience == Patience::Once && waited >= operation_timeout;
         {
             let mut state = queue.lock();
             if answer.is_ok()
@@ -380,19 +420,42 @@ async fn first_attempt(
                     queue.leave_attempt(&core, state, &ticket);
                     return Err(queue.no_permits(spec));
                 }
+                Ok(Acquired::Held {
+                    unsettled: true,
+                    given_up,
+                    ..
+                }) if patience == Patience::Once && state.is_wanted() => {
+                    ticket.refused();
+                    if is_late {
+                        queue.leave_attempt(&core, state, &ticket);
+                        return Err(queue.error(still_ours(), spec));
+                    }
+                    // For waiters whose time is up meanwhile.
+                    state.remote().failed(&still_ours(), now);
+                    if given_up {
+                        ticket = ticket.another(&core);
+                    }
+                }
                 Ok(Acquired::Held { .. } | Acquired::Unset) => {
                     ticket.refused();
                     if let Ok(Acquired::Held { given_up: true, .. }) = answer {
                         ticket = Ticket::new(&core, spec.terms());
                     }
                     queue.note_unset(&core, &mut state, &answer);
+                    let unsettled = matches!(
+                        answer,
+                        Ok(Acquired::Held {
+                            unsettled: true,
+                            ..
+                        })
+                    );
+                    state.remote().said_held(now, unsettled);
                     let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
                     return Ok(first.said(&answer));
                 }
                 Err(failure) => {
                     let waits = patience != Patience::Once;
-                    let waited = now.since(began);
-                    if failure.is_final() || !waits && waited >= core.config.operation_timeout {
+                    if failure.is_final() || is_late {
                         let failure = ticket.verdict(failure);
                         queue.leave_attempt(&core, state, &ticket);
                         return Err(queue.error(failure, spec));
@@ -408,7 +471,12 @@ async fn first_attempt(
                 }
             }
         }
-        pauses.pause(&core).await;
+        let mut pause = pauses.next();
+        if patience == Patience::Once {
+            // Not beyond its time, in which it asks once more.
+            pause = pause.min(operation_timeout.saturating_sub(waited));
+        }
+        core.sleep(pause).await;
     }
 }
 
@@ -450,9 +518,6 @@ impl Queue {
         began: Tick,
     ) -> FirstAttempt {
         let trouble = state.remote().trouble.is_some();
-        if !trouble {
-            state.remote().held = Some(core.clock.now());
-        }
         let old = state.remote().take_over(ticket);
         debug_assert!(old.is_none(), "a queue has one ticket (B5)");
         let first = if patience == Patience::Once || !state.is_wanted() {

@@ -45,7 +45,7 @@ use crate::{
     backend::{Failure, Grant},
     clock::Tick,
     config::SELF_WAIT_WARNING,
-    engine::claim::ask::no_answer,
+    engine::claim::ask::{no_answer, still_ours},
     engine::claim::debt::abandon,
     engine::claim::remote::Remote,
     engine::hold::spec::Spec,
@@ -211,6 +211,7 @@ impl Queue {
                 let remote = state.remote();
                 remote.ticket = None;
                 remote.granted = false;
+                remote.leaving = None;
                 remote.answered();
                 state.took(core, &hold);
                 drop(self.stop_listening(core, state));
@@ -318,6 +319,14 @@ impl Queue {
     /// A waiter has left, or was given a lease in memory; the `first` of them or another.
     pub(crate) fn waiter_left(&self, state: &mut Locked<'_, QueueState>, first: bool) {
         let next = state.first_live_waiter().map(|next| next.terms());
+        if next.is_none()
+            && let Some(remote) = &mut state.remote
+            && remote.may_have()
+        {
+            let unsettled = &self.core.unsettled;
+            let leaving = &mut remote.leaving;
+            leaving.get_or_insert_with(|| unsettled.begin(&self.id.name));
+        }
         match &state.phase {
             Phase::Held(_) => drop(self.stop_listening(&self.core, state)),
             // The driver sleeps, and has no waiter left to ask for, or one that wants something else.
@@ -329,21 +338,25 @@ impl Queue {
         }
     }
 
-    /// The answer to a patient waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
+    /// The answer to a waiter whose time is up, and that has waited since `began`: `None` only if the last that is known since
     /// then is that another has the lock.
     pub(crate) fn out_of_time(&self, core: &Queues, spec: Spec, began: Tick) -> WaitResult {
         let state = self.lock();
         let remote = state.remote.as_ref();
+        let is_unsettled = remote.is_some_and(|remote| remote.is_unsettled());
         let is_held = match &state.phase {
             Phase::Held(_) => true,
             // The server said so, and would tell.
-            Phase::WaitingRemote => core.backend.trouble_of(&self.id).is_none(),
+            Phase::WaitingRemote => core.backend.trouble_of(&self.id).is_none() && !is_unsettled,
             _ => remote.is_some_and(|remote| remote.is_held_since(began)),
         };
         if is_held {
             return self.busy(&state, spec);
         }
         let Some(trouble) = remote.and_then(|remote| remote.trouble.clone()) else {
+            if is_unsettled {
+                return Err(self.error(still_ours(), spec));
+            }
             return Err(no_answer(core, &self.id, spec));
         };
         let ticket = remote.and_then(|remote| remote.ticket.as_ref());

@@ -53,7 +53,7 @@ impl Queue {
             remote.answered();
             match answer {
                 ReleaseReply::Granted { .. } => {
-                    remote.held = Some(now);
+                    remote.is_anothers(now);
                     remote.turns.shared = true;
                 }
                 ReleaseReply::Kept { .. } => {
@@ -148,7 +148,7 @@ pub(crate) fn next(
     let waiter = state.first_live_waiter()?;
     let held_until = state.since;
     let remote = state.remote();
-    remote.held = Some(held_until);
+    remote.is_anothers(held_until);
     if !waiter.waits.listens() || waiter.waits.is_in_turn() {
         // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
         // order is the server's, the next ask is one of many.

@@ -131,7 +131,7 @@ impl Locked<'_, QueueState> {
         let round = self.numbers.end;
         core.beside.took(hold.id(), now);
         if let Some(remote) = &mut self.remote {
-            remote.held = Some(now); // for all others
+            remote.is_anothers(now); // for all others
             remote.turns.round = round;
         }
         if let Some(lineup) = core.lineup(hold.id()) {

@@ -95,6 +95,7 @@ impl Store {
         if *free < count(step.access) {
             return Acquired::Held {
                 given_up: false,
+                unsettled: false,
                 ttl: None,
                 silent: false,
             };

@@ -54,6 +54,7 @@ impl Store {
         let ends = rules(id.kind).ends(self.held_by(id));
         Acquired::Held {
             given_up: false,
+            unsettled: false,
             ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
             silent: self.held_by(id).iter().any(StoredHold::is_foreign),
         }

@@ -230,6 +230,7 @@ fn acquired(reply: &Value, lease_ms: u64) -> Option<Acquired> {
         }),
         (held @ (0 | 3), ttl) => Some(Acquired::Held {
             given_up: false,
+            unsettled: false,
             ttl: millis(ttl),
             silent: held == 3,
         }),
