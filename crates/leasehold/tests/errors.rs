@@ -145,6 +145,10 @@ async fn invalid_settings(table: &mut Table) {
         ("renew_every(0)", builder().renew_every(Duration::ZERO)),
         ("poll_every(0)", builder().poll_every(Duration::ZERO)),
         (
+            "scan_interval(100 ms)",
+            builder().scan_interval(Duration::from_millis(100)),
+        ),
+        (
             "connect_timeout(Duration::MAX)",
             builder().connect_timeout(Duration::MAX),
         ),
@@ -426,6 +430,10 @@ async fn refused_clients(table: &mut Table, flavor: Flavor) {
     table.add(
         "connect to a node of a cluster",
         Client::connect(&server.url()).await,
+    );
+    table.add(
+        "connect to a database that a cluster has not",
+        Client::connect(&format!("redis-cluster://{}/3", server.addr())).await,
     );
     let sentinel = Sentinel::start(flavor);
     table.varies(sentinel.addr(), "127.0.0.1:26379");
