@@ -19,6 +19,7 @@ const ACQUIRE: &str = concat!(
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "refuse",
+        "places",
         "exclusive/places",
         "exclusive/others_hash",
         "exclusive/contended"
@@ -31,6 +32,7 @@ pub(crate) const RELEASE: &str = concat!(
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "waiting",
+        "places",
         "exclusive/places",
         "exclusive/hand_over",
         "exclusive/released"

@@ -27,6 +27,7 @@ use crate::{
 static ACQUIRE: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
@@ -36,6 +37,7 @@ static ACQUIRE: Lazy = script!(
 static RELEASE: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
@@ -45,6 +47,7 @@ static RELEASE: Lazy = script!(
 static DOWNGRADE: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
@@ -61,6 +64,7 @@ static EXTEND: Lazy = script!(
 static COUNT: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/queue",
     "rw_lock/count"
@@ -68,6 +72,7 @@ static COUNT: Lazy = script!(
 static FORCE_UNLOCK: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
