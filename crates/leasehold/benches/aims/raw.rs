@@ -14,14 +14,16 @@ macro_rules! scripts {
     };
 }
 
-const ACQUIRE: &str = concat!(
+pub(crate) const ACQUIRE: &str = concat!(
     scripts!("exclusive/holder_hash"),
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "refuse",
+        "waiting",
         "places",
         "exclusive/places",
         "exclusive/others_hash",
+        "exclusive/hand_over",
         "exclusive/contended"
     ),
     "end\n",

@@ -273,7 +273,8 @@ impl Lineup {
         waiting.retain(|queue| {
             let state = queue.lock();
             let remote = state.remote.as_ref();
-            matches!(state.phase, Phase::WaitingRemote) && remote.is_some_and(|r| r.ticket.is_some())
+            matches!(state.phase, Phase::WaitingRemote)
+                && remote.is_some_and(|r| r.ticket.is_some())
         });
         let mut next = 0;
         let mut state = self.state.lock();
