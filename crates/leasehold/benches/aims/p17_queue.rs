@@ -17,7 +17,7 @@ const ROUNDS: usize = 7;
 /// Cycles a round.
 const MANY: usize = 300;
 const NAME: &str = "bench:p17";
-const LEASE_MS: usize = 30_000;
+const LEASE_MS: i64 = 30_000;
 
 /// Lease `lease` of a client.
 fn owner(client: usize, lease: usize) -> String {
@@ -110,7 +110,7 @@ fn round(stage: &Stage, waiting: usize) -> f64 {
         let left = owner(holder, leases[holder]);
         leases[holder] = number + 1;
         let given = scripts.leave(&left, Some(&owner(holder, leases[holder])));
-        let expected = [Value::Int(2), Value::Int(LEASE_MS as i64)];
+        let expected = [Value::Int(2), Value::Int(LEASE_MS)];
         assert_eq!(given, Value::Array(expected.into()), "given to the next");
         let asks = (holder + 1 + waiting.div_ceil(2)) % (waiting + 1);
         scripts.ask(&owner(asks, leases[asks]), 2 + number);

@@ -7,7 +7,7 @@ use std::{
 
 use crate::common::{SOON, few_or, int, keys, servers, soon, wait_until_idle};
 use futures_util::future::join_all;
-use leasehold::{Client, Handoff};
+use leasehold::Client;
 use leasehold_testkit::{Server, wait_until_async};
 
 const MS: Duration = Duration::from_millis(1);
@@ -180,8 +180,15 @@ async fn a_reader_leaves_at_no_more_cost_beside_many() {
     for server in servers() {
         let client = Client::builder().url(server.url()).connect().await.unwrap();
         let read = async |name: &str, readers: usize| {
-            let lock = client.rw_lock(name).handoff(Handoff::off());
-            let guards = join_all((0..readers).map(|_| lock.read())).await;
+            // Readers under the same terms would share a hold.
+            let locks: Vec<_> = (0..readers)
+                .map(|n| {
+                    client
+                        .rw_lock(name)
+                        .lease(MS * u32::try_from(40_000 + n).unwrap())
+                })
+                .collect();
+            let guards = join_all(locks.iter().map(leasehold::RwLock::read)).await;
             let guards: Result<Vec<_>, _> = guards.into_iter().collect();
             let holds = int(&server, &["HLEN", name]);
             assert!(usize::try_from(holds).unwrap() > readers, "a hold each");
@@ -223,7 +230,11 @@ async fn a_reader_leaves_at_no_more_cost_beside_many() {
 async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
     for server in servers() {
         let client = Client::builder().url(server.url()).connect().await.unwrap();
-        let lock = client.rw_lock("name").handoff(Handoff::off());
+        // Under other terms than the other, so that they do not share a hold.
+        let (lock, other) = (
+            client.rw_lock("name"),
+            client.rw_lock("name").lease(60_000 * MS),
+        );
         for round in 0..10 {
             let lives = lock.read().await.unwrap();
             let mut dead = vec!["HSET".to_owned(), "name".to_owned()];
@@ -233,7 +244,8 @@ async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
             }
             let dead: Vec<&str> = dead.iter().map(String::as_str).collect();
             server.cli(&dead);
-            let leaves = lock.read().await.unwrap();
+            let leaves = other.read().await.unwrap();
+            assert_ne!(leaves.owner(), lives.owner());
             leaves.release().await.unwrap();
             assert_eq!(int(&server, &["HEXISTS", "name", &lives.owner()]), 1);
             let left = int(&server, &["PTTL", "name"]);
