@@ -83,7 +83,7 @@ fn command(r: &mut Rng, now: i64) -> Asked {
         0 => "1000".to_owned(),
         _ => (now + APART * r.i64(1..9)).to_string(),
     };
-    let words: Vec<&str> = match r.u8(..63) {
+    let words: Vec<&str> = match r.u8(..65) {
         0 | 1 => vec!["DEL", k],
         2 => vec!["DEL", k, k2],
         3 => vec!["EXISTS", k],
@@ -163,6 +163,8 @@ fn command(r: &mut Rng, now: i64) -> Asked {
         59 => vec!["ZREM", k, v, v2],
         60 => vec!["ZREMRANGEBYSCORE", k, from, to],
         61 => vec!["ZREMRANGEBYRANK", k, &index, &other],
+        62 => vec!["HRANDFIELD", k, "100", one(r, &["withvalues", "values"])],
+        63 => vec!["ZADD", k, "XX", "CH", &score, v, &more, v2],
         _ => vec!["ZSCORE", k, v],
     };
     Asked::command(&words)

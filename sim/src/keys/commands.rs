@@ -423,7 +423,15 @@ impl Keyspace {
         let Some(fields) = self.hash(&args[0])? else {
             return Ok(Value::Array(Vec::new()));
         };
-        let some = fields.iter().take(many).map(|(name, _)| bulk(name.clone()));
+        let values = match args.get(2) {
+            Some(word) if word.eq_ignore_ascii_case(b"WITHVALUES") => true,
+            Some(_) => return Err(SYNTAX.to_owned()),
+            None => false,
+        };
+        let some = fields.iter().take(many).flat_map(|(name, value)| {
+            let value = values.then(|| bulk(value.clone()));
+            std::iter::once(bulk(name.clone())).chain(value)
+        });
         Ok(Value::Array(some.collect()))
     }
 

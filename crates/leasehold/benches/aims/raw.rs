@@ -14,13 +14,16 @@ macro_rules! scripts {
     };
 }
 
-const ACQUIRE: &str = concat!(
+pub(crate) const ACQUIRE: &str = concat!(
     scripts!("exclusive/holder_hash"),
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "refuse",
+        "waiting",
+        "places",
         "exclusive/places",
         "exclusive/others_hash",
+        "exclusive/hand_over",
         "exclusive/contended"
     ),
     "end\n",
@@ -31,6 +34,7 @@ pub(crate) const RELEASE: &str = concat!(
     "local function contended(KEYS, ARGV)\n",
     scripts!(
         "waiting",
+        "places",
         "exclusive/places",
         "exclusive/hand_over",
         "exclusive/released"

@@ -82,6 +82,7 @@ fn used_by_shared_parts(path: &Path, code: &str) -> BTreeSet<String> {
         let of_all = [
             "scripts/waiting.lua",
             "scripts/refuse.lua",
+            "scripts/places.lua",
             "number/number.lua",
         ];
         if is_shared(&shared)

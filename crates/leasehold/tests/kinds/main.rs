@@ -9,6 +9,7 @@ mod fair_mutex_waits;
 mod fenced_mutex;
 mod fenced_mutex_wire;
 mod fenced_store;
+mod growth;
 mod latch;
 mod leased_semaphore_scripts;
 mod leased_semaphore_wire;

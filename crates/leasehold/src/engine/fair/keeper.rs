@@ -1,4 +1,4 @@
-//! The keeper of a lineup: keeps the places of all its tasks alive with one request, and looks when the holder's lease ends.
+//! The keeper of a lineup: keeps the places of all its tasks alive, with one request for each 200, and looks when the holder's lease ends.
 
 use std::{
     sync::{Arc, Weak},
@@ -77,7 +77,7 @@ async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
     let sent = core.clock.now();
     // Before the places are read: a task that begins to wait from here on says when it wants a look.
     lineup.state.lock().look_at = Tick::MAX;
-    let places = lineup.places(sent);
+    let (places, next_task) = lineup.places(sent);
     if places.is_empty() {
         // Those that wait are asking by themselves.
         let mut state = lineup.state.lock();
@@ -96,7 +96,7 @@ async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
     match core.backend.keep(step).await {
         Ok(kept) => {
             pauses.reset();
-            lineup.kept(core, &kept, sent);
+            lineup.kept(core, &kept, sent, next_task);
         }
         Err(failure) => {
             let pause = if failure.is_final() {

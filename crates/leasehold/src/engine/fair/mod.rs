@@ -1,7 +1,7 @@
 //! The tasks of this process that want one lock whose order is the server's: each has a place there, and so a queue of its own
 //! here. (The calls of one owner are one task.)
 //!
-//! They share one subscription, and one *keeper*: a task that keeps the places of all that wait alive, with one request, and
+//! They share one subscription, and one *keeper*: a task that keeps the places of all that wait alive, with one request for each 200, and
 //! looks when the holder's lease ends. No lease is passed on between them in memory: the order is the server's.
 //!
 //! Locks are taken in this order: a queue's, the map of lineups, a lineup's.
@@ -62,7 +62,13 @@ struct LineupState {
     held: Weak<Hold>,
     /// Clients of another library were seen, which tell only one waiter.
     foreign: bool,
+    /// How many requests keep all places, and the task with which the next of these begins.
+    parts: u32,
+    next_task: u64,
 }
+
+/// So many places are kept by one request: the server serves no other client meanwhile.
+const KEPT_AT_ONCE: usize = 200;
 
 /// A message that asks for a look: the tasks sleep by what is not true any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,8 @@ impl Lineup {
                 message: LookMessage::None,
                 held: Weak::new(),
                 foreign: false,
+                parts: 1,
+                next_task: 0,
             }),
             keeper_wake: Notify::new(),
             changed: Notify::new(),
@@ -264,10 +272,31 @@ impl Lineup {
         }
     }
 
-    /// The places of the tasks that wait, and the asks for them that are sent at `now`.
-    fn places(&self, now: Tick) -> Vec<KeptPlace> {
-        let mut places = Vec::new();
-        for queue in self.queues() {
+    /// Places of tasks that wait, and the asks for them that are sent at `now`; and the task with which the next request begins. Those of
+    /// very many are kept in parts, one after the other. The first is in each part, for it may be told to ask.
+    fn places(&self, now: Tick) -> (Vec<KeptPlace>, u64) {
+        let mut waiting = self.queues();
+        waiting.retain(|queue| {
+            let state = queue.lock();
+            let remote = state.remote.as_ref();
+            matches!(state.phase, Phase::WaitingRemote)
+                && remote.is_some_and(|r| r.ticket.is_some())
+        });
+        let mut next = 0;
+        let mut state = self.state.lock();
+        state.parts = 1;
+        if waiting.len() > KEPT_AT_ONCE {
+            let most = KEPT_AT_ONCE - 1;
+            state.parts = u32::try_from(waiting.len().div_ceil(most)).unwrap_or(u32::MAX);
+            let behind = &mut waiting[1..];
+            let from = behind.partition_point(|queue| queue.id.task() < state.next_task);
+            behind.rotate_left(from % behind.len());
+            next = behind[most - 1].id.task() + 1;
+            waiting.truncate(KEPT_AT_ONCE);
+        }
+        drop(state);
+        let mut places = Vec::with_capacity(waiting.len());
+        for queue in waiting {
             let mut state = queue.lock();
             if matches!(state.phase, Phase::WaitingRemote)
                 && let Some(remote) = &mut state.remote
@@ -280,12 +309,13 @@ impl Lineup {
                 });
             }
         }
-        places
+        (places, next)
     }
 
-    /// The server has kept the places.
-    fn kept(&self, core: &Queues, kept: &KeptPlaces, sent: Tick) {
-        for queue in self.queues() {
+    /// The server has kept places. The next request begins with this task.
+    fn kept(&self, core: &Queues, kept: &KeptPlaces, sent: Tick, next_task: u64) {
+        let missing = !kept.missing.is_empty();
+        for queue in missing.then(|| self.queues()).into_iter().flatten() {
             let state = queue.lock();
             if kept.missing.iter().any(|lease| state.asks_under(*lease)) {
                 queue.driver_wake().notify_one();
@@ -293,6 +323,7 @@ impl Lineup {
         }
         let mut state = self.state.lock();
         state.foreign = kept.foreign;
+        state.next_task = next_task;
         // What was heard since the send may ask for an earlier look.
         let at = sent.after(state.pause(core, kept.ttl));
         state.look_at = state.look_at.min(at);
@@ -364,7 +395,7 @@ impl LineupState {
 
     /// How long the keeper pauses, behind a holder whose lease ends in so long.
     fn pause(&self, env: &Env, left: Option<Duration>) -> Duration {
-        let every = every(env, self.foreign);
+        let every = every(env, self.foreign) / self.parts;
         left.map_or(every, |left| every.min(left + AFTER_THE_END))
     }
 }

@@ -30,18 +30,18 @@ macro_rules! exclusive {
             kind: LockKind::$kind,
             acquire: script_with!(
                 $($holder),+; (
-                    "refuse", "waiting", "exclusive/places", $others, "exclusive/hand_over", "exclusive/contended"
+                    "refuse", "waiting", "places", "exclusive/places", $others, "exclusive/hand_over", "exclusive/contended"
                 );
                 "exclusive/acquire"
             ),
             release: script_with!(
-                $($holder),+; ("waiting", "exclusive/places", "exclusive/hand_over", "exclusive/released");
+                $($holder),+; ("waiting", "places", "exclusive/places", "exclusive/hand_over", "exclusive/released");
                 "exclusive/release"
             ),
             renew: script!($($holder),+, "exclusive/renew"),
             extend: script!($($holder),+, "exclusive/extend"),
             force_unlock: script!(
-                $($holder),+, "refuse", "waiting", "forced", "exclusive/places", $others, "exclusive/hand_over",
+                $($holder),+, "refuse", "waiting", "forced", "places", "exclusive/places", $others, "exclusive/hand_over",
                 "exclusive/force_unlock"
             ),
             inspect: script!($($holder),+, "refuse", $others, "exclusive/inspect"),

@@ -27,6 +27,7 @@ use crate::{
 static ACQUIRE: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
@@ -36,6 +37,7 @@ static ACQUIRE: Lazy = script!(
 static RELEASE: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
@@ -45,6 +47,7 @@ static RELEASE: Lazy = script!(
 static DOWNGRADE: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",
@@ -61,6 +64,7 @@ static EXTEND: Lazy = script!(
 static COUNT: Lazy = script!(
     "refuse",
     "waiting",
+    "places",
     "rw_lock/holders",
     "rw_lock/queue",
     "rw_lock/count"
@@ -69,6 +73,7 @@ static FORCE_UNLOCK: Lazy = script!(
     "refuse",
     "waiting",
     "forced",
+    "places",
     "rw_lock/holders",
     "rw_lock/take",
     "rw_lock/queue",

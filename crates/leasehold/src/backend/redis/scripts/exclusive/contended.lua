@@ -36,17 +36,14 @@ if ttl == -2 then
       end
     end
     line_up(owner, ARGV[2], ask, ARGV[4])
-    local left, granted = give_to_next(first and string.format(' %.0f %d', first, count) or '')
+    local left, granted = give_to_next(first and string.format(' %.0f %d', first, count) or '', is_long(KEYS[2]))
     if granted then
       tell_first(KEYS[2], grants, left)
       return granted == owner and { 1, left, first, count } or { 0, left }
     end
   end
   -- An ask without a place may come behind one with it. Who holds the name has none: it would be given the name once more (B4).
-  local place = place_of(owner)
-  if place then
-    call('LREM', KEYS[2], 0, place)
-  end
+  leave_queue(KEYS[2], owner)
   return nil
 end
 local code = code_of_other()

@@ -1,4 +1,4 @@
--- exclusive/hand_over.lua: how a name that was given back goes on; written behind waiting.lua and places.lua, in front of the long way of
+-- exclusive/hand_over.lua: how a name that was given back goes on; written behind waiting.lua, places.lua and exclusive/places.lua, in front of the long way of
 -- release.lua, and of force_unlock.lua.
 --
 -- KEYS[1] name   hash   <owner> -> hold count; its TTL is the lease (Redisson RLock); of a plain mutex a string, the owner
@@ -15,9 +15,10 @@ local function marker(channel)
 end
 
 -- Gives the free name to the first in the queue that hears it: publishes to its client the place with which it was queued, and so the
--- ask that it answers (B3), with `tokens` behind it. Returns the length of its lease, and its owner; nil: there is none.
-local function give_to_next(tokens)
-  local place = call('LPOP', KEYS[2])
+-- ask that it answers (B3), with `tokens` behind it. Returns the length of its lease, and its owner; nil: there is none. The queue is
+-- `long` or not.
+local function give_to_next(tokens, long)
+  local place = take_first(KEYS[2], long)
   while place do
     local owner, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
     if owner and not is_given_up(owner) and hears(grants .. client) then
@@ -31,7 +32,7 @@ local function give_to_next(tokens)
       end
       leave(owner)
     end
-    place = call('LPOP', KEYS[2])
+    place = take_first(KEYS[2], long)
   end
   return nil
 end
@@ -48,7 +49,7 @@ local function pass_on(channel, others, ours, turns, waiting, before, token_ms)
     end
     -- Where the server refuses a token, the name is freed for all.
     if first or not reserve then
-      left, owner = give_to_next(first and string.format(' %.0f %d', first, count) or '')
+      left, owner = give_to_next(first and string.format(' %.0f %d', first, count) or '', waiting > SHORT)
     end
   end
   if left then

@@ -16,14 +16,11 @@ end
 
 local waiting, before = call('LLEN', KEYS[2]), call('PTTL', KEYS[1])
 if not leave(owner) then
-  local place = waiting > 0 and place_of(owner)
-  if place then
-    call('LREM', KEYS[2], 0, place)
-  end
+  local waited = waiting > 0 and leave_queue(KEYS[2], owner)
   if next_owner ~= '' and holds(KEYS[1], next_owner) then
     return kept(before)
   end
-  if place then
+  if waited then
     tell_first(KEYS[2], grants, before)
   end
   return -1

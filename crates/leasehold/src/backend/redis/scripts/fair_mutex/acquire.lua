@@ -80,7 +80,7 @@ if not deadline or not ask then
   -- The one before it tells whether Redisson's are before it, and when Redisson takes that one for dead.
   local last = call('LINDEX', KEYS[2], -1)
   local latest = last and last ~= owner and tonumber(call('ZSCORE', KEYS[4], last) or now)
-  before = '0'
+  before = last and '1' or '0'
   if latest then
     before = string.match(call('HGET', KEYS[5], last) or '', ' (%d)$') or '1'
   end

@@ -47,29 +47,27 @@ if not is_new then
     left, is_free = found.left, not found.mode
     fits = is_free
   end
-  -- One that asks for no place is not kept from the name by a queue that cannot be read.
-  local at, place = find_place(field, ARGV[3] == '0' and pcall or call)
+  local asks = ARGV[3] ~= '0'
   -- A client that waits gives a free name to the first in the queue. (One that comes may be faster.)
-  local first = is_free and ARGV[3] ~= '0' and client_in(call('LINDEX', KEYS[3], 0) or '')
+  local first = is_free and asks and client_in(call('LINDEX', KEYS[3], 0) or '')
   local gives = first and first ~= client_in(field) and hears(ARGV[5] .. first)
   if fits and not gives then
     -- The place first: the queue may be of another type, or a command refused. An ask without a place may come behind one with it, and
-    -- who holds the name has none (B4): its place would keep others out.
-    if at then
-      call('LREM', KEYS[3], 0, place)
+    -- who holds the name has none (B4): its place would keep others out. It is not kept from the name by a queue that cannot be read.
+    local is_list, place = asks, nil
+    if not asks then
+      is_list, place = _G.pcall(place_of, KEYS[3], field)
+    end
+    if asks or is_list and place then
+      leave_queue(KEYS[3], field)
     end
   else
-    if ARGV[3] ~= '0' and not held then -- one that reads under this lease id has sent a copy that is late
-      local wanted = field .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
-      if not at then
-        call('RPUSH', KEYS[3], wanted)
-      elseif tonumber(string.match(place, '%d+$')) < tonumber(ARGV[3]) then
-        call('LSET', KEYS[3], at, wanted)
-      end
+    if asks and not held then -- one that reads under this lease id has sent a copy that is late
+      take_place(KEYS[3], field, ARGV[2], ARGV[3])
       if call('PTTL', KEYS[3]) < tonumber(ARGV[4]) then
         local ends = pcall('PEXPIRE', KEYS[3], ARGV[4])
         if type(ends) ~= 'number' then
-          call('LREM', KEYS[3], 0, wanted) -- or it would stay for ever
+          leave_queue(KEYS[3], field) -- or it would stay for ever
           return ends
         end
       end
@@ -81,10 +79,7 @@ if not is_new then
     if own or given then
       return own and { 1, own.left } or { 0, given }
     end
-    at, place = find_place(field)
-    if at then
-      call('LREM', KEYS[3], 0, place) -- who holds the name has none
-    end
+    leave_queue(KEYS[3], field) -- who holds the name has none
   end
 end
 local refusal = take(field, ARGV[2], is_free)

@@ -1,4 +1,4 @@
--- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, holders.lua, take.lua and queue.lua, in front of
+-- rw_lock/hand_over.lua: how holders leave, and who is next; written behind waiting.lua, places.lua, holders.lua, take.lua and queue.lua, in front of
 -- acquire.lua, release.lua, downgrade.lua and force_unlock.lua.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
@@ -43,6 +43,9 @@ end
 
 -- Puts back the place that stood first.
 local function put_back(place, lease_ms)
+  if not _G.pcall(note, KEYS[3], is_long(KEYS[3]), string.match(place, '^(%S+) (.*)$')) then
+    return
+  end
   pcall('LPUSH', KEYS[3], place)
   -- Where it was the only one, the queue is a new one. It ends like any other, or is none.
   if call('PTTL', KEYS[3]) == -1 and type(pcall('PEXPIRE', KEYS[3], math.max(30000, tonumber(lease_ms)))) ~= 'number' then
@@ -58,6 +61,7 @@ end
 -- those who leave are taken out; after nil the name may be free already.
 local function give_to_next(grants)
   local given, reads, shortest = nil, stay, math.huge
+  local long = is_long(KEYS[3])
   local place = call('LINDEX', KEYS[3], 0)
   while place do
     local field, client, lease_ms = string.match(place, '^(([^:]*):%S+) (%d+) %d+$')
@@ -72,7 +76,7 @@ local function give_to_next(grants)
       end
       break
     end
-    call('LPOP', KEYS[3])
+    take_first(KEYS[3], long)
     if heard and not is_given_up(field) then
       if not taken_out then
         take_out()

@@ -1,5 +1,5 @@
--- rw_lock/queue.lua: who stands in the queue, and which reader may join those that hold the name; written behind waiting.lua and
--- holders.lua, in front of each script that has to know.
+-- rw_lock/queue.lua: who stands in the queue, and which reader may join those that hold the name; written behind waiting.lua,
+-- places.lua and holders.lua, in front of each script that has to know.
 --
 -- KEYS[1] name      hash    mode -> read or write; <reader> or <writer>:write -> hold count (Redisson RReadWriteLock)
 -- KEYS[3] queue     list    "<field> <lease_ms> <ask>" of the waiting clients, next first
@@ -12,15 +12,6 @@ local function marker()
   return string.sub(KEYS[3], 1, -#'rw:queue' - 1) .. 'waits'
 end
 
--- The place of `field`: its index and its text.
-local function find_place(field, read)
-  for i, place in ipairs((read or call)('LRANGE', KEYS[3], 0, -1)) do
-    if string.sub(place, 1, #field + 1) == field .. ' ' then
-      return i - 1, place
-    end
-  end
-end
-
 -- Whether a writer's place keeps out the readers behind it; nil: it is none of a writer.
 local function keeps_out(place, grants)
   local field, client = string.match(place, '^(([^:]*):%S*:write) %d+ %d+$')
@@ -30,18 +21,27 @@ end
 -- Whether a reader that asks anew may join those that hold the name. The places of writers that keep none out go: readers that stand
 -- behind such have been waiting in vain, and are told to look.
 local function may_join(grants, channel)
-  local is_dead, joins = false, call('HGET', KEYS[1], 'mode') == 'read'
-  for _, place in ipairs(joins and call('LRANGE', KEYS[3], 0, -1) or {}) do
-    local waits = keeps_out(place, grants)
-    if waits then
-      joins = false
-      break
-    elseif waits == false then
-      call('LREM', KEYS[3], 0, place)
-      is_dead = true
+  local joins = call('HGET', KEYS[1], 'mode') == 'read'
+  local dead, from, many = {}, 0, 1 -- most often the first is such a writer
+  local places = joins and call('LRANGE', KEYS[3], 0, 0) or {}
+  while joins and #places > 0 do
+    for _, place in ipairs(places) do
+      local waits = keeps_out(place, grants)
+      if waits then
+        joins = false
+        break
+      elseif waits == false then
+        dead[#dead + 1] = place
+      end
     end
+    from, many = from + many, 64
+    places = call('LRANGE', KEYS[3], from, from + many - 1)
   end
-  if is_dead then
+  for _, place in ipairs(dead) do
+    call('LREM', KEYS[3], 0, place)
+    pcall('HDEL', places_key(KEYS[3]), (string.match(place, '^%S*')))
+  end
+  if #dead > 0 then
     pcall('PUBLISH', channel, '1')
   end
   return joins

@@ -37,13 +37,8 @@ end
 local there = next_field ~= '' and hold_of(next_field)
 local kept = there and there.field == next_field and there
 if not held then
-  local made_way = false
-  for _, place in ipairs(call('LRANGE', KEYS[3], 0, -1)) do
-    if owner_of(place) == owner then
-      call('LREM', KEYS[3], 0, place)
-      made_way = true
-    end
-  end
+  local read = leave_queue(KEYS[3], owner)
+  local made_way = leave_queue(KEYS[3], owner .. ':write') or read
   if kept then
     return { 3, kept.left }
   end
@@ -59,30 +54,43 @@ if not held then
 end
 
 local writes, waiting = is_writer(held.field), call('LLEN', KEYS[3])
+local longest, ends_sooner = 1, false -- what is left of the hold of one that stays; and whether no other is known to last longer
 leaving = { held }
 if writes then
   dead = { owner } -- Redisson's writer has a field for its reads, and so has ours
 else
   -- Whether others read, and how long the hash must last for them: not exactly, but Redisson's waiters sleep for no more than a second
-  -- longer. So the first that is found to last about as long as the hash is enough, and that came late rather than early.
-  local ttl, fields = call('PTTL', KEYS[1]), call('HGETALL', KEYS[1])
+  -- longer. So the first that is found to last about as long as the hash is enough. A few at random are asked first, and most often one of
+  -- these is; that none reads is said only when all were asked (S1). Of very many the longest is not looked for: then the hash stays as it
+  -- is, which is longer than they need.
+  local ttl = call('PTTL', KEYS[1])
   local enough = ttl == -1 and math.huge or held.left < ttl - 1000 and 0 or ttl - 1000
-  for i = #fields - 1, 1, -2 do
-    local field = fields[i]
-    if field ~= 'mode' and field ~= held.field then
-      local left = left_of_reader(field, tonumber(fields[i + 1]) or 0, ttl)
-      if left then
-        stay = true
-        lasts = math.max(lasts or 1, left == -1 and math.huge or left)
-        if lasts >= enough then
-          lasts = nil
-          break
+  local many, is_all = enough == 0 and 5 or 34, nil
+  repeat
+    local fields, over = call('HRANDFIELD', KEYS[1], many, 'WITHVALUES'), {}
+    is_all = #fields < 2 * many
+    for i = #fields - 1, 1, -2 do
+      local field = fields[i]
+      if field ~= 'mode' and field ~= held.field then
+        local left = left_of_reader(field, tonumber(fields[i + 1]) or 0, ttl)
+        if left then
+          stay = true
+          longest = math.max(longest, left == -1 and math.huge or left)
+          if longest >= enough then
+            break
+          end
+        else
+          over[#over + 1] = field
         end
-      else
-        dead[#dead + 1] = field
       end
     end
-  end
+    if #over > 0 then
+      call('HDEL', KEYS[1], unpack(over)) -- they have died, and hold nothing
+    end
+    many = stay and LEASES_MOST + 1 or math.min(4 * many, LEASES_MOST + 1)
+  until is_all or stay and (longest >= enough or call('HLEN', KEYS[1]) > LEASES_MOST)
+  lasts = stay and is_all and longest < enough and longest or nil
+  ends_sooner = stay and longest < enough
 end
 
 if waiting == 0 and next_field == '' and not stay and ARGV[11] == '' then
@@ -99,7 +107,7 @@ end
 -- owner, which would bring its end nearer.
 local goes_on = next_field ~= '' and not there and not is_given_up(next_field)
 local next_reads = not is_writer(next_field)
-local next_waits = goes_on and waiting > 0 and find_place(next_field) ~= nil
+local next_waits = goes_on and waiting > 0 and place_of(KEYS[3], next_field) ~= nil
 local others, ours, turns = count_others(ARGV[2], marker(), ARGV[5], waiting, tonumber(ARGV[11]) or 1)
 if goes_on and (next_reads or not stay) and ARGV[8] == '1' and waiting + ours + turns == 0 then
   take_out()
@@ -124,10 +132,9 @@ if goes_on and not next_waits and ARGV[9] ~= '0' and (granted or others > 0 and 
   -- Without memory for it, the client finds no place in the queue and asks again. No errors: the name is given already.
   local left = pcall('PTTL', KEYS[3])
   if type(left) == 'number' then
-    local place = next_field .. ' ' .. ARGV[7] .. ' ' .. ARGV[9]
-    pcall('RPUSH', KEYS[3], place)
-    if left < tonumber(ARGV[10]) and type(pcall('PEXPIRE', KEYS[3], ARGV[10])) ~= 'number' then
-      pcall('LREM', KEYS[3], 0, place) -- or it would stay for ever
+    local waits = _G.pcall(take_place, KEYS[3], next_field, ARGV[7], ARGV[9])
+    if waits and left < tonumber(ARGV[10]) and type(pcall('PEXPIRE', KEYS[3], ARGV[10])) ~= 'number' then
+      _G.pcall(leave_queue, KEYS[3], next_field) -- or it would stay for ever
     end
   end
 end
@@ -140,7 +147,7 @@ end
 if not taken_out then
   take_out()
 end
-if lasts then
-  tell_first(KEYS[3], ARGV[3], lasts)
+if ends_sooner then
+  tell_first(KEYS[3], ARGV[3], longest)
 end
 return kept and { 3, kept.left } or 1
