@@ -134,7 +134,8 @@ impl Address {
     pub(crate) fn new(url: String, tls: &TlsOptions) -> Result<Address, Failure> {
         let scheme = url.split(':').next().unwrap_or_default();
         let scheme = scheme.to_ascii_lowercase();
-        let of_server = scheme.strip_suffix("-sentinel").unwrap_or(&scheme);
+        // Also of several: rediss-sentinel, rediss-cluster.
+        let of_server = scheme.split('-').next().unwrap_or_default();
         let tls = if ["rediss", "valkeys", "redlocks"].contains(&of_server) {
             tls.or_of_environment()?
         } else {
@@ -281,4 +282,80 @@ fn text_of_environment(name: &str, option: &str) -> Result<Option<String>, Failu
         let message = format!("{name} is not UTF-8, but must be: correct it, or give {option}");
         Failure::new(Exit::Usage, message)
     })
+}
+
+#[cfg(test)]
+#[path = "../../leasehold/tests/common/addresses.rs"]
+mod addresses;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{
+        addresses::{self, Random, SECRET},
+        *,
+    };
+    use crate::args::{Args, Command};
+
+    /// What the command says to this command line, if anything before it asks the server for a lock.
+    async fn said(words: &[String]) -> String {
+        let args = match Args::try_parse_from(words) {
+            Ok(args) => args,
+            Err(error) => {
+                let text = error.render().ansi().to_string();
+                return output::without_addresses(text, words.iter().map(OsString::from));
+            }
+        };
+        let Command::Status(status) = args.command else {
+            return String::new();
+        };
+        let connected = async {
+            let address = status.server.address()?;
+            if address.is_memory() {
+                return Ok(());
+            }
+            address.connect().await.map(drop)
+        };
+        match connected.await {
+            Ok(()) => String::new(),
+            Err(failure) => output::failure(&failure, false) + &output::failure(&failure, true),
+        }
+    }
+
+    #[tokio::test]
+    async fn no_form_of_an_address_shows_what_stands_where_a_password_may() {
+        const SEED: u64 = 14;
+        println!("seed {SEED}");
+        let mut random = Random(SEED);
+        let (mut leaks, mut reached) = (Vec::new(), 0);
+        for _ in 0..10_000 {
+            let url = addresses::url(&mut random);
+            let named = format!("--url={url}");
+            let misspelt = format!("--ulr={url}");
+            let is_no_name = url.to_lowercase().starts_with("redis://");
+            let words: &[&str] = match random.below(10) {
+                0 => &["status", "job", &url],
+                1 => &["status", &misspelt, "job"],
+                2 => &["status", "--kind", &url, "job"],
+                3 => &["run", "--lease", &url, "job", "true"],
+                4 => &[&url],
+                5 if is_no_name => &["status", &url],
+                _ => &["status", "--connect-timeout=0.05", &named, "job"],
+            };
+            let words: Vec<_> = ["leasehold"]
+                .iter()
+                .chain(words)
+                .map(|it| (*it).to_owned())
+                .collect();
+            let said = said(&words).await;
+            reached += usize::from(said.contains("127.0.0.1:1"));
+            if said.to_lowercase().contains(SECRET) {
+                leaks.push((words, said));
+            }
+        }
+        let some = &leaks[..leaks.len().min(20)];
+        assert!(leaks.is_empty(), "{} of 10,000: {some:#?}", leaks.len());
+        assert!(reached > 300, "{reached}");
+    }
 }

@@ -716,7 +716,7 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
         "NAME",
         "KIND",
         "HOLDER",
-        "HELD AT MOST",
+        "HELD FOR ≤",
         "LEASE LEFT",
         "WAITING",
     ];

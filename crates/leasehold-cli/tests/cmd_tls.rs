@@ -147,3 +147,39 @@ fn what_is_wrong_with_tls_is_told_with_the_option_that_repairs_it() {
         assert!(said.contains(words), "{said}");
     }
 }
+
+#[test]
+fn certificates_of_the_environment_count_for_every_scheme_that_speaks_tls() {
+    for scheme in [
+        "rediss",
+        "valkeys",
+        "redlocks",
+        "rediss-sentinel",
+        "valkeys-sentinel",
+        "rediss-cluster",
+        "valkeys-cluster",
+        "REDISS-Cluster",
+    ] {
+        let mut command = leasehold(&format!(
+            "{scheme}://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/?master=main"
+        ));
+        if scheme == "rediss" || scheme == "valkeys" {
+            command.env("LEASEHOLD_URL", format!("{scheme}://127.0.0.1:1/"));
+        } else if !scheme.ends_with("sentinel") {
+            command.env(
+                "LEASEHOLD_URL",
+                format!("{scheme}://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"),
+            );
+        }
+        let output = command
+            .env("LEASEHOLD_TLS_CA", "/not/there.pem")
+            .args(["status", "--connect-timeout", "100ms", "job"])
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert!(
+            code(output.status) == 64 && said.contains("/not/there.pem"),
+            "{scheme}: {said}"
+        );
+    }
+}

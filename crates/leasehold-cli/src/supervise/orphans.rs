@@ -7,12 +7,27 @@ use std::time::Duration;
 
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process_group, wait},
+    process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process_group, wait, waitpid},
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{children::children, clock};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Collects children that have ended, but for the guardian, which is not waited for. Process 1 of a container gets all orphans there, such as
+/// those of `docker exec`, and nobody else collects them. CMD is none of these children: the guardian collects it.
+pub(crate) async fn collect_strangers(guardian: Pid) {
+    let Ok(mut ended) = signal(SignalKind::child()) else {
+        return;
+    };
+    loop {
+        for stranger in children().into_iter().filter(|pid| *pid != guardian) {
+            let _ = waitpid(Some(stranger), WaitOptions::NOHANG);
+        }
+        ended.recv().await;
+    }
+}
 
 /// The children this process may get beside its guardian.
 #[derive(Debug)]

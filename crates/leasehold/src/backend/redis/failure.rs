@@ -70,8 +70,7 @@ pub(super) fn in_words(error: RedisError) -> Cause {
     })
 }
 
-/// The words for an error; the error itself is for `Debug`.
-#[derive(Debug)]
+/// The words for an error. The error itself may repeat a secret that was sent.
 struct InWords {
     words: String,
     error: RedisError,
@@ -88,6 +87,13 @@ impl fmt::Display for InWords {
     }
 }
 
+impl fmt::Debug for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.error.kind();
+        write!(f, "{} ({kind:?})", self.words)
+    }
+}
+
 // Without a source: the redis crate's words would be printed behind these.
 impl Error for InWords {}
 
@@ -96,7 +102,12 @@ pub(super) const RIGHTS: &str =
     "leasehold's docs/keys.md lists the commands, keys and channels that a user needs";
 
 fn words(error: &RedisError) -> String {
-    let detail = error.detail().map(without_script).unwrap_or_default();
+    // A server that does not know `AUTH` or `HELLO` repeats what stood behind it.
+    let said = error.detail().map(without_script).unwrap_or_default();
+    let detail = said
+        .split(", with args beginning with")
+        .next()
+        .unwrap_or_default();
     let said = match error.code() {
         Some("NOPERM") => {
             return format!("the server's user lacks a right: {detail} (NOPERM); {RIGHTS}");

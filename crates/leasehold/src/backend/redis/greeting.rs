@@ -8,12 +8,11 @@ use super::{
     connect::{DialProgress, NoConnection},
     epoch::{Epoch, field},
     failure::{classify, refuses_all},
-    finder::shown,
     link::Connection,
     rights::Rights,
     target::Target,
 };
-use crate::backend::Failure;
+use crate::{address::shown, backend::Failure};
 
 /// What tells a server apart from others for all processes, whichever address they use.
 #[derive(Clone, Debug)]

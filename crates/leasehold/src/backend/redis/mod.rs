@@ -37,6 +37,7 @@ mod target;
 mod tls;
 #[cfg(feature = "tls")]
 mod tls_trouble;
+mod unix;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -6,6 +6,7 @@ use url::form_urlencoded;
 
 use super::Address;
 use crate::{
+    address::{self, shown},
     backend::redis::target::{ENCODING, Login, Target},
     error::{Error, Invalid},
     sentinel::Sentinel,
@@ -44,6 +45,20 @@ impl Group {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
+        // It is shown, and behind a wrong separator another parameter would be a part of it.
+        let is_odd = |c: char| !c.is_ascii_alphanumeric() && !".-_%+".contains(c);
+        let mut pairs = query.split('&');
+        if pairs.any(|pair| {
+            pair.strip_prefix("master=")
+                .is_some_and(|it| it.contains(is_odd))
+        }) {
+            let limit = "letters, digits and any of .-_";
+            return Err(
+                Invalid::new("the url's master", "with other characters", limit)
+                    .remedy("parameters are separated by &; write other characters as %3A")
+                    .into(),
+            );
+        }
         let (mut master, mut protocol) = (None, String::new());
         let mut of_sentinels = Login {
             connection: login.connection.clone(),
@@ -70,9 +85,8 @@ impl Group {
                         .remedy("in a password write & as %26")
                         .into());
                 }
-                name => {
-                    let name: String = name.chars().take(40).collect();
-                    return Err(Invalid::new("a parameter of the url", format!("{name:?}"), PARAMETERS)
+                _ => {
+                    return Err(Invalid::new("a parameter of the url", "unknown", PARAMETERS)
                         .remedy("the number of a database stands behind the hosts, as in redis-sentinel://host:26379/3?master=main")
                         .into());
                 }
@@ -158,6 +172,7 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
                 .remedy("such as host:26379, with commas between several; a login stands before them all, with an @ behind it")
                 .into());
         }
+        address::check_given("the address of a sentinel", host)?;
         let has_port = host
             .rsplit_once(':')
             .is_some_and(|(_, port)| !port.ends_with(']'));
@@ -183,15 +198,6 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
         .into());
     }
     Ok(sentinels)
-}
-
-/// An address as it stands in a URL.
-pub(in crate::backend::redis) fn shown((host, port): &Address) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
 }
 
 /// As a URL, without secrets.
@@ -271,6 +277,11 @@ mod tests {
             ),
             ("redis-sentinel://:12#hush@one/?master=a", "# as %23"),
             ("redis-sentinel://:12/hush@one/?master=a", "/ as %2F"),
+            (
+                "redis-sentinel://one/?master=a?sentinel_pass=hush",
+                "separated by &",
+            ),
+            ("redis-sentinel://one/?master=a&hush", "is unknown"),
         ] {
             let Err(error) = parse(url) else {
                 panic!("{url} was taken")

@@ -8,7 +8,6 @@ mod sentinels;
 use std::{fmt, sync::Arc};
 
 use group::Group;
-pub(super) use group::shown;
 use sentinels::Sentinels;
 
 use super::{

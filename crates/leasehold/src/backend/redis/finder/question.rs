@@ -9,11 +9,9 @@ use std::{
 use redis::{ErrorKind, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::{
-    Address,
-    group::{Group, shown},
-};
+use super::{Address, group::Group};
 use crate::{
+    address::shown,
     backend::{
         Failure,
         redis::{
