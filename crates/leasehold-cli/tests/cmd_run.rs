@@ -507,6 +507,47 @@ fn children_of_others_are_collected_and_the_exit_status_is_that_of_the_command()
     assert_eq!(run.code(), 7);
 }
 
+/// Where this user may make one, which root may.
+#[cfg(target_os = "linux")]
+#[test]
+fn process_1_of_a_pid_namespace_runs_its_command_and_collects_the_orphans_of_others() {
+    let namespace = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "sh", "-c", command]);
+        unshare
+    };
+    if !namespace("true")
+        .output()
+        .is_ok_and(|made| made.status.success())
+    {
+        return;
+    }
+    let (server, notes) = (server(), Notes::new());
+    let [up, ended, out] = ["up", "ended", "out"].map(|name| notes.sh(name));
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    // Beside it, 20 processes lose their parent, and end.
+    let others = format!(
+        "until [ -e {up} ]; do sleep 0.02; done; \
+         for i in $(seq 20); do ((sleep 0.1; echo >>{ended}) & exec true); done"
+    );
+    let dead = "ls -d /proc/[0-9]* | while read p; do grep -s '^State:.Z' $p/status; done | wc -l";
+    let script = format!(
+        "echo up >{up}; for i in $(seq 200); do \
+           [ $(cat {ended} 2>/dev/null | wc -l) = 20 ] && [ $({dead}) = 0 ] && echo none >{out} && break; sleep 0.1; \
+         done; exit 7"
+    );
+    let command = format!(
+        "({others}) & exec {binary} run job -- sh -c '{}'",
+        script.replace('\'', "'\\''")
+    );
+    let output = namespace(&command)
+        .env("LEASEHOLD_URL", server.url())
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 7, "{}", stderr(&output));
+    assert_eq!(notes.read("out"), "none\n");
+}
+
 #[test]
 fn usage_is_64_and_a_password_in_it_is_not_quoted() {
     let server = server();

@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process_group, wait, waitpid},
+    process::{Pid, Signal, WaitOptions, getpid, kill_process_group, wait, waitpid},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{children::children, clock};
+use crate::{
+    children::{children, group_of},
+    clock,
+};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -56,8 +59,9 @@ impl Orphans {
             // The guardian's children become ours at its end, so as long as it is there more may come.
             let children = children();
             let orphans = children.iter().filter(|pid| !self.known.contains(pid));
-            for group in orphans.filter_map(|pid| getpgid(Some(*pid)).ok()) {
-                if group != getpgrp() && !groups.contains(&group) {
+            let ours = group_of(getpid());
+            for group in orphans.filter_map(|pid| group_of(*pid)) {
+                if Some(group) != ours && !groups.contains(&group) {
                     groups.push(group);
                 }
             }
