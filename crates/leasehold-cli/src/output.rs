@@ -93,7 +93,7 @@ fn is_obeyed(c: char) -> bool {
 /// Takes user names and passwords out of a text: in a URL all up to its last @, or to that of a URL right behind it, since in
 /// front of that a quote or a slash may belong to a password; and all that stands behind `pass=` for a Unix socket, since a & may, too.
 ///
-/// The library keeps secrets out of its errors; this covers the name of a lock that somebody took from one.
+/// The library keeps secrets out of its errors; this covers the name of a lock that has one in it.
 pub(crate) fn redact(text: &str) -> String {
     text.split_inclusive(char::is_whitespace)
         .map(redact_word)
@@ -115,7 +115,7 @@ fn redact_word(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// A message about the command line without those of its words that may be an address with a password, whatever is wrong with it, and
+/// A message about the command line without those of its words that may be an address with a password, right or wrong, and
 /// without the values of options that may.
 pub(crate) fn without_addresses(text: String, words: impl Iterator<Item = OsString>) -> String {
     let words = words.filter_map(|word| word.into_string().ok());

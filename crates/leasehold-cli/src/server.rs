@@ -29,6 +29,8 @@ const CERT: &str =
 #[cfg(feature = "tls")]
 const KEY: &str = "The private key of --tls-cert, in PEM [default: $LEASEHOLD_TLS_KEY]";
 #[cfg(feature = "tls")]
+const PIN: &str = "Believe a server whose public key has this SHA-256 (hex or base64), and nothing else of its certificate; several with commas [default: $LEASEHOLD_TLS_PIN]";
+#[cfg(feature = "tls")]
 const NAME: &str = "Expect a certificate for this name, and not for the URL's host [default: $LEASEHOLD_TLS_SERVER_NAME]";
 
 /// Which server.
@@ -108,6 +110,8 @@ pub(crate) struct TlsOptions {
     cert: Option<PathBuf>,
     #[arg(long = "tls-key", value_name = "FILE", help = KEY, help_heading = TLS)]
     key: Option<PathBuf>,
+    #[arg(long = "tls-pin", value_name = "SHA256", help = PIN, help_heading = TLS)]
+    pin: Option<String>,
     #[arg(long = "tls-server-name", value_name = "NAME", help = NAME, help_heading = TLS)]
     server_name: Option<String>,
 }
@@ -211,7 +215,12 @@ impl TlsOptions {
             Some(name) => Some(name.clone()),
             None => text_of_environment("LEASEHOLD_TLS_SERVER_NAME", "--tls-server-name")?,
         };
+        let pin = match &self.pin {
+            Some(pin) => Some(pin.clone()),
+            None => text_of_environment("LEASEHOLD_TLS_PIN", "--tls-pin")?,
+        };
         Ok(TlsOptions {
+            pin,
             ca: self.ca.clone().or_else(|| file("LEASEHOLD_TLS_CA")),
             cert: self.cert.clone().or_else(|| file("LEASEHOLD_TLS_CERT")),
             key: self.key.clone().or_else(|| file("LEASEHOLD_TLS_KEY")),
@@ -224,14 +233,19 @@ impl TlsOptions {
             ca,
             cert,
             key,
+            pin,
             server_name,
         } = self;
-        if ca.is_none() && cert.is_none() && key.is_none() && server_name.is_none() {
+        let files = [ca, cert, key];
+        if files.iter().all(|file| file.is_none()) && pin.is_none() && server_name.is_none() {
             return Ok(builder);
         }
         let mut tls = leasehold::Tls::new();
         if let Some(name) = server_name {
             tls = tls.server_name(name);
+        }
+        for pin in pin.iter().flat_map(|pins| pins.split(',')) {
+            tls = tls.pinned(pin);
         }
         if let Some(ca) = ca {
             tls = tls.root_file(ca);

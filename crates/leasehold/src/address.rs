@@ -20,7 +20,7 @@ pub(crate) fn scheme(url: &str) -> String {
 }
 
 /// Whether this can be a host. A password with its `@` missing, or in a `%40`, cannot, if it has any odd character.
-pub(crate) fn is_host(host: &str) -> bool {
+fn is_host(host: &str) -> bool {
     let is_plain = |text: &str| {
         text.chars()
             .all(|c| c.is_alphanumeric() || "-._".contains(c))
@@ -28,6 +28,17 @@ pub(crate) fn is_host(host: &str) -> bool {
     // An address of IPv6 may name an interface.
     let (address, zone) = host.split_once('%').unwrap_or((host, ""));
     !host.is_empty() && (is_plain(host) || address.parse::<Ipv6Addr>().is_ok() && is_plain(zone))
+}
+
+/// Refuses a host that cannot be one.
+pub(crate) fn check_host(host: &str) -> Result<(), Invalid> {
+    if is_host(host) {
+        return Ok(());
+    }
+    let (what, value) = ("the host in the url", "with a character that no host has");
+    Err(Invalid::new(what, value, "a host's name or its IP address").remedy(
+        "several hosts need redis-cluster://, redis-sentinel:// or redlock://; the @ between a login and the host is not encoded",
+    ))
 }
 
 /// Host and port as they stand in a URL.

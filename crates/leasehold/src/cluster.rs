@@ -52,7 +52,7 @@ impl ClusterNodes {
 
 impl fmt::Debug for ClusterNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not a login that somebody has put there.
+        // Not a login that a program has put there.
         let hosts: Vec<_> = self.hosts.iter().map(|host| address::given(host)).collect();
         let elsewhere = self.elsewhere.iter();
         let elsewhere: Vec<_> = elsewhere

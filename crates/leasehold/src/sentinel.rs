@@ -86,7 +86,7 @@ impl Sentinel {
 
 impl fmt::Debug for Sentinel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the password, nor a login that somebody has put before a host.
+        // Not the password, nor a login that a program has put before a host.
         let hosts: Vec<_> = self.hosts.iter().map(|host| address::given(host)).collect();
         f.debug_struct("Sentinel")
             .field("hosts", &hosts)

@@ -110,6 +110,8 @@ struct TlsSettings(crate::Tls);
 )]
 struct TlsFields {
     root_file: Option<std::path::PathBuf>,
+    #[serde(default)]
+    pinned: Vec<String>,
     client_cert_file: Option<std::path::PathBuf>,
     client_key_file: Option<std::path::PathBuf>,
     server_name: Option<String>,
@@ -218,6 +220,9 @@ impl TryFrom<TlsFields> for TlsSettings {
         let mut tls = crate::Tls::new();
         if let Some(file) = fields.root_file {
             tls = tls.root_file(file);
+        }
+        for sha256 in fields.pinned {
+            tls = tls.pinned(sha256);
         }
         match (fields.client_cert_file, fields.client_key_file) {
             (Some(certificates), Some(key)) => tls = tls.client_cert_file(certificates, key),

@@ -303,3 +303,12 @@ async fn no_form_of_an_address_shows_what_stands_where_a_password_may() {
         .count();
     assert!(reached > 500, "{reached}");
 }
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn keys_are_pinned_in_a_list() {
+    let text = r#"{"url": "rediss://127.0.0.1:1/", "tls": {"pinned": ["0102"]}}"#;
+    let builder: ClientBuilder = serde_json::from_str(text).unwrap();
+    let error = builder.connect().await.unwrap_err().to_string();
+    assert!(error.contains("64 hexadecimal digits"), "{error}");
+}

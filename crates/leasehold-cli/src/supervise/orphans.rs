@@ -19,7 +19,7 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Collects children that have ended, but for the guardian, which is not waited for. Process 1 of a container gets all orphans there, such as
-/// those of `docker exec`, and nobody else collects them. CMD is none of these children: the guardian collects it.
+/// those of `docker exec`, and no other process collects them. CMD is none of these children: the guardian collects it.
 pub(crate) async fn collect_strangers(guardian: Pid) {
     let Ok(mut ended) = signal(SignalKind::child()) else {
         return;

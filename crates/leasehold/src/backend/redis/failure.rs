@@ -246,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn what_stood_behind_an_unknown_command_is_not_repeated() {
+        let detail = "unknown command 'AUTH', with args beginning with: 'me', 'hush', ";
+        let error = redis::make_extension_error("ERR".to_owned(), Some(detail.to_owned()));
+        let cause = in_words(error);
+        let said = format!("{cause} {cause:?}");
+        assert!(said.contains("'AUTH'") && !said.contains("hush"), "{said}");
+    }
+
+    #[test]
     fn a_right_that_is_missing_points_to_the_list_of_rights() {
         let said = server(
             "NOPERM",

@@ -17,6 +17,7 @@ mod fenced_store;
 mod find;
 mod finder;
 mod greeting;
+mod hang_up;
 mod kinds;
 mod labels;
 mod lanes;

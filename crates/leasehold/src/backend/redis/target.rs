@@ -114,13 +114,8 @@ impl Target {
         #[cfg(not(feature = "tls"))]
         let _ = (scheme, with_tls);
         login.connection.check()?;
-        if let ConnectionAddr::Tcp(host, _) = info.addr()
-            && !address::is_host(host)
-        {
-            let limit = "a host's name or its IP address";
-            return Err(Invalid::new("the host in the url", "with a character that no host has", limit)
-                .remedy("several hosts need redis-cluster://, redis-sentinel:// or redlock://; the @ between a login and the host is not encoded")
-                .into());
+        if let ConnectionAddr::Tcp(host, _) = info.addr() {
+            address::check_host(host)?;
         }
         let database = info.redis_settings().db();
         if database < 0 {
@@ -202,16 +197,8 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     let mut seen = Vec::with_capacity(known.len());
     for (name, _) in url.query_pairs() {
         if !known.contains(&&*name) {
-            if seen.iter().any(|seen| seen == "pass") {
-                // Perhaps the end of a password.
-                return Err(
-                    Invalid::new("a parameter of the url", "unknown, behind pass", limit)
-                        .remedy("in a password write & as %26")
-                        .into(),
-                );
-            }
             return Err(Invalid::new("a parameter of the url", "unknown", limit)
-                .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket")
+                .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket; in a password write & as %26")
                 .into());
         }
         if seen.contains(&name) {

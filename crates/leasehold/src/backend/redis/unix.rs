@@ -66,3 +66,39 @@ pub(super) fn in_words_of_redis(url: &mut Url, login: SocketLogin) {
         url.query_pairs_mut().clear().extend_pairs(pairs);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::target::{Login, Target};
+
+    #[test]
+    fn a_socket_is_named_as_the_redis_crate_and_as_redis_py_name_it() {
+        for url in [
+            "unix:///run/r.sock?db=1&user=me&pass=hu%40sh",
+            "redis+unix:///run/r.sock?db=1&user=me&pass=hu%40sh",
+            "unix:///run/r.sock?db=1&username=me&password=hu%40sh",
+            "unix://me:hu%40sh@/run/r.sock?db=1",
+            "Unix://me@/run/r.sock?db=1&password=hu%40sh",
+        ] {
+            let target = Target::parse(url, &Login::default());
+            let target = target.unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(target.to_string(), "redis+unix:///run/r.sock?db=1");
+            let settings = target.info.redis_settings();
+            assert_eq!(settings.username(), Some("me"), "{url}");
+            assert_eq!(settings.password(), Some("hu@sh"), "{url}");
+        }
+        for (url, says) in [
+            ("unix://me:hush@/run/r.sock?pass=hush", "twice"),
+            ("unix://me:hush@host/run/r.sock", "with the path"),
+            ("unix:///me:hush@/run/r.sock", "@ too many"),
+            ("unix:/run/r.sock?hush", "is unknown"),
+        ] {
+            let refused = Target::parse(url, &Login::default()).err();
+            let said = refused.map(|error| error.to_string()).unwrap_or_default();
+            assert!(
+                said.contains(says) && !said.contains("hush"),
+                "{url}: {said}"
+            );
+        }
+    }
+}

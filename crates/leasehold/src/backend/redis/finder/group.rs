@@ -66,28 +66,18 @@ impl Group {
             tls: login.tls.clone(),
             ..Login::default()
         };
-        let mut is_behind_secret = false;
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let (slot, value) = match &*name {
                 "master" => (&mut master, value.into_owned()),
                 "sentinel_user" => (&mut of_sentinels.username, value.into_owned()),
-                "sentinel_pass" => {
-                    is_behind_secret = true;
-                    (&mut of_sentinels.password, value.into_owned())
-                }
+                "sentinel_pass" => (&mut of_sentinels.password, value.into_owned()),
                 "protocol" => {
                     protocol = format!("?protocol={value}");
                     continue;
                 }
-                _ if is_behind_secret => {
-                    let value = "unknown, behind sentinel_pass";
-                    return Err(Invalid::new("a parameter of the url", value, PARAMETERS)
-                        .remedy("in a password write & as %26")
-                        .into());
-                }
                 _ => {
                     return Err(Invalid::new("a parameter of the url", "unknown", PARAMETERS)
-                        .remedy("the number of a database stands behind the hosts, as in redis-sentinel://host:26379/3?master=main")
+                        .remedy("the number of a database stands behind the hosts, as in redis-sentinel://host:26379/3?master=main; in a password write & as %26")
                         .into());
                 }
             };
