@@ -636,7 +636,7 @@ fn the_queue_is_shown_in_its_order_and_redissons_by_their_threads() {
     has(&shown, "unless it is renewed");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_living_holder_is_told_as_one_that_may_go_on() {
     let server = Server::start(Flavor::Redis);
     let client = leasehold::Client::connect(&server.url()).await.unwrap();

@@ -2,10 +2,14 @@
 //!
 //! The handshake proves that the server has the key: its signature is verified as ever.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, Error as TlsError, OtherError, SignatureScheme,
+    SupportedCipherSuite,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{
         CryptoProvider, WebPkiSupportedAlgorithms,
@@ -23,7 +27,7 @@ type Pin = [u8; BYTES];
 
 /// Believes a server that has a pinned key.
 pub(super) struct Pins {
-    pins: Vec<Pin>,
+    keys: Vec<Pin>,
     sha256: &'static dyn Hash,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -37,15 +41,15 @@ impl Pins {
                     .remedy("openssl x509 -in server.pem -noout -pubkey | openssl pkey -pubin -outform der | openssl dgst -sha256 prints it")
             })
         });
-        let pins = pins.collect::<Result<_, _>>()?;
+        let keys = pins.collect::<Result<_, _>>()?;
         let hashes = provider
             .cipher_suites
             .iter()
-            .filter_map(|suite| suite.tls13());
+            .filter_map(SupportedCipherSuite::tls13);
         let mut hashes = hashes.map(|suite| suite.common.hash_provider);
         let sha256 = hashes.find(|hash| hash.algorithm() == HashAlgorithm::SHA256);
         Ok(Pins {
-            pins,
+            keys,
             sha256: sha256
                 .ok_or_else(|| Invalid::new("tls", "without SHA-256", "able to compare keys"))?,
             algorithms: provider.signature_verification_algorithms,
@@ -95,13 +99,13 @@ impl ServerCertVerifier for Pins {
     ) -> Result<ServerCertVerified, TlsError> {
         let key = ParsedCertificate::try_from(certificate)?.subject_public_key_info();
         let is = self.sha256.hash(&key);
-        if self.pins.iter().any(|pin| pin == is.as_ref()) {
+        if self.keys.iter().any(|pin| pin == is.as_ref()) {
             return Ok(ServerCertVerified::assertion());
         }
         let wrong = OtherKey {
             is: hex(is.as_ref()),
             pinned: self
-                .pins
+                .keys
                 .iter()
                 .map(|pin| hex(pin))
                 .collect::<Vec<_>>()
@@ -136,13 +140,16 @@ impl ServerCertVerifier for Pins {
 impl fmt::Debug for Pins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pins")
-            .field("pins", &self.pins.len())
+            .field("pins", &self.keys.len())
             .finish_non_exhaustive()
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]
