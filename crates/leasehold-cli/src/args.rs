@@ -93,6 +93,18 @@ Examples:
   leasehold man run >/usr/local/share/man/man1/leasehold-run.1
   leasehold man run | man -l -";
 
+/// A name, but no URL: its password would be shown to all users of the server, and the lock be another.
+fn name(text: &str) -> Result<String, &'static str> {
+    let scheme = text
+        .split_once("://")
+        .map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let of_servers = ["redis", "valkey", "redlock", "unix"];
+    if scheme.is_some_and(|scheme| of_servers.iter().any(|of| scheme.starts_with(of))) {
+        return Err("that is the URL of a server; give it with --url");
+    }
+    Ok(text.to_owned())
+}
+
 /// `leasehold demo`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Demo {
@@ -140,6 +152,7 @@ pub(crate) struct Status {
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
     /// The lock to look at
+    #[arg(value_parser = name)]
     pub(crate) name: String,
 }
 
@@ -161,7 +174,7 @@ pub(crate) struct Ls {
     #[arg(long)]
     pub(crate) json: bool,
     /// Which names: * stands for any text, ? for a character, [a-z] for one of these
-    #[arg(default_value = "*")]
+    #[arg(default_value = "*", value_parser = name)]
     pub(crate) pattern: String,
 }
 
@@ -193,6 +206,7 @@ pub(crate) struct Unlock {
     #[arg(long)]
     pub(crate) json: bool,
     /// The lock to take away
+    #[arg(value_parser = name)]
     pub(crate) name: String,
 }
 

@@ -1,8 +1,14 @@
-//! The children of this process, as the kernel lists them.
+//! The children of this process, as the kernel lists them, and the group of a process.
 
 use std::fs;
 
 use rustix::process::Pid;
+
+/// The group of a process; `None`: it has ended, or its group is none of this container (`unshare --pid --fork`), and has no number here.
+pub(crate) fn group_of(pid: Pid) -> Option<Pid> {
+    let pid = nix::unistd::Pid::from_raw(pid.as_raw_pid());
+    Pid::from_raw(nix::unistd::getpgid(Some(pid)).ok()?.as_raw())
+}
 
 /// Also those that are still on their way to another program. None where the system does not tell.
 pub(crate) fn children() -> Vec<Pid> {

@@ -19,7 +19,7 @@ mod supervise;
 mod terms;
 mod trace;
 
-use std::{io, os::unix::net::UnixStream, process::ExitCode};
+use std::{ffi::OsString, io, os::unix::net::UnixStream, process::ExitCode};
 
 use args::{Args, Command};
 use clap::Parser;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, std::env::args_os()),
     };
     match run(&args) {
         Ok(exit) => exit.into(),
@@ -85,10 +85,10 @@ fn room_for_files() -> io::Result<()> {
 }
 
 /// Help and version go to stdout and are no mistake; everything else is.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, words: impl Iterator<Item = OsString>) -> ExitCode {
     let text = error.render().ansi().to_string();
     if error.use_stderr() {
-        output::say(output::redact(&text).trim_end_matches('\n'));
+        output::say(output::without_addresses(text, words).trim_end_matches('\n'));
         return Exit::Usage.into();
     }
     match output::print(&text) {

@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    ffi::OsString,
     io::{ErrorKind, Write},
     time::Duration,
 };
@@ -92,8 +93,7 @@ fn is_obeyed(c: char) -> bool {
 /// Takes user names and passwords out of a text: in a URL all up to its last @, or to that of a URL right behind it, since in
 /// front of that a quote or a slash may belong to a password; and all that stands behind `pass=` for a Unix socket, since a & may, too.
 ///
-/// The library keeps secrets out of its errors; this covers what the user typed where it does not belong,
-/// which clap would quote back.
+/// The library keeps secrets out of its errors; this covers the name of a lock that has one in it.
 pub(crate) fn redact(text: &str) -> String {
     text.split_inclusive(char::is_whitespace)
         .map(redact_word)
@@ -113,6 +113,25 @@ fn redact_word(word: &str) -> Cow<'_, str> {
         Some(start) => format!("{}***{}", &word[..start], &word[end..]).into(),
         None => word.into(),
     }
+}
+
+/// A message about the command line without those of its words that may be an address with a password, right or wrong, and
+/// without the values of options that may.
+pub(crate) fn without_addresses(text: String, words: impl Iterator<Item = OsString>) -> String {
+    let words = words.filter_map(|word| word.into_string().ok());
+    words.fold(text, |text, word| {
+        let value = match word.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => value,
+            _ => &word,
+        };
+        if value.len() < 3 || !value.contains(['@', ':', '?', '#', '%', '/']) {
+            return text;
+        }
+        // A message may quote it as it is, or as a string of Rust.
+        let quoted = format!("{value:?}");
+        let text = text.replace(value, "***");
+        text.replace(quoted.trim_matches('"'), "***")
+    })
 }
 
 /// A duration for eyes: two units at most, no finer than a tenth of a second once it takes seconds.

@@ -29,6 +29,8 @@ const CERT: &str =
 #[cfg(feature = "tls")]
 const KEY: &str = "The private key of --tls-cert, in PEM [default: $LEASEHOLD_TLS_KEY]";
 #[cfg(feature = "tls")]
+const PIN: &str = "Believe a server whose public key has this SHA-256 (hex or base64), and nothing else of its certificate; several with commas [default: $LEASEHOLD_TLS_PIN]";
+#[cfg(feature = "tls")]
 const NAME: &str = "Expect a certificate for this name, and not for the URL's host [default: $LEASEHOLD_TLS_SERVER_NAME]";
 
 /// Which server.
@@ -111,6 +113,8 @@ pub(crate) struct TlsOptions {
     cert: Option<PathBuf>,
     #[arg(long = "tls-key", value_name = "FILE", help = KEY, help_heading = TLS)]
     key: Option<PathBuf>,
+    #[arg(long = "tls-pin", value_name = "SHA256", help = PIN, help_heading = TLS)]
+    pin: Option<String>,
     #[arg(long = "tls-server-name", value_name = "NAME", help = NAME, help_heading = TLS)]
     server_name: Option<String>,
 }
@@ -137,7 +141,8 @@ impl Address {
     pub(crate) fn new(url: String, tls: &TlsOptions) -> Result<Address, Failure> {
         let scheme = url.split(':').next().unwrap_or_default();
         let scheme = scheme.to_ascii_lowercase();
-        let of_server = scheme.strip_suffix("-sentinel").unwrap_or(&scheme);
+        // Also of several: rediss-sentinel, rediss-cluster.
+        let of_server = scheme.split('-').next().unwrap_or_default();
         let tls = if ["rediss", "valkeys", "redlocks"].contains(&of_server) {
             tls.or_of_environment()?
         } else {
@@ -216,7 +221,12 @@ impl TlsOptions {
             Some(name) => Some(name.clone()),
             None => text_of_environment("LEASEHOLD_TLS_SERVER_NAME", "--tls-server-name")?,
         };
+        let pin = match &self.pin {
+            Some(pin) => Some(pin.clone()),
+            None => text_of_environment("LEASEHOLD_TLS_PIN", "--tls-pin")?,
+        };
         Ok(TlsOptions {
+            pin,
             ca: self.ca.clone().or_else(|| file("LEASEHOLD_TLS_CA")),
             cert: self.cert.clone().or_else(|| file("LEASEHOLD_TLS_CERT")),
             key: self.key.clone().or_else(|| file("LEASEHOLD_TLS_KEY")),
@@ -229,14 +239,19 @@ impl TlsOptions {
             ca,
             cert,
             key,
+            pin,
             server_name,
         } = self;
-        if ca.is_none() && cert.is_none() && key.is_none() && server_name.is_none() {
+        let files = [ca, cert, key];
+        if files.iter().all(|file| file.is_none()) && pin.is_none() && server_name.is_none() {
             return Ok(builder);
         }
         let mut tls = leasehold::Tls::new();
         if let Some(name) = server_name {
             tls = tls.server_name(name);
+        }
+        for pin in pin.iter().flat_map(|pins| pins.split(',')) {
+            tls = tls.pinned(pin);
         }
         if let Some(ca) = ca {
             tls = tls.root_file(ca);
@@ -287,4 +302,80 @@ fn text_of_environment(name: &str, option: &str) -> Result<Option<String>, Failu
         let message = format!("{name} is not UTF-8, but must be: correct it, or give {option}");
         Failure::new(Exit::Usage, message)
     })
+}
+
+#[cfg(test)]
+#[path = "../../leasehold/tests/common/addresses.rs"]
+mod addresses;
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::{
+        addresses::{self, Random, SECRET},
+        *,
+    };
+    use crate::args::{Args, Command};
+
+    /// What the command says to this command line, if anything before it asks the server for a lock.
+    async fn said(words: &[String]) -> String {
+        let args = match Args::try_parse_from(words) {
+            Ok(args) => args,
+            Err(error) => {
+                let text = error.render().ansi().to_string();
+                return output::without_addresses(text, words.iter().map(OsString::from));
+            }
+        };
+        let Command::Status(status) = args.command else {
+            return String::new();
+        };
+        let connected = async {
+            let address = status.server.address()?;
+            if address.is_memory() {
+                return Ok(());
+            }
+            address.connect().await.map(drop)
+        };
+        match connected.await {
+            Ok(()) => String::new(),
+            Err(failure) => output::failure(&failure, false) + &output::failure(&failure, true),
+        }
+    }
+
+    #[tokio::test]
+    async fn no_form_of_an_address_shows_what_stands_where_a_password_may() {
+        const SEED: u64 = 14;
+        println!("seed {SEED}");
+        let mut random = Random(SEED);
+        let (mut leaks, mut reached) = (Vec::new(), 0);
+        for _ in 0..10_000 {
+            let url = addresses::url(&mut random);
+            let named = format!("--url={url}");
+            let misspelt = format!("--ulr={url}");
+            let is_no_name = url.to_lowercase().starts_with("redis://");
+            let words: &[&str] = match random.below(10) {
+                0 => &["status", "job", &url],
+                1 => &["status", &misspelt, "job"],
+                2 => &["status", "--kind", &url, "job"],
+                3 => &["run", "--lease", &url, "job", "true"],
+                4 => &[&url],
+                5 if is_no_name => &["status", &url],
+                _ => &["status", "--connect-timeout=0.05", &named, "job"],
+            };
+            let words: Vec<_> = ["leasehold"]
+                .iter()
+                .chain(words)
+                .map(|it| (*it).to_owned())
+                .collect();
+            let said = said(&words).await;
+            reached += usize::from(said.contains("127.0.0.1:1"));
+            if said.to_lowercase().contains(SECRET) {
+                leaks.push((words, said));
+            }
+        }
+        let some = &leaks[..leaks.len().min(20)];
+        assert!(leaks.is_empty(), "{} of 10,000: {some:#?}", leaks.len());
+        assert!(reached > 300, "{reached}");
+    }
 }

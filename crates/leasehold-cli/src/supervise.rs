@@ -6,7 +6,7 @@
 //! of its remarks.
 
 pub(crate) mod link;
-mod orphans;
+pub(crate) mod orphans;
 pub(crate) mod remarks;
 pub(crate) mod renewal;
 pub(crate) mod signals;
@@ -41,6 +41,9 @@ use crate::{
 /// on a busy machine, and no more than that.
 const MARGIN_MIN: Duration = Duration::from_millis(20);
 const MARGIN_MAX: Duration = Duration::from_millis(250);
+
+/// A signal that tells to end is passed on once in this time: `timeout` sends it to this process, and to its group.
+const ONCE_PER: Duration = Duration::from_secs(1);
 
 /// How long to wait for the end of the processes that a killed guardian has left behind, and for the guardian's next
 /// report after a loss.
@@ -193,6 +196,8 @@ struct Job {
     orphans: Orphans,
     /// Came before CMD did.
     early: Vec<Signal>,
+    /// The last signal that tells to end, and when it came.
+    told: Option<(Signal, Instant)>,
 }
 
 impl Job {
@@ -202,6 +207,7 @@ impl Job {
             terminal: Terminal::open(),
             orphans: Orphans::adopt(),
             early: Vec::new(),
+            told: None,
         }
     }
 
@@ -249,11 +255,27 @@ impl Job {
             terminal.lend(group);
         }
         for signal in std::mem::take(&mut self.early) {
-            self.pass_on(signal);
+            self.send_to_command(signal);
         }
     }
 
     fn pass_on(&mut self, signal: Signal) {
+        if signals::tells_to_end(signal) {
+            let is_again =
+                |(last, at): (Signal, Instant)| last == signal && at.elapsed() < ONCE_PER;
+            if self.told.is_some_and(is_again) {
+                debug!(
+                    signal = signal.as_raw(),
+                    "the same signal came again at once, and was passed on already"
+                );
+                return;
+            }
+            self.told = Some((signal, Instant::now()));
+        }
+        self.send_to_command(signal);
+    }
+
+    fn send_to_command(&mut self, signal: Signal) {
         let Some(group) = self.group else {
             self.early.push(signal);
             return;

@@ -8,6 +8,7 @@ use std::{
     os::unix::{ffi::OsStrExt, net::UnixStream},
     process::{Command, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
 use common::{Notes, Process, SOON, code, is_there, leasehold, run, stderr, stdout};
@@ -439,6 +440,112 @@ fn a_key_of_another_type_is_77_and_says_which() {
     let output = run(&server.url(), &[], "echo ran").output().unwrap();
     assert_eq!((code(output.status), stdout(&output)), (77, String::new()));
     assert!(stderr(&output).contains("job"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_signal_that_tells_to_end_is_passed_on_once_in_a_second() {
+    let (server, notes) = (server(), Notes::new());
+    let [told, mark] = ["told", "mark"].map(|name| notes.sh(name));
+    let script = format!(
+        "trap 'echo told >>{told}' TERM; trap 'echo mark >>{mark}' USR1; echo up >{mark}; while :; do sleep 0.02; done"
+    );
+    let run = Process::start(&mut run(&server.url(), &[], &script));
+    let lines = |name: &str| notes.read(name).lines().count();
+    notes.wait("mark");
+    loop {
+        let (before, began) = (lines("told"), Instant::now());
+        run.signal(Signal::TERM);
+        wait_until(SOON, "the command was told", || lines("told") > before);
+        run.signal(Signal::TERM);
+        // Two: the first may be carried out before a signal that came earlier.
+        for _ in 0..2 {
+            let marks = lines("mark");
+            run.signal(Signal::USR1);
+            wait_until(SOON, "the command heard", || lines("mark") > marks);
+        }
+        // Else this machine was too slow to tell.
+        let was_in_time = began.elapsed() < Duration::from_millis(900);
+        if was_in_time {
+            assert_eq!(lines("told"), before + 1);
+            break;
+        }
+        thread::sleep(Duration::from_millis(1_100));
+    }
+    thread::sleep(Duration::from_millis(1_100));
+    let before = lines("told");
+    run.signal(Signal::TERM);
+    wait_until(SOON, "the command was told again", || {
+        lines("told") > before
+    });
+}
+
+/// Process 1 of a container gets the orphans of all others there. These are children of a shell that becomes this process.
+#[cfg(target_os = "linux")]
+#[test]
+fn children_of_others_are_collected_and_the_exit_status_is_that_of_the_command() {
+    let (server, notes) = (server(), Notes::new());
+    let [up, end] = ["up", "end"].map(|name| notes.sh(name));
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    let script = format!(
+        "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do (while [ ! -e {up} ]; do sleep 0.02; done) & done; \
+         exec {binary} run job -- sh -c 'echo up >{up}; while [ ! -e {end} ]; do sleep 0.02; done; exit 7'"
+    );
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script])
+        .env("LEASEHOLD_URL", server.url());
+    let mut run = Process::start(&mut command);
+    notes.wait("up");
+    let children = || {
+        let of = format!("/proc/{0}/task/{0}/children", run.pid().as_raw_pid());
+        let children = std::fs::read_to_string(of).unwrap();
+        children.split_whitespace().count()
+    };
+    // The guardian is left.
+    wait_until(SOON, "the children were collected", || children() == 1);
+    notes.write("end", "");
+    assert_eq!(run.code(), 7);
+}
+
+/// Where this user may make one, which root may.
+#[cfg(target_os = "linux")]
+#[test]
+fn process_1_of_a_pid_namespace_runs_its_command_and_collects_the_orphans_of_others() {
+    let namespace = |command: &str| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--mount-proc", "sh", "-c", command]);
+        unshare
+    };
+    if !namespace("true")
+        .output()
+        .is_ok_and(|made| made.status.success())
+    {
+        return;
+    }
+    let (server, notes) = (server(), Notes::new());
+    let [up, ended, out] = ["up", "ended", "out"].map(|name| notes.sh(name));
+    let binary = env!("CARGO_BIN_EXE_leasehold");
+    // Beside it, 20 processes lose their parent, and end.
+    let others = format!(
+        "until [ -e {up} ]; do sleep 0.02; done; \
+         for i in $(seq 20); do ((sleep 0.1; echo >>{ended}) & exec true); done"
+    );
+    let dead = "ls -d /proc/[0-9]* | while read p; do grep -s '^State:.Z' $p/status; done | wc -l";
+    let script = format!(
+        "echo up >{up}; for i in $(seq 200); do \
+           [ $(cat {ended} 2>/dev/null | wc -l) = 20 ] && [ $({dead}) = 0 ] && echo none >{out} && break; sleep 0.1; \
+         done; exit 7"
+    );
+    let command = format!(
+        "({others}) & exec {binary} run job -- sh -c '{}'",
+        script.replace('\'', "'\\''")
+    );
+    let output = namespace(&command)
+        .env("LEASEHOLD_URL", server.url())
+        .output()
+        .unwrap();
+    assert_eq!(code(output.status), 7, "{}", stderr(&output));
+    assert_eq!(notes.read("out"), "none\n");
 }
 
 #[test]

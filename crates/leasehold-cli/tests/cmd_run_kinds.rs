@@ -90,7 +90,7 @@ fn a_second_run_waits_until_the_first_has_ended() {
         let said = File::create(notes.path("said")).unwrap();
         let mut second = Process::start(run(&server.url(), flags, &script).stderr(said));
         let waits = notes.wait("said");
-        assert!(waits.contains("waiting for \"job\", held by"), "{waits}");
+        assert!(waits.contains("waiting for \"job\": "), "{waits}");
         assert_eq!(notes.read("second"), "", "{flags:?}");
         notes.write("go", "");
         assert_eq!((first.code(), second.code()), (0, 0), "{flags:?}");

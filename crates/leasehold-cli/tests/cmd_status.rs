@@ -637,6 +637,30 @@ fn the_queue_is_shown_in_its_order_and_redissons_by_their_threads() {
 }
 
 #[tokio::test]
+async fn a_living_holder_is_told_as_one_that_may_go_on() {
+    let server = Server::start(Flavor::Redis);
+    let client = leasehold::Client::connect(&server.url()).await.unwrap();
+    let guard = client.mutex("job").lock().await.unwrap();
+    let run = |words: &[&str]| leasehold(&server.url()).args(words).output().unwrap();
+    has(
+        &stdout(&run(&["status", "job"])),
+        "renews it as a rule; else free in ",
+    );
+    let busy = run(&["run", "-n", "job", "true"]);
+    let busy = String::from_utf8(busy.stderr).unwrap();
+    has(&busy, "\"job\" is taken: ");
+    has(&busy, " has had it for ");
+    has(&busy, " or less\n");
+    let unlocked = stdout(&run(&["unlock", "--force", "job"]));
+    has(
+        &unlocked,
+        "its holder is alive, and learns it when it renews, within ",
+    );
+    has(&unlocked, "two may be inside");
+    drop(guard);
+}
+
+#[tokio::test]
 async fn a_replica_is_told_and_misses_no_client() {
     let (server, replica) = (Server::start(Flavor::Redis), Server::start(Flavor::Redis));
     let client = leasehold::Client::connect(&server.url()).await.unwrap();
@@ -716,7 +740,7 @@ async fn ls_lists_every_lock_in_a_table_and_as_lines_of_json() {
         "NAME",
         "KIND",
         "HOLDER",
-        "HELD AT MOST",
+        "HELD FOR ≤",
         "LEASE LEFT",
         "WAITING",
     ];

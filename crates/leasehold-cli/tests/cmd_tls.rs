@@ -147,3 +147,78 @@ fn what_is_wrong_with_tls_is_told_with_the_option_that_repairs_it() {
         assert!(said.contains(words), "{said}");
     }
 }
+
+#[test]
+fn certificates_of_the_environment_count_for_every_scheme_that_speaks_tls() {
+    for scheme in [
+        "rediss",
+        "valkeys",
+        "redlocks",
+        "rediss-sentinel",
+        "valkeys-sentinel",
+        "rediss-cluster",
+        "valkeys-cluster",
+        "REDISS-Cluster",
+    ] {
+        let mut command = leasehold(&format!(
+            "{scheme}://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3/?master=main"
+        ));
+        if scheme == "rediss" || scheme == "valkeys" {
+            command.env("LEASEHOLD_URL", format!("{scheme}://127.0.0.1:1/"));
+        } else if !scheme.ends_with("sentinel") {
+            command.env(
+                "LEASEHOLD_URL",
+                format!("{scheme}://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"),
+            );
+        }
+        let output = command
+            .env("LEASEHOLD_TLS_CA", "/not/there.pem")
+            .args(["status", "--connect-timeout", "100ms", "job"])
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert!(
+            code(output.status) == 64 && said.contains("/not/there.pem"),
+            "{scheme}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_pinned_key_is_taken_from_the_option_and_from_the_environment() {
+    let world = world();
+    let url = world.server.tls_url("127.0.0.1");
+    let status = |pins: &str, by_option: bool| {
+        let mut command = leasehold(&url);
+        command.args([
+            "status",
+            "job",
+            "--tls-cert",
+            &world.cert,
+            "--tls-key",
+            &world.key,
+        ]);
+        if by_option {
+            command.args(["--tls-pin", pins]);
+        } else {
+            command.env("LEASEHOLD_TLS_PIN", pins);
+        }
+        let output = command.output().unwrap();
+        (code(output.status), stderr(&output))
+    };
+    let wrong = "00".repeat(32);
+    let (code, said) = status(&wrong, true);
+    assert!(code == 77 && said.contains(&wrong), "{said}");
+    let is = said
+        .split("public key is ")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap();
+    for by_option in [true, false] {
+        let (code, said) = status(&format!("{wrong},{is}"), by_option);
+        assert_eq!(code, 0, "{said}");
+        assert_eq!(status("hush", by_option).0, 64);
+    }
+}

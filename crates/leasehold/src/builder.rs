@@ -35,7 +35,7 @@ impl Client {
     /// | `redis-cluster://[user:password@]host[:port],…[/database]` | a cluster, of which these are some nodes, see [`ClusterNodes`](crate::ClusterNodes); `rediss-cluster://` over TLS; `valkey-…` are the same |
     /// | `redlock://[user[:password]@]a,b,c[/database]` | a majority of several servers, each `host[:port]`; see [`ClientBuilder::quorum`] |
     /// | `redlocks://…` | the same over TLS |
-    /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same |
+    /// | `redis+unix:///path/to.sock[?db=0&user=…&pass=…]` | over a Unix socket; `valkey+unix://`, `unix://` are the same, and redis-py's `unix://user:password@/path?db=0` is understood |
     /// | `memory:` | a store of its own in this process, for tests and demos: it locks no other process out |
     /// | `memory:NAME` | a store that all clients of this process share under this name |
     ///
@@ -128,7 +128,7 @@ impl Client {
 /// # Ok::<(), toml::de::Error>(())
 /// ```
 ///
-/// With the feature `tls` also `tls = { root_file = "…", client_cert_file = "…", client_key_file = "…", server_name = "…" }`, whose fields
+/// With the feature `tls` also `tls = { root_file = "…", pinned = ["…"], client_cert_file = "…", client_key_file = "…", server_name = "…" }`, whose fields
 /// are those of `Tls`.
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until connect()"]

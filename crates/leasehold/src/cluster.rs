@@ -1,5 +1,9 @@
 //! The nodes of a cluster, as a program gives them.
 
+use std::fmt;
+
+use crate::address;
+
 /// Some nodes of a Redis or Valkey Cluster, and where its nodes are reached if not where they say.
 ///
 /// A client that is given them asks one for the others. [servers](crate::docs::topologies) says what a lock survives in a cluster.
@@ -17,7 +21,7 @@
 /// let client = Client::builder().cluster(nodes).password("of all nodes").connect().await?;
 /// # drop(client); Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "give it to ClientBuilder::cluster"]
 pub struct ClusterNodes {
     pub(crate) hosts: Vec<String>,
@@ -27,7 +31,7 @@ pub struct ClusterNodes {
 
 impl ClusterNodes {
     /// Nodes at these addresses, each `host` or `host:port`; the port is 6379 if it is left out. One that answers names the others: give
-    /// two or three.
+    /// two or three. The login of all nodes is for [`ClientBuilder::password`](crate::ClientBuilder::password).
     pub fn new<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> ClusterNodes {
         ClusterNodes {
             hosts: hosts.into_iter().map(Into::into).collect(),
@@ -43,5 +47,20 @@ impl ClusterNodes {
     pub fn reached_at(mut self, says: impl Into<String>, is_at: impl Into<String>) -> ClusterNodes {
         self.elsewhere.push((says.into(), is_at.into()));
         self
+    }
+}
+
+impl fmt::Debug for ClusterNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not a login that a program has put there.
+        let hosts: Vec<_> = self.hosts.iter().map(|host| address::given(host)).collect();
+        let elsewhere = self.elsewhere.iter();
+        let elsewhere: Vec<_> = elsewhere
+            .map(|(says, is_at)| (address::given(says), address::given(is_at)))
+            .collect();
+        f.debug_struct("ClusterNodes")
+            .field("hosts", &hosts)
+            .field("elsewhere", &elsewhere)
+            .finish()
     }
 }

@@ -87,6 +87,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[doc(hidden)]
+mod address;
 pub mod at_least;
 #[cfg(feature = "macros")]
 #[doc(hidden)]

@@ -4,6 +4,7 @@ use std::fmt;
 
 #[cfg(feature = "tls")]
 use crate::Tls;
+use crate::address;
 
 /// The sentinels of a group of servers, and how to log in to them.
 ///
@@ -113,9 +114,10 @@ impl Sentinel {
 
 impl fmt::Debug for Sentinel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the password.
+        // Not the password, nor a login that a program has put before a host.
+        let hosts: Vec<_> = self.hosts.iter().map(|host| address::given(host)).collect();
         f.debug_struct("Sentinel")
-            .field("hosts", &self.hosts)
+            .field("hosts", &hosts)
             .field("master", &self.master)
             .finish_non_exhaustive()
     }

@@ -15,9 +15,20 @@ use crate::{ClientBuilder, Durability, Handoff, Unmet};
 /// What the fields say is checked when the client connects, as what the methods say.
 impl<'de> Deserialize<'de> for ClientBuilder {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        ClientSettings::deserialize(deserializer).map(ClientSettings::builder)
+        let settings = ClientSettings::deserialize(deserializer).map_err(|error| {
+            // It repeats a text that stands in place of the settings, which may be a URL with a password.
+            let is_of_another_type = error.to_string().contains(SETTINGS);
+            if is_of_another_type {
+                let said = format_args!("invalid type, expected {SETTINGS}, each under its name");
+                return D::Error::custom(said);
+            }
+            error
+        });
+        settings.map(ClientSettings::builder)
     }
 }
+
+const SETTINGS: &str = "the settings of a client";
 
 #[derive(Default, Deserialize)]
 #[serde(
@@ -27,8 +38,8 @@ impl<'de> Deserialize<'de> for ClientBuilder {
     expecting = "the settings of a client, each under its name"
 )]
 struct ClientSettings {
-    url: Option<String>,
-    quorum: Option<Vec<String>>,
+    url: Option<Url>,
+    quorum: Option<Urls>,
     longest_lease: Option<Time>,
     server_timeout: Option<Time>,
     persistent_servers: Option<bool>,
@@ -103,6 +114,8 @@ struct TlsSettings(crate::Tls);
 )]
 struct TlsFields {
     root_file: Option<std::path::PathBuf>,
+    #[serde(default)]
+    pinned: Vec<String>,
     client_cert_file: Option<std::path::PathBuf>,
     client_key_file: Option<std::path::PathBuf>,
     server_name: Option<String>,
@@ -111,8 +124,8 @@ struct TlsFields {
 impl ClientSettings {
     fn builder(self) -> ClientBuilder {
         let builder = ClientBuilder::default();
-        let builder = with(builder, self.url, ClientBuilder::url);
-        let builder = with(builder, self.quorum, ClientBuilder::quorum);
+        let builder = with(builder, self.url.map(|it| it.0), ClientBuilder::url);
+        let builder = with(builder, self.quorum.map(|it| it.0), ClientBuilder::quorum);
         let builder = with(
             builder,
             self.longest_lease.map(|time| time.0),
@@ -226,6 +239,9 @@ impl TryFrom<TlsFields> for TlsSettings {
         if let Some(file) = fields.root_file {
             tls = tls.root_file(file);
         }
+        for sha256 in fields.pinned {
+            tls = tls.pinned(sha256);
+        }
         match (fields.client_cert_file, fields.client_key_file) {
             (Some(certificates), Some(key)) => tls = tls.client_cert_file(certificates, key),
             (None, None) => {}
@@ -306,6 +322,29 @@ fn duration<E: serde::de::Error>(text: &str, expected: &dyn Expected) -> Result<
         )));
     }
     humantime::parse_duration(text).map_err(|_| E::invalid_value(Unexpected::Str(text), expected))
+}
+
+/// It may contain a password, so no error repeats what stands there.
+struct Url(String);
+
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer);
+        text.map(Url)
+            .map_err(|_| D::Error::custom("url must be a text, such as \"redis://127.0.0.1/\""))
+    }
+}
+
+/// The same of several.
+struct Urls(Vec<String>);
+
+impl<'de> Deserialize<'de> for Urls {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let texts = Vec::deserialize(deserializer);
+        texts.map(Urls).map_err(|_| {
+            D::Error::custom("quorum must be a list of texts, each the URL of a server")
+        })
+    }
 }
 
 /// A text that no error repeats.

@@ -6,7 +6,7 @@ use std::{fmt, path::PathBuf};
 ///
 /// A URL that begins with `rediss://` or `valkeys://` speaks TLS 1.2 or 1.3. Without these settings the server's certificate must
 /// be signed by an authority that this system trusts (the file in `SSL_CERT_FILE`, if that is set), and be for the host of the URL.
-/// There is no setting that leaves the check out.
+/// There is no setting that leaves the check out; [`pinned`](Tls::pinned) checks the server's key instead.
 ///
 /// Everything is read and checked once, when the client connects ([`connect_lazily`](crate::ClientBuilder::connect_lazily)
 /// included): a key that does not belong to its certificate, for instance, is an [`Error::Invalid`](crate::Error::Invalid), and
@@ -40,6 +40,8 @@ pub struct Tls {
     pub(crate) roots: Vec<Pem>,
     /// The chain of certificates, and the key of the first of them.
     pub(crate) client_cert: Option<(Pem, Pem)>,
+    /// The SHA-256 of keys, of which the server must have one; as they were given.
+    pub(crate) pins: Vec<Vec<u8>>,
     /// In place of the URL's host.
     pub(crate) server_name: Option<String>,
 }
@@ -60,7 +62,7 @@ impl Tls {
     /// Trusts the authorities in this PEM, in place of the system's. Each further one adds to them.
     ///
     /// One text may hold several certificates. The certificate of a server that signed its own is not an authority's: make one
-    /// authority, and let it sign the server's.
+    /// authority, and let it sign the server's, or name its key with [`pinned`](Tls::pinned).
     pub fn root_pem(mut self, certificates: impl Into<Vec<u8>>) -> Tls {
         self.roots.push(Pem::Text(certificates.into()));
         self
@@ -69,6 +71,45 @@ impl Tls {
     /// [`root_pem`](Tls::root_pem), from a file.
     pub fn root_file(mut self, path: impl Into<PathBuf>) -> Tls {
         self.roots.push(Pem::File(path.into()));
+        self
+    }
+
+    /// Believes a server whose public key has this SHA-256, and nothing else of its certificate: no authority, no name and no dates. For
+    /// certificates that no client can check, such as `openssl req -x509` makes, and those of some hosted servers.
+    ///
+    /// Several calls name several keys, of which the server must have one: name the next one before the server gets it. The
+    /// handshake proves that the server has the key, and not just its certificate. A key stays the same when its certificate is renewed, if that is made
+    /// with the same key.
+    ///
+    /// The SHA-256 is that of the `SubjectPublicKeyInfo`, as 32 bytes, as hexadecimal text, or as base64, which may begin with
+    /// `sha256//`. This prints it:
+    /// ```sh
+    /// openssl s_client -connect cache.internal:6379 </dev/null 2>/dev/null | openssl x509 -noout -pubkey |
+    ///     openssl pkey -pubin -outform der | openssl dgst -sha256
+    /// ```
+    /// Run it where no other server can answer, such as on the server itself, with `openssl x509 -in server.pem -noout -pubkey`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) on connecting: it is no SHA-256, or there are authorities, too, which would not be asked.
+    /// [`Error::Rejected`](crate::Error::Rejected): the server has another key; the error says both.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Tls};
+    ///
+    /// let tls = Tls::new()
+    ///     .pinned("5d41402abc4b2a76b9719d911017c592ae1b6e1d5c6f1f7d0a7e4c2d8b3f9a10")
+    ///     .pinned("sha256//YLh1dUR9y6Kja30RrAn7JKnbQG/uEtLMkBgFF2Fuihg="); // the next one
+    /// let client = Client::builder().url("rediss://cache.hosted/").tls(tls).connect().await?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    ///
+    /// # Source
+    /// curl `--pinnedpubkey`; RFC 7469, section 2.4.
+    #[doc(alias("pinnedpubkey", "fingerprint", "insecure"))]
+    pub fn pinned(mut self, sha256: impl AsRef<[u8]>) -> Tls {
+        self.pins.push(sha256.as_ref().to_vec());
         self
     }
 
@@ -108,6 +149,7 @@ impl fmt::Debug for Tls {
         // Not what is in it: that may be a key.
         f.debug_struct("Tls")
             .field("roots", &self.roots.len())
+            .field("pins", &self.pins.len())
             .field("client_cert", &self.client_cert.is_some())
             .field("server_name", &self.server_name)
             .finish()

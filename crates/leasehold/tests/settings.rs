@@ -4,8 +4,14 @@ mod common;
 
 use std::time::Duration;
 
-use common::release;
-use leasehold::{Client, ClientBuilder, Durability, ErrorKind, Handoff, Unmet};
+use common::{
+    addresses::{self, Random, SECRET},
+    release,
+};
+use futures_util::StreamExt;
+use leasehold::{
+    Client, ClientBuilder, ClusterNodes, Durability, ErrorKind, Handoff, Sentinel, Unmet,
+};
 use leasehold_testkit::{Flavor, Server};
 use serde::Deserialize;
 
@@ -223,4 +229,94 @@ async fn certificates_are_named_by_their_files() {
     settings["tls"]["client_key_file"] = serde_json::Value::Null;
     let error = serde_json::from_value::<ClientBuilder>(settings).unwrap_err();
     assert!(error.to_string().contains("client_key_file"), "{error}");
+}
+
+/// An address in one of the ways in which one is given, and what is shown of that before anything is sent.
+fn given(random: &mut Random) -> (String, String, Option<ClientBuilder>) {
+    let url = addresses::url(random);
+    let hosts = [addresses::host(random), addresses::host(random)];
+    let settings = |settings: serde_json::Value| {
+        let text = settings.to_string();
+        match serde_json::from_value::<ClientBuilder>(settings) {
+            Ok(builder) => (text, format!("{builder:?}"), Some(builder)),
+            Err(error) => (text, format!("{error} {error:?}"), None),
+        }
+    };
+    let builder = Client::builder();
+    let (given, shown, builder) = match random.below(9) {
+        0..=2 => (url.clone(), String::new(), builder.url(url)),
+        3 => {
+            let urls = [&*url, "redis://127.0.0.1:2", "redis://127.0.0.1:3"];
+            (url.clone(), String::new(), builder.quorum(urls))
+        }
+        4 => {
+            let nodes = ClusterNodes::new(hosts.clone());
+            let nodes = match random.below(2) {
+                0 => nodes.reached_at(hosts[0].clone(), hosts[1].clone()),
+                _ => nodes,
+            };
+            let shown = format!("{nodes:?}");
+            (format!("nodes {hosts:?}"), shown, builder.cluster(nodes))
+        }
+        5 => {
+            let sentinel = Sentinel::new(hosts.clone()).master("main").password(SECRET);
+            let shown = format!("{sentinel:?}");
+            (
+                format!("sentinels {hosts:?}"),
+                shown,
+                builder.sentinel(sentinel),
+            )
+        }
+        6 => return settings(serde_json::json!({ "url": url })),
+        7 => return settings(serde_json::json!({ "quorum": [url, hosts[0]] })),
+        _ => {
+            return settings(match random.below(3) {
+                0 => serde_json::json!({ "quorum": url }),
+                1 => serde_json::json!({ "url": [url] }),
+                _ => serde_json::json!(url),
+            });
+        }
+    };
+    (given, format!("{shown} {builder:?}"), Some(builder))
+}
+
+#[tokio::test]
+async fn no_form_of_an_address_shows_what_stands_where_a_password_may() {
+    const SEED: u64 = 14;
+    println!("seed {SEED}");
+    let mut random = Random(SEED);
+    let cases: Vec<_> = (0..10_000).map(|_| given(&mut random)).collect();
+    let tried = cases.into_iter().map(async |(given, mut shown, builder)| {
+        if let Some(builder) = builder {
+            let most = Duration::from_millis(100);
+            match builder.connect_timeout(most).connect().await {
+                Ok(client) => shown += &format!("{client:?}"),
+                Err(error) => shown += &format!("{error} {error:?} {error:#?}"),
+            }
+        }
+        (given, shown)
+    });
+    let tried: Vec<_> = futures_util::stream::iter(tried)
+        .buffer_unordered(64)
+        .collect()
+        .await;
+    let leaks = |shown: &str| shown.to_lowercase().contains(SECRET);
+    let leaks: Vec<_> = tried.iter().filter(|(_, shown)| leaks(shown)).collect();
+    let some = &leaks[..leaks.len().min(20)];
+    assert!(leaks.is_empty(), "{} of 10,000: {some:#?}", leaks.len());
+    // Some of them are addresses, and what was tried there is shown.
+    let reached = tried
+        .iter()
+        .filter(|(_, shown)| shown.contains("127.0.0.1:1"))
+        .count();
+    assert!(reached > 500, "{reached}");
+}
+
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn keys_are_pinned_in_a_list() {
+    let text = r#"{"url": "rediss://127.0.0.1:1/", "tls": {"pinned": ["0102"]}}"#;
+    let builder: ClientBuilder = serde_json::from_str(text).unwrap();
+    let error = builder.connect().await.unwrap_err().to_string();
+    assert!(error.contains("64 hexadecimal digits"), "{error}");
 }

@@ -293,6 +293,107 @@ async fn a_certificate_of_an_unknown_authority_is_refused_with_the_way_to_trust_
     assert_says(&error, ErrorKind::Rejected, &["an authority's own"]);
 }
 
+/// What `openssl req -x509` makes: an authority's own certificate, for no host. And the digest of its key that openssl prints.
+fn by_openssl() -> (Certificate, String) {
+    let sh = |script: &str, input: &str| {
+        let mut command = std::process::Command::new("sh");
+        let output = command.args(["-c", script]).env("INPUT", input).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let made = sh(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=anybody -keyout /dev/stdout \
+         -out /dev/stdout",
+        "",
+    );
+    let (key, pem) = made.split_at(made.find("-----BEGIN CERTIFICATE").unwrap());
+    let digest = sh(
+        "echo \"$INPUT\" | openssl x509 -noout -pubkey | openssl pkey -pubin -outform der | openssl dgst -sha256 -r",
+        pem,
+    );
+    let certificate = Certificate {
+        pem: pem.to_owned(),
+        key: key.to_owned(),
+    };
+    (certificate, digest.split(' ').next().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn a_certificate_that_nobody_can_check_is_believed_by_its_pinned_key() {
+    let (certificate, digest) = by_openssl();
+    for protocols in ["TLSv1.2", "TLSv1.3"] {
+        let world = World::of(Authority::new("of nobody"), certificate.clone(), |files| {
+            files.protocols(protocols)
+        });
+        // Neither this host nor any other is in the certificate.
+        let url = world.server.tls_url("127.0.0.1");
+        let pinned = |pins: &[&str]| {
+            let tls = pins.iter().fold(Tls::new(), |tls, pin| tls.pinned(pin));
+            Client::builder().url(&url).tls(tls)
+        };
+        let next = "00".repeat(32);
+        for pins in [&[&*digest][..], &[&next, &digest]] {
+            let client = pinned(pins).connect().await.unwrap();
+            release(client.mutex("name").lock().await.unwrap()).await;
+        }
+        let error = refused(pinned(&[&next])).await;
+        assert_says(
+            &error,
+            ErrorKind::Rejected,
+            &[&digest, &next, "Tls::pinned"],
+        );
+        // Without a pin it is refused, and the way is shown.
+        let error = refused(
+            Client::builder()
+                .url(&url)
+                .tls(Tls::new().root_pem(certificate.pem.as_str())),
+        )
+        .await;
+        assert_says(&error, ErrorKind::Rejected, &["Tls::pinned"]);
+    }
+}
+
+/// The certificate alone is no proof: anybody has it who was ever connected.
+#[tokio::test]
+async fn a_server_that_shows_a_pinned_certificate_without_its_key_is_refused() {
+    use rustls::{
+        crypto::ring,
+        server::{ClientHello, ResolvesServerCert},
+        sign::CertifiedKey,
+    };
+
+    #[derive(Debug)]
+    struct Stolen(Arc<CertifiedKey>);
+    impl ResolvesServerCert for Stolen {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            Some(Arc::clone(&self.0))
+        }
+    }
+
+    let ((certificate, digest), (other, _)) = (by_openssl(), by_openssl());
+    let chain = vec![CertificateDer::from_pem_slice(certificate.pem.as_bytes()).unwrap()];
+    let key = PrivateKeyDer::from_pem_slice(other.key.as_bytes()).unwrap();
+    let key = ring::sign::any_supported_type(&key).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Stolen(Arc::new(CertifiedKey::new(chain, key)))));
+    let (listener, url) = listener_by_tls().await;
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let serving = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            assert!(acceptor.accept(stream).await.is_err());
+        }
+    });
+    let error = refused(Client::builder().url(url).tls(Tls::new().pinned(digest))).await;
+    assert_says(&error, ErrorKind::Rejected, &["BadSignature"]);
+    serving.abort();
+}
+
 #[tokio::test]
 async fn a_plain_client_at_the_port_for_tls_is_told_of_tls() {
     let world = World::new();
@@ -521,6 +622,14 @@ async fn settings_that_do_not_fit_are_refused_before_anything_is_sent() {
             Tls::new().root_file("/not/there.pem"),
             "/not/there.pem",
         ),
+        // The text where its path belongs.
+        (
+            rediss,
+            tls().client_cert_file(one.pem.as_str(), one.key.as_str()),
+            "in place of a file's name",
+        ),
+        (rediss, Tls::new().pinned("hush"), "64 hexadecimal digits"),
+        (rediss, tls().pinned([7; 32]), "leave the authorities out"),
         (rediss, tls().server_name("no name"), "\"no name\""),
         ("redis://:hush@127.0.0.1:1/", tls(), "rediss://"),
         (
@@ -545,7 +654,7 @@ async fn settings_that_do_not_fit_are_refused_before_anything_is_sent() {
     let shown = format!("{:?}", tls().client_cert_pem(one.pem, one.key));
     assert_eq!(
         shown,
-        "Tls { roots: 1, client_cert: true, server_name: None }"
+        "Tls { roots: 1, pins: 0, client_cert: true, server_name: None }"
     );
 }
 

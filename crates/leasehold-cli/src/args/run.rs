@@ -125,6 +125,7 @@ pub(crate) struct Run {
     )]
     shell: Option<OsString>,
     /// The lock to hold
+    #[arg(value_parser = super::name)]
     pub(crate) name: String,
     /// The command and its arguments
     #[arg(

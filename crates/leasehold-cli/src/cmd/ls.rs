@@ -189,7 +189,7 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
         column("NAME", false, &|lock| visible(&lock.name)),
         column("KIND", false, &kind),
         column("HOLDER", false, &who),
-        column("HELD AT MOST", true, &|lock| {
+        column("HELD FOR ≤", true, &|lock| {
             or_none(held_for(lock, now).map(human))
         }),
         column("LEASE LEFT", true, &|lock| match left(lock) {
@@ -213,7 +213,7 @@ fn table(found: &[Status], now: SystemTime, wide: usize) -> String {
             column.shorten(column.width.saturating_sub(too_wide).max(SHORT));
         }
     }
-    for heading in ["KIND", "HELD AT MOST"] {
+    for heading in ["KIND", "HELD FOR ≤"] {
         if width(&columns) > wide {
             columns.retain(|column| column.heading != heading);
         }

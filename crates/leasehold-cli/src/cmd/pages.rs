@@ -54,7 +54,7 @@ LEASEHOLD_URL, REDIS_URL
        the server, if --url is not given; the first that is set
 LEASEHOLD_PREFIX
        stands before each name on the server, if --prefix is not given
-LEASEHOLD_TLS_CA, LEASEHOLD_TLS_CERT, LEASEHOLD_TLS_KEY, LEASEHOLD_TLS_SERVER_NAME
+LEASEHOLD_TLS_CA, LEASEHOLD_TLS_CERT, LEASEHOLD_TLS_KEY, LEASEHOLD_TLS_PIN, LEASEHOLD_TLS_SERVER_NAME
        as the options of these names
 LEASEHOLD_NAME, LEASEHOLD_TOKEN, LEASEHOLD_VALID_UNTIL
        are set for the command of leasehold run";

@@ -19,6 +19,7 @@ use crate::{
     supervise::{
         self, Hold,
         link::Link,
+        orphans::collect_strangers,
         remarks::Remarks,
         renewal,
         signals::{self, Signals},
@@ -52,6 +53,7 @@ pub(crate) async fn run(args: &Run, verbose: u8) -> Result<Exit, Failure> {
     // First, so that it is up by the time the server has answered.
     let link = Link::start(&args.name, &command)
         .map_err(|error| Failure::internal("start the guardian process", &error))?;
+    tokio::spawn(collect_strangers(link.guardian()));
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("listen for signals", &error))?;
     // From here on nothing else writes to standard error: a write may wait for its reader.

@@ -266,7 +266,11 @@ fn lease(holder: &Holder) -> String {
             "its client is not connected: free in {} unless it comes back",
             human(left)
         ),
-        (Some(left), _) => format!("ends in {} unless it is renewed", human(left)),
+        (Some(left), Some(true)) => format!(
+            "its client is connected, and renews it as a rule; else free in {}",
+            human(left)
+        ),
+        (Some(left), None) => format!("ends in {} unless it is renewed", human(left)),
         (None, _) => "has no end: a holder that crashed would keep it for ever".to_owned(),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     args::Unlock,
     exit::{Exit, Failure},
     kinds::{self, Kind},
-    output::{self, others, visible},
+    output::{self, human, others, visible},
 };
 
 pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
@@ -64,9 +64,23 @@ pub(crate) async fn run(args: &Unlock) -> Result<Exit, Failure> {
             0 => "is free",
             _ => "goes to the next in line",
         };
-        format!("{name} was taken away{}, and {next}\n", from(&before))
+        let (from, overlap) = (from(&before), overlap(&before));
+        format!("{name} was taken away{from}, and {next}{overlap}\n")
     })?;
     Ok(Exit::Done)
+}
+
+/// How long a holder that is alive may go on beside the next one: no client believes in a lease for longer than the server had it (B1).
+fn overlap(before: &Status) -> String {
+    let holders = before.holders.iter();
+    let alive = holders.filter(|holder| holder.connected == Some(true));
+    let Some(left) = alive.filter_map(|holder| holder.remaining).max() else {
+        return String::new();
+    };
+    format!(
+        "; its holder is alive, and learns it when it renews, within {}: until then two may be inside",
+        human(left)
+    )
 }
 
 /// ` from host:pid`, as far as it is known.

@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::{
-    process::{getpgid, getpgrp, getppid},
+    process::{getpgrp, getppid},
     termios::{isatty, tcgetpgrp},
 };
 
@@ -28,7 +28,7 @@ use super::{
     command::Change,
     wire::{self, Report},
 };
-use crate::{exit::Exit, supervise::link::own_binary};
+use crate::{children::group_of, exit::Exit, supervise::link::own_binary};
 
 /// The first argument that makes a process of ours wait for the terminal. After it: CMD.
 pub(crate) const WORD: &str = "__foreground";
@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Whether this is a terminal which the supervisor, our parent, has and will lend.
 pub(super) fn is_to_be_lent(terminal: BorrowedFd<'_>) -> bool {
-    let supervisor = getppid().and_then(|parent| getpgid(Some(parent)).ok());
+    let supervisor = getppid().and_then(group_of);
     isatty(terminal) && supervisor.is_some() && tcgetpgrp(terminal).ok() == supervisor
 }
 

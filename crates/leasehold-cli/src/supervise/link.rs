@@ -63,7 +63,7 @@ impl Link {
         })
     }
 
-    pub(super) fn guardian(&self) -> Pid {
+    pub(crate) fn guardian(&self) -> Pid {
         self.guardian
     }
 

@@ -7,12 +7,30 @@ use std::time::Duration;
 
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, WaitOptions, getpgid, getpgrp, kill_process_group, wait},
+    process::{Pid, Signal, WaitOptions, getpid, kill_process_group, wait, waitpid},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    children::{children, group_of},
+    clock,
 };
 
-use crate::{children::children, clock};
-
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Collects children that have ended, but for the guardian, which is not waited for. Process 1 of a container gets all orphans there, such as
+/// those of `docker exec`, and no other process collects them. CMD is none of these children: the guardian collects it.
+pub(crate) async fn collect_strangers(guardian: Pid) {
+    let Ok(mut ended) = signal(SignalKind::child()) else {
+        return;
+    };
+    loop {
+        for stranger in children().into_iter().filter(|pid| *pid != guardian) {
+            let _ = waitpid(Some(stranger), WaitOptions::NOHANG);
+        }
+        ended.recv().await;
+    }
+}
 
 /// The children this process may get beside its guardian.
 #[derive(Debug)]
@@ -41,8 +59,9 @@ impl Orphans {
             // The guardian's children become ours at its end, so as long as it is there more may come.
             let children = children();
             let orphans = children.iter().filter(|pid| !self.known.contains(pid));
-            for group in orphans.filter_map(|pid| getpgid(Some(*pid)).ok()) {
-                if group != getpgrp() && !groups.contains(&group) {
+            let ours = group_of(getpid());
+            for group in orphans.filter_map(|pid| group_of(*pid)) {
+                if Some(group) != ours && !groups.contains(&group) {
                     groups.push(group);
                 }
             }

@@ -53,6 +53,14 @@ impl Signals {
     }
 }
 
+/// Whether a user or a service manager asks by it for an end. More of the others mean more.
+pub(super) fn tells_to_end(signal: Signal) -> bool {
+    matches!(
+        signal,
+        Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT
+    )
+}
+
 /// Whether a command that does not care about this signal would end.
 pub(crate) fn is_deadly(signal: Signal) -> bool {
     matches!(

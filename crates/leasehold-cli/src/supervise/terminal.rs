@@ -1,10 +1,12 @@
 //! Lending the terminal to CMD, so that it can read from it and gets its Ctrl-C.
 
 use rustix::{
-    process::{Pid, Signal, getpgrp, getpid, kill_process},
+    process::{Pid, Signal, getpid, kill_process},
     stdio::stdin,
     termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp},
 };
+
+use crate::children::group_of;
 
 /// The terminal that is our standard input and controls this session.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ impl Terminal {
         set.add(nix::sys::signal::Signal::SIGTTOU);
         set.thread_block().ok()?;
         Some(Terminal {
-            us: getpgrp(),
+            us: group_of(getpid())?,
             settings: tcgetattr(stdin()).ok(),
         })
     }

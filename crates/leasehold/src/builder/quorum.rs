@@ -5,6 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use super::{ClientBuilder, given::check_characters};
 use crate::{
     Error,
+    address::{self, Several},
     backend::{
         Backend, Sink,
         memory::{Memory, MemoryServer},
@@ -162,7 +163,7 @@ impl Given {
         let given = match (given, url) {
             (Some(given), _) => given,
             (None, Some(url)) => match split(url) {
-                Some(urls) => Given::Urls(urls),
+                Some(urls) => Given::Urls(urls?),
                 None => return Ok(None),
             },
             (None, None) => return Ok(None),
@@ -207,7 +208,7 @@ impl Given {
     /// What tells the servers apart, as far as that is known without a connection.
     fn addresses(&self) -> Vec<String> {
         match self {
-            Given::Urls(urls) => urls.iter().map(|url| address(url)).collect(),
+            Given::Urls(urls) => urls.iter().map(|url| address_of(url)).collect(),
             Given::Memory(servers) => servers.iter().map(MemoryServer::called).collect(),
         }
     }
@@ -285,21 +286,17 @@ fn check_lease(config: &Config) -> Result<(), Error> {
 }
 
 /// The servers of a URL of several; `None`: it is one of a single server.
-fn split(url: &str) -> Option<Vec<String>> {
+fn split(url: &str) -> Option<Result<Vec<String>, Invalid>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = match &*scheme.to_ascii_lowercase() {
         "redlock" => "redis",
         "redlocks" => "rediss",
         _ => return None,
     };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, tail) = rest.split_at(end);
-    let (login, hosts) = match authority.rsplit_once('@') {
-        Some((login, hosts)) => (format!("{login}@"), hosts),
-        None => (String::new(), authority),
-    };
-    let url = |host| format!("{scheme}://{login}{host}{tail}");
-    Some(hosts.split(',').map(url).collect())
+    Some(Several::of(rest).map(|Several { login, hosts, tail }| {
+        let url = |host| format!("{scheme}://{login}{host}{tail}");
+        hosts.into_iter().map(url).collect()
+    }))
 }
 
 /// Refuses what is no single server.
@@ -310,7 +307,7 @@ fn check(url: &str) -> Result<(), Error> {
         return Ok(());
     }
     let limit = "servers that know nothing of each other: nothing tells when a Sentinel's primary was promoted, and for how long it has no vote";
-    let invalid = Invalid::new("servers of a quorum", format!("{scheme}:…"), limit);
+    let invalid = Invalid::new("servers of a quorum", address::scheme(url), limit);
     Err(invalid.remedy("give the URLs of single servers").into())
 }
 
@@ -326,7 +323,7 @@ fn speaks_tls(url: &str) -> bool {
 }
 
 /// Host and port, or what was given.
-fn address(given: &str) -> String {
+fn address_of(given: &str) -> String {
     let url = url::Url::parse(given).ok();
     let address = url.and_then(|url| {
         let host = url.host_str()?.to_ascii_lowercase();
@@ -341,15 +338,16 @@ mod tests {
 
     #[test]
     fn a_url_of_several_servers_is_one_url_of_each() {
-        let urls = split("redlock://orders:a%40b@one,two:7000,[::1]:7001/3").unwrap();
+        let urls = split("redlock://orders:a%40b@one,two:7000,[::1]:7001/3");
+        let urls = urls.unwrap().unwrap();
         let expected = ["one", "two:7000", "[::1]:7001"];
         let expected = expected.map(|host| format!("redis://orders:a%40b@{host}/3"));
         assert_eq!(urls, expected);
-        assert_eq!(split("redlocks://a,b,c").unwrap()[1], "rediss://b");
+        assert_eq!(split("redlocks://a,b,c").unwrap().unwrap()[1], "rediss://b");
         assert_eq!(split("redis://a,b/"), None);
         assert_eq!(
-            address("redis://user@Host/2"),
-            address("valkey://host:6379")
+            address_of("redis://user@Host/2"),
+            address_of("valkey://host:6379")
         );
     }
 }

@@ -5,6 +5,7 @@
     reason = "each test binary uses its own part"
 )]
 
+pub mod addresses;
 pub mod differential;
 pub mod forced;
 pub mod kinds;

@@ -12,6 +12,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
     (
         "the words",
         &[
+            "address",
             "at_least",
             "callout",
             "clock",

@@ -565,3 +565,38 @@ async fn what_an_acl_forbids_is_told_in_its_words() {
         assert!(left.is_empty(), "of what was refused: {left:?}");
     }
 }
+
+/// As twemproxy does. It looks like a server that ends, and was told as one that wants TLS.
+#[tokio::test]
+async fn a_proxy_that_hangs_up_at_a_command_is_told_with_that_command() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut bytes).await {
+                    let said = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                    let answer: &[u8] = match said {
+                        said if said.contains("CLIENT") => return,
+                        said if said.contains("PING") => b"+PONG\r\n",
+                        _ => b"-ERR unknown\r\n",
+                    };
+                    stream.write_all(answer).await.unwrap();
+                }
+            });
+        }
+    });
+    let error = Client::connect(&url).await.unwrap_err();
+    let said = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::NotSent, "{said}");
+    assert!(
+        said.contains("answers PING and closes the connection at CLIENT"),
+        "{said}"
+    );
+    assert!(!said.contains("rediss"), "{said}");
+    serving.abort();
+}

@@ -203,7 +203,7 @@ async fn whom(args: &Run, client: &Client) -> String {
     status.map_or(String::new(), |status| holders(&status))
 }
 
-/// `, held by host:pid for 12 s and 2 others`, as far as it is known.
+/// `: host:pid has had it for 12 s or less, and 2 others`, as far as it is known.
 fn holders(status: &Status) -> String {
     let Some(holder) = status.holder() else {
         return String::new();
@@ -218,9 +218,12 @@ fn holders(status: &Status) -> String {
     };
     let since = holder.since.and_then(|since| since.elapsed().ok());
     let since = since.map_or(String::new(), |since| {
-        format!(" for {} at most", human(since))
+        format!(" for {} or less", human(since))
     });
-    let others = output::others(status.holders.len() - 1);
+    let others = match output::others(status.holders.len() - 1) {
+        others if others.is_empty() => others,
+        others => format!(",{others}"),
+    };
     let gone = match (holder.connected, holder.remaining) {
         (Some(false), Some(left)) if status.holders.len() == 1 => {
             format!(
@@ -230,7 +233,7 @@ fn holders(status: &Status) -> String {
         }
         _ => String::new(),
     };
-    format!(", held by {who}{since}{others}{gone}")
+    format!(": {who} has had it{since}{others}{gone}")
 }
 
 /// Another owner holds the name.
@@ -252,7 +255,7 @@ async fn held(args: &Run, client: &Client, remarks: &Remarks) -> Exit {
     let whom = whom(args, client).await;
     let name = &args.name;
     remarks.add(&match args.wait() {
-        _ if args.skip_if_held => format!("{name:?} is taken{whom}: skipped the command"),
+        _ if args.skip_if_held => format!("skipped the command, as {name:?} is taken{whom}"),
         None | Some(Duration::ZERO) => format!("{name:?} is taken{whom}"),
         Some(wait) => format!("{name:?} was not free within {}{whom}", human(wait)),
     });

@@ -22,6 +22,7 @@ use tokio::net::{TcpStream, UnixStream};
 use super::tls_trouble::TlsTrouble;
 use super::{
     failure::{classify, has_no_database, in_words, is_full, of_this_process},
+    hang_up::HangsUpAt,
     link::{self, Connection, Link, Socket},
     target::Target,
 };
@@ -73,6 +74,8 @@ pub(super) enum NoConnection {
     NoCredentials(Cause),
     /// The target is not what a client can use.
     Unfit(Cause),
+    /// It closes connections at this command.
+    HangsUpAt(&'static str),
 }
 
 impl From<RedisError> for NoConnection {
@@ -135,7 +138,7 @@ impl Target {
     }
 
     /// Without TLS.
-    async fn plain(&self) -> Result<Box<dyn Socket>, RedisError> {
+    pub(super) async fn plain(&self) -> Result<Box<dyn Socket>, RedisError> {
         Ok(match self.info.addr() {
             ConnectionAddr::Unix(path) => Box::new(UnixStream::connect(path).await?),
             _ => Box::new(self.tcp().await?),
@@ -143,7 +146,7 @@ impl Target {
     }
 
     #[cfg(feature = "tls")]
-    async fn shake_hands(
+    pub(super) async fn shake_hands(
         &self,
         tls: &super::tls::TlsDialler,
         progress: &DialProgress,
@@ -213,6 +216,10 @@ impl Target {
             NoConnection::Tls(trouble) => return Failure::Rejected(Arc::new(trouble)),
             NoConnection::NoCredentials(cause) => return Failure::NotSent(cause),
             NoConnection::Unfit(cause) => return Failure::Rejected(cause),
+            // So may a server that ends, but for a moment.
+            NoConnection::HangsUpAt(command) => {
+                return Failure::NotSent(Arc::new(HangsUpAt(command)));
+            }
         };
         if self.in_cluster && self.database() != 0 && has_no_database(&error) {
             return Failure::Rejected(Arc::new(NoDatabase(self.database())));
@@ -305,7 +312,7 @@ pub(super) fn set_up(stream: &TcpStream, settings: &ConnectionSettings) -> std::
 }
 
 /// The server was there, and has gone without a word.
-fn is_hang_up(error: &RedisError) -> bool {
+pub(super) fn is_hang_up(error: &RedisError) -> bool {
     error.is_connection_dropped() && !error.is_connection_refusal()
 }
 

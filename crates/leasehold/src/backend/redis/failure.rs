@@ -70,8 +70,7 @@ pub(super) fn in_words(error: RedisError) -> Cause {
     })
 }
 
-/// The words for an error; the error itself is for `Debug`.
-#[derive(Debug)]
+/// The words for an error. The error itself may repeat a secret that was sent.
 struct InWords {
     words: String,
     error: RedisError,
@@ -85,6 +84,13 @@ pub(super) fn said(cause: &Cause) -> Option<&RedisError> {
 impl fmt::Display for InWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words)
+    }
+}
+
+impl fmt::Debug for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.error.kind();
+        write!(f, "{} ({kind:?})", self.words)
     }
 }
 
@@ -106,7 +112,12 @@ pub(super) fn has_no_database(error: &RedisError) -> bool {
 const ONLY_DATABASE_0: &str = "SELECT is not allowed in cluster mode";
 
 fn words(error: &RedisError) -> String {
-    let detail = error.detail().map(without_script).unwrap_or_default();
+    // A server that does not know `AUTH` or `HELLO` repeats what stood behind it.
+    let said = error.detail().map(without_script).unwrap_or_default();
+    let detail = said
+        .split(", with args beginning with")
+        .next()
+        .unwrap_or_default();
     let said = match error.code() {
         Some("NOPERM") => {
             return format!("the server's user lacks a right: {detail} (NOPERM); {RIGHTS}");
@@ -245,6 +256,15 @@ mod tests {
                 assert!(said.ends_with(&says), "{said}");
             }
         }
+    }
+
+    #[test]
+    fn what_stood_behind_an_unknown_command_is_not_repeated() {
+        let detail = "unknown command 'AUTH', with args beginning with: 'me', 'hush', ";
+        let error = redis::make_extension_error("ERR".to_owned(), Some(detail.to_owned()));
+        let cause = in_words(error);
+        let said = format!("{cause} {cause:?}");
+        assert!(said.contains("'AUTH'") && !said.contains("hush"), "{said}");
     }
 
     #[test]

@@ -5,15 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::{
-    connect::{DialProgress, NoConnection},
+    connect::{DialProgress, NoConnection, is_hang_up},
     epoch::{Epoch, field},
     failure::{classify, refuses_all},
-    finder::shown,
     link::Connection,
     rights::Rights,
     target::Target,
 };
-use crate::backend::Failure;
+use crate::{address::shown, backend::Failure};
 
 /// What tells a server apart from others for all processes, whichever address they use.
 #[derive(Clone, Debug)]
@@ -126,6 +125,21 @@ impl fmt::Display for Danger {
 impl Target {
     /// A connection on which client and server have greeted each other: under this name the client stands in `CLIENT LIST`.
     pub(super) async fn greeted(
+        &self,
+        name: &str,
+        asks_for_danger: bool,
+        progress: &DialProgress,
+    ) -> Result<(Connection, Greeted), NoConnection> {
+        match self.greet(name, asks_for_danger, progress).await {
+            Err(NoConnection::Redis(error)) if is_hang_up(&error) => {
+                let why = self.why_hung_up(progress).await;
+                Err(why.unwrap_or_else(|| error.into()))
+            }
+            greeted => greeted,
+        }
+    }
+
+    async fn greet(
         &self,
         name: &str,
         asks_for_danger: bool,

@@ -17,6 +17,7 @@ mod fenced_store;
 mod find;
 mod finder;
 mod greeting;
+mod hang_up;
 mod kinds;
 mod labels;
 mod lanes;
@@ -38,6 +39,7 @@ mod target;
 mod tls;
 #[cfg(feature = "tls")]
 mod tls_trouble;
+mod unix;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -6,9 +6,11 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion}
 
 #[cfg(feature = "tls")]
 use super::tls::TlsDialler;
+use super::unix;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use crate::{
+    address,
     connection::{ConnectionSettings, Protocol},
     credentials::Provider,
     error::{Error, Invalid},
@@ -43,7 +45,8 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn parse(given: &str, login: &Login) -> Result<Target, Error> {
-        let mut parsed = url::Url::parse(given).map_err(|error| {
+        let (given, of_socket) = unix::without_login(given)?;
+        let mut parsed = url::Url::parse(&given).map_err(|error| {
             // The URL itself may carry a password, so it is not repeated.
             Invalid::new(
                 "url",
@@ -63,14 +66,14 @@ impl Target {
             let _ = parsed.set_scheme("redis");
         }
         let scheme = parsed.scheme().to_owned();
-        refuse_topologies(&scheme)?;
+        refuse_topologies(&scheme, &given)?;
         if !matches!(
             &*scheme,
             "redis" | "valkey" | "redis+unix" | "valkey+unix" | "unix"
         ) {
             return Err(Invalid::new(
                 "url",
-                format!("{scheme}:…"),
+                address::scheme(&given),
                 "of scheme redis, valkey, rediss, valkeys, redis-sentinel, redis-cluster, redlock, redis+unix, valkey+unix or memory",
             )
             .remedy("such as redis://127.0.0.1:6379/0")
@@ -91,6 +94,9 @@ impl Target {
             .remedy("such as redis://127.0.0.1:6379/0")
             .into());
         }
+        if is_unix {
+            unix::in_words_of_redis(&mut parsed, of_socket);
+        }
         check_rest(&parsed, is_unix)?;
         let info = parsed.into_connection_info().map_err(|error| {
             let (what, value, limit, remedy) = not_understood(&error);
@@ -108,6 +114,9 @@ impl Target {
         #[cfg(not(feature = "tls"))]
         let _ = (scheme, with_tls);
         login.connection.check()?;
+        if let ConnectionAddr::Tcp(host, _) = info.addr() {
+            address::check_host(host)?;
+        }
         let database = info.redis_settings().db();
         if database < 0 {
             let limit = "at least 0, as in redis://127.0.0.1:6379/0";
@@ -169,14 +178,15 @@ pub(super) const ENCODING: &str =
 /// What stands behind host and port. What the redis crate overlooks there was meant to be something.
 fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     let scheme = url.scheme();
-    let is_cut_short = url.path().contains('@') || url.query().is_some_and(|q| q.contains('@'));
-    if url.fragment().is_some() || !is_unix && is_cut_short {
-        let invalid = Invalid::new(
-            "url",
-            format!("{scheme}://… with a #, ?, / or @ too many"),
-            "of the form scheme://user:password@host:port/database",
-        );
-        return Err(invalid.remedy(ENCODING).into());
+    let is_cut_short = url.query().is_some_and(|q| q.contains('@'));
+    if url.fragment().is_some() || url.path().contains('@') || !is_unix && is_cut_short {
+        let form = if is_unix {
+            "of the form unix:///path?user=…&pass=…&db=0"
+        } else {
+            "of the form scheme://user:password@host:port/database"
+        };
+        let value = format!("{scheme}://… with a #, ?, / or @ too many");
+        return Err(Invalid::new("url", value, form).remedy(ENCODING).into());
     }
     let (known, limit): (&[&str], _) = if is_unix {
         let limit = "one of db, user, pass, protocol";
@@ -187,17 +197,8 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
     let mut seen = Vec::with_capacity(known.len());
     for (name, _) in url.query_pairs() {
         if !known.contains(&&*name) {
-            if seen.iter().any(|seen| seen == "pass") {
-                // Perhaps the end of a password.
-                return Err(
-                    Invalid::new("a parameter of the url", "unknown, behind pass", limit)
-                        .remedy("in a password write & as %26")
-                        .into(),
-                );
-            }
-            let name: String = name.chars().take(40).collect();
-            return Err(Invalid::new("a parameter of the url", format!("{name:?}"), limit)
-                .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket")
+            return Err(Invalid::new("a parameter of the url", "unknown", limit)
+                .remedy("the number of a database stands behind the port, as in redis://127.0.0.1:6379/3, or is db of a Unix socket; in a password write & as %26")
                 .into());
         }
         if seen.contains(&name) {
@@ -212,7 +213,7 @@ fn check_rest(url: &url::Url, is_unix: bool) -> Result<(), Error> {
 }
 
 /// Schemes by which other clients ask a sentinel, or a cluster, for the server.
-fn refuse_topologies(scheme: &str) -> Result<(), Error> {
+fn refuse_topologies(scheme: &str, given: &str) -> Result<(), Error> {
     let (limit, remedy) = if scheme.contains("sentinel") {
         (
             "of a single server, or of scheme redis-sentinel, rediss-sentinel, valkey-sentinel or valkeys-sentinel",
@@ -226,7 +227,7 @@ fn refuse_topologies(scheme: &str) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    let invalid = Invalid::new("url", format!("{scheme}:…"), limit);
+    let invalid = Invalid::new("url", address::scheme(given), limit);
     Err(invalid.remedy(remedy).into())
 }
 
@@ -313,13 +314,18 @@ impl fmt::Display for Target {
         let scheme = "redis";
         let db = self.info.redis_settings().db();
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) if host.contains(':') => {
-                write!(f, "{scheme}://[{host}]:{port}/{db}")
+            ConnectionAddr::Tcp(host, port) => {
+                let address = address::shown(&(host.clone(), *port));
+                write!(f, "{scheme}://{address}/{db}")
             }
-            ConnectionAddr::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}/{db}"),
-            ConnectionAddr::Unix(path) if db == 0 => write!(f, "redis+unix://{}", path.display()),
-            ConnectionAddr::Unix(path) => write!(f, "redis+unix://{}?db={db}", path.display()),
-            other => write!(f, "{other}/{db}"),
+            ConnectionAddr::Unix(path) if db == 0 => {
+                write!(f, "redis+unix://{}", address::path(path))
+            }
+            ConnectionAddr::Unix(path) => {
+                write!(f, "redis+unix://{}?db={db}", address::path(path))
+            }
+            // None that is made here.
+            _ => write!(f, "{scheme}://…/{db}"),
         }
     }
 }

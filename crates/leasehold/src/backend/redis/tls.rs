@@ -2,6 +2,8 @@
 //!
 //! Settings are read once, so that a reconnect reads no file, and resumes the session where the server allows that.
 
+mod pins;
+
 use std::{
     borrow::Cow,
     fmt, fs, io,
@@ -28,6 +30,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use self::pins::Pins;
 use super::tls_trouble::{Showed, TlsTrouble};
 use crate::{
     error::{Error, Invalid},
@@ -64,12 +67,24 @@ impl TlsDialler {
             },
             asked: AtomicBool::new(false),
         });
-        let roots = roots(tls)?;
-        let config = ClientConfig::builder_with_provider(provider)
+        if !tls.pins.is_empty() && !tls.roots.is_empty() {
+            let limit = "one of both: a pinned key is believed without an authority";
+            let invalid = Invalid::new("tls", "with pinned keys and with authorities", limit);
+            return Err(invalid
+                .remedy("leave the authorities out, or the pins")
+                .into());
+        }
+        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(|error| Invalid::new("tls", error.to_string(), "able to speak TLS"))?
-            .with_root_certificates(roots)
-            .with_client_cert_resolver(Arc::clone(&identity) as Arc<dyn ResolvesClientCert>);
+            .map_err(|error| Invalid::new("tls", error.to_string(), "able to speak TLS"))?;
+        let config = if tls.pins.is_empty() {
+            config.with_root_certificates(roots(tls)?)
+        } else {
+            let pins = Arc::new(Pins::new(&tls.pins, &provider)?);
+            config.dangerous().with_custom_certificate_verifier(pins)
+        };
+        let config =
+            config.with_client_cert_resolver(Arc::clone(&identity) as Arc<dyn ResolvesClientCert>);
         Ok(TlsDialler {
             connector: Arc::new(config).into(),
             server_name,
@@ -187,6 +202,10 @@ impl Pem {
     fn shown(&self) -> String {
         match self {
             Pem::Text(text) => format!("a text of {} bytes", text.len()),
+            // The text itself, where its path belongs.
+            Pem::File(path) if path.to_string_lossy().contains('\n') => {
+                "a text in place of a file's name".to_owned()
+            }
             Pem::File(path) => path.display().to_string(),
         }
     }

@@ -12,6 +12,16 @@ pub(super) enum Showed {
     Certificate,
 }
 
+/// The server has another key than those that are pinned.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the SHA-256 of the server's public key is {is}, and {pinned} is pinned; if the server has a new key, pin that, with Tls::pinned or --tls-pin, else another stands between"
+)]
+pub(super) struct OtherKey {
+    pub(super) is: String,
+    pub(super) pinned: String,
+}
+
 /// Why the handshake failed, or what came after it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TlsTrouble {
@@ -36,6 +46,8 @@ pub(super) enum TlsTrouble {
         "the server's certificate cannot be trusted: {0}; give the server one that an authority has signed"
     )]
     BadCertificate(String),
+    #[error("{0}")]
+    OtherKey(String),
     #[error(
         "the server's certificate is of version 1, which is not accepted; make one of version 3, as openssl x509 does with -extfile"
     )]
@@ -99,6 +111,9 @@ impl TlsTrouble {
 
     fn of_certificate(error: &CertificateError) -> TlsTrouble {
         match error {
+            CertificateError::Other(other) if other.0.is::<OtherKey>() => {
+                TlsTrouble::OtherKey(other.0.to_string())
+            }
             CertificateError::NotValidForNameContext {
                 expected,
                 presented,
@@ -127,7 +142,7 @@ impl TlsTrouble {
                 if format!("{other:?}").contains("CaUsedAsEndEntity") =>
             {
                 TlsTrouble::BadCertificate(
-                    "it is an authority's own, not a server's (openssl req -x509 makes one for a server with -addext basicConstraints=critical,CA:FALSE)"
+                    "it is an authority's own, not a server's (openssl req -x509 makes one for a server with -addext basicConstraints=critical,CA:FALSE), unless its key is pinned, with Tls::pinned or --tls-pin"
                         .to_owned(),
                 )
             }

@@ -3,8 +3,9 @@
 use std::{collections::HashMap, fmt};
 
 use crate::{
+    address::{self, Several, shown},
     backend::redis::{
-        finder::{Address, shown},
+        finder::Address,
         target::{Login, Target},
     },
     cluster::ClusterNodes,
@@ -37,15 +38,17 @@ impl GivenCluster {
         if !SCHEMES.contains(&&*scheme) {
             return None;
         }
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, tail) = rest.split_at(end);
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (format!("{user}@"), hosts),
-            None => (String::new(), authority),
+        let Several {
+            login: user,
+            hosts,
+            tail,
+        } = match Several::of(rest) {
+            Ok(several) => several,
+            Err(invalid) => return Some(Err(invalid.into())),
         };
         let scheme = scheme.trim_end_matches("-cluster");
         let urls = hosts
-            .split(',')
+            .iter()
             .map(|host| format!("{scheme}://{user}{host}{tail}"));
         Some(GivenCluster::of_urls(urls, login))
     }
@@ -56,6 +59,13 @@ impl GivenCluster {
         let scheme = login.tls.as_ref().map_or("redis", |_| "rediss");
         #[cfg(not(feature = "tls"))]
         let scheme = "redis";
+        let elsewhere = given
+            .elsewhere
+            .iter()
+            .flat_map(|(says, is_at)| [says, is_at]);
+        for host in given.hosts.iter().chain(elsewhere) {
+            address::check_given("the address of a node", host)?;
+        }
         let urls = given.hosts.iter().map(|host| format!("{scheme}://{host}/"));
         let mut cluster = GivenCluster::of_urls(urls, login)?;
         for (says, is_at) in &given.elsewhere {

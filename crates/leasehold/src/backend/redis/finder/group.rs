@@ -6,6 +6,7 @@ use url::form_urlencoded;
 
 use super::Address;
 use crate::{
+    address::{self, shown},
     backend::redis::target::{ENCODING, Login, Target},
     error::{Error, Invalid},
     sentinel::Sentinel,
@@ -46,6 +47,20 @@ impl Group {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
+        // It is shown, and behind a wrong separator another parameter would be a part of it.
+        let is_odd = |c: char| !c.is_ascii_alphanumeric() && !".-_%+".contains(c);
+        let mut pairs = query.split('&');
+        if pairs.any(|pair| {
+            pair.strip_prefix("master=")
+                .is_some_and(|it| it.contains(is_odd))
+        }) {
+            let limit = "letters, digits and any of .-_";
+            return Err(
+                Invalid::new("the url's master", "with other characters", limit)
+                    .remedy("parameters are separated by &; write other characters as %3A")
+                    .into(),
+            );
+        }
         let (mut master, mut protocol) = (None, String::new());
         let mut of_sentinels = Login {
             connection: login.connection.clone(),
@@ -53,29 +68,18 @@ impl Group {
             tls: login.tls.clone(),
             ..Login::default()
         };
-        let mut is_behind_secret = false;
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let (slot, value) = match &*name {
                 "master" => (&mut master, value.into_owned()),
                 "sentinel_user" => (&mut of_sentinels.username, value.into_owned()),
-                "sentinel_pass" => {
-                    is_behind_secret = true;
-                    (&mut of_sentinels.password, value.into_owned())
-                }
+                "sentinel_pass" => (&mut of_sentinels.password, value.into_owned()),
                 "protocol" => {
                     protocol = format!("?protocol={value}");
                     continue;
                 }
-                _ if is_behind_secret => {
-                    let value = "unknown, behind sentinel_pass";
-                    return Err(Invalid::new("a parameter of the url", value, PARAMETERS)
-                        .remedy("in a password write & as %26")
-                        .into());
-                }
-                name => {
-                    let name: String = name.chars().take(40).collect();
-                    return Err(Invalid::new("a parameter of the url", format!("{name:?}"), PARAMETERS)
-                        .remedy("the number of a database stands behind the hosts, as in redis-sentinel://host:26379/3?master=main")
+                _ => {
+                    return Err(Invalid::new("a parameter of the url", "unknown", PARAMETERS)
+                        .remedy("the number of a database stands behind the hosts, as in redis-sentinel://host:26379/3?master=main; in a password write & as %26")
                         .into());
                 }
             };
@@ -198,6 +202,7 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
                 .remedy("such as host:26379, with commas between several; a login stands before them all, with an @ behind it")
                 .into());
         }
+        address::check_given("the address of a sentinel", host)?;
         let host = if has_port(host) {
             host.clone()
         } else {
@@ -220,15 +225,6 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
         .into());
     }
     Ok(sentinels)
-}
-
-/// An address as it stands in a URL.
-pub(in crate::backend::redis) fn shown((host, port): &Address) -> String {
-    if host.contains(':') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
 }
 
 /// As a URL, without secrets.
@@ -308,6 +304,11 @@ mod tests {
             ),
             ("redis-sentinel://:12#hush@one/?master=a", "# as %23"),
             ("redis-sentinel://:12/hush@one/?master=a", "/ as %2F"),
+            (
+                "redis-sentinel://one/?master=a?sentinel_pass=hush",
+                "separated by &",
+            ),
+            ("redis-sentinel://one/?master=a&hush", "is unknown"),
         ] {
             let Err(error) = parse(url) else {
                 panic!("{url} was taken")

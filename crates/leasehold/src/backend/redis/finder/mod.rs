@@ -9,7 +9,6 @@ mod sentinels;
 use std::{fmt, sync::Arc};
 
 use group::Group;
-pub(super) use group::shown;
 pub(super) use majority::Tally;
 use sentinels::{SentinelLines, Sentinels};
 

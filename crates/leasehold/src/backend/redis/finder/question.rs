@@ -11,10 +11,11 @@ use tokio::time::timeout;
 
 use super::{
     Address,
-    group::{Group, shown},
+    group::Group,
     known::{Other, Word},
 };
 use crate::{
+    address::shown,
     backend::{
         Failure,
         redis::{
