@@ -198,9 +198,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a command may go unanswered. Default: 2 s.
-    ///
-    /// If nothing else is heard on its connection for as long either, the next command goes on a new one.
+    /// How long a command may go unanswered. If nothing else is heard on its connection either, the next goes on a new one. Default: 2 s.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.config.operation_timeout = timeout;
         self

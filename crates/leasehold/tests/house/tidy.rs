@@ -144,6 +144,10 @@ const LONG: &[(&str, &str)] = &[
         "one task: its orders, its connection, and the answers",
     ),
     (
+        "config",
+        "all settings of a client, and the checks that bind them to each other",
+    ),
+    (
         "engine::hold",
         "one state machine, from the grant to the end",
     ),
