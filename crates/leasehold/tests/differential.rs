@@ -279,10 +279,14 @@ impl<K: OneHolder> Play for Game<K> {
                 let client = self.clients.iter().position(|c| c.id() == holder.client);
                 (client, holder.holds, holder.remaining.map(rounded))
             });
-            seen.push(format!(
-                "held by {holder:?}, {} listen",
-                status.waiting_clients
-            ));
+            // A client listens a while after a task of it began to wait behind a holder of its own.
+            let holders = holder.as_ref().and_then(|(client, ..)| *client);
+            let own = match holders {
+                Some(client) => self.lock(client, name).status().await.waiting_here,
+                None => 0,
+            };
+            let listen = (own == 0).then_some(status.waiting_clients);
+            seen.push(format!("held by {holder:?}, {listen:?} listen"));
             for client in 0..CLIENTS {
                 let waiting = self.lock(client, name).status().await.waiting_here;
                 seen.push(format!("{waiting} wait"));

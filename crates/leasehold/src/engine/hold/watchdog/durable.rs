@@ -1,6 +1,6 @@
 //! Renewals that others than the server are to acknowledge.
 //!
-//! They wait for these, and for the renewals before them. The word that a hold is not ours any more waits for nobody: the server itself is
+//! They wait for these, and for the renewals before them. The word that a hold is not ours any more does not wait: the server itself is
 //! asked first, with all others. A hold that is ours is then renewed, and only what is acknowledged moves its end (B1).
 
 use std::{future::Future, sync::Arc};
