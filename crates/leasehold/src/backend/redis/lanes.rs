@@ -141,21 +141,10 @@ struct NotYet;
 struct LeftBehind;
 
 #[derive(Debug, thiserror::Error)]
-#[error("{server} is a replica, and {}", another(.tally))]
+#[error("{server} is a replica, and {tally}")]
 struct NoPrimary {
     server: String,
-    tally: Option<Tally>,
-}
-
-fn another(tally: &Option<Tally>) -> String {
-    let Some(tally) = tally else {
-        return "no other server is named as the primary".to_owned();
-    };
-    let (Tally { another, all }, most) = (tally, tally.most());
-    format!(
-        "another server is named as the primary by {another} of {all} sentinels, where {most} must; wait for a failover, or have all sentinels \
-         watch one server"
-    )
+    tally: Tally,
 }
 
 impl Lanes {
@@ -988,8 +977,7 @@ impl Dialler {
             }
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
-                if let Some(server) = replica {
-                    let tally = self.finder.tally();
+                if let (Some(server), Some(tally)) = (replica, self.finder.tally()) {
                     return Err(Failure::NotNow(Arc::new(NoPrimary { server, tally })));
                 }
                 let silent = Failure::NotSent(progress.silent(self.connect_timeout));

@@ -6,7 +6,7 @@
 //! knows the one that says that, or was asked before that was said; else the two epochs have nothing to do with each other, and most sentinels
 //! decide.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use super::{
     Address,
@@ -20,14 +20,18 @@ pub(super) const OUTDATED: Duration = Duration::from_secs(15);
 /// How many sentinels name another primary than the one that is known.
 #[derive(Debug)]
 pub(in crate::backend::redis) struct Tally {
-    pub(in crate::backend::redis) another: usize,
-    pub(in crate::backend::redis) all: usize,
+    another: usize,
+    all: usize,
 }
 
-impl Tally {
-    /// So many must agree.
-    pub(in crate::backend::redis) fn most(&self) -> usize {
-        self.all / 2 + 1
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Tally { another, all }, most) = (self, self.all / 2 + 1);
+        write!(
+            f,
+            "another server is named as the primary by {another} of {all} sentinels, where {most} must; wait for a failover, or have all sentinels \
+             watch one server"
+        )
     }
 }
 

@@ -92,19 +92,19 @@ impl Sentinels {
         let ask = async |sentinel| (sentinel, self.group.ask(sentinel).await);
         let asked: FuturesUnordered<_> = all.iter().map(ask).collect();
         let mut asked = std::pin::pin!(asked);
-        let (mut told, mut named) = (0, BTreeSet::new());
+        let (mut told, mut primaries) = (0, BTreeSet::new());
         let (mut names, mut failures) = (None::<BTreeSet<String>>, Vec::new());
         while let Some((sentinel, said)) = asked.next().await {
             self.note(sentinel, number, &said);
             match said {
                 Ok(SentinelSaid::Primary { word, .. }) => {
                     told += 1;
-                    named.insert(word.address);
+                    primaries.insert(word.address);
                 }
                 Ok(SentinelSaid::Unknown(its)) => names.get_or_insert_default().extend(its),
                 Err(failure) => failures.push(failure),
             }
-            if told > all.len() / 2 && named.len() == 1 {
+            if told > all.len() / 2 && primaries.len() == 1 {
                 break;
             }
         }
