@@ -7,6 +7,7 @@ mod confirmation;
 mod failure;
 pub(crate) mod fenced;
 pub(crate) mod find;
+mod hears;
 mod in_a_row;
 mod inspection;
 pub(crate) mod memory;
@@ -23,6 +24,7 @@ pub(crate) use confirmation::{Confirmation, Renew, Renewal, cannot_confirm};
 pub(crate) use failure::Failure;
 use fenced::{FencedRead, FencedWrite, Tokens, Written};
 use find::{FindPage, FoundPage};
+pub(crate) use hears::WakeUpSteps;
 pub(crate) use in_a_row::InARow;
 pub(crate) use inspection::{
     Inspection, KnownClient, Owned, QUEUED_MOST, QueuedOwner, SeenVote, ServerFacts,
@@ -122,30 +124,6 @@ pub(crate) trait LockSteps {
     /// Whether a request for a lock that fails has given its lease id up: the next is for another id (QB4).
     fn gives_up_failures(&self) -> bool {
         false
-    }
-}
-
-/// What is heard of locks.
-pub(crate) trait WakeUpSteps {
-    /// Starts to hear wake-ups for the lock. When this is answered, none is missed any more.
-    fn listen(&self, id: LockId) -> Reply<()>;
-
-    /// Stops hearing wake-ups for the lock. Asked for at once, whether or not the reply is waited for.
-    fn unlisten(&self, id: &LockId) -> Reply<()>;
-
-    /// Whether they travel on sharded channels: who uses the classic ones is not woken by ours, and does not wake ours.
-    fn is_sharded(&self) -> bool {
-        false
-    }
-
-    /// How many clients listen on the classic channel of the lock.
-    fn classic_listeners(&self, _id: &LockId) -> Reply<u64> {
-        Box::pin(std::future::ready(Ok(0)))
-    }
-
-    /// For tests: answered when all wake-ups are heard that the server has sent until now.
-    fn heard(&self) -> Reply<()> {
-        Box::pin(std::future::ready(Ok(())))
     }
 }
 
