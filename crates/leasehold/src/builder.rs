@@ -259,7 +259,8 @@ impl ClientBuilder {
     /// # Cancel safety
     /// Cancel safe: the connection is closed.
     pub async fn connect(self) -> Result<Client, Error> {
-        self.connect_at(Home::thread).await
+        // Boxed: it would make the future of each caller larger.
+        Box::pin(self.connect_at(Home::thread)).await
     }
 
     /// A client that connects when it is first used: a service may start before its server does. No I/O.

@@ -349,10 +349,10 @@ async fn an_observer_that_blocks_a_caller_costs_no_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_observer_that_is_slow_keeps_no_caller_and_no_memory() {
     let heard = Arc::new(Mutex::new(Heard::default()));
-    let hears = Arc::clone(&heard);
+    let notes = Arc::clone(&heard);
     let observe = move |event: &Event| {
         std::thread::sleep(MS);
-        hears.lock().unwrap().hear(event);
+        notes.lock().unwrap().hear(event);
     };
     let server = &common::servers()[0];
     let client = Client::builder().url(server.url()).observe(observe);

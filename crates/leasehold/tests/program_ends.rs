@@ -210,7 +210,7 @@ fn late(program: &mut Process) -> Duration {
     late
 }
 
-fn none_left(left: Vec<String>) -> Result<(), String> {
+fn none_left(left: &[String]) -> Result<(), String> {
     if left.is_empty() {
         return Ok(());
     }
@@ -230,7 +230,7 @@ fn natural_programs(runtime: &str) {
             late::unless_late(&what, LINGERS, || {
                 server.cli(&["FLUSHALL"]);
                 latest = latest.max(run(&format!("{runtime} natural"), &proxy.url(), &name));
-                none_left(keys(server))
+                none_left(&keys(server))
             });
         }
         println!("{runtime}, {round_trip_ms} ms: {of} are free, {latest:?} late at most");
@@ -258,7 +258,7 @@ fn so_does_one_whose_guard_goes_last_or_with_a_task_or_after_its_runtime_or_by_a
                 late::unless_late(&what, LINGERS, || {
                     server.cli(&["FLUSHALL"]);
                     run(&what, &proxy.url(), "name");
-                    none_left(keys(&server))
+                    none_left(&keys(&server))
                 });
             }
         }
@@ -279,7 +279,7 @@ fn guards_of_all_kinds_are_given_back_and_places_in_queues() {
                     key.ends_with(":semaphore") || key.contains(":gone:") || key.contains("token")
                 };
                 left.retain(|key| !stays(key));
-                none_left(left)?;
+                none_left(&left)?;
                 match redis::from_redis_value(server.cli(&["GET", "name:semaphore"])) {
                     Ok(2) => Ok(()),
                     other => Err(format!("{other:?} permits of 2")),
@@ -476,7 +476,7 @@ async fn a_multi_guard_that_goes_last_gives_all_of_its_parts_back() {
             drop(client);
             proxy.delay(Duration::from_millis(5));
             drop(guard);
-            none_left(keys(&server))
+            none_left(&keys(&server))
         })
         .await;
     }

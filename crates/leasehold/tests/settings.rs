@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use common::{
@@ -290,8 +291,8 @@ async fn no_form_of_an_address_shows_what_stands_where_a_password_may() {
         if let Some(builder) = builder {
             let most = Duration::from_millis(100);
             match builder.connect_timeout(most).connect().await {
-                Ok(client) => shown += &format!("{client:?}"),
-                Err(error) => shown += &format!("{error} {error:?} {error:#?}"),
+                Ok(client) => write!(shown, "{client:?}").unwrap(),
+                Err(error) => write!(shown, "{error} {error:?} {error:#?}").unwrap(),
             }
         }
         (given, shown)

@@ -330,7 +330,7 @@ async fn a_certificate_that_nobody_can_check_is_believed_by_its_pinned_key() {
         // Neither this host nor any other is in the certificate.
         let url = world.server.tls_url("127.0.0.1");
         let pinned = |pins: &[&str]| {
-            let tls = pins.iter().fold(Tls::new(), |tls, pin| tls.pinned(pin));
+            let tls = pins.iter().fold(Tls::new(), Tls::pinned);
             Client::builder().url(&url).tls(tls)
         };
         let next = "00".repeat(32);

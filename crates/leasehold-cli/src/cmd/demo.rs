@@ -131,7 +131,7 @@ async fn backend(args: &Demo) -> Result<(Backend, String), Failure> {
     let prefix = args.prefix.text()?;
     let prefix = format!("{prefix}leasehold-demo:{:08x}:", fastrand::u32(..));
     client.status(&prefix).await?;
-    Ok((Backend::Server(server), prefix))
+    Ok((Backend::Server(Box::new(server)), prefix))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -105,7 +105,7 @@ struct Both<'a> {
     cluster: &'a Cluster,
     client: &'a Client,
     sharded: bool,
-    /// RFencedLock came with 3.19.
+    /// `RFencedLock` came with 3.19.
     fenced: bool,
 }
 

@@ -6,7 +6,7 @@
 /// What no output may have in it, in any case.
 pub const SECRET: &str = "xq7wzk";
 
-/// A generator that gives the same numbers for the same seed (SplitMix64).
+/// A generator that gives the same numbers for the same seed (`SplitMix64`).
 pub struct Random(pub u64);
 
 impl Random {

@@ -148,7 +148,7 @@ impl Holder {
     async fn told(self, since: Instant, case: Case) -> Duration {
         let lost = tokio::time::timeout(case.lease, self.guard.lost()).await;
         let took = since.elapsed();
-        self.load.iter().for_each(|task| task.abort());
+        self.load.iter().for_each(tokio::task::JoinHandle::abort);
         assert_eq!(lost, Ok(LostReason::Failover), "{case:?}, after {took:?}");
         took
     }

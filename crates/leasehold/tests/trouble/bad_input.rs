@@ -152,7 +152,7 @@ async fn settings_that_do_not_fit_each_other_are_refused() {
     let seconds = Duration::from_secs;
     let builder = || Client::builder().url("redis://127.0.0.1:1/");
     let in_memory = || Client::builder().url("memory:");
-    for (builder, says) in [
+    for (builder, says) in vec![
         (builder().lease(seconds(0)), ["lease is 0s", "at least 1ms"]),
         (
             builder().lease(Duration::from_micros(10)),

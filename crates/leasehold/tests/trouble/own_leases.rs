@@ -70,7 +70,7 @@ async fn askers(builder: &ClientBuilder, most: Duration) -> Vec<Asker> {
     let (client, first) = (jobs.clone(), fastrand::u64(..));
     let asks = move || -> Asked {
         let number = Arc::clone(&number);
-        let job = jobs.mutex(&format!("job {first}, {}", number.load(Ordering::Relaxed)));
+        let job = jobs.mutex(format!("job {first}, {}", number.load(Ordering::Relaxed)));
         Box::pin(async move {
             let ran = job.run_once_per(Duration::from_secs(1), async {}).await?;
             number.fetch_add(ran.map_or(0, |()| 1), Ordering::Relaxed);

@@ -48,7 +48,7 @@ pub(super) struct Job {
 #[derive(Clone, Debug)]
 pub(super) enum Backend {
     Memory(MemoryServer),
-    Server(Address),
+    Server(Box<Address>),
 }
 
 /// A process that was started and waits for the word.

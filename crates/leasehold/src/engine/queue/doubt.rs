@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::config::Backoff;
 use crate::engine::{
     claim::remote::Subscription,
     hold::Hold,
@@ -80,7 +81,7 @@ impl Queue {
             }
             drop(state);
             self.doubt_holders(true);
-            return waits.backoff(true).map(|backoff| backoff.usual());
+            return waits.backoff(true).map(Backoff::usual);
         }
         let remote = state.remote();
         if remote.subscription == Subscription::Closed {

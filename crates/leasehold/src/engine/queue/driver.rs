@@ -5,7 +5,7 @@ pub(crate) mod wait;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Acquired, Failure},
+    backend::{Acquire, Acquired, Failure},
     clock::Tick,
     config::millis,
     engine::claim::ask::{TooLate, ask_server, still_ours},
@@ -105,6 +105,15 @@ enum Step {
     Exit,
 }
 
+/// A request of a driver, and how things stood when it was sent.
+struct Sending {
+    step: Acquire,
+    sent: Tick,
+    was_granted: bool,
+    given: i64,
+    listening: bool,
+}
+
 impl<'a> Driver<'a> {
     fn new(core: &'a Arc<Queues>, queue: &'a Arc<Queue>, start: Start) -> Self {
         let mut state = queue.lock();
@@ -143,37 +152,15 @@ impl<'a> Driver<'a> {
         if let Some(old) = old {
             self.give_up(old).await;
         }
-        let (step, sent, was_granted, given, listening) = {
-            let mut state = self.queue.lock();
-            let Some(spec) = state.first_live_waiter() else {
-                return Step::Ask; // and find that again
-            };
-            if self
-                .late
-                .as_ref()
-                .is_none_or(|late| late.limit() != spec.limit())
-            {
-                self.late = Some(TooLate::new(spec));
-            }
-            let (listening, given) = (state.is_listening(), state.given());
-            let permits = state.permits_to_say();
-            let remote = state.remote();
-            let Some(ticket) = remote.ticket_for(self.core, spec.terms()) else {
-                return Step::Ask; // another waiter is the first meanwhile
-            };
-            let sent = self.core.clock.now();
-            let ask = ticket.ask(sent);
-            // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
-            let spec = Spec { permits, ..spec };
-            let mut step = spec.request(&self.queue.id, ticket.lease());
-            // Permits are raced for.
-            step.place = (listening && !matches!(spec.access, Access::Permits(_)))
-                .then(|| ticket.place(self.core, ask));
-            let was_granted = remote.granted;
-            // It is asked for again, by one that waits.
-            remote.leaving = None;
-            remote.asks();
-            (step, sent, was_granted, given, listening)
+        let Some(Sending {
+            step,
+            sent,
+            was_granted,
+            given,
+            listening,
+        }) = self.request()
+        else {
+            return Step::Ask; // no waiter, or another one, is the first: find that again
         };
         let (lease, lease_ms, access) = (step.lease, step.lease_ms, step.access);
         let said = step.permits;
@@ -254,6 +241,42 @@ impl<'a> Driver<'a> {
                 self.failed(&mut state, &failure)
             }
         }
+    }
+
+    /// What is asked for the first waiter; `None`: there is none, or another terms than the ticket's.
+    fn request(&mut self) -> Option<Sending> {
+        let mut state = self.queue.lock();
+        let spec = state.first_live_waiter()?;
+        if self
+            .late
+            .as_ref()
+            .is_none_or(|late| late.limit() != spec.limit())
+        {
+            self.late = Some(TooLate::new(spec));
+        }
+        let (listening, given) = (state.is_listening(), state.given());
+        let permits = state.permits_to_say();
+        let remote = state.remote();
+        let ticket = remote.ticket_for(self.core, spec.terms())?;
+        let sent = self.core.clock.now();
+        let ask = ticket.ask(sent);
+        // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
+        let spec = Spec { permits, ..spec };
+        let mut step = spec.request(&self.queue.id, ticket.lease());
+        // Permits are raced for.
+        step.place = (listening && !matches!(spec.access, Access::Permits(_)))
+            .then(|| ticket.place(self.core, ask));
+        let was_granted = remote.granted;
+        // It is asked for again, by one that waits.
+        remote.leaving = None;
+        remote.asks();
+        Some(Sending {
+            step,
+            sent,
+            was_granted,
+            given,
+            listening,
+        })
     }
 
     /// A waiter has the name, perhaps `early`: before the end that its holder had. If no message said so, that went to a classic channel.

@@ -21,7 +21,7 @@ use crate::{
     engine::env::Env,
     engine::hold::held::Held,
     engine::hold::spec::{Patience, Spec},
-    engine::hold::{Hold, lease},
+    engine::hold::{Granted, Hold, lease},
     engine::local::answer::{AnswerFuture, WaitResult},
     engine::local::locked::Locked,
     engine::queue::count::write_count,
@@ -344,6 +344,10 @@ async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> R
 }
 
 /// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
+#[expect(
+    clippy::too_many_lines,
+    reason = "each answer of the server has its arm, and they are read together"
+)]
 async fn first_attempt(
     core: Arc<Queues>,
     queue: Arc<Queue>,
@@ -395,15 +399,7 @@ async fn first_attempt(
                     let granted = ticket.granted(sent, remaining, tokens);
                     if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
                         hold.note_start(began);
-                        state.took(&core, &hold);
-                        if spec.access.is_exclusive() {
-                            drop(state);
-                        } else {
-                            queue.go_on(&core, state, Start::Ask);
-                        }
-                        hold.seated(&granted);
-                        // A guard from here on: if the caller is gone, its drop releases the name.
-                        return Ok(FirstAttempt::Held(Held::new(hold)));
+                        return Ok(queue.seat_first(&core, state, hold, &granted));
                     }
                     if let Err(failure) = late.again(now.since(sent)) {
                         queue.leave_attempt(&core, state, &ticket);
@@ -492,6 +488,25 @@ impl Queue {
             abandon(core, &self.id, debt);
         }
         self.go_on(core, state, Start::Ask);
+    }
+
+    /// A first attempt has its hold.
+    fn seat_first(
+        self: &Arc<Self>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
+        hold: Arc<Hold>,
+        granted: &Granted,
+    ) -> FirstAttempt {
+        state.took(core, &hold);
+        if hold.spec().access.is_exclusive() {
+            drop(state);
+        } else {
+            self.go_on(core, state, Start::Ask);
+        }
+        hold.seated(granted);
+        // A guard from here on: if the caller is gone, its drop releases the name.
+        FirstAttempt::Held(Held::new(hold))
     }
 
     /// A first attempt was granted after its caller had gone: the next waiter asks under this ticket, or it is given up.

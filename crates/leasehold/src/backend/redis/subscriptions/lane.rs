@@ -110,12 +110,11 @@ impl SubscriptionLane {
                     None => return,
                 }
             }
-            let dialled = match self.next.take() {
-                Some(next) => Ok(next),
-                None => {
-                    let known = (&mut self.changes, &self.silence);
-                    dial(&self.finder, known, self.connect_timeout).await
-                }
+            let dialled = if let Some(next) = self.next.take() {
+                Ok(next)
+            } else {
+                let known = (&mut self.changes, &self.silence);
+                dial(&self.finder, known, self.connect_timeout).await
             };
             match dialled {
                 Ok(dialled) => {

@@ -11,6 +11,7 @@ use crate::{
         redis::{
             Redis,
             sharding::{Chosen, Sharding},
+            silence::Silence,
             target::{Login, Target},
         },
     },
@@ -122,6 +123,7 @@ async fn a_release_counts_and_wakes_those_that_listen_on_channels_of_its_sort() 
                 let hearing = || Hearing {
                     chosen: Chosen::by(Some(sharding)),
                     elsewhere: None,
+                    silence: Silence::default(),
                 };
                 let first = Client::new(&server.url(), 1, hearing());
                 let mut second = Client::new(&server.url(), 2, hearing());
@@ -180,6 +182,7 @@ async fn a_node_is_asked_which_channels_its_cluster_uses_unless_the_settings_say
             let hearing = Hearing {
                 chosen: chosen.clone(),
                 elsewhere: None,
+                silence: Silence::default(),
             };
             let client = Client::new(url, 1, hearing);
             let before = asked(&server);
@@ -202,6 +205,7 @@ async fn two_kinds_of_one_name_that_share_its_channels_are_left_one_by_one() {
             let hearing = Hearing {
                 chosen: Chosen::by(Some(sharding)),
                 elsewhere: None,
+                silence: Silence::default(),
             };
             let mut client = Client::new(&server.url(), 1, hearing);
             let ids = [
@@ -254,6 +258,7 @@ impl Lanes {
             let hearing = Hearing {
                 chosen: Chosen::by(Some(Sharding::Sharded)),
                 elsewhere: Some(Arc::new(Unheard { node, told })),
+                silence: Silence::default(),
             };
             Client::new(&format!("redis://{}/", cluster.addr(node)), 1, hearing)
         });
