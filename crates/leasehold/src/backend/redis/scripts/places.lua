@@ -5,8 +5,8 @@
 --
 -- A short queue is read. A long one is not, for each request, since that would cost each of those that wait the time of all others: it has
 -- a hash beside it. Who is not in a hash that counts has no place (B3): each place is noted before it is taken, and where that is not done,
--- since the queue is short, the hash goes. Who is in it may have no place any more: a client of a version that knows no hash has taken it
--- out. (The places of such clients are theirs to find.) Without the hash, or its "", it is made from the queue.
+-- since the queue is short, the hash of a longer one goes before the queue is long again. Who is in it may have no place any more: a client of
+-- a version that knows no hash has taken it out. Without the hash, or its "", it is made from the queue.
 local SHORT = 32
 
 local function places_key(queue)
@@ -17,17 +17,18 @@ local function is_long(queue)
   return call('LLEN', queue) > SHORT
 end
 
--- The owner's place in the queue, which is long or not; nil: it has none.
-local function place_in(queue, long, owner)
-  local key = places_key(queue)
-  if long then
+-- The owner's place in the queue; nil: it has none. And how many places there are.
+local function place_of(queue, owner)
+  -- Most queues are very short, and one call reads them.
+  local all = call('LRANGE', queue, 0, 7)
+  local many = #all > 7 and call('LLEN', queue) or #all
+  if many > SHORT then
+    local key = places_key(queue)
     local terms = call('HGET', key, owner)
     if terms or call('HEXISTS', key, '') == 1 then
-      return terms and owner .. ' ' .. terms or nil
+      return terms and owner .. ' ' .. terms or nil, many
     end
-  end
-  local all = call('LRANGE', queue, 0, -1)
-  if long then
+    all = call('LRANGE', queue, 0, -1)
     local fields, done = {}, nil
     for i, place in ipairs(all) do
       fields[#fields + 1], fields[#fields + 2] = string.match(place, '^(%S+) (.*)$')
@@ -43,35 +44,32 @@ local function place_in(queue, long, owner)
         fields = {}
       end
     end
+  elseif many > 7 then
+    all = call('LRANGE', queue, 0, -1)
   end
   all = '\n' .. table.concat(all, '\n')
   local at = string.find(all, '\n' .. owner .. ' ', 1, true)
-  return at and string.match(all, '[^\n]+', at)
+  return at and string.match(all, '[^\n]+', at), many
 end
 
-local function place_of(queue, owner)
-  return place_in(queue, is_long(queue), owner)
-end
-
--- Before the owner takes a place: the hash has it, or there is none.
-local function note(queue, long, owner, terms)
-  local key = places_key(queue)
-  if long then
+-- Before the owner takes a place beside so many others: the hash has it, or there is none when the queue is long.
+local function note(queue, others, owner, terms)
+  if others > SHORT then
+    local key = places_key(queue)
     call('HSET', key, owner, terms)
     call('PEXPIRE', key, 30000)
-  else
-    call('DEL', key)
+  elseif others >= SHORT / 2 then
+    call('DEL', places_key(queue))
   end
 end
 
 -- Gives the owner a place at the end of the queue. One that has a place keeps it, with the latest ask (B3).
 local function take_place(queue, owner, lease_ms, ask)
-  local long, terms = is_long(queue), lease_ms .. ' ' .. ask
-  local place = place_in(queue, long, owner)
+  local terms, place, others = lease_ms .. ' ' .. ask, place_of(queue, owner)
   if place and tonumber(string.match(place, '%d+$')) >= tonumber(ask) then
     return
   end
-  note(queue, long, owner, terms)
+  note(queue, others, owner, terms)
   if not place then
     call('RPUSH', queue, owner .. ' ' .. terms)
   elseif call('LINSERT', queue, 'BEFORE', place, owner .. ' ' .. terms) > 0 then

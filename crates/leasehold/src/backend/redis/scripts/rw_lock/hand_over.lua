@@ -43,7 +43,7 @@ end
 
 -- Puts back the place that stood first.
 local function put_back(place, lease_ms)
-  if not _G.pcall(note, KEYS[3], is_long(KEYS[3]), string.match(place, '^(%S+) (.*)$')) then
+  if not _G.pcall(note, KEYS[3], call('LLEN', KEYS[3]), string.match(place, '^(%S+) (.*)$')) then
     return
   end
   pcall('LPUSH', KEYS[3], place)
