@@ -75,12 +75,11 @@ impl World {
         });
         match kind {
             Kind::Listen => {
-                let name = asked.about[0].0;
-                let wanted = (client, server, name);
+                let wanted = (client, server, asked.about[0]);
                 self.wanted.insert(wanted, Arc::clone(&asked));
             }
             Kind::Unlisten => {
-                self.wanted.remove(&(client, server, asked.about[0].0));
+                self.wanted.remove(&(client, server, asked.about[0]));
             }
             _ => {}
         }

@@ -65,8 +65,8 @@ pub struct World {
     pub processes: Vec<Process>,
     pub agenda: BinaryHeap<Reverse<(u64, u64, Event)>>,
     pub messages: BTreeMap<u64, Message>,
-    /// Which listen requests of a client are to be sent again after a gap, by client, server and name.
-    pub wanted: BTreeMap<(u8, u8, u8), Arc<crate::wire::Asked>>,
+    /// Which listen requests of a client are to be sent again after a gap, by client, server, name, and the task that alone is told.
+    pub wanted: BTreeMap<(u8, u8, (u8, u64)), Arc<crate::wire::Asked>>,
     /// Since when and until when the server has no memory.
     pub full_from: u64,
     pub full_until: u64,

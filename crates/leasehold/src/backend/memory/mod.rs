@@ -278,7 +278,7 @@ impl LockSteps for Memory {
 impl WakeUpSteps for Memory {
     fn listen(&self, id: LockId) -> Reply<()> {
         let subscriber = Arc::clone(&self.subscriber);
-        let what = what!(Listen, id, 0, "");
+        let what = what!(Listen, id, id.task(), "");
         self.step(what, move |store, client| {
             store.listen(client, &id, &subscriber);
             Ok(())
@@ -289,7 +289,7 @@ impl WakeUpSteps for Memory {
         #[cfg(feature = "sim")]
         if let Some(network) = self.server.network() {
             let (client, id) = (Arc::clone(&self.client), id.clone());
-            let (kind, about, what) = what!(Unlisten, id, 0, "");
+            let (kind, about, what) = what!(Unlisten, id, id.task(), "");
             let step = move |store: &mut Store| {
                 store.unlisten(&client, &id);
                 Ok(())
