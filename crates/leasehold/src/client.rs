@@ -213,7 +213,7 @@ impl Client {
     /// Frees a mutex: takes it from its holder. `false` if it was free. The other kinds have a `force_unlock` of their own.
     ///
     /// Make sure that the holder is dead first: until it learns it, it believes that it is alone. One that uses this library
-    /// learns it within 100 ms while a task of its own client waits for the name (for longer than 50 ms). Else its client listens
+    /// learns it within 100 ms while a task of its own client has waited for the name for a second or longer. Else its client listens
     /// to nothing, and the holder learns it at its next renewal or [`verify`](crate::Guard::verify), a third of its lease later at
     /// worst. Waiters of other processes are served at once; those of the holder's own client wait behind it in memory, and go on
     /// when it learns it. Called through the holder's client, it tells both at once.

@@ -17,7 +17,7 @@ impl ClientBuilder {
     /// drop a guard: the event comes within that call. It may send into a channel. An observer that panics harms no lock: the first panic
     /// is told by a warning, and the observer goes on hearing events.
     ///
-    /// Observers that are slower than events come cost a caller 5 ms and one call of each: then a thread of its own tells the rest. At most 4096
+    /// Observers that take 5 ms, or are slower than events come, cost one caller that and one call of each: then a thread of its own tells the rest, until they are quick again. At most 4096
     /// events wait for it. More are dropped, by pairs: a call's `Asked` with its `Answered`, a hold's start with its end, so counters still add
     /// up. A warning says so once, and the metric `leasehold_events_dropped_total` counts them.
     ///

@@ -120,7 +120,7 @@ impl ClientBuilder {
     /// How long each server of a quorum may take to answer, in one round of requests. Default: the
     /// [`operation_timeout`](ClientBuilder::operation_timeout), and at most a tenth of the lease: 2 s for a lease of 30 s, 300 ms for one of 3 s.
     ///
-    /// A server must be nearer than this, there and back. A round that a majority has decided waits for no other server, so a longer time
+    /// A server must be nearer than this, there and back, and nearer than a ninth of a lease that is renewed, or renewals come late. A round that a majority has decided waits for no other server, so a longer time
     /// costs nothing while the servers are well. When too many are silent, each attempt takes this long to fail. At most a third of the lease
     /// is given to a server, also where a lock has a shorter lease than the client. Means nothing for one server.
     ///
@@ -133,9 +133,9 @@ impl ClientBuilder {
     /// use std::time::Duration;
     /// use leasehold::Client;
     ///
-    /// // A lease of 3 s, and servers 400 ms away, there and back.
-    /// let builder = Client::builder().url("redlock://a,b,c/").lease(Duration::from_secs(3));
-    /// let client = builder.server_timeout(Duration::from_millis(800)).connect().await?;
+    /// // Servers 400 ms away, there and back: a renewed lease lasts nine round trips at least.
+    /// let builder = Client::builder().url("redlock://a,b,c/").lease(Duration::from_secs(9));
+    /// let client = builder.server_timeout(Duration::from_secs(1)).connect().await?;
     /// # drop(client); Ok(()) }
     /// ```
     ///

@@ -9,13 +9,12 @@ use std::{
 use crate::{
     Error, LostReason,
     backend::{
-        Backend, Failure, Inspection, Keep, Permits,
+        Backend, Failure, Inspection, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
     clock::Clock,
     config::Config,
     engine::claim::pauses::Pauses,
-    engine::claim::ticket::keep_ms,
     engine::env::Env,
     engine::env::linger::CallerRef,
     engine::fair::lineups::Lineups,
@@ -26,7 +25,6 @@ use crate::{
     engine::queue::map::Queues,
     engine::wakeup::WakeUps,
     home::{Home, Resident},
-    kind::LockKind,
     name::LockId,
 };
 
@@ -193,9 +191,6 @@ impl Core {
                 return Err(failure.into_error(doing, Duration::ZERO));
             }
         };
-        if id.kind == LockKind::Mutex && !owners.is_empty() {
-            self.pass_on_fair(id).await;
-        }
         // Nor the hold of ours that it ended; but a newer one may be there by now, and goes on.
         for hold in self.queues.held(id) {
             if owners.iter().any(|owner| hold.is_owner(owner)) {
@@ -203,17 +198,6 @@ impl Core {
             }
         }
         Ok(!owners.is_empty())
-    }
-
-    /// It may have been a fair mutex, whose waiters stand in another queue: the next of them has it, if it is free still. They look for it
-    /// by themselves if this fails.
-    async fn pass_on_fair(&self, id: &LockId) {
-        let step = Keep {
-            id: LockId::new(LockKind::FairMutex, id.name.clone()),
-            places: Vec::new(),
-            end_ms: keep_ms(self),
-        };
-        let _ = self.backend.keep(step).await;
     }
 
     /// Ends everything. `grace`: gives holders so long to let go by themselves, then releases what is left; `None`: leaves

@@ -117,7 +117,7 @@ impl fmt::Debug for Observers {
 /// An event is noted where its order is certain, under the locks that make it so, and sent without them: a send calls wakers.
 ///
 /// A thread that finds events noted calls the observers, one thread at a time. A caller does so for [`TELLS_MOST`]; then the observers are
-/// slower than events come, and a thread goes on, so that no caller and no renewal pays for them. At most [`BACKLOG`] events wait. What
+/// slower than events come, or slow, and a thread goes on, also with the next ones, so that no caller and no renewal pays for them. At most [`BACKLOG`] events wait. What
 /// does not fit is dropped as a pair: a start with its end, and a question with its answer, so that counters add up.
 #[derive(Debug)]
 pub(crate) struct Events {
@@ -137,6 +137,8 @@ struct Noted {
     events: VecDeque<Event>,
     /// A thread sends them, and goes on until none is left.
     is_sending: bool,
+    /// The observers took long for the events that were told last: a thread tells the next.
+    is_slow: bool,
     /// Holds whose start was dropped: so are their ends.
     untold: HashSet<u64>,
     /// Events that were dropped, and not yet said so.
@@ -283,16 +285,19 @@ impl Events {
             return;
         }
         noted.is_sending = true;
-        let mut began = None;
+        if noted.is_slow && !noted.events.is_empty() {
+            drop(noted);
+            return self.go_on_apart();
+        }
+        let began = (!self.observers.all.is_empty()).then(Instant::now);
         while let Some(event) = noted.events.pop_front() {
             noted = self.send(noted, event);
-            // Most find their own events and no others: then no clock is read.
-            if noted.events.is_empty() {
-                break;
-            }
-            if began.get_or_insert_with(Instant::now).elapsed() > TELLS_MOST {
-                drop(noted);
-                return self.go_on_apart();
+            if began.is_some_and(|began| began.elapsed() > TELLS_MOST) {
+                noted.is_slow = true;
+                if !noted.events.is_empty() {
+                    drop(noted);
+                    return self.go_on_apart();
+                }
             }
         }
         self.sent(noted);
@@ -302,10 +307,13 @@ impl Events {
     fn go_on_apart(self: &Arc<Self>) {
         let events = Arc::clone(self);
         let goes_on = move || {
+            let (began, mut told) = (Instant::now(), 0);
             let mut noted = events.noted.lock();
             while let Some(event) = noted.events.pop_front() {
                 noted = events.send(noted, event);
+                told += 1;
             }
+            noted.is_slow = began.elapsed() > TELLS_MOST / 5 * told;
             events.sent(noted);
         };
         let thread = std::thread::Builder::new().name("leasehold-observers".into());

@@ -13,7 +13,7 @@ use super::{few_or, soon};
 const AIM: Duration = Duration::from_millis(100);
 
 /// The others' task has waited for so long, and its process listens.
-const A_WHILE: Duration = Duration::from_millis(150);
+const A_WHILE: Duration = Duration::from_millis(1300);
 
 /// How long it takes until the holder is told, and until the next has it.
 pub async fn both(

@@ -178,7 +178,11 @@ async fn a_place_stands_once_whatever_becomes_of_the_hash_beside_it() {
 async fn a_reader_leaves_at_no_more_cost_beside_many() {
     let many = few_or(1_500, 10_000);
     for server in servers() {
-        let client = Client::builder().url(server.url()).connect().await.unwrap();
+        let watchdog = 120_000 * MS; // leases of their own lengths are believed
+        let builder = Client::builder()
+            .url(server.url())
+            .redisson_watchdog(watchdog);
+        let client = builder.connect().await.unwrap();
         let read = async |name: &str, readers: usize| {
             // Readers under the same terms would share a hold.
             let locks: Vec<_> = (0..readers)
@@ -229,7 +233,12 @@ async fn a_reader_leaves_at_no_more_cost_beside_many() {
 #[tokio::test]
 async fn no_writer_comes_in_beside_a_reader_that_is_hard_to_find() {
     for server in servers() {
-        let client = Client::builder().url(server.url()).connect().await.unwrap();
+        let builder = Client::builder().url(server.url());
+        let client = builder
+            .redisson_watchdog(120_000 * MS)
+            .connect()
+            .await
+            .unwrap();
         // Under other terms than the other, so that they do not share a hold.
         let (lock, other) = (
             client.rw_lock("name"),

@@ -63,7 +63,6 @@ async fn each_kind(server: &Server) {
     kind!(server, spin_mutex, lock, lock, by_handle!(spin_mutex));
     kind!(server, spin_mutex, lock, lock, by_name);
     kind!(server, fair_mutex, lock, lock, by_handle!(fair_mutex));
-    kind!(server, fair_mutex, lock, lock, by_name);
     kind!(server, rw_lock, write, write, by_handle!(rw_lock));
     kind!(server, rw_lock, write, read, by_handle!(rw_lock));
     kind!(server, rw_lock, read, write, by_handle!(rw_lock));

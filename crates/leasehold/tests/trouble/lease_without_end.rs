@@ -36,7 +36,8 @@ macro_rules! keeps_its_end {
             for server in servers() {
                 for copy in [false, true] {
                     let case = format!("{}, a copy: {copy}", server.flavor());
-                    let mine = Client::connect(&server.url()).await.unwrap();
+                    let builder = Client::builder().url(server.url());
+                    let mine = builder.redisson_watchdog(LONG).connect().await.unwrap();
                     let mut monitor = Monitor::start(&server);
                     let lock = mine.$kind("name").fixed_lease(SHORT);
                     let guard = lock.$lock().await.unwrap();
@@ -93,7 +94,8 @@ async fn of_several_names() {
 async fn a_reader_whose_own_key_has_no_end_outlasts_by_the_other() {
     for server in servers() {
         for copy in [false, true] {
-            let mine = Client::connect(&server.url()).await.unwrap();
+            let builder = Client::builder().url(server.url());
+            let mine = builder.redisson_watchdog(LONG).connect().await.unwrap();
             let mut monitor = Monitor::start(&server);
             let lock = mine.rw_lock("name").fixed_lease(SHORT);
             let guard = lock.read().await.unwrap();

@@ -29,6 +29,10 @@ pub(crate) struct Ticket {
     sent: [Tick; REMEMBERED],
     asks: u32,
     copies: bool,
+    /// An ask has no answer.
+    silent: bool,
+    /// An earlier ticket of the same wait, which the backend has given up, had an ask without an answer.
+    after_silence: bool,
     open: bool,
     /// An ask took a place in the server's queue: until the ticket is granted or given up, no answer to another ask says that it is gone.
     placed: bool,
@@ -47,6 +51,8 @@ impl Ticket {
             asks: 0,
             // Something between us and the server may send everything twice.
             copies: env.config.may_duplicate,
+            silent: false,
+            after_silence: false,
             open: false,
             placed: false,
             unanswered: None,
@@ -56,7 +62,10 @@ impl Ticket {
 
     /// A ticket on the same terms, in place of one that the backend has given up.
     pub(crate) fn another(&self, env: &Env) -> Ticket {
-        Ticket::new(env, self.terms)
+        Ticket {
+            after_silence: self.after_silence || self.silent,
+            ..Ticket::new(env, self.terms)
+        }
     }
 
     pub(crate) fn lease(&self) -> LeaseId {
@@ -105,7 +114,8 @@ impl Ticket {
 
     /// The latest ask has failed.
     pub(crate) fn failed(&mut self, failure: &Failure) {
-        self.copies |= matches!(failure, Failure::Ambiguous(_));
+        self.silent |= matches!(failure, Failure::Ambiguous(_));
+        self.copies |= self.silent;
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
             self.open = was_open || self.copies;
@@ -160,7 +170,9 @@ impl Ticket {
     /// The verdict on a failure: after an unanswered copy, one that was not sent leaves the outcome open.
     pub(crate) fn verdict(&self, failure: Failure) -> Failure {
         match failure {
-            Failure::NotSent(cause) | Failure::NotNow(cause) if self.copies => {
+            Failure::NotSent(cause) | Failure::NotNow(cause)
+                if self.copies || self.after_silence =>
+            {
                 Failure::Ambiguous(cause)
             }
             other => other,
@@ -190,6 +202,8 @@ mod tests {
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,
             copies: false,
+            silent: false,
+            after_silence: false,
             open: false,
             placed: false,
             unanswered: None,

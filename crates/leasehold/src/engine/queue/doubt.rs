@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::backend::Reply;
 use crate::config::Backoff;
 use crate::engine::{
     claim::remote::Subscription,
@@ -10,7 +11,7 @@ use crate::engine::{
 };
 
 /// After so long a task that waits behind a holder of its process has this listen: most waits are over by then, and cost the server nothing.
-pub(crate) const HEAR_AFTER: Duration = Duration::from_millis(50);
+pub(crate) const HEAR_AFTER: Duration = Duration::from_secs(1);
 
 /// Where there was nothing to do for a task that waits, it looks again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -87,15 +88,17 @@ impl Queue {
         if remote.subscription == Subscription::Closed {
             remote.subscription = Subscription::Opening;
             drop(state);
-            self.core.spawn(hear(Arc::clone(self)));
+            // Asked for here: if the last waiter leaves, that is asked for behind this.
+            let heard = self.core.backend.listen(self.id.clone());
+            self.core.spawn(hear(Arc::clone(self), heard));
         }
         None
     }
 }
 
 /// Has the process hear wake-ups although a holder of its own has the lock.
-async fn hear(queue: Arc<Queue>) {
-    let answer = queue.core.backend.listen(queue.id.clone()).await;
+async fn hear(queue: Arc<Queue>, heard: Reply<()>) {
+    let answer = heard.await;
     let is_open = {
         let mut state = queue.lock();
         let is_held = matches!(state.phase, Phase::Held(_));

@@ -1,23 +1,23 @@
 //! Asks for the name on behalf of all its waiters in this process.
 
+pub(crate) mod request;
 pub(crate) mod wait;
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    backend::{Acquire, Acquired, Failure},
+    backend::{Acquired, Failure},
     clock::Tick,
     config::millis,
     engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::debt::{Debt, abandon, may_owe},
     engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
-    engine::hold::spec::Spec,
     engine::local::locked::Locked,
+    engine::queue::driver::request::Sending,
     engine::queue::driver::wait::Pause,
     engine::queue::map::Queues,
     engine::queue::{Queue, QueueState, Start},
-    kind::Access,
 };
 
 /// A lease of more round trips than this does not end on the way.
@@ -103,15 +103,6 @@ enum Step {
     Recover,
     /// A waiter has the guard.
     Exit,
-}
-
-/// A request of a driver, and how things stood when it was sent.
-struct Sending {
-    step: Acquire,
-    sent: Tick,
-    was_granted: bool,
-    given: i64,
-    listening: bool,
 }
 
 impl<'a> Driver<'a> {
@@ -241,42 +232,6 @@ impl<'a> Driver<'a> {
                 self.failed(&mut state, &failure)
             }
         }
-    }
-
-    /// What is asked for the first waiter; `None`: there is none, or another terms than the ticket's.
-    fn request(&mut self) -> Option<Sending> {
-        let mut state = self.queue.lock();
-        let spec = state.first_live_waiter()?;
-        if self
-            .late
-            .as_ref()
-            .is_none_or(|late| late.limit() != spec.limit())
-        {
-            self.late = Some(TooLate::new(spec));
-        }
-        let (listening, given) = (state.is_listening(), state.given());
-        let permits = state.permits_to_say();
-        let remote = state.remote();
-        let ticket = remote.ticket_for(self.core, spec.terms())?;
-        let sent = self.core.clock.now();
-        let ask = ticket.ask(sent);
-        // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
-        let spec = Spec { permits, ..spec };
-        let mut step = spec.request(&self.queue.id, ticket.lease());
-        // Permits are raced for.
-        step.place = (listening && !matches!(spec.access, Access::Permits(_)))
-            .then(|| ticket.place(self.core, ask));
-        let was_granted = remote.granted;
-        // It is asked for again, by one that waits.
-        remote.leaving = None;
-        remote.asks();
-        Some(Sending {
-            step,
-            sent,
-            was_granted,
-            given,
-            listening,
-        })
     }
 
     /// A waiter has the name, perhaps `early`: before the end that its holder had. If no message said so, that went to a classic channel.

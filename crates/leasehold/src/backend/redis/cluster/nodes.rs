@@ -4,8 +4,8 @@ use std::{
     collections::{BTreeSet, HashMap},
     ops::RangeInclusive,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc, LazyLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -36,23 +36,35 @@ pub(super) struct Node {
     pub(super) number: u32,
     /// It has slots, as far as is known.
     owns: AtomicBool,
-    /// It was asked for its table, and has not answered.
-    silent: AtomicBool,
+    /// When it was asked for its table, in milliseconds since the first question of this program; zero: it has answered.
+    asked: AtomicU64,
+}
+
+/// A node that did not answer is asked again after so long: it may have been slow for a moment, and nothing else is sent to an idle one.
+const SILENT_MOST: u64 = 5_000;
+
+fn now_ms() -> u64 {
+    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(FIRST.elapsed().as_millis())
+        .unwrap_or(u64::MAX)
+        .saturating_add(1)
 }
 
 impl Node {
     pub(super) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
+        let asked = self.asked.load(Ordering::Relaxed);
+        asked != 0 && now_ms().saturating_sub(asked) < SILENT_MOST
     }
 
     /// Whether an answer of it is under way.
     pub(super) fn is_asked(&self, is_asked: bool) {
-        self.silent.store(is_asked, Ordering::Relaxed);
+        let asked = if is_asked { now_ms() } else { 0 };
+        self.asked.store(asked, Ordering::Relaxed);
     }
 
     /// It has answered something else.
     pub(super) fn is_heard(&self) {
-        if self.is_silent() {
+        if self.asked.load(Ordering::Relaxed) != 0 {
             self.is_asked(false);
         }
     }
@@ -182,7 +194,7 @@ impl Nodes {
                 redis,
                 number,
                 owns: AtomicBool::new(false),
-                silent: AtomicBool::new(false),
+                asked: AtomicU64::new(0),
             })
         });
         Arc::clone(node)
