@@ -110,6 +110,8 @@ async fn hear(queue: Arc<Queue>, heard: Reply<()>) {
             remote.subscription = if is_good {
                 Subscription::Open
             } else {
+                // The request may have been carried out, and no other would end that.
+                drop(queue.core.backend.unlisten(&queue.id));
                 Subscription::Closed
             };
         }

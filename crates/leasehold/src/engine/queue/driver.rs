@@ -149,7 +149,7 @@ impl<'a> Driver<'a> {
             was_granted,
             given,
             listening,
-        }) = self.request()
+        }) = Sending::of_first(self.core, self.queue, &mut self.late)
         else {
             return Step::Ask; // no waiter, or another one, is the first: find that again
         };

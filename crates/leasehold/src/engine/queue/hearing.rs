@@ -19,7 +19,7 @@ impl Queue {
     /// After a release: whether a client waits that was not told of it.
     pub(super) fn look_for_classic(&self, core: &Arc<Queues>) {
         let backend = &core.backend;
-        if !backend.is_sharded() || !core.looked_for_classic.may(core.clock.now(), LOOK_EVERY) {
+        if !backend.is_sharded() || !core.classic[0].may(core.clock.now(), LOOK_EVERY) {
             return;
         }
         let (name, heard) = (self.id.name.clone(), backend.classic_listeners(&self.id));
@@ -133,7 +133,7 @@ impl Queue {
 
 impl Queues {
     fn warn_of_classic(&self, name: &Name, sign: &str) {
-        if self.warned_of_classic.may_warn(self.clock.now()) {
+        if self.classic[1].may_warn(self.clock.now()) {
             callout::quietly(|| {
                 tracing::warn!(target: "leasehold", %name, "{sign}, and ours are sharded: clients of one lock that differ in that do not \
                     wake each other. Redisson before 3.27 in cluster mode uses classic ones: say sharded_channels(false) in all programs of ours");

@@ -44,11 +44,10 @@ pub(crate) struct Queues {
     pub(crate) beside: Beside,
     /// Of the locks whose waiting tasks have a queue each.
     pub(crate) groups: Arc<dyn WaiterGroups>,
-    /// That one that waits cannot hear.
+    /// A waiter cannot hear.
     pub(crate) warned_of_deafness: Seldom,
-    /// In a cluster, for clients on classic channels where ours are sharded.
-    pub(crate) looked_for_classic: Seldom,
-    pub(crate) warned_of_classic: Seldom,
+    /// Of clients on classic channels, where ours are sharded: looked for, and warned of.
+    pub(crate) classic: [Seldom; 2],
 }
 
 /// Lease ids that were left to expire, and until when they may last.
@@ -126,8 +125,7 @@ impl Queues {
             beside: Beside::default(),
             groups,
             warned_of_deafness: Seldom::default(),
-            looked_for_classic: Seldom::default(),
-            warned_of_classic: Seldom::default(),
+            classic: Default::default(),
         })
     }
 
@@ -261,8 +259,7 @@ impl Queues {
             (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
                 self.beside.hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
-                    queue.look(None);
-                    // A release of permits says nothing of others'.
+                    queue.look(None); // a release of permits says nothing of others'
                     if id.kind != LockKind::LeasedSemaphore {
                         queue.doubt_holders(false);
                     }

@@ -1,8 +1,12 @@
 //! What a driver asks for, on behalf of the first waiter.
 
 use crate::{
-    backend::Acquire, clock::Tick, engine::claim::ask::TooLate, engine::hold::spec::Spec,
-    engine::queue::driver::Driver, kind::Access,
+    backend::Acquire,
+    clock::Tick,
+    engine::claim::ask::TooLate,
+    engine::hold::spec::Spec,
+    engine::queue::{Queue, map::Queues},
+    kind::Access,
 };
 
 /// A request of a driver, and how things stood when it was sent.
@@ -14,30 +18,33 @@ pub(crate) struct Sending {
     pub(crate) listening: bool,
 }
 
-impl Driver<'_> {
-    /// What is asked for the first waiter; `None`: there is none, or another terms than the ticket's.
-    pub(crate) fn request(&mut self) -> Option<Sending> {
-        let mut state = self.queue.lock();
+impl Sending {
+    /// What is asked for the first waiter; `None`: there is none, or one with other terms than the ticket's.
+    pub(crate) fn of_first(
+        core: &Queues,
+        queue: &Queue,
+        late: &mut Option<TooLate>,
+    ) -> Option<Sending> {
+        let mut state = queue.lock();
         let spec = state.first_live_waiter()?;
-        if self
-            .late
+        if late
             .as_ref()
             .is_none_or(|late| late.limit() != spec.limit())
         {
-            self.late = Some(TooLate::new(spec));
+            *late = Some(TooLate::new(spec));
         }
         let (listening, given) = (state.is_listening(), state.given());
         let permits = state.permits_to_say();
         let remote = state.remote();
-        let ticket = remote.ticket_for(self.core, spec.terms())?;
-        let sent = self.core.clock.now();
+        let ticket = remote.ticket_for(core, spec.terms())?;
+        let sent = core.clock.now();
         let ask = ticket.ask(sent);
         // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
         let spec = Spec { permits, ..spec };
-        let mut step = spec.request(&self.queue.id, ticket.lease());
+        let mut step = spec.request(&queue.id, ticket.lease());
         // Permits are raced for.
         step.place = (listening && !matches!(spec.access, Access::Permits(_)))
-            .then(|| ticket.place(self.core, ask));
+            .then(|| ticket.place(core, ask));
         let was_granted = remote.granted;
         // It is asked for again, by one that waits.
         remote.leaving = None;
