@@ -316,8 +316,8 @@ impl Lineup {
     fn kept(&self, core: &Queues, kept: &KeptPlaces, sent: Tick, next_task: u64) {
         let missing = !kept.missing.is_empty();
         for queue in missing.then(|| self.queues()).into_iter().flatten() {
-            let state = queue.lock();
-            if kept.missing.iter().any(|lease| state.asks_under(*lease)) {
+            let asks = |lease: &LeaseId| queue.lock().asks_under(*lease);
+            if kept.missing.iter().any(asks) {
                 queue.driver_wake().notify_one();
             }
         }

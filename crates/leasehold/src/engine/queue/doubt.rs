@@ -7,7 +7,7 @@ use crate::config::Backoff;
 use crate::engine::{
     claim::remote::Subscription,
     hold::Hold,
-    queue::{Phase, Queue, QueueState},
+    queue::{Phase, Queue, QueueState, hearing::sent},
 };
 
 /// After so long a task that waits behind a holder of its process has this listen: most waits are over by then, and cost the server nothing.
@@ -89,7 +89,7 @@ impl Queue {
             remote.subscription = Subscription::Opening;
             drop(state);
             // Asked for here: if the last waiter leaves, that is asked for behind this.
-            let heard = self.core.backend.listen(self.id.clone());
+            let heard = sent(self.core.backend.listen(self.id.clone()));
             self.core.spawn(hear(Arc::clone(self), heard));
         }
         None

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
+
 use crate::{
     backend::{Failure, Reply},
     callout,
@@ -88,7 +90,7 @@ impl Queue {
     }
 
     /// From now on this task hears what clients of Redisson's say to it alone. `None`: it does not wait, or hears that already.
-    pub(crate) fn hear_own(&self) -> Option<Reply<()>> {
+    pub(crate) fn hear_own(self: &Arc<Self>) -> Option<Reply<()>> {
         let (old, own) = {
             let mut state = self.lock();
             let remote = state.remote();
@@ -102,7 +104,17 @@ impl Queue {
         if let Some(old) = old {
             drop(backend.unlisten(&self.id.of_task(old.get())));
         }
-        Some(backend.listen(self.id.of_task(own.get())))
+        let (queue, id) = (Arc::clone(self), self.id.of_task(own.get()));
+        let heard = sent(backend.listen(id.clone()));
+        Some(Box::pin(async move {
+            let answer = heard.await;
+            let remote = queue.lock().remote.as_ref().and_then(|remote| remote.own);
+            if remote != Some(own) {
+                // It has left meanwhile, and the answer may be late or lost.
+                drop(queue.core.backend.unlisten(&id));
+            }
+            answer
+        }))
     }
 
     /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
@@ -128,6 +140,14 @@ impl Queue {
             return None;
         }
         (before != Subscription::Closed).then(|| core.backend.unlisten(&self.id))
+    }
+}
+
+/// A request that has left when this returns: what is asked for later comes behind it.
+pub(crate) fn sent<T: Send + 'static>(mut reply: Reply<T>) -> Reply<T> {
+    match (&mut reply).now_or_never() {
+        Some(answer) => Box::pin(std::future::ready(answer)),
+        None => reply,
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) mod doubt;
 pub(crate) mod downgrade;
 pub(crate) mod driver;
 pub(crate) mod enter;
-mod hearing;
+pub(crate) mod hearing;
 pub(crate) mod map;
 pub(crate) mod newcomers;
 pub(crate) mod release;
