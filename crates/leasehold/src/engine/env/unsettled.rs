@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use crate::name::Name;
 
-/// So many that were settled are remembered, for requests that were under way meanwhile.
-const REMEMBERED: usize = 64;
+/// So many that were settled are remembered, for requests that were under way meanwhile. If more were, any name may be among them.
+const REMEMBERED: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled {
@@ -62,8 +62,9 @@ impl Unsettled {
         }
         let state = self.state.lock();
         let settled = self.settled.load(Ordering::Acquire) - since.settled;
-        let settled = usize::try_from(settled).unwrap_or(REMEMBERED);
+        let settled = usize::try_from(settled).unwrap_or(usize::MAX);
         state.by_name.contains_key(name)
+            || settled > REMEMBERED
             || state.last.iter().rev().take(settled).any(|it| it == name)
     }
 }
@@ -112,9 +113,13 @@ mod tests {
         }
         let _begun = unsettled.begin(&one);
         assert!(unsettled.may_be_ours(&one, after), "since the send");
+        let here = unsettled.mark();
         for _ in 0..2 * REMEMBERED {
             drop(unsettled.begin(&other));
         }
+        let third = Name::new("third").unwrap();
+        assert!(unsettled.may_be_ours(&third, here), "it may be forgotten");
+        assert!(!unsettled.may_be_ours(&third, unsettled.mark()));
         let state = unsettled.state.lock();
         assert_eq!((state.by_name.len(), state.last.len()), (1, REMEMBERED));
     }

@@ -414,11 +414,10 @@ impl Hold {
         }
         state.spec.access = Access::Shared;
         state.readers = 0;
-        // From here on Redisson's readers may come (`Config::believed`), and nothing is asked for the longer lease any more (B2).
+        // From here on Redisson's readers may come: less is believed of the lease (`Config::believed`). It is asked for as before (B2).
         let config = &self.env().config;
         let lease = config.believed(Access::Shared, state.spec.lease());
         if lease < state.spec.lease() {
-            state.spec.lease = lease.into();
             if !state.spec.is_fixed() {
                 state.spec.renew_every = config.renew_every(lease).into();
             }

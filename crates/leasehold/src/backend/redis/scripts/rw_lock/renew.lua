@@ -6,8 +6,8 @@
 --
 -- Returns the exceptions: {number of the name, answer, ...} with the answers 0 not ours, -1 a value of another
 --         type stands under it; all the others are extended, or still ours
--- Retry   safe: all requests for one lease id ask for the same length, so a later copy sets a later end (B2). The first after a downgrade
---         may ask for less: nothing is believed of the longer lease then. The hash of readers is never shortened: others may need it for longer.
+-- Retry   safe: all requests for one lease id ask for the same length, so a later copy sets a later end (B2). The hash
+--         of readers is never shortened: others may need it for longer.
 --
 -- What the keys of the readers' leases begin with is made here: no key stands there, and a node of a cluster that moves the slot refuses a
 -- script that names a key which is there and one which is not.
