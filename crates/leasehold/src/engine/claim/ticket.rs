@@ -29,10 +29,8 @@ pub(crate) struct Ticket {
     sent: [Tick; REMEMBERED],
     asks: u32,
     copies: bool,
-    /// An ask has no answer.
-    silent: bool,
-    /// An earlier ticket of the same wait, which the backend has given up, had an ask without an answer.
-    after_silence: bool,
+    /// So many tickets of the same wait before it, which the backend has given up, had an ask without an answer.
+    silences: u8,
     open: bool,
     /// An ask took a place in the server's queue: until the ticket is granted or given up, no answer to another ask says that it is gone.
     placed: bool,
@@ -51,8 +49,7 @@ impl Ticket {
             asks: 0,
             // Something between us and the server may send everything twice.
             copies: env.config.may_duplicate,
-            silent: false,
-            after_silence: false,
+            silences: 0,
             open: false,
             placed: false,
             unanswered: None,
@@ -63,7 +60,7 @@ impl Ticket {
     /// A ticket on the same terms, in place of one that the backend has given up.
     pub(crate) fn another(&self, env: &Env) -> Ticket {
         Ticket {
-            after_silence: self.after_silence || self.silent,
+            silences: self.silences.saturating_add(self.copies.into()),
             ..Ticket::new(env, self.terms)
         }
     }
@@ -114,8 +111,7 @@ impl Ticket {
 
     /// The latest ask has failed.
     pub(crate) fn failed(&mut self, failure: &Failure) {
-        self.silent |= matches!(failure, Failure::Ambiguous(_));
-        self.copies |= self.silent;
+        self.copies |= matches!(failure, Failure::Ambiguous(_));
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
             self.open = was_open || self.copies;
@@ -171,7 +167,7 @@ impl Ticket {
     pub(crate) fn verdict(&self, failure: Failure) -> Failure {
         match failure {
             Failure::NotSent(cause) | Failure::NotNow(cause)
-                if self.copies || self.after_silence =>
+                if self.copies || self.silences > 0 =>
             {
                 Failure::Ambiguous(cause)
             }
@@ -202,8 +198,7 @@ mod tests {
             sent: [Tick::MAX; REMEMBERED],
             asks: 0,
             copies: false,
-            silent: false,
-            after_silence: false,
+            silences: 0,
             open: false,
             placed: false,
             unanswered: None,
