@@ -75,7 +75,10 @@ async fn a_thousand_turns_of_java_and_rust_have_a_thousand_growing_tokens() {
         assert_eq!(token(&java.obey("fenced name token").await), last + 64);
         assert_eq!(int(&server, &["PTTL", TOKEN]), -1, "for Redisson's sake");
         wait_until_idle(&client).await;
-        assert_eq!(keys(&server), [TOKEN]);
+        // A request without an answer leaves a tombstone, which ends by itself.
+        let mut left = keys(&server);
+        left.retain(|key| !key.contains(":gone:"));
+        assert_eq!(left, [TOKEN]);
     }
 }
 

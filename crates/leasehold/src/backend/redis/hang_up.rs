@@ -1,8 +1,13 @@
 //! What ends connections by itself: a proxy that hangs up at commands that it does not know, as twemproxy does. That looks like a server
 //! that ends, or one that wants TLS.
 
-use std::{io::ErrorKind, time::Duration};
+use std::{
+    collections::VecDeque,
+    io::ErrorKind,
+    time::{Duration, Instant},
+};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -26,9 +31,31 @@ const QUESTIONS: [&[&str]; 5] = [
 /// How long to look for the command.
 const SEARCH: Duration = Duration::from_millis(500);
 
+/// How often, at one address: a server that is away is dialled again and again, and is not to be asked twice as often for this.
+const SEARCH_EVERY: Duration = Duration::from_secs(60);
+
+/// Where a search was made last, and when.
+static SEARCHED: Mutex<VecDeque<(String, Instant)>> = Mutex::new(VecDeque::new());
+
+/// So many addresses are remembered.
+const REMEMBERED: usize = 64;
+
+fn may_search(address: String) -> bool {
+    let mut searched = SEARCHED.lock();
+    searched.retain(|(_, at)| at.elapsed() < SEARCH_EVERY);
+    if searched.len() >= REMEMBERED || searched.iter().any(|(there, _)| *there == address) {
+        return false;
+    }
+    searched.push_back((address, Instant::now()));
+    true
+}
+
 impl Target {
     /// Whether a connection that was closed in the greeting was closed at a command, by something that answers others.
     pub(super) async fn why_hung_up(&self, progress: &DialProgress) -> Option<NoConnection> {
+        if !may_search(format!("{:?}", self.address())) {
+            return None;
+        }
         timeout(SEARCH, self.refused_command(progress))
             .await
             .ok()?

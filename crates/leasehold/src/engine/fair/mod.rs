@@ -66,10 +66,8 @@ struct LineupState {
     parts: u32,
     next_task: u64,
 }
-
 /// So many places are kept by one request: the server serves no other client meanwhile.
 const KEPT_AT_ONCE: usize = 200;
-
 /// A message that asks for a look: the tasks sleep by what is not true any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LookMessage {
@@ -272,8 +270,8 @@ impl Lineup {
         }
     }
 
-    /// Places of tasks that wait, and the asks for them that are sent at `now`; and the task with which the next request begins. Those of
-    /// very many are kept in parts, one after the other. The first is in each part, for it may be told to ask.
+    /// Places of tasks that wait, and the asks for them that are sent at `now`; and the task with which the next request begins. Very many
+    /// are kept in parts. The first is in each, for it may be told to ask.
     fn places(&self, now: Tick) -> (Vec<KeptPlace>, u64) {
         let mut waiting = self.queues();
         waiting.retain(|queue| {
@@ -314,12 +312,13 @@ impl Lineup {
 
     /// The server has kept places. The next request begins with this task.
     fn kept(&self, core: &Queues, kept: &KeptPlaces, sent: Tick, next_task: u64) {
-        let missing = !kept.missing.is_empty();
-        for queue in missing.then(|| self.queues()).into_iter().flatten() {
-            let asks = |lease: &LeaseId| queue.lock().asks_under(*lease);
-            if kept.missing.iter().any(asks) {
-                queue.driver_wake().notify_one();
-            }
+        let missing = |queue: &Arc<Queue>| {
+            let state = queue.lock();
+            kept.missing.iter().any(|lease| state.asks_under(*lease))
+        };
+        if !kept.missing.is_empty() {
+            let queues = self.queues().into_iter().filter(missing);
+            queues.for_each(|queue| queue.driver_wake().notify_one());
         }
         let mut state = self.state.lock();
         state.foreign = kept.foreign;
