@@ -136,12 +136,24 @@ const LINES_MOST: usize = 400;
 /// Longer than that, and why.
 const LONG: &[(&str, &str)] = &[
     (
+        "backend::redis::cluster",
+        "what a cluster is to the engine: each step, and where it goes",
+    ),
+    (
+        "backend::redis::connect",
+        "one attempt to connect, and each way in which it fails",
+    ),
+    (
         "backend::redis::lanes",
         "the state machine of one connection, and its dialler",
     ),
     (
         "backend::redis::subscriptions::lane",
         "one task: its orders, its connection, and the answers",
+    ),
+    (
+        "builder",
+        "the settings that every client has, with their pages",
     ),
     (
         "config",
