@@ -420,13 +420,13 @@ impl Keyspace {
             return Ok(first.map_or(Value::Nil, |(name, _)| bulk(name.clone())));
         };
         let many = usize::try_from(int(many)?).unwrap_or(0);
-        let Some(fields) = self.hash(&args[0])? else {
-            return Ok(Value::Array(Vec::new()));
-        };
         let values = match args.get(2) {
             Some(word) if word.eq_ignore_ascii_case(b"WITHVALUES") => true,
             Some(_) => return Err(SYNTAX.to_owned()),
             None => false,
+        };
+        let Some(fields) = self.hash(&args[0])? else {
+            return Ok(Value::Array(Vec::new()));
         };
         let some = fields.iter().take(many).flat_map(|(name, value)| {
             let value = values.then(|| bulk(value.clone()));
