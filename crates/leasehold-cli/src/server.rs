@@ -318,7 +318,7 @@ mod tests {
     };
     use crate::args::{Args, Command};
 
-    /// What the command says to this command line, if anything before it asks the server for a lock.
+    /// The command's answer to this command line, if it has one before it asks the server for a lock.
     async fn said(words: &[String]) -> String {
         let args = match Args::try_parse_from(words) {
             Ok(args) => args,

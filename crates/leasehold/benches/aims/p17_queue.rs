@@ -27,7 +27,7 @@ fn owner(client: usize, lease: usize) -> String {
     )
 }
 
-/// What the server has spent on scripts, in µs.
+/// The time that the server has spent on scripts, in µs.
 fn spent(connection: &mut Connection) -> u64 {
     let info: String = redis::cmd("INFO")
         .arg("commandstats")

@@ -193,7 +193,7 @@ impl Candidate {
         round.rest(self.parts.heard_late(&self.step, sent));
     }
 
-    /// What a server says. `owed`: those that were to be told of a lease id for this name when it was asked.
+    /// A server has answered. `owed`: the servers that still had to be told of a lease id for this name when it was asked.
     fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>, owed: &[usize]) {
         let Parts {
             servers, ballots, ..

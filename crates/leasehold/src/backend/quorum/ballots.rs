@@ -29,7 +29,7 @@ pub(super) struct Ballots {
 #[derive(Default)]
 struct KnownBallots {
     all: HashMap<LeaseId, Ballot>,
-    /// Those that were given up, and not confirmed by all that may have them.
+    /// Lease ids that were given up, and not confirmed by all servers that may have them.
     owed: HashMap<Name, Vec<LeaseId>>,
 }
 

@@ -18,7 +18,7 @@ use crate::{
     home::Home,
 };
 
-/// That part of a lease at most is given to one server to answer: what is left of the lease when a round is over is what its holder has.
+/// A server has at most this part of a lease to answer: the holder has what is left of the lease when a round is over.
 /// Where the user says a longer time, a third: a renewal begins when two thirds are left, and must be over before the end.
 const PART_OF_LEASE: u32 = 10;
 const PART_THAT_MAY_BE_SET: u32 = 3;

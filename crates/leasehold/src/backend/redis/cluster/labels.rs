@@ -24,7 +24,7 @@ pub(super) async fn add(
     if begins.is_empty() {
         return;
     }
-    // One command names keys of one slot.
+    // A command may name keys of one slot only.
     let mut by_slot: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for begin in begins {
         by_slot

@@ -78,7 +78,7 @@ impl Node {
 /// For so long after a node was replaced another may not have heard of it, and name the old one. Not believed while its successor is well.
 const STALE: Duration = Duration::from_secs(5);
 
-/// What a table has changed.
+/// The change that a table has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TableChange {
     /// A slot has another owner.
