@@ -17,6 +17,8 @@ use crate::{
 const URL: &str = "Server to use; rediss:// speaks TLS, redis-sentinel://HOST,HOST/?master=NAME asks where the primary is, redis-cluster://HOST,HOST is a cluster by some of its nodes, redlock://A,B,C is a majority of several [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const PREFIX: &str = "Put this before each name on the server, such as app: [default: $LEASEHOLD_PREFIX, else nothing]";
 const QUORUM: &str = "Several servers, for redlock://";
+/// Of a client, where nobody says another.
+const LEASE: Duration = Duration::from_secs(30);
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 #[cfg(feature = "tls")]
 const TLS: &str = "TLS, for rediss://";
@@ -201,7 +203,8 @@ impl Address {
             builder = builder.connect_timeout(most);
         }
         if let Some(longest) = self.quorum.longest_lease {
-            builder = builder.longest_lease(longest);
+            // Each command says its own lease. The client's, which no command takes, must not exceed the longest.
+            builder = builder.longest_lease(longest).lease(longest.min(LEASE));
         }
         if let Some(timeout) = self.quorum.server_timeout {
             builder = builder.server_timeout(timeout);

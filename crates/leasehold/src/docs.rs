@@ -14,14 +14,19 @@
 //! they are, figures, and the bugs of the past. These modules hold documentation only.
 
 /// [keys]: crate::docs::keys
+/// [topologies a-lock-that-a-replica-has]: crate::docs::topologies#a-lock-that-a-replica-has
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
 
+/// [topologies which-one]: crate::docs::topologies#which-one
+/// [topologies a-lock-that-a-replica-has]: crate::docs::topologies#a-lock-that-a-replica-has
 #[doc = include_str!("../docs/choosing.md")]
 pub mod choosing {}
 
 /// [permissions]: crate::docs::keys#permissions
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
+/// [bugs open]: https://github.com/leasehold/leasehold/blob/main/docs/bugs.md#open
+/// [guarantees a-majority-of-servers]: crate::docs::guarantees#a-majority-of-servers
 #[doc = include_str!("../docs/topologies.md")]
 pub mod topologies {}
 
@@ -29,9 +34,15 @@ pub mod topologies {}
 #[doc = include_str!("../docs/from-redisson.md")]
 pub mod from_redisson {}
 
+/// [topologies settings]: crate::docs::topologies#settings
+/// [topologies sentinel]: crate::docs::topologies#sentinel
 #[doc = include_str!("../docs/keys.md")]
 pub mod keys {}
 
+/// [metrics]: crate::docs::metrics
+/// [topologies settings]: crate::docs::topologies#settings
+/// [keys]: crate::docs::keys
+/// [keys what-find-takes-for-a-lock]: crate::docs::keys#what-find-takes-for-a-lock
 #[doc = include_str!("../docs/observing.md")]
 pub mod observing {}
 

@@ -149,3 +149,36 @@ fn the_pages_of_the_api_are_links() {
         assert_eq!(link, Path::new(&format!("../../../docs/{name}")), "{name}");
     }
 }
+
+/// Rustdoc finds no `.md` beside its pages. `docs.rs` defines where each label leads there; of two definitions the first counts.
+#[test]
+fn the_pages_of_the_api_link_each_other_by_labels_that_rustdoc_knows() {
+    let pages = root().join("crates/leasehold/docs");
+    let source = fs::read_to_string(root().join("crates/leasehold/src/docs.rs")).unwrap();
+    let mut dead = Vec::new();
+    for page in fs::read_dir(pages).unwrap() {
+        let page = page.unwrap();
+        let name = page.file_name().into_string().unwrap();
+        let text = fs::read_to_string(page.path()).unwrap();
+        let is_relative = |link: &&str| link.contains(".md") && !link.contains("://");
+        let inline = between(&text, "](", &[')']);
+        dead.extend(
+            inline
+                .into_iter()
+                .filter(is_relative)
+                .map(|link| format!("{name}: {link}")),
+        );
+        // What stands before the page, back to the module before it.
+        let front = source.split(&format!("docs/{name}")).next().unwrap();
+        let front = front.rsplit("\n\n").next().unwrap();
+        for line in text.lines().filter(|line| line.starts_with('[')) {
+            let Some((label, to)) = line.split_once("]: ") else {
+                continue;
+            };
+            if is_relative(&to) && !front.contains(&format!("/// {label}]: ")) {
+                dead.push(format!("{name}: {line}"));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{dead:#?}");
+}
