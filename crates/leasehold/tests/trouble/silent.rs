@@ -69,6 +69,24 @@ impl Wired {
         }
     }
 
+    /// Returns once nothing has travelled for a while. A majority ends a step before the others have answered, and an answer that arrives
+    /// after the hang shows its connection alive for a timeout more.
+    async fn until_quiet(&self) {
+        let bytes = || {
+            let proxies = self.proxies();
+            let of = |proxy: &&Proxy| proxy.bytes_to_server() + proxy.bytes_to_client();
+            proxies.iter().map(of).sum::<u64>()
+        };
+        let (mut before, mut since) = (bytes(), Instant::now());
+        while since.elapsed() < AT_ONCE {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = bytes();
+            if now != before {
+                (before, since) = (now, Instant::now());
+            }
+        }
+    }
+
     fn hang(&self) {
         self.proxies().iter().for_each(|proxy| proxy.hang(None));
     }
@@ -96,6 +114,7 @@ async fn one_call_finds_out(wired: Wired) {
             others.push(name);
         }
         let held = client.mutex(format!("held:{round}")).lock().await.unwrap();
+        wired.until_quiet().await;
         wired.hang();
         let began = Instant::now();
         let first = client.mutex(&asked).try_lock().await;
