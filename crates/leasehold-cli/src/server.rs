@@ -17,7 +17,7 @@ use crate::{
 const URL: &str = "Server to use; rediss:// speaks TLS, redis-sentinel://HOST,HOST/?master=NAME asks where the primary is, redis-cluster://HOST,HOST is a cluster by some of its nodes, redlock://A,B,C is a majority of several [default: $LEASEHOLD_URL, else $REDIS_URL, else redis://127.0.0.1/]";
 const PREFIX: &str = "Put this before each name on the server, such as app: [default: $LEASEHOLD_PREFIX, else nothing]";
 const QUORUM: &str = "Several servers, for redlock://";
-/// Of a client, where nobody says another.
+/// A client's own, by default.
 const LEASE: Duration = Duration::from_secs(30);
 const URL_DEFAULT: &str = "redis://127.0.0.1/";
 #[cfg(feature = "tls")]

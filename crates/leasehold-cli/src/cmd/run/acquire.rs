@@ -206,7 +206,7 @@ async fn whom(args: &Run, client: &Client) -> String {
 /// `: host:pid has had it for 12 s or less, and 2 others`, as far as it is known.
 fn holders(status: &Status) -> String {
     let Some(holder) = status.holder() else {
-        return String::new();
+        return no_votes(status);
     };
     let foreign = kinds::is_of_another_library(status, holder);
     // Even what looks like a token may be a password.
@@ -234,6 +234,28 @@ fn holders(status: &Status) -> String {
         _ => String::new(),
     };
     format!(": {who} has had it{since}{others}{gone}")
+}
+
+/// Free, and not to be had: too many servers of a majority have restarted.
+fn no_votes(status: &Status) -> String {
+    let votes = &status.votes;
+    let mut until: Vec<_> = votes
+        .iter()
+        .map(|vote| vote.quarantine.unwrap_or_default())
+        .collect();
+    until.sort_unstable();
+    // With this one's vote there is a majority.
+    match until.get(votes.len() / 2) {
+        Some(left) if !left.is_zero() => {
+            let restarted = until.iter().filter(|left| !left.is_zero()).count();
+            format!(
+                ": {restarted} of {} servers have restarted, and a majority may vote in {}",
+                votes.len(),
+                human(*left)
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// Another owner holds the name.
