@@ -161,6 +161,7 @@ impl Group {
 
 /// An address with its port: servers and sentinels have different ones.
 fn whole(given: &str) -> Result<Address, Error> {
+    address::check_given("an address of Sentinel::reached_at", given)?;
     if !has_port(given) {
         return Err(Invalid::new(
             "an address of Sentinel::reached_at",
@@ -271,6 +272,21 @@ mod tests {
             valkey.to_string(),
             "redis-sentinel://one:26379/0?master=main"
         );
+    }
+
+    #[test]
+    fn where_a_server_is_reached_is_an_address_and_no_login() {
+        for (says, is_at) in [("me:hush@one:1", "two:2"), ("one:1", "me:hush@two:2")] {
+            let given = Sentinel::new(["one"]).master("main");
+            let Err(error) = Group::of(&given.reached_at(says, is_at), &Login::default()) else {
+                panic!("{says} was taken")
+            };
+            let error = error.to_string();
+            assert!(
+                error.contains("reached_at") && !error.contains("hush"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
