@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{int, keys, redisson::Redisson, release, servers, soon, wait_until_idle};
+use crate::common::{
+    int, keys, late::Control, redisson::Redisson, release, servers, soon, wait_until_idle,
+};
 use futures_util::future::join_all;
 use leasehold::{Client, FencedMutex, Handoff, LostReason};
 use leasehold_testkit::{Server, wait_until_async};
@@ -56,6 +58,7 @@ async fn turn(java: &mut Redisson, mutex: &FencedMutex, before: &mut u64) {
 #[tokio::test]
 async fn a_thousand_turns_of_java_and_rust_have_a_thousand_growing_tokens() {
     for server in servers() {
+        let machine = Control::start();
         let client = client_of(&server).await;
         let mut java = Redisson::start(&server, LEASE).await;
         let mutex = client.fenced_mutex("name");
@@ -75,10 +78,12 @@ async fn a_thousand_turns_of_java_and_rust_have_a_thousand_growing_tokens() {
         assert_eq!(token(&java.obey("fenced name token").await), last + 64);
         assert_eq!(int(&server, &["PTTL", TOKEN]), -1, "for Redisson's sake");
         wait_until_idle(&client).await;
-        // A request without an answer leaves a tombstone, which ends by itself.
-        let mut left = keys(&server);
-        left.retain(|key| !key.contains(":gone:"));
-        assert_eq!(left, [TOKEN]);
+        let (mut left, late) = (keys(&server), machine.latest());
+        // A request that has no answer in 2 s leaves a tombstone, which ends by itself.
+        if late > Duration::from_secs(1) {
+            left.retain(|key| !key.contains(":gone:"));
+        }
+        assert_eq!(left, [TOKEN], "this machine was late by {late:?}");
     }
 }
 
