@@ -76,9 +76,11 @@ impl Commands {
         self.lanes.said()
     }
 
-    /// Whether the server shows our connections under their name.
-    pub(super) fn is_named(&self) -> bool {
-        self.lanes.is_named()
+    /// Whether the server shows our connections under their name. It says so to a connection, which is made first if there was none.
+    pub(super) async fn is_named(&self) -> Result<bool, Failure> {
+        let way = self.lanes.way(self.timeout).await;
+        way.map_err(|none| SendFailure::from(none).failure())?;
+        Ok(self.lanes.is_named())
     }
 
     /// Asks the server which one it is.

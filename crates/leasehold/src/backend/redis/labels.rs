@@ -58,7 +58,8 @@ pub(super) async fn show(
     // A server that refuses names shows the connections of this client without one. The label says so by having no prefix: then no reader
     // misses them.
     let name = label.connection_name.as_str();
-    let unnamed = unprefixed(name).filter(|_| !commands.is_named());
+    let is_named = commands.is_named().await?;
+    let unnamed = unprefixed(name).filter(|_| !is_named);
     let mut command = redis::cmd("SET");
     command.arg(&label.key).arg(unnamed.unwrap_or(name));
     command.arg("PX").arg(lasts_ms);

@@ -205,6 +205,7 @@ impl<S> GoingOn<S> {
     {
         let Route { slot, ask, .. } = self.way;
         let open = || Failure::NotNow(Arc::new(SlotOpen { slot }));
+        let nowhere = || Failure::NotNow(Arc::new(NoAddress { slot }));
         match Redirect::of(&failure, &node.address) {
             Some(Redirect::Moved(address)) => {
                 self.shared.moved(slot, address);
@@ -223,12 +224,17 @@ impl<S> GoingOn<S> {
             Some(Redirect::Ask(_) | Redirect::Open) => Ok(FollowUp::NotNow(open())),
             Some(Redirect::Nowhere) => {
                 self.shared.table.ask();
-                let nowhere = Failure::NotNow(Arc::new(NoAddress { slot }));
-                Ok(FollowUp::NotNow(nowhere))
+                Ok(FollowUp::NotNow(nowhere()))
             }
             Some(Redirect::Down) => {
                 self.shared.table.ask();
-                Ok(FollowUp::NotNow(failure))
+                // A node that has lost its id is asked where it was, and knows of no slot: the table says more than its answer.
+                let is_unnamed = self.shared.nodes.is_unnamed(slot);
+                Ok(FollowUp::NotNow(if is_unnamed {
+                    nowhere()
+                } else {
+                    failure
+                }))
             }
             Some(Redirect::Torn) => Err(Failure::Ambiguous(Arc::new(SlotOpen { slot }))),
             None => match failure {
