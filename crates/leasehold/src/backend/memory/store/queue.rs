@@ -36,12 +36,29 @@ impl Queued {
 }
 
 impl Store {
-    /// Whether a client waits that goes first.
-    pub(super) fn gives_way(&self, id: &LockId, wants: Access) -> bool {
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
-        let mut first =
-            places.filter(|queued| rules(id.kind).gives_way(wants, queued.grant.access));
-        first.any(|queued| self.hears(id, &queued.client)) // one that hears nothing is gone
+    /// Whether a client waits that goes first. The places before it of such that hear nothing go: those are gone, and who stands behind them
+    /// has been waiting in vain. `may_join` of `rw_lock/queue.lua` does the same.
+    pub(super) fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
+        let subscribers = self.subscribers(id);
+        let Some(waiting) = self.queues.get_mut(id) else {
+            return false;
+        };
+        let (before, mut gives_way) = (waiting.places.len(), false);
+        waiting.places.retain(|queued| {
+            if gives_way || !rules(id.kind).gives_way(wants, queued.grant.access) {
+                return true;
+            }
+            gives_way = subscribers.iter().any(|s| s.client == queued.client);
+            gives_way
+        });
+        let is_shorter = waiting.places.len() < before;
+        if waiting.places.is_empty() {
+            self.queues.remove(id);
+        }
+        if is_shorter {
+            self.tell_all(id);
+        }
+        gives_way
     }
 
     /// Whether another client that hears it is the first in the queue.
@@ -57,24 +74,6 @@ impl Store {
             unsettled: false,
             ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
             silent: self.held_by(id).iter().any(StoredHold::is_foreign),
-        }
-    }
-
-    /// Takes out the places of clients that would go first and are gone. Those that stand behind them have been waiting in vain.
-    pub(super) fn forget_gone(&mut self, id: &LockId, wants: Access) {
-        let Some(mut waiting) = self.queues.remove(id) else {
-            return;
-        };
-        let before = waiting.places.len();
-        waiting.places.retain(|queued| {
-            !rules(id.kind).gives_way(wants, queued.grant.access) || self.hears(id, &queued.client)
-        });
-        let is_shorter = waiting.places.len() < before;
-        if !waiting.places.is_empty() {
-            self.queues.insert(id.clone(), waiting);
-        }
-        if is_shorter {
-            self.tell_all(id);
         }
     }
 
@@ -148,7 +147,6 @@ impl Store {
     /// wait.
     pub(super) fn let_in_behind(&mut self, id: &LockId, step: &Acquire, was_free: bool) {
         if was_free && !step.access.is_exclusive() && rules(id.kind).has_queue() {
-            self.forget_gone(id, step.access);
             self.give_to_next(id);
         }
     }
@@ -187,7 +185,9 @@ impl Store {
                 continue;
             }
             let access = queued.grant.access;
-            if !self.fits(id, access) {
+            // Beside readers, a writer that hears nothing keeps none out.
+            let is_gone = self.fits(id, Access::Shared) && !self.hears(id, &queued.client);
+            if !self.fits(id, access) && !is_gone {
                 return given;
             }
             let Some(Queued {
@@ -223,5 +223,228 @@ impl Store {
             self.queues.remove(id);
         }
         place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::{
+            Count, Counted, Downgrade, EpochChange, Release, Sink, memory::store::Subscriber,
+        },
+        kind::LockKind,
+        name::Name,
+    };
+
+    #[derive(Debug)]
+    struct Untold;
+
+    impl Sink for Untold {
+        fn wake(&self, _id: &LockId, _wake_up: WakeUp) {}
+        fn epoch(&self, _change: EpochChange) {}
+    }
+
+    /// A read-write lock, and its clients by their names.
+    struct Game {
+        store: Store,
+        id: LockId,
+        ears: Vec<Arc<Subscriber>>,
+        leases: Vec<(&'static str, LeaseId)>,
+    }
+
+    impl Game {
+        fn new() -> Game {
+            let name = Name::new("x").unwrap();
+            Game {
+                store: Store::default(),
+                id: LockId::new(LockKind::RwLock, name),
+                ears: Vec::new(),
+                leases: Vec::new(),
+            }
+        }
+
+        fn lease(&mut self, client: &'static str) -> LeaseId {
+            match self.leases.iter().find(|(of, _)| *of == client) {
+                Some((_, lease)) => *lease,
+                None => {
+                    self.leases.push((client, LeaseId::next()));
+                    self.lease(client)
+                }
+            }
+        }
+
+        fn listens(&mut self, client: &'static str) {
+            let client: Arc<str> = client.into();
+            let ear = Arc::new(Subscriber::new(&client, Arc::new(Untold)));
+            self.store.listen(&client, &self.id, &ear);
+            self.ears.push(ear);
+        }
+
+        fn is_cut_off(&mut self, client: &'static str) {
+            self.store.unlisten(&client.into(), &self.id);
+        }
+
+        /// Whether it has the lock then. If not, it has a place.
+        fn asks(&mut self, client: &'static str, access: Access) -> bool {
+            let step = Acquire {
+                id: self.id.clone(),
+                access,
+                lease: self.lease(client),
+                lease_ms: 10_000,
+                place: Some(Place {
+                    ask: 1,
+                    keep_ms: 600,
+                }),
+                permits: None,
+            };
+            let answer = self.store.acquire(&client.into(), &step);
+            matches!(answer, Acquired::Granted { .. })
+        }
+
+        fn reads(&mut self, client: &'static str) -> bool {
+            self.asks(client, Access::Shared)
+        }
+
+        fn writes(&mut self, client: &'static str) -> bool {
+            self.asks(client, Access::Exclusive)
+        }
+
+        fn releases(&mut self, client: &'static str, access: Access) {
+            let step = Release {
+                id: self.id.clone(),
+                access,
+                lease: self.lease(client),
+                next: None,
+                held: true,
+                tombstone_ms: None,
+                listening: false,
+                holds: None,
+            };
+            self.store.release(&client.into(), &step);
+        }
+
+        fn downgrades(&mut self, client: &'static str) {
+            let (id, lease) = (self.id.clone(), self.lease(client));
+            let step = Downgrade {
+                id,
+                lease,
+                holds: 1,
+            };
+            assert!(self.store.downgrade(&client.into(), &step));
+        }
+
+        fn counts(&mut self, client: &'static str) -> Counted {
+            let step = Count {
+                id: self.id.clone(),
+                access: Access::Shared,
+                lease: self.lease(client),
+                holds: 2,
+                reads: 0,
+                listening: false,
+            };
+            self.store.count(&client.into(), &step)
+        }
+
+        fn queue(&self) -> Vec<&str> {
+            let places = self.store.queues.get(&self.id);
+            let places = places.into_iter().flat_map(|all| &all.places);
+            places.map(|queued| &*queued.client).collect()
+        }
+
+        fn holders(&self) -> Vec<&str> {
+            let held = self.store.held_by(&self.id).iter();
+            held.map(|held| &*held.client).collect()
+        }
+    }
+
+    /// `may_join` of `rw_lock/queue.lua`: it need not join for that.
+    #[test]
+    fn a_reader_that_asks_takes_out_the_unheard_writers_before_the_first_heard_one() {
+        let mut game = Game::new();
+        for client in ["cut", "writer", "cut too", "reader"] {
+            game.listens(client);
+        }
+        assert!(game.reads("holder"));
+        assert!(!game.writes("cut"));
+        assert!(!game.writes("writer"));
+        assert!(!game.writes("cut too"));
+        game.is_cut_off("cut");
+        game.is_cut_off("cut too");
+        assert!(!game.reads("reader"));
+        assert_eq!(game.queue(), ["writer", "cut too", "reader"]);
+        game.listens("cut");
+        assert!(!game.writes("cut"));
+        assert_eq!(game.queue(), ["writer", "cut too", "reader", "cut"]);
+        game.releases("holder", Access::Shared);
+        assert_eq!(game.holders(), ["writer"]);
+    }
+
+    #[test]
+    fn a_reader_that_counts_takes_them_out_too() {
+        let mut game = Game::new();
+        game.listens("cut");
+        game.listens("writer");
+        assert!(game.reads("holder"));
+        assert!(!game.writes("cut"));
+        assert!(!game.writes("writer"));
+        game.is_cut_off("cut");
+        assert_eq!(game.counts("holder"), Counted::OthersWait);
+        assert_eq!(game.queue(), ["writer"]);
+        game.is_cut_off("writer");
+        assert_eq!(game.counts("holder"), Counted::Written);
+        assert!(game.queue().is_empty());
+    }
+
+    /// `may_join` says so before it looks at the queue.
+    #[test]
+    fn a_reader_that_asks_while_another_writes_takes_none_out() {
+        let mut game = Game::new();
+        game.listens("cut");
+        assert!(game.writes("holder"));
+        assert!(!game.writes("cut"));
+        game.is_cut_off("cut");
+        assert!(!game.reads("reader"));
+        assert_eq!(game.queue(), ["cut", "reader"]);
+    }
+
+    /// `give_to_next` of `rw_lock/hand_over.lua`.
+    #[test]
+    fn a_hand_over_beside_readers_passes_over_a_writer_that_hears_nothing() {
+        let mut game = Game::new();
+        for client in ["cut", "reader", "writer", "cut too"] {
+            game.listens(client);
+        }
+        assert!(game.writes("holder"));
+        assert!(!game.writes("cut"));
+        assert!(!game.reads("reader"));
+        assert!(!game.writes("writer"));
+        assert!(!game.writes("cut too"));
+        game.is_cut_off("cut");
+        game.is_cut_off("cut too");
+        game.downgrades("holder");
+        assert_eq!(game.holders(), ["holder", "reader"]);
+        assert_eq!(game.queue(), ["writer", "cut too"]);
+    }
+
+    /// It is no release that lets in the readers behind: the holder before has died.
+    #[test]
+    fn a_reader_that_takes_a_free_name_keeps_the_places_behind_a_heard_writer() {
+        let mut game = Game::new();
+        for client in ["first", "cut", "reader", "writer", "cut too"] {
+            game.listens(client);
+        }
+        assert!(game.writes("holder"));
+        assert!(!game.reads("first"));
+        assert!(!game.writes("cut"));
+        assert!(!game.reads("reader"));
+        assert!(!game.writes("writer"));
+        assert!(!game.writes("cut too"));
+        game.is_cut_off("cut");
+        game.is_cut_off("cut too");
+        game.store.held.clear();
+        assert!(game.reads("first"));
+        assert_eq!(game.holders(), ["first", "reader"]);
+        assert_eq!(game.queue(), ["writer", "cut too"]);
     }
 }
