@@ -235,14 +235,11 @@ impl Store {
         }
         let in_turn = self.is_its_turn(client, step);
         let is_free = self.held_by(id).is_empty();
-        let first = is_free || !self.gives_way(id, step.access);
+        let fits = self.fits(id, step.access) && (is_free || !self.gives_way(id, step.access));
         // A client that waits gives a free lock to the first in the queue. (One that comes may be faster.)
         let gives = is_free && step.place.is_some() && !rules(id.kind).is_in_turn();
         let gives = gives && self.is_behind_another(client, id);
-        if in_turn && self.fits(id, step.access) && first && !gives {
-            if !is_free {
-                self.forget_gone(id, step.access);
-            }
+        if in_turn && fits && !gives {
             self.hold(client, id, step.access, (step.lease, step.lease_ms));
             self.leave_queue(client, id, step.lease);
             self.let_in_behind(id, step, is_free);

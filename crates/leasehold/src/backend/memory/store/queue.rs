@@ -36,12 +36,29 @@ impl Queued {
 }
 
 impl Store {
-    /// Whether a client waits that goes first.
-    pub(super) fn gives_way(&self, id: &LockId, wants: Access) -> bool {
-        let places = self.queues.get(id).into_iter().flat_map(|all| &all.places);
-        let mut first =
-            places.filter(|queued| rules(id.kind).gives_way(wants, queued.grant.access));
-        first.any(|queued| self.hears(id, &queued.client)) // one that hears nothing is gone
+    /// Whether a client waits that goes first. The places before it of such that hear nothing go: those are gone, and who stands behind them
+    /// has been waiting in vain. `may_join` of `rw_lock/queue.lua` does the same.
+    pub(super) fn gives_way(&mut self, id: &LockId, wants: Access) -> bool {
+        let subscribers = self.subscribers(id);
+        let Some(waiting) = self.queues.get_mut(id) else {
+            return false;
+        };
+        let (before, mut gives_way) = (waiting.places.len(), false);
+        waiting.places.retain(|queued| {
+            if gives_way || !rules(id.kind).gives_way(wants, queued.grant.access) {
+                return true;
+            }
+            gives_way = subscribers.iter().any(|s| s.client == queued.client);
+            gives_way
+        });
+        let is_shorter = waiting.places.len() < before;
+        if waiting.places.is_empty() {
+            self.queues.remove(id);
+        }
+        if is_shorter {
+            self.tell_all(id);
+        }
+        gives_way
     }
 
     /// Whether another client that hears it is the first in the queue.
@@ -57,24 +74,6 @@ impl Store {
             unsettled: false,
             ttl: ends.map(|ends| ends.saturating_sub(self.clock)),
             silent: self.held_by(id).iter().any(StoredHold::is_foreign),
-        }
-    }
-
-    /// Takes out the places of clients that would go first and are gone. Those that stand behind them have been waiting in vain.
-    pub(super) fn forget_gone(&mut self, id: &LockId, wants: Access) {
-        let Some(mut waiting) = self.queues.remove(id) else {
-            return;
-        };
-        let before = waiting.places.len();
-        waiting.places.retain(|queued| {
-            !rules(id.kind).gives_way(wants, queued.grant.access) || self.hears(id, &queued.client)
-        });
-        let is_shorter = waiting.places.len() < before;
-        if !waiting.places.is_empty() {
-            self.queues.insert(id.clone(), waiting);
-        }
-        if is_shorter {
-            self.tell_all(id);
         }
     }
 
@@ -148,7 +147,6 @@ impl Store {
     /// wait.
     pub(super) fn let_in_behind(&mut self, id: &LockId, step: &Acquire, was_free: bool) {
         if was_free && !step.access.is_exclusive() && rules(id.kind).has_queue() {
-            self.forget_gone(id, step.access);
             self.give_to_next(id);
         }
     }
@@ -187,7 +185,9 @@ impl Store {
                 continue;
             }
             let access = queued.grant.access;
-            if !self.fits(id, access) {
+            // Beside readers, a writer that hears nothing keeps none out.
+            let is_gone = self.fits(id, Access::Shared) && !self.hears(id, &queued.client);
+            if !self.fits(id, access) && !is_gone {
                 return given;
             }
             let Some(Queued {
@@ -225,3 +225,6 @@ impl Store {
         place
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,8 +64,8 @@ impl Store {
         if granted.is_some()
             && !next_waits
             && let Some(next) = next
-            && !self.gives_way(id, next.access)
             && self.fits(id, next.access)
+            && !self.gives_way(id, next.access)
         {
             self.hold(client, id, next.access, (next.lease, next.lease_ms));
             return ReleaseReply::Kept {
