@@ -8,4 +8,5 @@ mod redisson;
 mod sentinel;
 mod sentinel_anew;
 mod sentinel_failover;
+mod sentinel_late;
 mod uncounted;

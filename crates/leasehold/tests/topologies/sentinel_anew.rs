@@ -21,7 +21,7 @@ enum Old {
 }
 
 /// A connection of this client is there.
-fn is_at(group: &SentinelGroup, server: usize, client: &Client) -> bool {
+pub(super) fn is_at(group: &SentinelGroup, server: usize, client: &Client) -> bool {
     let list = again(group.server(server)).try_cli(&["CLIENT", "LIST"]);
     let list = list.map(redis::from_redis_value::<String>);
     matches!(list, Ok(Ok(list)) if list.contains(client.id()))
@@ -32,7 +32,7 @@ const DEAF: &str = "ACL SETUSER deaf on >secret resetchannels &+switch-master +p
                     +sentinel|masters +sentinel|get-master-addr-by-name +sentinel|myid";
 
 /// The group, as a client of that user finds it.
-fn deaf_url(group: &SentinelGroup) -> String {
+pub(super) fn deaf_url(group: &SentinelGroup) -> String {
     for sentinel in group.sentinels() {
         sentinel.cli(&DEAF.split_whitespace().collect::<Vec<_>>());
     }

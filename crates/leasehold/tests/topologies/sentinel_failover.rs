@@ -212,7 +212,7 @@ fn until_replicated(primary: &Server) {
 }
 
 /// How many scripts the server has carried out.
-fn scripts(server: &Server) -> u64 {
+pub(super) fn scripts(server: &Server) -> u64 {
     let calls = again(server).calls();
     ["eval", "evalsha"]
         .iter()

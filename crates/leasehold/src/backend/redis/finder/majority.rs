@@ -95,13 +95,15 @@ impl Known {
     fn standing(&self) -> impl Iterator<Item = &Word> {
         let answering = self.voters().filter(|voter| voter.silent.is_none());
         let words = answering.filter_map(|voter| Some((voter.number, voter.said.as_ref()?)));
-        let is_behind = |number: u64, word: &Word| {
-            let mut others = self.sentinels.iter();
-            others.any(|other| other.is_ahead_of(number, word))
-        };
         words
-            .filter(move |(number, word)| !is_behind(*number, word))
+            .filter(|(number, word)| !self.is_behind(*number, word))
             .map(|(_, word)| word)
+    }
+
+    /// Whether a sentinel has said something newer than this word, the answer to that question.
+    pub(super) fn is_behind(&self, number: u64, word: &Word) -> bool {
+        let mut others = self.sentinels.iter();
+        others.any(|other| other.is_ahead_of(number, word))
     }
 }
 
@@ -176,13 +178,50 @@ mod tests {
 
     fn moves_to(known: &mut Known) -> Option<&'static str> {
         let primary = known.judged()?;
+        Some(moves(known, primary))
+    }
+
+    /// A sentinel has announced that another server has the place of this one.
+    fn announces(known: &mut Known, sentinel: &str, old: &str) -> Option<&'static str> {
+        let next = known.successor(&address(sentinel), &address(old))?;
+        assert!(next.is_announced);
+        Some(moves(known, next))
+    }
+
+    fn moves(known: &mut Known, primary: Primary) -> &'static str {
         let host = if primary.address == address(NEW) {
             NEW
         } else {
             OLD
         };
         known.primary = Some(primary);
-        Some(host)
+        host
+    }
+
+    #[test]
+    fn an_announcement_counts_where_it_begins_at_the_primary_and_its_epoch_is_not_behind() {
+        let mut known = three();
+        for (sentinel, others) in [("a", "bc"), ("b", "ac"), ("c", "ab")] {
+            says(&mut known, sentinel, OLD, 5, others);
+        }
+        // To the new one, and back, while one sentinel stands still.
+        says(&mut known, "a", NEW, 6, "bc");
+        assert_eq!(announces(&mut known, "a", OLD), Some(NEW));
+        says(&mut known, "b", NEW, 6, "ac");
+        assert_eq!(announces(&mut known, "b", OLD), None);
+        for (sentinel, others, moves) in [("a", "bc", Some(OLD)), ("b", "ac", None)] {
+            says(&mut known, sentinel, OLD, 7, others);
+            assert_eq!(announces(&mut known, sentinel, NEW), moves);
+        }
+        says(&mut known, "c", NEW, 6, "ab");
+        assert_eq!(announces(&mut known, "c", OLD), None);
+        assert_eq!(moves_to(&mut known), None);
+        // It announces, and does not answer.
+        let number = known.question();
+        known.answered(&address("c"), number, Ok(None));
+        known.answered(&address("c"), number + 1, Err(()));
+        assert_eq!(announces(&mut known, "c", OLD), None);
+        assert_eq!(known.primary.unwrap().epoch, 7);
     }
 
     #[test]
@@ -261,9 +300,8 @@ mod tests {
             says(&mut known, sentinel, NEW, 0, "");
         }
         assert_eq!(moves_to(&mut known), Some(NEW));
-        let next = known.successor(&address(NEW), address(OLD)).unwrap();
-        known.primary = Some(next);
         says(&mut known, "c", OLD, 1, "ab");
+        assert_eq!(announces(&mut known, "c", NEW), Some(OLD));
         assert_eq!(moves_to(&mut known), None);
         says(&mut known, "a", NEW, 0, "bc");
         assert_eq!(moves_to(&mut known), None);

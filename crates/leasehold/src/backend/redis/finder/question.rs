@@ -55,8 +55,8 @@ pub(super) enum SentinelSaid {
 /// What a sentinel says unasked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unasked {
-    /// Another server has the place of the first.
-    Switch(Address, Address),
+    /// Another server has the place of the one at this address.
+    Switch(Address),
     /// What it has said before counts no more.
     SetAnew,
 }
@@ -141,13 +141,11 @@ impl Group {
             let is_ours = words.get(1) == Some(&&*self.master);
             return is_ours.then_some(Unasked::SetAnew);
         }
-        let [name, host, port, new_host, new_port] = words[..] else {
+        let [name, host, port, _, _] = words[..] else {
             return None;
         };
-        let address =
-            |host: &str, port: &str| Some(self.reached((host.to_owned(), port.parse().ok()?)));
-        let (old, new) = (address(host, port)?, address(new_host, new_port)?);
-        (name == self.master).then_some(Unasked::Switch(old, new))
+        let old = self.reached((host.to_owned(), port.parse().ok()?));
+        (name == self.master).then_some(Unasked::Switch(old))
     }
 
     /// A connection for questions.
@@ -336,17 +334,13 @@ mod tests {
     use crate::backend::redis::target::Login;
 
     #[test]
-    fn a_word_of_a_sentinel_names_the_group_and_the_new_address() {
+    fn a_word_of_a_sentinel_names_the_group_and_the_old_address() {
         let url = "redis-sentinel://one/?master=main";
         let group = Group::parse(url, &Login::default()).unwrap();
-        let address = |host: &str, port| (host.to_owned(), port);
         let said = |channel, message: &str| group.unasked(channel, message.as_bytes());
         assert_eq!(
             said("+switch-master", "main 10.0.0.1 6379 10.0.0.2 6380"),
-            Some(Unasked::Switch(
-                address("10.0.0.1", 6379),
-                address("10.0.0.2", 6380)
-            ))
+            Some(Unasked::Switch(("10.0.0.1".to_owned(), 6379)))
         );
         let other = "other 10.0.0.1 6379 10.0.0.2 6380";
         assert_eq!(said("+switch-master", other), None);

@@ -1,8 +1,8 @@
 //! Asks sentinels where the primary is, and hears from them when that changes.
 //!
 //! They are asked side by side, and the answer of the highest configuration epoch counts: it is the newest. At home there is one connection
-//! to each, on which it says that another server has become the primary. The first word of that counts; those that were set anew announce none,
-//! and most of them decide (`majority.rs`). A client that waits for an
+//! to each, on which it says that another server has become the primary. The first word of that counts, once it has said in which epoch, as
+//! it may be late; those that were set anew announce none, and most of them decide (`majority.rs`). A client that waits for an
 //! error instead locks at the old primary for ten seconds more, which takes writes on open connections for so long (redis/redis, sentinel).
 
 use std::{
@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Address, Found,
     group::Group,
-    known::{Known, Primary, Word},
+    known::{Known, Primary},
     majority::Tally,
     question::{ANSWER, SentinelSaid, SilentSentinel, Unasked},
 };
@@ -198,28 +198,17 @@ impl Sentinels {
         self.known.lock().tally()
     }
 
-    /// A sentinel says something unasked; whether it is of this group.
-    fn told(&self, sentinel: &Address, channel: &str, message: &[u8]) -> bool {
+    /// A sentinel says something unasked. If that is of this group, its answer counts alone, for which it is asked now.
+    async fn told(self: &Arc<Self>, sentinel: &Address, channel: &str, message: &[u8]) {
         let Some(unasked) = self.group.unasked(channel, message) else {
-            return false;
+            return;
         };
-        let mut known = self.known.lock();
-        let number = known.question();
-        let next = match unasked {
-            Unasked::Switch(old, new) => known.successor(&old, new),
-            Unasked::SetAnew => None,
-        };
-        // Where its word is late, or it was set anew, its answer counts alone, for which it is asked now.
-        let word = next.as_ref().map(|primary| Word {
-            address: primary.address.clone(),
-            epoch: primary.epoch,
-            others: None,
-        });
-        known.answered(sentinel, number, Ok(word));
-        if let Some(primary) = next {
-            self.moves_to(&mut known, primary);
+        {
+            let mut known = self.known.lock();
+            let number = known.question();
+            known.answered(sentinel, number, Ok(None));
         }
-        true
+        self.ask_one(sentinel, Some(unasked)).await;
     }
 
     /// Under the lock, so that who reads where it is knows whether it counts the switch.
@@ -234,11 +223,7 @@ impl Sentinels {
         if let Some(primary) = &mut known.primary
             && target.address().as_ref() == Some(&primary.address)
         {
-            if primary.is_announced && !works {
-                // A word that came late: what sentinels answer is believed again.
-                primary.is_announced = false;
-                primary.epoch = primary.epoch.saturating_sub(1);
-            }
+            primary.is_announced &= works;
             primary.failing = (!works).then(|| primary.failing.unwrap_or_else(Instant::now));
         }
     }
@@ -267,11 +252,17 @@ impl Sentinels {
         self.watchers.lock().clear();
     }
 
-    /// Asks one where the primary is.
-    async fn ask_one(self: &Arc<Self>, sentinel: &Address) {
+    /// Asks one where the primary is, of which it has said this.
+    async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<Unasked>) {
         let number = self.known.lock().question();
         let said = self.group.ask(sentinel).await;
         self.note(sentinel, number, &said);
+        if let Some(Unasked::Switch(old)) = unasked {
+            let mut known = self.known.lock();
+            if let Some(primary) = known.successor(sentinel, &old) {
+                self.moves_to(&mut known, primary);
+            }
+        }
         self.judge_again();
     }
 }
@@ -285,7 +276,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
         };
         let heard = timeout(HEARD, strong.group.announcements(&address, HEARD)).await;
         // What it said before is lost. One that cannot be heard is asked now and then, at least.
-        strong.ask_one(&address).await;
+        strong.ask_one(&address, None).await;
         drop(strong);
         match heard {
             Ok(Ok(mut connection)) => {
@@ -297,10 +288,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
                     let Some(sentinels) = sentinels.upgrade() else {
                         return;
                     };
-                    if sentinels.told(&address, &channel, &payload) {
-                        // For its epoch, which the word does not tell, and for the others that it knows.
-                        sentinels.ask_one(&address).await;
-                    }
+                    sentinels.told(&address, &channel, &payload).await;
                 }
             }
             Ok(Err(failure)) if failure.is_final() && !has_warned => {
