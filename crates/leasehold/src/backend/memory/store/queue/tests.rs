@@ -35,13 +35,10 @@ impl Game {
     }
 
     fn lease(&mut self, client: &'static str) -> LeaseId {
-        match self.leases.iter().find(|(of, _)| *of == client) {
-            Some((_, lease)) => *lease,
-            None => {
-                self.leases.push((client, LeaseId::next()));
-                self.lease(client)
-            }
-        }
+        let known = self.leases.iter().find(|(of, _)| *of == client);
+        let lease = known.map_or_else(LeaseId::next, |(_, lease)| *lease);
+        self.leases.push((client, lease));
+        lease
     }
 
     fn listens(&mut self, client: &'static str) {
