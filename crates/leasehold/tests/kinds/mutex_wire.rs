@@ -295,7 +295,7 @@ async fn nobody_believes_in_a_lease_that_was_given_for_another() {
 
 #[tokio::test]
 async fn a_user_with_the_documented_permissions_can_do_everything() {
-    const LEASE: Duration = Duration::from_millis(300);
+    const LEASE: Duration = Duration::from_secs(1);
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
         let rules = documented_rules();
