@@ -1,6 +1,6 @@
 //! Settings: defaults with their units and reasons, and the checks that bind them to each other.
 
-mod backoff;
+mod polling;
 mod scan;
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::{
     kind::Access,
     name::check_prefix,
 };
-pub(crate) use backoff::{Backoff, check_backoff};
+pub(crate) use polling::{PollRange, check_backoff};
 pub use scan::SCAN_INTERVAL_DEFAULT;
 
 /// How long a name outlives a holder that stops renewing it, unless the client or the mutex says otherwise.

@@ -93,6 +93,7 @@ pub mod at_least;
 #[doc(hidden)]
 pub mod attribute;
 mod backend;
+mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod builder;

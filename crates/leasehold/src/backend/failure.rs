@@ -40,6 +40,27 @@ impl Failure {
         }
     }
 
+    /// Whether the request may have been carried out.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        matches!(self, Failure::Ambiguous(_))
+    }
+
+    /// The same, after an earlier copy of the request had no answer, if that was so: a copy that was not sent leaves open what became of it.
+    pub(crate) fn after_silence(self, silent: bool) -> Failure {
+        match self {
+            Failure::NotSent(cause) | Failure::NotNow(cause) if silent => Failure::Ambiguous(cause),
+            other => other,
+        }
+    }
+
+    /// The same, to a caller for whom nothing was changed: the request only read, or was sent for another caller.
+    pub(crate) fn as_unsent(self) -> Failure {
+        match self {
+            Failure::Ambiguous(cause) => Failure::NotSent(cause),
+            other => other,
+        }
+    }
+
     /// Whether another try gets the same.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Failure::Rejected(_))
@@ -47,11 +68,7 @@ impl Failure {
 
     /// The public error of a step that only reads: without an answer, too, the server is as it was.
     pub(crate) fn into_read_error(self, doing: impl Into<Box<str>>) -> Error {
-        match self {
-            Failure::Ambiguous(cause) => Failure::NotSent(cause),
-            other => other,
-        }
-        .into_error(doing, Duration::ZERO)
+        self.as_unsent().into_error(doing, Duration::ZERO)
     }
 
     /// The public error, which names the step that failed.

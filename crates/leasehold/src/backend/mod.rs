@@ -302,6 +302,22 @@ pub(crate) struct Release {
     pub(crate) holds: Option<InARow>,
 }
 
+impl Release {
+    /// Of a lease id, and no more: the name is free then, as far as it was its.
+    pub(crate) fn giving_back(id: &LockId, access: Access, lease: LeaseId) -> Release {
+        Release {
+            id: id.clone(),
+            access,
+            lease,
+            next: None,
+            held: false,
+            tombstone_ms: None,
+            listening: false,
+            holds: None,
+        }
+    }
+}
+
 /// How a client goes on that gives back a name its own tasks wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {

@@ -12,9 +12,9 @@ use crate::{
         Backend, Failure, Inspection, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
+    backoff::Backoff,
     clock::Clock,
     config::Config,
-    engine::claim::pauses::Pauses,
     engine::env::Env,
     engine::env::linger::CallerRef,
     engine::fair::lineups::Lineups,
@@ -130,23 +130,17 @@ impl Core {
         let work = async move {
             let patience = core.patience();
             let began = core.clock.now();
-            let (mut silent, mut pauses) = (false, Pauses::default());
+            let (mut silent, mut backoff) = (false, Backoff::of_request());
             loop {
                 let answer = core.backend.permits(id.clone(), step, once).await;
                 let failure = match answer {
                     Ok(number) => return Ok(number),
                     Err(failure) => failure,
                 };
-                silent |= matches!(failure, Failure::Ambiguous(_));
-                let failure = match failure {
-                    // An earlier copy may have been carried out.
-                    Failure::NotSent(cause) | Failure::NotNow(cause) if silent => {
-                        Failure::Ambiguous(cause)
-                    }
-                    other => other,
-                };
+                silent |= failure.is_ambiguous();
+                let failure = failure.after_silence(silent);
                 if !failure.is_final() {
-                    pauses.pause(&core).await;
+                    core.sleep(backoff.next()).await;
                 }
                 // After the pause: this future may not have been polled for longer than the server keeps its answer.
                 if failure.is_final() || core.clock.now().since(began) >= patience {
@@ -182,7 +176,7 @@ impl Core {
             Ok(owners) => owners,
             Err(failure) => {
                 // It may have been carried out: the holds of before must not go on believing.
-                if matches!(failure, Failure::Ambiguous(_)) {
+                if failure.is_ambiguous() {
                     for hold in before {
                         hold.lose(LostReason::Unconfirmed);
                     }

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use crate::{
     Error,
     backend::{Confirmation, Renew, Renewal},
+    backoff::Backoff,
     callout,
     durability::{Missed, NotDurable, Unmet},
-    engine::claim::pauses::Pauses,
     engine::env::Env,
     engine::hold::Hold,
     engine::hold::held::Held,
@@ -111,7 +111,7 @@ async fn confirm(taken: Held) -> Result<Held, Error> {
 /// Renews it, with others that wait at this moment, and waits until that is acknowledged; else says by how much it was missed.
 async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
     let (env, spec) = (hold.env(), hold.spec());
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::of_request();
     loop {
         let sent = env.clock.now();
         let renew = Renew {
@@ -126,7 +126,7 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
             Err(failure) if failure.is_final() => return Err(Arc::clone(failure.cause())),
             // Another server may be there in time.
             Err(_) => {
-                pauses.pause(env).await;
+                env.sleep(backoff.next()).await;
                 continue;
             }
         };
@@ -141,7 +141,7 @@ async fn acknowledge(hold: &Arc<Hold>) -> Result<Option<Missed>, Cause> {
             }
             // It has no answer: nothing is acknowledged by that.
             _ => {
-                pauses.pause(env).await;
+                env.sleep(backoff.next()).await;
                 continue;
             }
         }

@@ -20,9 +20,9 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     Error,
     backend::{Failure, Permits, WakeUp},
+    backoff::{Backoff, stretched},
     callout,
     clock::Tick,
-    engine::claim::pauses::Pauses,
     engine::env::Env,
     engine::local::answer,
     engine::local::answer::{AnswerFuture, Answerer},
@@ -261,7 +261,7 @@ impl Gate {
 /// Reads the count on behalf of all waiters, until none is left.
 async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
     let env = &gates.env;
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::of_request();
     // Whether wake-ups are heard; and whether a subscription may be there, or come about.
     let (mut hears, mut subscribed) = (false, false);
     loop {
@@ -293,7 +293,7 @@ async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
             Ok(_) => {
                 gate.answered(env.clock.now());
                 if hears {
-                    pauses.reset();
+                    backoff.reset();
                     sleep(env, &gate).await;
                     continue;
                 }
@@ -314,15 +314,13 @@ async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
             continue;
         }
         gate.state.lock().trouble = Some(failure);
-        pauses.pause(env).await;
+        env.sleep(backoff.next()).await;
     }
 }
 
 /// Until the bell rings, at most for the poll interval.
 fn sleep(env: &Env, gate: &Gate) -> impl Future<Output = ()> {
-    // The interval is stretched, never cut, so that an idle waiter stays within one command per interval.
-    let poll = env.config.poll_every;
-    let poll = env.sleep(poll + poll.mul_f64(fastrand::f64() / 5.0));
+    let poll = env.sleep(stretched(env.config.poll_every));
     gate.waits.store(true, Ordering::Relaxed);
     async {
         tokio::select! {

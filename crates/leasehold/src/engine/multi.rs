@@ -19,9 +19,9 @@ use tokio::time::Instant;
 
 use crate::{
     Error, Released,
+    backoff::Backoff,
     durations::humane,
     engine::claim::ask::no_answer,
-    engine::claim::pauses::Pauses,
     engine::core::ClientRef,
     engine::durable,
     engine::env::Env,
@@ -91,7 +91,7 @@ async fn order_by_server(
     until: Option<Instant>,
 ) -> Result<(), Error> {
     for PartRequest { core, id, .. } in &*parts {
-        let mut pauses = Pauses::default();
+        let mut backoff = Backoff::of_request();
         while core.backend.identity().is_none() {
             core.check_open()?;
             let asked = core.backend.identify();
@@ -104,7 +104,7 @@ async fn order_by_server(
                 Some(Ok(())) => continue,
                 Some(Err(failure)) if failure.is_final() || patience == Patience::Once => failure,
                 Some(Err(_)) => {
-                    pauses.pause(core).await;
+                    core.sleep(backoff.next()).await;
                     continue;
                 }
                 None => core.time_is_up(),

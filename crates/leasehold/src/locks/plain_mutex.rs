@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Error, PlainMutexGuard,
-    config::Backoff,
+    config::PollRange,
     engine::core::Core,
     engine::hold::spec::{Patience, Waits},
     kind::{Access, LockKind},
@@ -84,7 +84,7 @@ impl PlainMutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> PlainMutex {
         let handle = Handle::new(core, LockKind::PlainMutex, name);
         PlainMutex {
-            handle: handle.with(|settings| settings.waits = Waits::ToldOrLooks(Backoff::PLAIN)),
+            handle: handle.with(|settings| settings.waits = Waits::ToldOrLooks(PollRange::PLAIN)),
         }
     }
 

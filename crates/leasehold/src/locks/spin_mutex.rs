@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Error, SpinMutexGuard,
-    config::Backoff,
+    config::PollRange,
     engine::core::Core,
     engine::hold::spec::{Patience, Waits},
     kind::{Access, LockKind},
@@ -78,7 +78,7 @@ impl SpinMutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> SpinMutex {
         let handle = Handle::new(core, LockKind::SpinMutex, name);
         SpinMutex {
-            handle: handle.with(|settings| settings.waits = Waits::Looks(Backoff::SPIN)),
+            handle: handle.with(|settings| settings.waits = Waits::Looks(PollRange::SPIN)),
         }
     }
 

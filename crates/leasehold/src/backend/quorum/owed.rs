@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use super::{ballots::Ballots, servers::Servers};
 use crate::{
     backend::{Failure, Release, ReleaseReply},
+    backoff::Backoff,
     clock::{Tick, margin},
     owner::LeaseId,
 };
@@ -25,9 +26,8 @@ use crate::{
 /// So many are told at once.
 const AT_ONCE: usize = 64;
 
-/// Between two tries: this, doubled up to the most.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MOST: Duration = Duration::from_secs(2);
+/// Between two tries.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
 
 pub(super) struct Debts {
     servers: Arc<Servers>,
@@ -110,13 +110,9 @@ impl Debts {
     /// Tells one server, until nothing is left to be told.
     async fn tell(self: Arc<Self>, at: usize) {
         let (of, member) = (&self.of[at], self.servers.at(at));
-        let mut pause = PAUSE_FIRST;
+        let mut backoff = AGAIN;
         loop {
-            self.servers
-                .home
-                .sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0))
-                .await;
-            pause = (pause * 2).min(PAUSE_MOST);
+            self.servers.home.sleep(backoff.next()).await;
             let now = self.servers.clock.now();
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);
@@ -153,7 +149,7 @@ impl Debts {
                 of.all.lock().remove(&debt.release.lease);
             }
             if some {
-                pause = PAUSE_FIRST;
+                backoff.reset();
             }
         }
     }

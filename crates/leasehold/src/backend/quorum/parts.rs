@@ -42,7 +42,7 @@ impl Parts {
     pub(super) fn give_up(&self, id: &LockId, access: Access, lease: LeaseId) {
         let owed = self.ballots.give_up(lease, &id.name);
         if !owed.is_empty() {
-            let (release, longest) = (release_of(id, access, lease), self.debts.longest);
+            let (release, longest) = (Release::giving_back(id, access, lease), self.debts.longest);
             self.release_at(&owed, &release, longest)
                 .begin(self.told(release, longest));
         }
@@ -55,7 +55,7 @@ impl Parts {
         sent: Tick,
     ) -> impl FnMut(usize, Result<Acquired, Failure>) + Send + use<> {
         let parts = self.clone();
-        let release = release_of(&step.id, step.access, step.lease);
+        let release = Release::giving_back(&step.id, step.access, step.lease);
         move |at, answer| {
             let lease = release.lease;
             let may_vote = parts.servers.may_vote(at);
@@ -101,18 +101,5 @@ impl Parts {
         if self.ballots.is_large() {
             self.ballots.tidy(self.now());
         }
-    }
-}
-
-fn release_of(id: &LockId, access: Access, lease: LeaseId) -> Release {
-    Release {
-        id: id.clone(),
-        access,
-        lease,
-        next: None,
-        held: false,
-        tombstone_ms: None,
-        listening: false,
-        holds: None,
     }
 }

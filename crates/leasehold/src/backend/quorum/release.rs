@@ -64,10 +64,7 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
     // Where the gate may have it still, no other gets the name: the caller is told so, and it is repeated.
     if left > servers.spare() || may_have_gate {
         // A debt may tell it before it is repeated: then none has it, and that is no loss.
-        return Err(match failures.failure(servers) {
-            Failure::NotSent(cause) | Failure::NotNow(cause) => Failure::Ambiguous(cause),
-            failure => failure,
-        });
+        return Err(failures.failure(servers).after_silence(true));
     }
     // Some may have been told as a debt meanwhile.
     let had = had.max(ballots.had(step.lease));

@@ -178,7 +178,7 @@ impl Failures {
                 cause
             }
             Said::Failed(failure) => {
-                self.is_ambiguous |= matches!(failure, Failure::Ambiguous(_));
+                self.is_ambiguous |= failure.is_ambiguous();
                 self.rejected += usize::from(failure.is_final());
                 failure.cause()
             }

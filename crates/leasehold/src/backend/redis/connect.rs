@@ -239,10 +239,8 @@ impl Target {
         } else if error.is_io_error() || is_full(&error) {
             Failure::NotSent(in_words(error))
         } else {
-            match classify(error) {
-                Failure::Ambiguous(cause) => Failure::NotSent(cause),
-                other => other,
-            }
+            // A greeting changes nothing.
+            classify(error).as_unsent()
         }
     }
 

@@ -39,6 +39,7 @@ use super::{
 };
 use crate::{
     backend::{Failure, ServerFacts},
+    backoff::{Backoff, spread},
     callout,
     clock::{Clock, Tick},
     config::Config,
@@ -47,11 +48,11 @@ use crate::{
     outage::Outage,
 };
 
-/// Between attempts to reconnect: this, doubled up to the most.
+/// Between attempts to reconnect.
 const RECONNECT_FIRST: Duration = Duration::from_millis(20);
 const RECONNECT_MOST: Duration = Duration::from_secs(1);
 
-/// The most while no command waits for the connection. One that comes to wait ends a longer pause than its own most.
+/// The most while no command waits for the connection. A command that comes to wait ends a longer pause than its own most.
 const RECONNECT_UNWANTED: Duration = Duration::from_secs(5);
 
 /// So often it is asked whether the server is another by now, while it is used.
@@ -771,7 +772,7 @@ impl Lane {
 
     /// Ends when there is a connection, or the server refuses a client that has never been connected.
     async fn reconnect(lane: Weak<Lane>) {
-        let mut pause = RECONNECT_FIRST;
+        let mut backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_UNWANTED);
         loop {
             let Some(dialler) = lane.upgrade().map(|lane| Arc::clone(&lane.dialler)) else {
                 return;
@@ -799,7 +800,7 @@ impl Lane {
                 }
                 Err(failure) if strong.tries_again_after(&failure) => {
                     // A server that ends hangs up first. The next attempt says what has become of it.
-                    if pause > RECONNECT_FIRST || !failure.cause().is::<HungUp>() {
+                    if !backoff.is_fresh() || !failure.cause().is::<HungUp>() {
                         dialler.outage.goes_on(failure.cause());
                     }
                 }
@@ -807,7 +808,7 @@ impl Lane {
             }
             let wanted = Arc::clone(&strong.wanted);
             drop(strong);
-            let spread = |pause: Duration| pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
+            let pause = backoff.next_at_most();
             let resting = async {
                 tokio::time::sleep(spread(pause.min(RECONNECT_MOST))).await;
                 let rest = pause.saturating_sub(RECONNECT_MOST);
@@ -821,11 +822,9 @@ impl Lane {
             if dialler.is_shut.load(Ordering::Relaxed) {
                 wanted.by_any().await;
             }
-            pause = if is_switched {
-                RECONNECT_FIRST
-            } else {
-                (pause * 2).min(RECONNECT_UNWANTED)
-            };
+            if is_switched {
+                backoff.reset();
+            }
         }
     }
 
@@ -939,7 +938,8 @@ impl Dialler {
     /// One attempt to find the server, connect, log in, and be recognised as a Redis server's client. The connection lives on the
     /// runtime that polls this. `again`: it takes the place of one that has ended.
     async fn dial(&self, again: bool) -> Result<Made, Failure> {
-        let (progress, mut pause) = (DialProgress::default(), RECONNECT_FIRST);
+        let progress = DialProgress::default();
+        let mut backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_MOST);
         let (mut replica, mut tried) = (None, None::<Arc<Target>>);
         let dialling = async {
             loop {
@@ -965,8 +965,7 @@ impl Dialler {
                     return Ok(made);
                 }
                 replica = Some(target.to_string());
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RECONNECT_MOST);
+                tokio::time::sleep(backoff.next()).await;
             }
         };
         // The login is part of it, and has no timeout of its own.

@@ -17,6 +17,7 @@ use super::{
 #[cfg(feature = "redis-1")]
 use crate::error::{Error, Invalid};
 use crate::{
+    backoff::Backoff,
     callout,
     credentials::{Credentials, Provider},
     error::Cause,
@@ -26,9 +27,8 @@ use crate::{
 const RENEWED_AT: u32 = 80;
 const RENEWED_AFTER_LEAST: Duration = Duration::from_millis(100);
 
-/// Between attempts to renew a login: this, doubled up to the most.
-const AGAIN_FIRST: Duration = Duration::from_millis(100);
-const AGAIN_MOST: Duration = Duration::from_secs(10);
+/// Between attempts to renew a login.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// How long one attempt to renew a login may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -121,13 +121,14 @@ async fn keep(
     first: Instant,
     server: String,
 ) {
-    let (mut next, mut pause) = (Some(first), AGAIN_FIRST);
+    let (mut next, mut backoff) = (Some(first), AGAIN);
     while let Some(at) = next {
         tokio::time::sleep_until(at.into()).await;
         let renewing = renew(&provider, username.as_deref(), &mut connection);
         let failed: Cause = match tokio::time::timeout(ATTEMPT, renewing).await {
             Ok(Ok(again)) => {
-                (next, pause) = (again, AGAIN_FIRST);
+                next = again;
+                backoff.reset();
                 callout::quietly(|| tracing::debug!(target: "leasehold", server, "login renewed"));
                 continue;
             }
@@ -138,8 +139,7 @@ async fn keep(
             tracing::debug!(target: "leasehold", server, cause = %failed, "login not renewed, trying again");
         });
         // The server decides when it has had enough of the old one. A new connection then says what is wrong.
-        next = Some(Instant::now() + pause);
-        pause = (pause * 2).min(AGAIN_MOST);
+        next = Some(Instant::now() + backoff.next());
     }
 }
 

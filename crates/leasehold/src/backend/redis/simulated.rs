@@ -317,14 +317,8 @@ impl Looker for KeyLooker {
 
     fn give_back(&self, id: &LockId, held: &Held) {
         let release = |lease: u64| Release {
-            id: id.clone(),
-            access: held.access,
-            lease: lease.into(),
-            next: None,
-            holds: None,
             held: true,
-            tombstone_ms: None,
-            listening: false,
+            ..Release::giving_back(id, held.access, lease.into())
         };
         let caller = self.caller.called(&on_wire(&held.client));
         let give = |lease| {

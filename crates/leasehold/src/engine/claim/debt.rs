@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{Failure, Release},
+    backoff::Backoff,
     callout,
     clock::Tick,
     config::{ANSWERS_KEPT, millis},
     engine::{
-        claim::pauses::Pauses,
         env::{Env, unsettled::Settling},
         hold::{Hold, lease},
     },
@@ -50,14 +50,10 @@ impl Debt {
     /// The request that settles it.
     pub(crate) fn release(&self, env: &Env, id: &LockId, listening: bool) -> Release {
         Release {
-            id: id.clone(),
-            access: self.access,
-            lease: self.lease,
-            next: None,
             held: self.held,
             tombstone_ms: self.copies.then(|| env.tombstone_ms()),
             listening,
-            holds: None,
+            ..Release::giving_back(id, self.access, self.lease)
         }
     }
 }
@@ -107,6 +103,12 @@ pub(crate) fn check_known(env: &Env, id: &LockId, first: Tick) -> Result<(), Fai
 
 /// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
 /// took has expired.
+/// Tries to give back that were first made so long ago pause ever longer from a minute on, up to half a minute after an hour: so a server that
+/// is back hears of it within a hundredth of the time for which it was away.
+fn longer_after(ago: Duration) -> f64 {
+    (ago.as_secs_f64() / 60.0).clamp(1.0, 60.0)
+}
+
 async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Settling) {
     let env = (*client).as_ref();
     let lease = Duration::from_millis(debt.lease_ms);
@@ -115,7 +117,7 @@ async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Sett
     let over = lease::free_within(lease + Duration::from_millis(env.tombstone_ms()));
     let began = env.clock.now();
     let mut debt = debt;
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::of_request();
     let mut silent = None;
     loop {
         if debt.held
@@ -131,7 +133,7 @@ async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Sett
             return;
         };
         // Earlier requests may be late as well.
-        if matches!(failure, Failure::Ambiguous(_)) {
+        if failure.is_ambiguous() {
             debt.copies = true;
             silent.get_or_insert(sent);
         }
@@ -141,6 +143,6 @@ async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Sett
             return left_to_expire(&id.name, &failure, said);
         }
         let ago = env.clock.now().since(began);
-        env.sleep(pauses.of_debt(ago)).await;
+        env.sleep(backoff.next().mul_f64(longer_after(ago))).await;
     }
 }

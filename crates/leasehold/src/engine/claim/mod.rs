@@ -2,6 +2,5 @@
 
 pub(crate) mod ask;
 pub(crate) mod debt;
-pub(crate) mod pauses;
 pub(crate) mod remote;
 pub(crate) mod ticket;

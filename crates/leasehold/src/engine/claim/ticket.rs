@@ -111,7 +111,7 @@ impl Ticket {
 
     /// The latest ask has failed.
     pub(crate) fn failed(&mut self, failure: &Failure) {
-        self.copies |= matches!(failure, Failure::Ambiguous(_));
+        self.copies |= failure.is_ambiguous();
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
             self.open = was_open || self.copies;
@@ -165,14 +165,7 @@ impl Ticket {
 
     /// The verdict on a failure: after an unanswered copy, one that was not sent leaves the outcome open.
     pub(crate) fn verdict(&self, failure: Failure) -> Failure {
-        match failure {
-            Failure::NotSent(cause) | Failure::NotNow(cause)
-                if self.copies || self.silences > 0 =>
-            {
-                Failure::Ambiguous(cause)
-            }
-            other => other,
-        }
+        failure.after_silence(self.copies || self.silences > 0)
     }
 }
 

@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     backend::Keep,
+    backoff::{Backoff, stretched},
     clock::Tick,
-    engine::claim::pauses::Pauses,
     engine::claim::remote::Subscription,
     engine::claim::ticket::keep_ms,
     engine::env::Env,
@@ -26,15 +26,14 @@ pub(crate) fn every(env: &Env, foreign: bool) -> Duration {
     if foreign {
         poll.min(env.config.fair_wait_timeout / 2)
     } else {
-        // Stretched, never cut: an idle process stays within one command per interval.
-        poll + poll.mul_f64(fastrand::f64() / 5.0)
+        stretched(poll)
     }
 }
 
 /// Keeps the places of a lineup until no task of it has waited for a moment. The client may end before.
 pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
     let mut idle_until = None;
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::of_request();
     loop {
         let Some(client) = core.upgrade() else { return };
         let now = client.clock.now();
@@ -56,7 +55,7 @@ pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
         } else {
             idle_until = None;
             if now >= look_at {
-                look(&client, &lineup, &mut pauses).await;
+                look(&client, &lineup, &mut backoff).await;
                 continue;
             }
             look_at.since(now)
@@ -73,7 +72,7 @@ pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
 }
 
 /// Asks the server once.
-async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
+async fn look(core: &Arc<Queues>, lineup: &Lineup, backoff: &mut Backoff) {
     let sent = core.clock.now();
     // Before the places are read: a task that begins to wait from here on says when it wants a look.
     lineup.state.lock().look_at = Tick::MAX;
@@ -95,7 +94,7 @@ async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
     };
     match core.backend.keep(step).await {
         Ok(kept) => {
-            pauses.reset();
+            backoff.reset();
             lineup.kept(core, &kept, sent, next_task);
         }
         Err(failure) => {
@@ -106,7 +105,7 @@ async fn look(core: &Arc<Queues>, lineup: &Lineup, pauses: &mut Pauses) {
                 }
                 every(core, false)
             } else {
-                pauses.next()
+                backoff.next()
             };
             let mut state = lineup.state.lock();
             state.look_at = state.look_at.min(core.clock.now().after(pause));

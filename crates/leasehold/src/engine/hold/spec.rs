@@ -5,7 +5,7 @@ use std::{panic::Location, time::Duration};
 use crate::{
     backend::{Acquire, Permits},
     clock::{Span, Tick},
-    config::{Backoff, Handoff, VERIFY_EVERY_MOST, check_backoff, millis},
+    config::{Handoff, PollRange, VERIFY_EVERY_MOST, check_backoff, millis},
     durability::Durability,
     error::{Error, NO_REENTRY},
     kind::Access,
@@ -138,9 +138,9 @@ pub(crate) enum Waits {
     /// It is told.
     Told,
     /// It is told; but while a holder has it that tells no waiter, it looks by itself after these pauses.
-    ToldOrLooks(Backoff),
+    ToldOrLooks(PollRange),
     /// It looks by itself after these pauses, and listens to nothing: so no client can tell that it waits.
-    Looks(Backoff),
+    Looks(PollRange),
     /// It is told when its turn has come: the server knows each task that waits, and their order. In this process each has
     /// a queue of its own (`fair/`).
     InTurn,
@@ -165,7 +165,7 @@ impl Waits {
     }
 
     /// The pauses after which it looks by itself, beside a holder that is `silent` or not.
-    pub(crate) fn backoff(self, silent: bool) -> Option<Backoff> {
+    pub(crate) fn backoff(self, silent: bool) -> Option<PollRange> {
         match self {
             Waits::Looks(backoff) => Some(backoff),
             Waits::ToldOrLooks(backoff) if silent => Some(backoff),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::backend::Reply;
-use crate::config::Backoff;
+use crate::config::PollRange;
 use crate::engine::{
     claim::remote::Subscription,
     hold::Hold,
@@ -82,7 +82,7 @@ impl Queue {
             }
             drop(state);
             self.doubt_holders(true);
-            return waits.backoff(true).map(Backoff::usual);
+            return waits.backoff(true).map(PollRange::usual);
         }
         let remote = state.remote();
         if remote.subscription == Subscription::Closed {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::{
     Error, Released,
     backend::Downgrade,
+    backoff::Backoff,
     callout,
     clock::Tick,
-    engine::claim::pauses::Pauses,
     engine::env::finish::Finish,
     engine::hold::Hold,
     engine::local::sharers::is_fresh,
@@ -68,21 +68,21 @@ impl Downgrading {
     /// Tells the server, for the operation timeout here, and after that in the background.
     async fn run(self) {
         let core = Arc::clone(&self.queue.core);
-        let mut pauses = Pauses::default();
+        let mut backoff = Backoff::of_request();
         while !self.send(&core).await {
             if core.clock.now().since(self.began) >= core.config.operation_timeout {
                 return self.in_background();
             }
-            pauses.pause(&core).await;
+            core.sleep(backoff.next()).await;
         }
     }
 
     /// Goes on telling the server, for as long as the hold lasts.
     async fn run_on(self) {
         let core = Arc::clone(&self.queue.core);
-        let mut pauses = Pauses::default();
+        let mut backoff = Backoff::of_request();
         while !self.send(&core).await {
-            pauses.pause(&core).await;
+            core.sleep(backoff.next()).await;
         }
     }
 

@@ -7,11 +7,11 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     backend::{Acquired, Failure},
+    backoff::Backoff,
     clock::Tick,
     config::millis,
     engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::debt::{Debt, abandon, may_owe},
-    engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
     engine::local::locked::Locked,
     engine::queue::driver::request::Sending,
@@ -60,7 +60,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
             Step::Turn(left, foreign) => driver.wait(Pause::UntilTold { left, foreign }).await,
             Step::ListenOwn => driver.listen_own().await,
             Step::Recover => {
-                driver.pauses.pause(&core).await;
+                core.sleep(driver.backoff.next()).await;
                 Step::Ask
             }
             Step::Exit => Step::Exit,
@@ -76,7 +76,7 @@ struct Driver<'a> {
     queue: &'a Arc<Queue>,
     number: u32,
     next: Step,
-    pauses: Pauses,
+    backoff: Backoff,
     /// How often in a row it has looked by itself.
     looks: u32,
     /// Until when the holder's lease lasts, of which the server said so last.
@@ -122,7 +122,7 @@ impl<'a> Driver<'a> {
                 // Not queued, because not subscribed yet: do both.
                 Start::Listen | Start::Wait { .. } => Step::Listen,
             },
-            pauses: Pauses::default(),
+            backoff: Backoff::of_request(),
             looks: 0,
             held_until: Tick::MAX,
             untold: false,
@@ -178,7 +178,7 @@ impl<'a> Driver<'a> {
         }
         match answer {
             Ok(Acquired::Granted { remaining, tokens }) => {
-                self.pauses.reset();
+                self.backoff.reset();
                 let granted = ticket.granted(sent, remaining, tokens);
                 state.remote().answered();
                 self.note_untold(listening && sent < self.held_until);
@@ -285,7 +285,7 @@ impl<'a> Driver<'a> {
         let unsettled = remote.is_unsettled();
         if listening && !unsettled {
             // Not before wake-ups are heard: where they are refused, each pause is longer than the one before.
-            self.pauses.reset();
+            self.backoff.reset();
         }
         let now = self.core.clock.now();
         self.held_until = left.map_or(Tick::MAX, |left| now.after(left));
@@ -301,7 +301,7 @@ impl<'a> Driver<'a> {
             Step::Ask
         } else if unsettled && listening {
             // What is settled frees the name for its waiters; if it was not what held the name, none is told.
-            Step::Look(self.pauses.next())
+            Step::Look(self.backoff.next())
         } else if self.queue.id.is_of_task() && listening {
             if silent && !own {
                 Step::ListenOwn
@@ -376,7 +376,7 @@ impl<'a> Driver<'a> {
         let release = debt.release(core, id, core.is_listening(id));
         let _settling = core.unsettled.begin(&id.name);
         if let Err(failure) = core.backend.release(release).await {
-            let copies = debt.copies || matches!(failure, Failure::Ambiguous(_));
+            let copies = debt.copies || failure.is_ambiguous();
             abandon(core, id, Debt { copies, ..debt });
         }
     }

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use crate::{
     Error,
     backend::{Acquired, Counted, Failure},
+    backoff::Backoff,
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::claim::ask::{TooLate, ask_server, no_answer, still_ours},
     engine::claim::debt::abandon,
-    engine::claim::pauses::Pauses,
     engine::claim::ticket::Ticket,
     engine::env::Env,
     engine::hold::held::Held,
@@ -307,7 +307,7 @@ async fn count_entry(
 /// Tells the server how often the owner of a hold has entered. Waits as long as `patience` allows, at most until the hold is lost.
 async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> Result<(), Error> {
     let name = &hold.id().name;
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::of_request();
     let mut silent = false;
     let began = core.clock.now();
     loop {
@@ -320,25 +320,19 @@ async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> R
             Err(failure) => failure,
         };
         // The count is absolute, so writing it again is harmless.
-        silent |= matches!(failure, Failure::Ambiguous(_));
+        silent |= failure.is_ambiguous();
         if hold.standing().is_err() {
             break;
         }
         let waited = core.clock.now().since(began);
         let once = patience == Patience::Once;
         if failure.is_final() || once && waited >= core.config.operation_timeout {
-            let failure = match failure {
-                Failure::NotSent(cause) | Failure::NotNow(cause) if silent => {
-                    Failure::Ambiguous(cause)
-                }
-                other => other,
-            };
-            return Err(failure.into_error(
+            return Err(failure.after_silence(silent).into_error(
                 format!("enter {name:?} again"),
                 hold.standing().unwrap_or_default(),
             ));
         }
-        pauses.pause(&core).await;
+        core.sleep(backoff.next()).await;
     }
     hold.check().map(drop)
 }
@@ -361,7 +355,7 @@ async fn first_attempt(
     }
     let mut ticket = Ticket::new(&core, spec.terms());
     let mut late = TooLate::new(spec);
-    let mut pauses = Pauses::default();
+    let mut backoff = Backoff::of_request();
     let began = core.clock.now();
     let operation_timeout = core.config.operation_timeout;
     loop {
@@ -467,7 +461,7 @@ async fn first_attempt(
                 }
             }
         }
-        let mut pause = pauses.next();
+        let mut pause = backoff.next();
         if patience == Patience::Once {
             // Not beyond its time, in which it asks once more.
             pause = pause.min(operation_timeout.saturating_sub(waited));

@@ -363,8 +363,7 @@ impl Queue {
         let verdict = match (ticket, trouble.failure) {
             (Some(ticket), failure) => ticket.verdict(failure),
             // A request without an answer was sent for another waiter.
-            (None, Failure::Ambiguous(cause)) => Failure::NotSent(cause),
-            (None, failure) => failure,
+            (None, failure) => failure.as_unsent(),
         };
         Err(self.error(verdict, spec))
     }

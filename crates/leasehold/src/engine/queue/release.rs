@@ -5,12 +5,10 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Error, LostReason, Released,
     backend::{Failure, InARow, Next, Release, ReleaseReply},
+    backoff::Backoff,
     clock::Tick,
     engine::{
-        claim::{
-            debt::{self, Debt, check_known, left_to_expire},
-            pauses::Pauses,
-        },
+        claim::debt::{self, Debt, check_known, left_to_expire},
         env::finish::Finish,
         hold::{
             Gone, Hold, Left,
@@ -194,7 +192,7 @@ impl Releasing {
     /// then goes on in the background.
     async fn run(mut self) -> Result<Released, Error> {
         let core = Arc::clone(&self.queue.core);
-        let mut pauses = Pauses::default();
+        let mut backoff = Backoff::of_request();
         loop {
             let failure = match self.send().await {
                 Ok(answered) => return self.answered(&answered),
@@ -208,19 +206,19 @@ impl Releasing {
                 self.answer_try_once(failure);
                 self.tell_end(|held| EventKind::Unconfirmed { held });
                 let unconfirmed = self.unconfirmed();
-                core.spawn(self.run_on(pauses));
+                core.spawn(self.run_on(backoff));
                 return Ok(unconfirmed);
             }
-            pauses.pause(&core).await;
+            core.sleep(backoff.next()).await;
         }
     }
 
     /// Goes on telling the server, until the lease has ended there anyway.
-    async fn run_on(mut self, mut pauses: Pauses) {
+    async fn run_on(mut self, mut backoff: Backoff) {
         let core = Arc::clone(&self.queue.core);
         let over = lease::free_within(self.hold.longest());
         loop {
-            pauses.pause(&core).await;
+            core.sleep(backoff.next()).await;
             match self.send().await {
                 Ok(answered) => {
                     let _ = self.answered(&answered);
@@ -237,11 +235,7 @@ impl Releasing {
     /// Tells the waiters that ask only once that the server gives no answer. Nothing was sent for them.
     fn answer_try_once(&self, failure: Failure) {
         let queue = &self.queue;
-        let failure = match failure {
-            Failure::Ambiguous(cause) => Failure::NotSent(cause),
-            other => other,
-        };
-        let error = queue.error(failure, self.hold.spec());
+        let error = queue.error(failure.as_unsent(), self.hold.spec());
         let mut state = queue.lock();
         // Else the hold was shared, and the waiters have an actor of their own.
         if matches!(&state.phase, Phase::Releasing(lease) if *lease == self.hold.lease) {
@@ -306,20 +300,18 @@ impl Releasing {
         let debt = Debt::of(&self.hold);
         let copies = debt.copies || self.silent.is_some();
         Release {
-            id: queue.id.clone(),
-            access: debt.access,
-            lease: debt.lease,
             next,
             held: true,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
             listening,
             holds: self.holds,
+            ..Release::giving_back(&queue.id, debt.access, debt.lease)
         }
     }
 
     /// A send had no usable answer.
     fn failed(&mut self, failure: &Failure, sent: Tick) {
-        if matches!(failure, Failure::Ambiguous(_)) {
+        if failure.is_ambiguous() {
             self.silent.get_or_insert(sent);
         }
         let (core, queue) = (&self.queue.core, &self.queue);

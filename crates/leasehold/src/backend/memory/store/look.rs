@@ -147,14 +147,8 @@ impl Store {
 
     pub(crate) fn give_back(&mut self, id: &LockId, held: &Held) {
         let release = |lease| Release {
-            id: id.clone(),
-            access: held.access,
-            lease: LeaseId::from(lease),
-            next: None,
             held: true,
-            tombstone_ms: None,
-            listening: false,
-            holds: None,
+            ..Release::giving_back(id, held.access, LeaseId::from(lease))
         };
         // What the server takes for given back already is given under an id of its own.
         if let ReleaseReply::NotOurs = self.release(&held.client, &release(held.lease)) {

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     backend::{Failure, Reply, redis::Redis},
+    backoff::Backoff,
     name::Name,
 };
 
@@ -22,9 +23,8 @@ const REDIRECTS: u32 = 5;
 /// An answer that took longer may be from before a failover of which this client has not heard: there is reason to ask.
 pub(super) const LATE: Duration = Duration::from_millis(300);
 
-/// Before a step is sent again that the cluster cannot carry out now: doubled up to the most.
-const PAUSE_FIRST: Duration = Duration::from_millis(10);
-const PAUSE_MOST: Duration = Duration::from_millis(200);
+/// Before a step is sent again that the cluster cannot carry out now.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
 /// Which answers of a node count that has not got the slot yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl<S> GoingOn<S> {
     where
         S: Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     {
-        let (mut sent_on, mut pause) = (0, PAUSE_FIRST);
+        let (mut sent_on, mut backoff) = (0, AGAIN);
         loop {
             if let Some((failure, node)) = failed.take() {
                 let why = match self.follow(failure, &node).await? {
@@ -168,13 +168,13 @@ impl<S> GoingOn<S> {
                     FollowUp::NotNow(failure) => Some(failure),
                 };
                 if let Some(failure) = why {
+                    let pause = backoff.next();
                     if self.began.elapsed() + pause >= self.way.patience {
                         return Err(failure);
                     }
                     // A new table ends the pause.
                     let asked = self.shared.table.asked();
                     let _ = self.shared.home.within(pause, asked).await;
-                    pause = (pause * 2).min(PAUSE_MOST);
                     sent_on = 0;
                 }
             }

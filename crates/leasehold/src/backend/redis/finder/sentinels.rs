@@ -29,6 +29,7 @@ use crate::{
         Failure,
         redis::{epoch::EpochLog, link::Connection, pubsub::Heard, target::Target},
     },
+    backoff::Backoff,
     callout,
     home::Home,
 };
@@ -36,9 +37,8 @@ use crate::{
 /// How long one may take until it is heard.
 const HEARD: Duration = Duration::from_secs(2);
 
-/// Between attempts to hear one: this, doubled up to the most.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MOST: Duration = Duration::from_secs(5);
+/// Between attempts to hear one.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// Connections for questions that are asked again and again. They live on the runtime that asks.
 pub(super) type SentinelLines = HashMap<Address, Option<Connection>>;
@@ -269,7 +269,7 @@ impl Sentinels {
 
 /// Hears one sentinel, until the client ends.
 async fn watch(sentinels: Weak<Sentinels>, address: Address) {
-    let (mut pause, mut has_warned) = (PAUSE_FIRST, false);
+    let (mut backoff, mut has_warned) = (AGAIN, false);
     loop {
         let Some(strong) = sentinels.upgrade() else {
             return;
@@ -280,7 +280,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
         drop(strong);
         match heard {
             Ok(Ok(mut connection)) => {
-                pause = PAUSE_FIRST;
+                backoff.reset();
                 while let Ok(heard) = connection.next().await {
                     let Heard::Message { channel, payload } = heard else {
                         continue;
@@ -297,8 +297,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
             }
             _ => {}
         }
-        tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
-        pause = (pause * 2).min(PAUSE_MOST);
+        tokio::time::sleep(backoff.next()).await;
     }
 }
 

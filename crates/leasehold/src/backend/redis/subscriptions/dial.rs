@@ -17,6 +17,7 @@ use crate::{
             silence::Silence,
         },
     },
+    backoff::Backoff,
     callout,
     error::Cause,
 };
@@ -24,9 +25,8 @@ use crate::{
 /// A connection, and when another is to take its place.
 pub(super) type Dialled = (SubscriptionLink, Option<Instant>);
 
-/// Pauses between connections, doubled up to the most; after a connection on which a subscription came about, none.
-pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(20);
-pub(super) const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// Between connections; after a connection on which a subscription came about, no pause.
+pub(super) const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 pub(super) async fn dial(
     finder: &Finder,
@@ -67,7 +67,7 @@ pub(super) async fn successor(
         return std::future::pending().await;
     };
     tokio::time::sleep_until(at.into()).await;
-    let mut pause = PAUSE_FIRST;
+    let mut backoff = AGAIN;
     loop {
         match dial(&finder, (&mut changes, &silence), timeout).await {
             Ok(next) => return next,
@@ -75,7 +75,6 @@ pub(super) async fn successor(
                 || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),
             ),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MOST);
+        tokio::time::sleep(backoff.next()).await;
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     audience::Audience,
-    dial::{Dialled, PAUSE_FIRST, PAUSE_MOST, dial, successor},
+    dial::{AGAIN, Dialled, dial, successor},
     hearing::{EndedAtOnce, Hearing},
     message::wake_up,
 };
@@ -94,7 +94,7 @@ const FAILURES_FEW: u32 = 3;
 impl SubscriptionLane {
     /// Ends with the client.
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
-        let mut pause = PAUSE_FIRST;
+        let mut backoff = AGAIN;
         let mut waiting = Vec::new();
         let warned = Seldom::default();
         let mut failures = 0;
@@ -130,7 +130,7 @@ impl SubscriptionLane {
                     }
                     if self.worked {
                         failures = 0;
-                        pause = PAUSE_FIRST;
+                        backoff.reset();
                         continue;
                     }
                 }
@@ -151,10 +151,10 @@ impl SubscriptionLane {
                 }
             }
             // Also after a connection that ended at once: the server may refuse a subscription each time.
+            let pause = backoff.next();
             if self.rest(pause, &mut orders, &mut waiting).await.is_none() {
                 return;
             }
-            pause = (pause * 2).min(PAUSE_MOST);
         }
     }
 
@@ -173,7 +173,6 @@ impl SubscriptionLane {
         orders: &mut mpsc::UnboundedReceiver<Order>,
         waiting: &mut Vec<(LockId, Told)>,
     ) -> Option<()> {
-        let pause = pause / 2 + pause.mul_f64(fastrand::f64() / 2.0);
         let mut over = pin!(tokio::time::sleep(pause));
         loop {
             tokio::select! {

@@ -3,6 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use crate::{
+    backoff::stretched,
     clock::Tick,
     engine::claim::remote::Subscription,
     engine::local::locked::Locked,
@@ -28,9 +29,7 @@ impl Driver<'_> {
     /// How long a waiter that is told waits: until the end of the holder's lease, of which `left` remains, or for the poll
     /// interval.
     pub(crate) fn until_told(&self, left: Option<Duration>) -> Duration {
-        // The cap is stretched, never cut, so that an idle waiter stays within one command per interval.
-        let poll = self.core.config.poll_every;
-        let poll = poll + poll.mul_f64(fastrand::f64() / 5.0);
+        let poll = stretched(self.core.config.poll_every);
         left.map_or(poll, |left| poll.min(left + AFTER_THE_END))
     }
 
@@ -49,7 +48,7 @@ impl Driver<'_> {
         };
         let pause = backoff.pause(self.looks);
         self.looks += 1;
-        self.pauses.reset();
+        self.backoff.reset();
         Some(left.map_or(pause, |left| pause.min(left + AFTER_THE_END)))
     }
 

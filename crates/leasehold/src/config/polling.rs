@@ -13,20 +13,20 @@ const BACKOFF_MOST: Duration = Duration::from_secs(60);
 
 /// The pauses of a waiter that looks by itself whether a lock is free. Small, for there is one in every hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Backoff {
+pub(crate) struct PollRange {
     first_ms: u16,
     most_ms: u16,
 }
 
-impl Backoff {
+impl PollRange {
     /// A foreign holder is asked after about as often as other libraries ask.
-    pub(crate) const PLAIN: Backoff = Backoff::from_millis(50, 150);
+    pub(crate) const PLAIN: PollRange = PollRange::from_millis(50, 150);
 
     /// Redisson's `ExponentialBackOff`.
-    pub(crate) const SPIN: Backoff = Backoff::from_millis(1, 128);
+    pub(crate) const SPIN: PollRange = PollRange::from_millis(1, 128);
 
-    const fn from_millis(first_ms: u16, most_ms: u16) -> Backoff {
-        Backoff { first_ms, most_ms }
+    const fn from_millis(first_ms: u16, most_ms: u16) -> PollRange {
+        PollRange { first_ms, most_ms }
     }
 
     /// How long a pause lasts on average, after many looks.
@@ -47,8 +47,8 @@ impl Backoff {
 pub(crate) fn check_backoff(
     first: Duration,
     most: Duration,
-    usual: Backoff,
-) -> Result<Backoff, Error> {
+    usual: PollRange,
+) -> Result<PollRange, Error> {
     let limit = if first < LEASE_MIN {
         "a first pause of at least 1ms"
     } else if most > BACKOFF_MOST {
@@ -57,7 +57,7 @@ pub(crate) fn check_backoff(
         "a first pause no longer than the longest"
     } else if let (Ok(first_ms), Ok(most_ms)) = (millis(first).try_into(), millis(most).try_into())
     {
-        return Ok(Backoff::from_millis(first_ms, most_ms));
+        return Ok(PollRange::from_millis(first_ms, most_ms));
     } else {
         "no pause of more than 60s"
     };
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn pauses_double_from_the_first_to_the_longest_and_never_leave_these_bounds() {
         let ms = Duration::from_millis;
-        let backoff = check_backoff(ms(2), ms(60), Backoff::SPIN).unwrap();
+        let backoff = check_backoff(ms(2), ms(60), PollRange::SPIN).unwrap();
         for looks in 0..100 {
             let most = ms(2 << looks.min(20)).min(ms(60));
             for _ in 0..20 {
@@ -88,7 +88,7 @@ mod tests {
                 assert!(pause >= ms(2) && pause <= most, "{looks}: {pause:?}");
             }
         }
-        let longest = check_backoff(ms(60_000), ms(60_000), Backoff::SPIN).unwrap();
+        let longest = check_backoff(ms(60_000), ms(60_000), PollRange::SPIN).unwrap();
         assert_eq!(longest.pause(u32::MAX), ms(60_000));
     }
 
@@ -100,7 +100,7 @@ mod tests {
             (ms(7), ms(5), "no longer than the longest"),
             (ms(7), ms(60_001), "more than 60s"),
         ] {
-            let error = check_backoff(first, most, Backoff::SPIN)
+            let error = check_backoff(first, most, PollRange::SPIN)
                 .unwrap_err()
                 .to_string();
             let both = format!("{} to {}", humane(first), humane(most));
