@@ -1,4 +1,4 @@
-//! How long to pause before a try that failed is made again, and how often to ask unasked.
+//! How long to pause before a try that failed is made again, and how long between polls.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub(crate) fn spread(whole: Duration) -> Duration {
     whole / 2 + whole.mul_f64(fastrand::f64() / 2.0)
 }
 
-/// An interval between questions that nobody has asked for: up to a fifth longer, so that clients drift apart; never shorter, so that an idle
+/// An interval between polls: up to a fifth longer, so that clients drift apart; never shorter, so that an idle
 /// one stays within one command in each interval.
 pub(crate) fn stretched(every: Duration) -> Duration {
     every + every.mul_f64(fastrand::f64() / 5.0)

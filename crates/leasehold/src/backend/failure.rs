@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// The same, to a caller for whom nothing was changed: the request only read, or was sent for another caller.
+    /// The same, where the request changed nothing for its caller: it only read, or was sent for another caller.
     pub(crate) fn as_unsent(self) -> Failure {
         match self {
             Failure::Ambiguous(cause) => Failure::NotSent(cause),

@@ -14,6 +14,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
         &[
             "address",
             "at_least",
+            "backoff",
             "callout",
             "clock",
             "cluster",
@@ -135,13 +136,10 @@ const LINES_MOST: usize = 400;
 
 /// Longer than that, and why.
 const LONG: &[(&str, &str)] = &[
+    ("backend", "the contract: each request, and each answer"),
     (
         "backend::redis::cluster",
         "what a cluster is to the engine: each step, and where it goes",
-    ),
-    (
-        "backend::redis::connect",
-        "one attempt to connect, and each way in which it fails",
     ),
     (
         "backend::redis::lanes",
