@@ -54,7 +54,7 @@ impl Failure {
     }
 
     /// The same, where the request changed nothing for its caller: it only read, or was sent for another caller.
-    pub(crate) fn as_unsent(self) -> Failure {
+    pub(crate) fn into_unsent(self) -> Failure {
         match self {
             Failure::Ambiguous(cause) => Failure::NotSent(cause),
             other => other,
@@ -68,7 +68,7 @@ impl Failure {
 
     /// The public error of a step that only reads: without an answer, too, the server is as it was.
     pub(crate) fn into_read_error(self, doing: impl Into<Box<str>>) -> Error {
-        self.as_unsent().into_error(doing, Duration::ZERO)
+        self.into_unsent().into_error(doing, Duration::ZERO)
     }
 
     /// The public error, which names the step that failed.

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     Error, LostReason,
     backend::{
-        Backend, Failure, Inspection, Permits,
+        Backend, Inspection, Permits,
         fenced::{FencedRead, FencedWrite, Written},
     },
     backoff::Backoff,

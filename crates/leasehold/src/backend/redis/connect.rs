@@ -240,7 +240,7 @@ impl Target {
             Failure::NotSent(in_words(error))
         } else {
             // A greeting changes nothing.
-            classify(error).as_unsent()
+            classify(error).into_unsent()
         }
     }
 

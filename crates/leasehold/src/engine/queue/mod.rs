@@ -42,7 +42,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Failure, Grant},
+    backend::Grant,
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::claim::ask::{no_answer, still_ours},
@@ -363,7 +363,7 @@ impl Queue {
         let verdict = match (ticket, trouble.failure) {
             (Some(ticket), failure) => ticket.verdict(failure),
             // A request without an answer was sent for another waiter.
-            (None, failure) => failure.as_unsent(),
+            (None, failure) => failure.into_unsent(),
         };
         Err(self.error(verdict, spec))
     }

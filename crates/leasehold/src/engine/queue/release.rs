@@ -235,7 +235,7 @@ impl Releasing {
     /// Tells the waiters that ask only once that the server gives no answer. Nothing was sent for them.
     fn answer_try_once(&self, failure: Failure) {
         let queue = &self.queue;
-        let error = queue.error(failure.as_unsent(), self.hold.spec());
+        let error = queue.error(failure.into_unsent(), self.hold.spec());
         let mut state = queue.lock();
         // Else the hold was shared, and the waiters have an actor of their own.
         if matches!(&state.phase, Phase::Releasing(lease) if *lease == self.hold.lease) {
