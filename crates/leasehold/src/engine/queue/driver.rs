@@ -57,7 +57,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
                 driver.untold = false;
                 next
             }
-            Step::Turn(left, foreign) => driver.wait(Pause::UntilTold { left, foreign }).await,
+            Step::Turn { left, foreign } => driver.wait(Pause::UntilTold { left, foreign }).await,
             Step::ListenOwn => driver.listen_own().await,
             Step::Recover => {
                 core.sleep(driver.backoff.next()).await;
@@ -96,7 +96,10 @@ enum Step {
     /// No holder tells when the name is free: look after this pause.
     Look(Duration),
     /// Wait until its turn has come, behind a holder whose lease ends in so long; beside clients of another library or not.
-    Turn(Option<Duration>, bool),
+    Turn {
+        left: Option<Duration>,
+        foreign: bool,
+    },
     /// Hear what clients of Redisson's say to the next waiter.
     ListenOwn,
     /// The server gave no usable answer: ask again in a moment.
@@ -306,7 +309,10 @@ impl<'a> Driver<'a> {
             if silent && !own {
                 Step::ListenOwn
             } else {
-                Step::Turn(left, silent)
+                Step::Turn {
+                    left,
+                    foreign: silent,
+                }
             }
         } else if let Some(pause) = self.look_after(state, silent && listening, left) {
             Step::Look(pause)

@@ -50,8 +50,11 @@ enum Admission {
     /// This owner holds it already, and has entered once more.
     Inside(Held),
     /// The newcomer shares the hold of other readers of this process.
-    /// And whether its task has read often enough without a pause.
-    Joined(Held, bool),
+    Joined {
+        held: Held,
+        /// Readers have joined it often enough without a pause of their tasks.
+        runs_long: bool,
+    },
     /// Held, and the newcomer does not wait.
     Busy,
 }
@@ -111,7 +114,7 @@ async fn acquire_until(
     let began = until.map_or(Tick::MAX, |_| core.clock.now());
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(busy(core, id, spec, None)),
-        Admission::Joined(held, runs_long) => {
+        Admission::Joined { held, runs_long } => {
             if runs_long {
                 let_others_run().await;
             }
@@ -242,10 +245,10 @@ fn enter(
         if !state.shared.is_empty()
             && let Some(held) = state.join(&spec, core.clock.now())
         {
-            return Ok(Admission::Joined(
+            return Ok(Admission::Joined {
                 held,
-                state.handoffs.is_multiple_of(READS_AT_ONCE),
-            ));
+                runs_long: state.handoffs.is_multiple_of(READS_AT_ONCE),
+            });
         }
         if once && state.is_taken(&spec) {
             return Ok(Admission::Busy);

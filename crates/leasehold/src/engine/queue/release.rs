@@ -19,12 +19,11 @@ use crate::{
             Phase, Queue, Start,
             count::write_count_in_background,
             downgrade::{Downgrading, begin_downgrade},
-            released::next,
+            released::{NextTicket, next},
         },
     },
     events::EventKind,
     kind::Access,
-    owner::LeaseId,
     story,
 };
 
@@ -151,8 +150,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
 pub(crate) struct Releasing {
     queue: Arc<Queue>,
     hold: Arc<Hold>,
-    /// The ticket under which this process goes on, and whether the name may stay with it.
-    next: Option<(LeaseId, bool)>,
+    next: Option<NextTicket>,
     /// As in [`Release`].
     holds: Option<InARow>,
     /// Until when the lease would have been believed.
@@ -281,7 +279,7 @@ impl Releasing {
         let (next, listening) = {
             let mut state = queue.lock();
             let listening = state.is_listening();
-            let next = self.next.and_then(|(lease, stays)| {
+            let next = self.next.and_then(|NextTicket { lease, stays }| {
                 let remote = state.remote();
                 remote.asks();
                 let ticket = remote.ticket(lease)?;
@@ -319,8 +317,8 @@ impl Releasing {
         let remote = state.remote();
         // For waiters whose time is up meanwhile.
         remote.failed(failure, core.clock.now());
-        if let Some((lease, _)) = self.next
-            && let Some(ticket) = remote.ticket(lease)
+        if let Some(next) = self.next
+            && let Some(ticket) = remote.ticket(next.lease)
         {
             ticket.failed(failure);
         }

@@ -18,7 +18,7 @@ impl Queue {
     pub(crate) fn released(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
-        (next, holds): (Option<(LeaseId, bool)>, Option<InARow>),
+        (next, holds): (Option<NextTicket>, Option<InARow>),
         answered: &ReleaseAnswer,
         silent: bool,
     ) {
@@ -72,8 +72,8 @@ impl Queue {
                 ReleaseReply::NotOurs => {}
             }
         }
-        if let Some((lease, _)) = next
-            && let Some(ticket) = state.remote().ticket(lease)
+        if let Some(next) = next
+            && let Some(ticket) = state.remote().ticket(next.lease)
         {
             match answer {
                 ReleaseReply::Kept { remaining, tokens } => {
@@ -135,13 +135,21 @@ impl Queue {
     }
 }
 
+/// The ticket under which this process goes on after a release, which is its ask.
+#[derive(Clone, Copy)]
+pub(crate) struct NextTicket {
+    pub(crate) lease: LeaseId,
+    /// The name may stay with this process.
+    pub(crate) stays: bool,
+}
+
 /// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
 /// is (B3).
 pub(crate) fn next(
     core: &Arc<Queues>,
     state: &mut Locked<'_, QueueState>,
     spec: &Spec,
-) -> Option<(LeaseId, bool)> {
+) -> Option<NextTicket> {
     if state.life != Life::Open {
         return None; // B6
     }
@@ -156,5 +164,8 @@ pub(crate) fn next(
     }
     // A holder's queue has no ticket (B5), so there is none with other terms.
     let ticket = remote.ticket_for(core, waiter.terms())?;
-    Some((ticket.lease(), spec.serves(&waiter) && spec.handoff.is_on()))
+    Some(NextTicket {
+        lease: ticket.lease(),
+        stays: spec.serves(&waiter) && spec.handoff.is_on(),
+    })
 }
