@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    SOON, World, assert_nothing_left, keys, servers, soon, wait_until_idle, wire::Network,
+    SOON, World, assert_nothing_left, keys, of_the_whole, servers, soon, wait_until_idle,
+    wire::Network,
 };
 use leasehold::{Client, Error, FairMutex, Owner};
 use leasehold_testkit::{Lane, Proxy, Server, wait_until_async};
@@ -243,5 +244,37 @@ async fn a_waiter_that_was_stopped_at_several_of_its_turns_waits_on() {
             wait_until_idle(client).await;
         }
         assert_nothing_left(&server, "a stopped waiter").await;
+    }
+}
+
+/// The request may overtake the release of a dropped guard: each task has a queue of its own. And its grant may come as its time is up.
+#[tokio::test]
+async fn a_short_wait_just_after_a_guard_was_dropped_is_not_told_that_another_has_it() {
+    for server in servers() {
+        let proxy = Proxy::start(server.addr());
+        proxy.delay(2 * MS);
+        let client = Client::connect(&proxy.url()).await.unwrap();
+        let lock = client.fair_mutex(NAME);
+        let mut guard = lock.lock().await.unwrap();
+        let mut had = 0;
+        for round in 0..u32::try_from(of_the_whole(300)).unwrap() {
+            drop(guard);
+            // From less than a round trip to some of them.
+            let wait = MS * (round % 15 + 1);
+            guard = match lock.try_lock_for(wait).await {
+                Ok(Some(guard)) => {
+                    had += 1;
+                    guard
+                }
+                Ok(None) => panic!("round {round}: another has it, after {wait:?}"),
+                Err(Error::Ambiguous { .. } | Error::NotSent { .. }) => {
+                    soon("it is free", lock.lock()).await.unwrap()
+                }
+                Err(error) => panic!("{error}"),
+            };
+        }
+        assert!(had > 0);
+        drop(guard);
+        wait_until_idle(&client).await;
     }
 }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use crate::{
@@ -575,7 +576,10 @@ impl WaitTicket {
                 () = sleep_until(core, alarm) => {}
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return self.queue.out_of_time(core, spec, began);
+                let out_of_time = self.queue.out_of_time(core, spec, began);
+                // What holds the name by now may be this caller's own guard, which came in the same instant.
+                let answer = (&mut self.answered).now_or_never();
+                return answer.unwrap_or(out_of_time);
             }
             let now = Instant::now();
             if attend_at.is_some_and(|at| now >= at) {

@@ -9,7 +9,7 @@ use crate::{
     clock::Tick,
     engine::{
         claim::debt::{self, Debt, check_known, left_to_expire},
-        env::finish::Finish,
+        env::{finish::Finish, unsettled::Settling},
         hold::{
             Gone, Hold, Left,
             lease::{self, End},
@@ -133,6 +133,8 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     let goes_on = next.is_some() || is_permits && !state.waiters.is_empty();
     drop(state);
     let holds = known.or(goes_on.then_some(in_a_row));
+    let settling = || core.unsettled.begin(&queue.id.name);
+    let settling = queue.id.is_of_task().then(settling);
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
         holds: holds.map(|holds| core.beside.in_a_row(&queue.id, holds, now)),
@@ -143,6 +145,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         held: now.since(since),
         is_told: false,
         silent: None,
+        _settling: settling,
     })
 }
 
@@ -162,6 +165,8 @@ pub(crate) struct Releasing {
     is_told: bool,
     /// When a send first had no answer, so that it may have been carried out.
     silent: Option<Tick>,
+    /// Where each task has a queue of its own, no other queue of this process waits for this release: a request of theirs may be told of this hold.
+    _settling: Option<Settling>,
 }
 
 /// The server's answer to a release, with the state that the queue needs to go on.
