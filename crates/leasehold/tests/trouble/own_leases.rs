@@ -157,6 +157,50 @@ async fn a_name_that_only_its_client_uses_is_not_held_by_another_after_a_pause_o
     }
 }
 
+/// More are settled at once then than are told of at once.
+#[tokio::test]
+async fn nor_is_any_of_many_names_of_one_client() {
+    let (names, rounds) = few_or((300, 2), (1_000, 20));
+    for flavor in flavors(257) {
+        let server = Server::start(flavor);
+        let client = Client::builder().url(server.url()).operation_timeout(SHORT);
+        let client = client.connect().await.unwrap();
+        let mut askers = Vec::new();
+        for name in 0..names {
+            let (way, mutex) = (format!("name {name}"), client.mutex(format!("{name}")));
+            let asks = move || -> Asked {
+                let mutex = mutex.clone();
+                Box::pin(async move {
+                    let asked = if name % 2 == 0 {
+                        mutex.try_lock().await
+                    } else {
+                        mutex.try_lock_for(SHORT / 2).await
+                    };
+                    let Some(guard) = asked? else {
+                        return Ok(None);
+                    };
+                    drop(guard.release().await);
+                    Ok(Some(()))
+                })
+            };
+            let (client, asks) = (client.clone(), Box::new(asks));
+            askers.push(Asker { way, client, asks });
+        }
+        let mut wrong = Vec::new();
+        for _ in 0..rounds {
+            let pause = SHORT.mul_f64(0.25 + 2.75 * fastrand::f64());
+            server.freeze();
+            wrong.extend(pause_beside(&askers, pause, || server.thaw()).await);
+        }
+        let all = rounds * names;
+        assert!(
+            wrong.is_empty(),
+            "{flavor}, {} of {all}: {wrong:#?}",
+            wrong.len()
+        );
+    }
+}
+
 /// The same, with more pauses, and answers that are lost.
 #[tokio::test(start_paused = true)]
 async fn nor_after_answers_that_were_lost_or_late() {
