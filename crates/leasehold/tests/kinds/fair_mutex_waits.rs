@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    SOON, World, assert_nothing_left, keys, of_the_whole, servers, soon, wait_until_idle,
+    SOON, World, assert_nothing_left, keys,
+    late::{in_time, unless_late_async},
+    of_the_whole, servers, soon, wait_until_idle,
     wire::Network,
 };
 use leasehold::{Client, Error, FairMutex, Owner};
@@ -34,53 +36,61 @@ async fn until_waiting(lock: &FairMutex, tasks: usize) {
 /// No holder releases it, and no client is told when a lease ends. The first lasts until all stand in line.
 #[tokio::test]
 async fn waiters_are_served_in_order_though_each_lease_ends_by_itself() {
-    const LEASE: Duration = Duration::from_millis(150);
     for world in World::all() {
-        let clients = [client_of(&world).await, client_of(&world).await];
-        let locks = clients
-            .each_ref()
-            .map(|client| client.fair_mutex(NAME).fixed_lease(LEASE));
-        let first = locks[0].clone().fixed_lease(10 * LEASE);
-        let first = first.lock().await.unwrap();
-        let begun = Instant::now();
-        let mut tasks = Vec::new();
-        for number in 0..8 {
-            let lock = &locks[number % 2];
-            let waits = number / 2;
-            tasks.push(tokio::spawn({
-                let lock = lock.clone();
-                async move {
-                    let guard = lock.lock().await.unwrap();
-                    drop(guard.detach());
-                    Instant::now()
-                }
-            }));
-            if let World::Server(server) = &world {
-                let stands = || line(server).len() == number + 1;
-                wait_until_async(SOON, "it has its place", stands).await;
-            } else {
-                until_waiting(lock, waits + 1).await;
-                for _ in 0..50 {
-                    tokio::task::yield_now().await;
-                }
+        let what = format!("in order on {}", world.name());
+        unless_late_async(&what, 20 * MS, async || in_order(&world).await).await;
+    }
+}
+
+async fn in_order(world: &World) -> Result<(), String> {
+    const LEASE: Duration = Duration::from_millis(150);
+    let clients = [client_of(world).await, client_of(world).await];
+    let locks = clients
+        .each_ref()
+        .map(|client| client.fair_mutex(NAME).fixed_lease(LEASE));
+    let first = locks[0].clone().fixed_lease(10 * LEASE);
+    let first = first.lock().await.unwrap();
+    let begun = Instant::now();
+    let mut tasks = Vec::new();
+    for number in 0..8 {
+        let lock = &locks[number % 2];
+        let waits = number / 2;
+        tasks.push(tokio::spawn({
+            let lock = lock.clone();
+            async move {
+                let guard = lock.lock().await.unwrap();
+                drop(guard.detach());
+                Instant::now()
+            }
+        }));
+        if let World::Server(server) = world {
+            let stands = || line(server).len() == number + 1;
+            wait_until_async(SOON, "it has its place", stands).await;
+        } else {
+            until_waiting(lock, waits + 1).await;
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
             }
         }
-        drop(first.detach());
-        let mut served = Vec::new();
-        for task in tasks {
-            served.push(soon("its turn", task).await.unwrap());
-        }
-        println!("{}: {:?}", world.name(), served[7] - begun);
-        assert!(served.is_sorted(), "{}", world.name());
-        for pair in served.windows(2) {
-            let apart = pair[1] - pair[0];
-            assert!(apart + 20 * MS > LEASE, "two at once: {apart:?}");
-            assert!(apart < LEASE + 200 * MS, "late: {apart:?}");
-        }
-        for client in &clients {
-            wait_until_idle(client).await;
-        }
     }
+    drop(first.detach());
+    let mut served = Vec::new();
+    for task in tasks {
+        served.push(soon("its turn", task).await.unwrap());
+    }
+    println!("{}: {:?}", world.name(), served[7] - begun);
+    assert!(served.is_sorted(), "{}", world.name());
+    for pair in served.windows(2) {
+        let apart = pair[1] - pair[0];
+        if apart + 20 * MS <= LEASE {
+            return Err(format!("two at once: {apart:?}"));
+        }
+        in_time(apart, LEASE + 200 * MS)?;
+    }
+    for client in &clients {
+        wait_until_idle(client).await;
+    }
+    Ok(())
 }
 
 /// Its requests may arrive after its time is up, and give it a place that it does not want any more.

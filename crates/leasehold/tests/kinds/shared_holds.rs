@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::ByHand;
-use leasehold::{Client, Handoff, MemoryServer, Shutdown};
+use leasehold::{Client, Handoff, MemoryServer, Released, Shutdown};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -146,4 +146,26 @@ async fn a_shutdown_carries_out_every_release_that_was_begun() {
     client.shutdown(Shutdown::ReleaseAll { grace }).await;
     let left = other.leased_semaphore("name");
     assert_eq!(left.available_permits().await.unwrap(), 3);
+}
+
+/// The last guard may let go while another, which has left, has not been answered yet: that one has lost nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_that_leave_at_the_same_time_on_several_threads_lose_nothing() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.rw_lock("name");
+    let mut frees = 0;
+    for _ in 0..5_000 {
+        let mut readers = Vec::new();
+        for _ in 0..8 {
+            readers.push(lock.read().await.unwrap());
+        }
+        let leaving = readers
+            .into_iter()
+            .map(|reader| tokio::spawn(reader.release()));
+        for leaves in leaving.collect::<Vec<_>>() {
+            let released = leaves.await.unwrap().unwrap();
+            frees += usize::from(released == Released::Freed);
+        }
+    }
+    assert_eq!(frees, 5_000);
 }

@@ -41,10 +41,14 @@ pub(crate) enum ReleaseStep {
 pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
     let core = &queue.core;
     let left = hold.leave(guard);
-    if !matches!(left, Left::Nothing)
-        && let Err(lost) = hold.check()
+    if let Left::Holds { holds, .. } | Left::Readers { holds } = left
+        && let Err(end) = hold.standing()
     {
-        return ReleaseStep::Done(Err(lost)); // the last guard settles it
+        return ReleaseStep::Done(match end {
+            End::Lost(reason) => Err(hold.lost_error(reason)), // the last guard settles it
+            // The last guard has let go since this one left, on another thread: it was held until then (bug 292).
+            End::Released => Ok(Released::StillHeld { holds }),
+        });
     }
     match left {
         Left::Nothing => {}
