@@ -7,11 +7,15 @@ use std::{
 };
 
 use leasehold::Client;
-use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_async};
+use leasehold_testkit::{Flavor, Proxy, SentinelGroup, Server, wait_until, wait_until_async};
 
 use super::sentinel_anew::{deaf_url, is_at};
 use super::sentinel_failover::{again, scripts};
-use crate::common::{SOON, flavors, keys, soon};
+use crate::common::{
+    SOON, flavors, keys,
+    late::{in_time, unless_late_async},
+    soon,
+};
 
 /// The one that stands still.
 const LATE: usize = 2;
@@ -172,4 +176,42 @@ async fn a_sentinel_that_announces_a_switch_which_is_over_and_then_ends_moves_no
     for flavor in flavors(1) {
         announced_late(flavor, false).await;
     }
+}
+
+/// The only sentinel that the client knows: no other announces it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_whose_first_answer_after_its_word_is_lost_is_asked_again() {
+    const MOST: Duration = Duration::from_millis(300);
+    let mut group = SentinelGroup::start(flavors(1)[0]);
+    let rights = "on >secret resetchannels &+switch-master &+monitor &-monitor &+reset-master +ping +subscribe \
+                  +sentinel|master +sentinel|get-master-addr-by-name +sentinel|myid";
+    let mut user = vec!["ACL", "SETUSER", "alone"];
+    user.extend(rights.split_whitespace());
+    group.sentinel(0).cli(&user);
+    let proxy = Proxy::start(group.sentinel(0).addr());
+    let url = format!(
+        "redis-sentinel://{}/?master={}&sentinel_user=alone&sentinel_pass=secret",
+        proxy.addr(),
+        group.master()
+    );
+    let client = Client::connect(&url).await.unwrap();
+    unless_late_async("the client has left", MOST, async || {
+        let held = client.mutex("order:42").lock().await.unwrap();
+        let (old, words) = (group.primary(), words(group.sentinel(0)));
+        let struck = proxy.struck();
+        proxy.lose_replies(b"MYID", 1);
+        let begin = ["SENTINEL", "FAILOVER", group.master()];
+        let begun = || group.sentinel(1).try_cli(&begin).is_ok();
+        wait_until(2 * SOON, "a failover begins", begun);
+        words.recv_timeout(2 * SOON).unwrap();
+        let began = Instant::now();
+        let has_left = || !is_at(&group, old, &client);
+        wait_until_async(SOON, "the client has left", has_left).await;
+        let took = began.elapsed();
+        assert!(proxy.struck() > struck, "an answer was lost");
+        drop(held.release().await);
+        group.settle();
+        in_time(took, MOST)
+    })
+    .await;
 }

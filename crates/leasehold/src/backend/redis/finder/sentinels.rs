@@ -40,6 +40,11 @@ const HEARD: Duration = Duration::from_secs(2);
 /// Between attempts to hear one.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
+/// What a sentinel has announced counts once it has answered.
+const ASKED_AFTER_A_WORD: u32 = 6;
+const AGAIN_AFTER_A_WORD: Backoff =
+    Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
+
 /// Connections for questions that are asked again and again. They live on the runtime that asks.
 pub(super) type SentinelLines = HashMap<Address, Option<Connection>>;
 
@@ -208,7 +213,14 @@ impl Sentinels {
             let number = known.question();
             known.answered(sentinel, number, Ok(None));
         }
-        self.ask_one(sentinel, Some(unasked)).await;
+        // A sentinel that stands still just behind its word is asked again. All are asked 2 s later, as long as this client uses the server.
+        let mut backoff = AGAIN_AFTER_A_WORD;
+        for _ in 0..ASKED_AFTER_A_WORD {
+            if self.ask_one(sentinel, Some(&unasked)).await {
+                return;
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
     }
 
     /// Under the lock, so that who reads where it is knows whether it counts the switch.
@@ -252,18 +264,19 @@ impl Sentinels {
         self.watchers.lock().clear();
     }
 
-    /// Asks one where the primary is, of which it has said this.
-    async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<Unasked>) {
+    /// Asks one where the primary is, of which it has said this. Whether it has answered.
+    async fn ask_one(self: &Arc<Self>, sentinel: &Address, unasked: Option<&Unasked>) -> bool {
         let number = self.known.lock().question();
         let said = self.group.ask(sentinel).await;
         self.note(sentinel, number, &said);
         if let Some(Unasked::Switch(old)) = unasked {
             let mut known = self.known.lock();
-            if let Some(primary) = known.successor(sentinel, &old) {
+            if let Some(primary) = known.successor(sentinel, old) {
                 self.moves_to(&mut known, primary);
             }
         }
         self.judge_again();
+        said.is_ok()
     }
 }
 
