@@ -243,7 +243,7 @@ impl World {
             return;
         };
         match message.freight {
-            // Of a semaphore without leases the server knows its answers for a minute: a later copy counts anew (docs/guarantees.md).
+            // Of a semaphore without leases the server knows its answers for a minute: a later copy counts anew (docs/rules.md).
             Freight::Request {
                 request,
                 stray: true,

@@ -280,7 +280,7 @@ impl World {
         if self.healed_at.is_some() {
             return;
         }
-        // What comes later than a minute after it was sent may count twice there (docs/guarantees.md, S1): two pauses, and a client's
+        // What comes later than a minute after it was sent may count twice there (docs/rules.md, S1): two pauses, and a client's
         // half a minute of sending, are shorter.
         let time = if self.config.kind == LockKind::Semaphore {
             time.min(14 * SECOND)

@@ -2,7 +2,7 @@
 //! [`Mutex::run_once_per`](crate::Mutex::run_once_per) and for `leasehold run --at-least`.
 //!
 //! The name must free itself that long after the start, although the work, and its process with it, has ended long before. No
-//! request makes a lease end sooner (docs/guarantees.md, B2). So the first lease is exactly as long as that and is not
+//! request makes a lease end sooner (docs/rules.md, B2). So the first lease is exactly as long as that and is not
 //! renewed: a hold that is left to itself ends in time, and no crash shortens it. Only when that lease comes close to its
 //! end and the work still runs, it is extended, from then on like any other. If the work ends between that and the end of
 //! the time, its process waits for that end and releases the name then.

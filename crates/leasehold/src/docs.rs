@@ -10,10 +10,14 @@
 //! | [`from_redisson`] | method by method, setting by setting, with the trap of each |
 //! | [`keys`] | every key and channel, its end, and who deletes it; the permissions that a user needs |
 //!
-//! The repository has [more](https://github.com/leasehold/leasehold/tree/main/docs): the comparison with other locks, why things are as
+//! The repository has [more](https://github.com/leasehold/leasehold/tree/main/docs): the rules that keep the guarantees, the comparison with other locks, why things are as
 //! they are, figures, and the bugs of the past. These modules hold documentation only.
 
+/// [rules]: https://github.com/leasehold/leasehold/blob/main/docs/rules.md
 /// [keys]: crate::docs::keys
+/// [choosing]: crate::docs::choosing
+/// [bugs open]: https://github.com/leasehold/leasehold/blob/main/docs/bugs.md#open
+/// [topologies which-one]: crate::docs::topologies#which-one
 /// [topologies a-lock-that-a-replica-has]: crate::docs::topologies#a-lock-that-a-replica-has
 #[doc = include_str!("../docs/guarantees.md")]
 pub mod guarantees {}
@@ -27,6 +31,7 @@ pub mod choosing {}
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
 /// [bugs open]: https://github.com/leasehold/leasehold/blob/main/docs/bugs.md#open
 /// [guarantees a-majority-of-servers]: crate::docs::guarantees#a-majority-of-servers
+/// [rules a-majority-of-servers]: https://github.com/leasehold/leasehold/blob/main/docs/rules.md#a-majority-of-servers
 #[doc = include_str!("../docs/topologies.md")]
 pub mod topologies {}
 

@@ -1,4 +1,4 @@
-//! The promises of docs/guarantees.md, each looked at from outside in a file of its own.
+//! The promises of docs/rules.md, each looked at from outside in a file of its own.
 
 pub mod b1;
 pub mod b3;

@@ -57,7 +57,7 @@ pub fn executed(world: &mut World, asked: &Asked, before: Option<i64>) {
         };
         let before = world.watch.out.insert(id, (held, world.now));
         // A client that stood still for longer than the server knows of its request takes once more, and the operator adds what is lost
-        // (docs/guarantees.md).
+        // (docs/rules.md).
         let is_forgotten = before
             .as_ref()
             .is_some_and(|(_, known)| world.now - known > KEPT);

@@ -64,7 +64,7 @@ impl ClientBuilder {
     /// ```
     ///
     /// # Source
-    /// [Redis: distributed locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), and `docs/guarantees.md` for the
+    /// [Redis: distributed locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), and `docs/rules.md` for the
     /// rules that this library adds.
     #[doc(alias("redlock", "RedissonRedLock"))]
     pub fn quorum<U: Into<String>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 const NAME: &str = "redlock:name";
 
 /// Adds one to the number in the file, as the peers do, until they are done. Returns how often. In between it does without the name: a
-/// library that looks by itself seldom finds one free that ours want all the time (docs/guarantees.md, "Order").
+/// library that looks by itself seldom finds one free that ours want all the time (docs/rules.md, "Order").
 async fn count(lock: PlainMutex, file: PathBuf, over: Arc<AtomicBool>) -> u64 {
     let mut times = 0;
     while !over.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! A majority of several servers (docs/guarantees.md, the quorum).
+//! A majority of several servers (docs/rules.md, the quorum).
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
 //! The schedules that have broken Leasehold, one test each, in the order in which they were found. Each of them broke a
-//! rule of belief (B1 to B6, docs/guarantees.md), and has a row in docs/bugs.md. Here are 1 to 6; 7 to 10, by which no
+//! rule of belief (B1 to B6, docs/rules.md), and has a row in docs/bugs.md. Here are 1 to 6; 7 to 10, by which no
 //! holder was misled but a waiter waited or failed in vain, are in `schedules_waits.rs`, the two that are about runtimes
 //! in `runtimes.rs`, those that a model found in `schedules_model.rs`, and their neighbours in `schedules_near.rs`.
 

@@ -1,6 +1,6 @@
 //! Leases on several servers that know nothing of each other, of which a majority decides (Redlock). A backend over backends.
 //!
-//! What it may believe (QB1 to QB7, docs/guarantees.md) stands in these files:
+//! What it may believe (QB1 to QB7, docs/rules.md) stands in these files:
 //!
 //! ```text
 //! acquire  release  renew  look   the steps: each asks all servers at once, and is decided as soon as it can be

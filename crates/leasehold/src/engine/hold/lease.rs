@@ -1,6 +1,6 @@
 //! The time arithmetic of a lease. No clock and no I/O: the caller brings the instant.
 //!
-//! The rules that are kept here (docs/guarantees.md has all of them):
+//! The rules that are kept here (docs/rules.md has all of them):
 //!
 //! - **B1** A lease is believed until `sent + remaining − margin`: the server stated `remaining` in the reply to *that*
 //!   send. The server stated it after the send, so the lease ends here before it ends there, however late the reply

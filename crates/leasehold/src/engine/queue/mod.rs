@@ -4,7 +4,7 @@
 //! the name: the first attempt of a newcomer, the holder, a release under way, or a *driver*, a task that asks on behalf of
 //! all waiters of this process. The other callers wait in memory, first come first served.
 //!
-//! Invariants, cited by number elsewhere (B1 to B6 are the rules of belief in docs/guarantees.md):
+//! Invariants, cited by number elsewhere (B1 to B6 are the rules of belief in docs/rules.md):
 //!
 //! - **Q1** At most one attempt, exclusive hold, release or driver per queue. (A driver whose waiter was served directly
 //!   exits.) Holds that are shared, and their releases, are beside that: `shared.rs`.
