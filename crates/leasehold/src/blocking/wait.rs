@@ -7,6 +7,7 @@
 
 use std::{
     future::Future,
+    panic::{self, AssertUnwindSafe},
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
@@ -28,8 +29,15 @@ pub(super) fn wait<F: Future>(home: &Home, future: F) -> Result<F::Output, Error
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return Ok(output);
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
+        match polled {
+            Ok(Poll::Ready(output)) => return Ok(output),
+            Ok(Poll::Pending) => {}
+            Err(panicked) => {
+                // A timer of a runtime that ended just after the look below. Any other panic is the user's.
+                check_runtime(home)?;
+                panic::resume_unwind(panicked);
+            }
         }
         parker.park();
         // Its end wakes who waits by its timers, and to poll those then is a panic.
