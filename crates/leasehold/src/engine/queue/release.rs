@@ -114,24 +114,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         state.since = now;
         next(core, &mut state, &spec)
     } else {
-        let began = state.since;
-        if let Some(remote) = &mut state.remote
-            && is_permits
-        {
-            remote.turns.gives_back(now, began);
-        }
-        state.shared.release(&hold);
-        let rests = match &state.phase {
-            Phase::Idle => true,
-            Phase::Releasing(lease) => {
-                state.waiters.is_empty() && state.shared.is_releasing(*lease)
-            }
-            _ => false,
-        };
-        if rests {
-            // A newcomer waits for this release first.
-            state.phase = Phase::Releasing(hold.lease);
-        }
+        state.share_ends(&hold, now);
         None // waiters of this queue have a driver
     };
     let goes_on = next.is_some() || is_permits && !state.waiters.is_empty();

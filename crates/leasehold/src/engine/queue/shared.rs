@@ -67,6 +67,25 @@ impl Queue {
 }
 
 impl Locked<'_, QueueState> {
+    /// The release of a shared hold begins. A newcomer waits for it first, if nothing else is there.
+    pub(crate) fn share_ends(&mut self, hold: &Arc<Hold>, now: Tick) {
+        let began = self.since;
+        if let Some(remote) = &mut self.remote
+            && matches!(hold.spec().access, Access::Permits(_))
+        {
+            remote.turns.gives_back(now, began);
+        }
+        self.shared.release(hold);
+        let rests = match &self.phase {
+            Phase::Idle => true,
+            Phase::Releasing(lease) => self.waiters.is_empty() && self.shared.is_releasing(*lease),
+            _ => false,
+        };
+        if rests {
+            self.phase = Phase::Releasing(hold.lease);
+        }
+    }
+
     /// Lets in the next waiting readers, up to the first waiter that cannot share the hold.
     pub(crate) fn admit_readers(&mut self, hold: &Arc<Hold>) {
         let there = hold.spec();
