@@ -172,19 +172,12 @@ pub(crate) fn monotonic() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// User and system time of a process so far.
+/// User and system time of a process so far. Not from `/proc/PID/stat`, which counts the ticks of 10 ms in which the process was seen: a
+/// tenth of what P8 finds.
 pub(crate) fn cpu_time(pid: u32) -> Duration {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
-    // The name in parentheses may contain anything, so count from behind it.
-    let (_, fields) = stat.rsplit_once(')').expect("a line of /proc/pid/stat");
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .map(|ticks| ticks.parse::<u64>().expect("a number of ticks"))
-        .sum();
-    // USER_HZ is 100 wherever Linux runs.
-    Duration::from_millis(ticks * 10)
+    let pid = nix::unistd::Pid::from_raw(pid.try_into().expect("the id of a process"));
+    let clock = nix::time::clock_getcpuclockid(pid).expect("the process lives");
+    clock.now().expect("a clock of Linux").into()
 }
 
 /// The CPU time of the first thread of a process, to the nanosecond.

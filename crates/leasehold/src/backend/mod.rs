@@ -284,6 +284,16 @@ pub(crate) enum Acquired {
     Unset,
 }
 
+impl Acquired {
+    /// Says of "held" that it may be no other than this client, where that is so.
+    pub(crate) fn or_unsettled(mut self, may_be_ours: impl FnOnce() -> bool) -> Acquired {
+        if let Acquired::Held { unsettled, .. } = &mut self {
+            *unsettled |= may_be_ours();
+        }
+        self
+    }
+}
+
 /// Gives a lease id up for good.
 #[derive(Clone, Debug)]
 pub(crate) struct Release {

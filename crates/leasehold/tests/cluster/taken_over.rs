@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, LostReason, Released};
-use leasehold_testkit::{Cluster, ClusterSettings};
+use leasehold_testkit::{Cluster, ClusterSettings, Failover};
 
 use super::{flavors, names_at};
-use crate::common::{SOON, soon};
+use crate::common::{SOON, few_or, own_names::OwnNames, soon};
 
 /// The others go on without the slots of a dead primary.
 fn partial() -> ClusterSettings {
@@ -23,7 +23,7 @@ async fn client(cluster: &Cluster) -> Client {
 async fn what_was_given_back_at_a_primary_that_had_been_replaced_is_given_back() {
     for flavor in flavors() {
         let mut cluster = Cluster::start(flavor);
-        for round in 0..crate::common::few_or(3, 10) {
+        for round in 0..few_or(3, 10) {
             let primary = cluster.primaries()[0];
             let name = names_at(&cluster, primary, 1).remove(0);
             // Else the release fails before the node goes on.
@@ -100,5 +100,22 @@ async fn holds_in_slots_that_are_taken_over_without_their_keys_are_told_lost_at_
         assert_eq!(lost, LostReason::Failover);
         assert!(took < Duration::from_secs(2), "{took:?}");
         kept.verify().await.unwrap();
+    }
+}
+
+/// As with sentinels: nobody else holds what is given back at the new primary once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_a_forced_failover() {
+    for flavor in flavors() {
+        let mut cluster = Cluster::start(flavor);
+        for round in 0..few_or(2, 10) {
+            let client = client(&cluster).await;
+            let names = OwnNames::of(&client, &format!("alone {round}"), 84).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            cluster.fail_over_by(cluster.primaries()[0], Failover::Force);
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert_eq!(names.told_held().await, [""; 0], "{flavor}, round {round}");
+            cluster.settle();
+        }
     }
 }

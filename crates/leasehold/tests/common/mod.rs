@@ -10,6 +10,7 @@ pub mod differential;
 pub mod forced;
 pub mod kinds;
 pub mod late;
+pub mod own_names;
 pub mod peer;
 pub mod process;
 pub mod redisson;

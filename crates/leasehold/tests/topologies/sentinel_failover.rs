@@ -13,7 +13,7 @@ use leasehold::{Client, Error, EventKind, LostReason, MutexGuard};
 use leasehold_testkit::{Flavor, SentinelGroup, Server, wait_until, wait_until_async};
 
 use super::epochs::{counting, take};
-use crate::common::{SOON, few_or, flavors, int, keys};
+use crate::common::{SOON, few_or, flavors, int, keys, own_names::OwnNames};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -436,4 +436,23 @@ async fn no_caller_notices_that_the_new_primary_has_no_scripts() {
         flush(new);
     }
     held.release().await.unwrap();
+}
+
+/// A caller is alone on its name. What it gave back at the old primary may be held at the new one until it is given back there, too: that is
+/// no "held by another".
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_only_its_caller_uses_is_not_held_by_another_after_a_planned_failover() {
+    for flavor in flavors(0) {
+        let mut group = SentinelGroup::start(flavor);
+        for round in 0..few_or(2, 10) {
+            let client = Client::connect(&group.url()).await.unwrap();
+            let names = OwnNames::of(&client, &format!("alone {round}"), 42).await;
+            tokio::time::sleep(500 * MS).await;
+            group.failover();
+            // Until it has left the old one, and some more.
+            tokio::time::sleep(3000 * MS).await;
+            assert_eq!(names.told_held().await, [""; 0], "{flavor}, round {round}");
+            group.settle();
+        }
+    }
 }

@@ -41,7 +41,11 @@ mod tls;
 mod tls_trouble;
 mod unix;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 pub(crate) use cluster::{Cluster, GivenCluster};
 pub(crate) use finder::GivenServer;
@@ -225,7 +229,15 @@ impl Redis {
 
 impl LockSteps for Redis {
     fn acquire(&self, step: Acquire) -> Reply<Acquired> {
-        wire(step.id.kind).acquire(&self.caller, step)
+        let Some(repeats) = self.repeats.clone() else {
+            return wire(step.id.kind).acquire(&self.caller, step);
+        };
+        let (name, began) = (step.id.name.clone(), Instant::now());
+        let answer = wire(step.id.kind).acquire(&self.caller, step);
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.or_unsettled(|| repeats.may_be_held(&name, began)))
+        })
     }
 
     fn release(&self, mut step: Release) -> Reply<ReleaseReply> {
@@ -241,12 +253,12 @@ impl LockSteps for Redis {
         let Some(repeats) = self.repeats.clone() else {
             return wire(step.id.kind).release(&self.caller, step);
         };
-        let again = repeats::again(&step);
+        let (again, by) = (repeats::again(&step), repeats.server());
         let answer = wire(step.id.kind).release(&self.caller, step);
         Box::pin(async move {
             let answer = answer.await?;
             if let Some(again) = again {
-                repeats.confirmed(again);
+                repeats.confirmed(again, by);
             }
             Ok(answer)
         })

@@ -4,24 +4,28 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     ClusterCore,
-    route::{AskRule, LATE, Route},
+    route::{AskRule, LATE, NodeAnswer, Route},
     slots::slot,
 };
-use crate::backend::{
-    Acquire, Acquired, Failure, LockSteps, Release, ReleaseReply, Reply,
-    redis::{Redis, repeats},
+use crate::{
+    backend::{
+        Acquire, Acquired, Failure, LockSteps, Release, ReleaseReply, Reply,
+        redis::{Redis, repeats},
+    },
+    name::Name,
 };
 
 /// Where the answer is late, the table is asked for, and then the owner, under the same lease id.
 pub(super) fn acquire(shared: &Arc<ClusterCore>, step: Acquire) -> Reply<Acquired> {
     let way = Route::once(&step.id.name);
+    let name = step.id.name.clone();
     let ask = move |redis: &Redis| redis.acquire(step.clone());
     let shared = Arc::clone(shared);
-    let (began, answer) = (Instant::now(), shared.send(way, ask.clone()));
+    let (began, answer) = (Instant::now(), shared.send_openly(way, ask.clone()));
     Box::pin(async move {
-        let answer = answer.await?;
-        if began.elapsed() < LATE || !matches!(answer, Acquired::Granted { .. }) {
-            return Ok(answer);
+        let NodeAnswer { value, by, .. } = answer.await?;
+        if began.elapsed() < LATE || !matches!(value, Acquired::Granted { .. }) {
+            return Ok(value.or_unsettled(|| shared.may_be_held(&name, began, by)));
         }
         // It has been granted, so no failure says that it has not.
         let ambiguous = |failure: Failure| Failure::Ambiguous(Arc::clone(failure.cause()));
@@ -33,24 +37,37 @@ pub(super) fn acquire(shared: &Arc<ClusterCore>, step: Acquire) -> Reply<Acquire
 /// It is noted for some seconds: the node that takes the place of this one may not know of it.
 pub(super) fn release(shared: &Arc<ClusterCore>, step: Release) -> Reply<ReleaseReply> {
     let way = Route::once(&step.id.name);
-    let noted = shared.owner_number(way.slot).zip(repeats::again(&step));
+    let again = repeats::again(&step);
     let shared = Arc::clone(shared);
-    let answer = shared.send(way, move |redis| redis.release(step.clone()));
+    let answer = shared.send_openly(way, move |redis| redis.release(step.clone()));
     Box::pin(async move {
-        let answer = answer.await?;
-        if let Some((by, release)) = noted {
-            shared.lately.confirmed(release, by);
-            if shared.owner_number(way.slot) != Some(by) {
+        let NodeAnswer { value, by, .. } = answer.await?;
+        if let Some(release) = again {
+            let is_due = !shared.is_owner(way.slot, by);
+            shared.lately.confirmed(release, by.into(), is_due);
+            if is_due {
                 shared.give_back_again();
             }
         }
-        Ok(answer)
+        Ok(value)
     })
 }
 
 impl ClusterCore {
-    fn owner_number(&self, slot: u16) -> Option<u32> {
-        self.nodes.owner(slot).map(|node| node.number)
+    fn is_owner(&self, slot: u16, node: u32) -> bool {
+        let owner = self.nodes.owner(slot);
+        owner.is_none_or(|owner| owner.number == node)
+    }
+
+    /// Whether the node of this number may have called held what this client has given back at another.
+    fn may_be_held(&self, name: &Name, since: Instant, answered_by: u32) -> bool {
+        let is_due = |_: &Release, by| by != u64::from(answered_by);
+        let changes = if self.is_owner(slot(name.wire()), answered_by) {
+            self.nodes.changes()
+        } else {
+            u64::MAX // a table named it, and then another did not: what is due at this node is not repeated
+        };
+        self.lately.may_be_held(name, since, changes, is_due)
     }
 
     /// What was given back at a node that is not the owner any more is given back at the owner, in the background.
@@ -58,8 +75,8 @@ impl ClusterCore {
         let shared = Arc::clone(self);
         drop(self.home.handle().spawn(async move {
             let is_due = |release: &Release, by| {
-                let owner = shared.owner_number(slot(release.id.name.wire()));
-                owner.is_some_and(|owner| owner != by)
+                let owner = shared.nodes.owner(slot(release.id.name.wire()));
+                owner.is_some_and(|owner| u64::from(owner.number) != by)
             };
             let give_back = |release: Release| {
                 let way = Route {
@@ -70,7 +87,10 @@ impl ClusterCore {
                 };
                 shared.send(way, move |redis| redis.release(release.clone()))
             };
-            shared.lately.repeat(is_due, give_back).await;
+            let lately = &shared.lately;
+            lately
+                .repeat(shared.nodes.changes(), is_due, give_back)
+                .await;
         }));
     }
 }

@@ -208,6 +208,8 @@ impl ClusterCore {
     fn tell(self: &Arc<Self>, change: TableChange) {
         if change.forgotten {
             self.sink.epoch(crate::backend::EpochChange::All);
+        }
+        if !self.lately.is_settled(self.nodes.changes()) {
             self.give_back_again();
         }
     }

@@ -95,6 +95,8 @@ pub(super) struct Nodes {
     given: GivenCluster,
     make: Box<Make>,
     numbers: AtomicU32,
+    /// How often a node has taken the place of another, for a slot or more, and may know less.
+    changes: AtomicU64,
     map: RwLock<NodeMap>,
     /// The smallest of the ids of all nodes.
     id: Mutex<Option<String>>,
@@ -118,10 +120,16 @@ impl Nodes {
             given,
             make,
             numbers: AtomicU32::new(0),
+            changes: AtomicU64::new(0),
             map: RwLock::default(),
             id: Mutex::default(),
             is_shut: AtomicBool::new(false),
         }
+    }
+
+    /// How often something may have been forgotten. It has risen before the new owner is asked.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// The node that has the slot, as far as is known.
@@ -207,6 +215,7 @@ impl Nodes {
         let mut map = self.map.write();
         map.replaced.remove(&owner.address);
         if let Some(before) = map.owners.get_mut(usize::from(slot)) {
+            self.changes.fetch_add(1, Ordering::AcqRel);
             *before = Some(owner);
         }
     }
@@ -274,6 +283,9 @@ impl Nodes {
                 if owning.insert(owner.number) {
                     change.forgotten |= !owner.owns.swap(true, Ordering::AcqRel) && had_table;
                 }
+            }
+            if change.forgotten {
+                self.changes.fetch_add(1, Ordering::AcqRel);
             }
             let before = std::mem::replace(&mut map.owners, owners);
             let successor_of = |node: &Arc<Node>| {

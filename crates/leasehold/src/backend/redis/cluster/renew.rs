@@ -188,7 +188,9 @@ async fn send<T: Clone + Send + Sync + 'static>(
             .collect();
         step(redis, &renews)
     };
-    let NodeAnswer { mut value, asked } = shared.send_openly(way, step).await?;
+    let NodeAnswer {
+        mut value, asked, ..
+    } = shared.send_openly(way, step).await?;
     if asked {
         // The rest of the lock may be at the other node still. It is not lost by that.
         for renewal in value.iter_mut().map(renewal) {

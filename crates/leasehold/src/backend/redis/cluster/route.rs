@@ -63,9 +63,10 @@ impl Route {
     }
 }
 
-/// An answer, and whether a node gave it that has not got the slot yet.
+/// An answer, the number of the node that gave it, and whether that node has not got the slot yet.
 pub(super) struct NodeAnswer<T> {
     pub(super) value: T,
+    pub(super) by: u32,
     pub(super) asked: bool,
 }
 
@@ -101,6 +102,7 @@ impl ClusterCore {
                         }
                         return Ok(NodeAnswer {
                             value,
+                            by: node.number,
                             asked: false,
                         });
                     }
@@ -186,6 +188,7 @@ impl<S> GoingOn<S> {
                 Ok(value) => {
                     return Ok(NodeAnswer {
                         value,
+                        by: node.number,
                         asked: false,
                     });
                 }
@@ -214,7 +217,11 @@ impl<S> GoingOn<S> {
             Some(Redirect::Ask(address)) if ask == AskRule::MayFollow => {
                 let node = self.shared.nodes.named(address);
                 match (self.step)(&node.redis.asking()).await {
-                    Ok(value) => Ok(FollowUp::NodeAnswer(NodeAnswer { value, asked: true })),
+                    Ok(value) => Ok(FollowUp::NodeAnswer(NodeAnswer {
+                        value,
+                        by: node.number,
+                        asked: true,
+                    })),
                     Err(failure) if Redirect::of(&failure, &node.address).is_some() => {
                         Ok(FollowUp::NotNow(open()))
                     }
