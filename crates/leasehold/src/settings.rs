@@ -30,44 +30,116 @@ impl<'de> Deserialize<'de> for ClientBuilder {
 
 const SETTINGS: &str = "the settings of a client";
 
-#[derive(Default, Deserialize)]
-#[serde(
-    default,
-    deny_unknown_fields,
-    rename = "the settings of a client",
-    expecting = "the settings of a client, each under its name"
-)]
-struct ClientSettings {
-    url: Option<Url>,
-    quorum: Option<Urls>,
-    longest_lease: Option<Time>,
-    server_timeout: Option<Time>,
-    persistent_servers: Option<bool>,
-    username: Option<String>,
-    password: Option<Secret>,
-    database: Option<u32>,
+/// How a setting stands in a file, and what its method on the builder is given.
+trait Setting {
+    type Value;
+
+    fn value(self) -> Self::Value;
+}
+
+/// One row for each method of the builder: its name, and how its argument stands in a file.
+macro_rules! client_settings {
+    ($($(#[$where:meta])? $name:ident: $form:ty),+ $(,)?) => {
+        #[derive(Default, Deserialize)]
+        #[serde(
+            default,
+            deny_unknown_fields,
+            rename = "the settings of a client",
+            expecting = "the settings of a client, each under its name"
+        )]
+        struct ClientSettings {
+            $($(#[$where])? $name: Option<$form>),+
+        }
+
+        impl ClientSettings {
+            fn builder(self) -> ClientBuilder {
+                let mut builder = ClientBuilder::default();
+                $(
+                    $(#[$where])?
+                    if let Some(setting) = self.$name {
+                        builder = builder.$name(setting.value());
+                    }
+                )+
+                builder
+            }
+        }
+    };
+}
+
+client_settings! {
+    url: Url,
+    quorum: Urls,
+    longest_lease: Time,
+    server_timeout: Time,
+    persistent_servers: bool,
+    username: String,
+    password: Secret,
+    database: u32,
     #[cfg(feature = "tls")]
-    tls: Option<TlsSettings>,
-    connect_timeout: Option<Time>,
-    operation_timeout: Option<Time>,
-    lease: Option<Time>,
-    renew_every: Option<Time>,
-    poll_every: Option<Time>,
-    fair_wait_timeout: Option<Time>,
-    redisson_watchdog: Option<Time>,
-    text_permit_ids: Option<bool>,
-    linger: Option<Time>,
-    handoff: Option<HandoffSettings>,
-    may_duplicate: Option<bool>,
-    token_retention: Option<Retention>,
-    name_prefix: Option<String>,
-    check_server: Option<bool>,
-    scan_interval: Option<Time>,
-    sharded_channels: Option<bool>,
-    durability: Option<DurabilitySettings>,
-    durability_timeout: Option<Time>,
-    unmet: Option<UnmetSettings>,
-    label: Option<String>,
+    tls: TlsSettings,
+    connect_timeout: Time,
+    operation_timeout: Time,
+    lease: Time,
+    renew_every: Time,
+    poll_every: Time,
+    fair_wait_timeout: Time,
+    redisson_watchdog: Time,
+    text_permit_ids: bool,
+    linger: Time,
+    handoff: HandoffSettings,
+    may_duplicate: bool,
+    token_retention: Retention,
+    name_prefix: String,
+    check_server: bool,
+    scan_interval: Time,
+    sharded_channels: bool,
+    durability: DurabilitySettings,
+    durability_timeout: Time,
+    unmet: UnmetSettings,
+    label: String,
+}
+
+/// Forms from which the value follows.
+macro_rules! setting {
+    ($($form:ty => $value:ty: |$it:ident| $of:expr;)+) => {
+        $(
+            impl Setting for $form {
+                type Value = $value;
+
+                fn value(self) -> $value {
+                    let $it = self;
+                    $of
+                }
+            }
+        )+
+    };
+}
+
+setting! {
+    bool => bool: |it| it;
+    u32 => u32: |it| it;
+    String => String: |it| it;
+    Url => String: |it| it.0;
+    Urls => Vec<String>: |it| it.0;
+    Secret => String: |it| it.0;
+    Time => Duration: |it| it.0;
+    Retention => Option<Duration>: |it| it.0;
+    HandoffSettings => Handoff: |it| Handoff::new(it.max_in_row, it.max_time.0);
+    UnmetSettings => Unmet: |it| match it {
+        UnmetSettings::GiveBack => Unmet::GiveBack,
+        UnmetSettings::Accept => Unmet::Accept,
+    };
+    DurabilitySettings => Durability: |it| match it {
+        DurabilitySettings::Primary => Durability::Primary,
+        DurabilitySettings::Replicas(replicas) => Durability::Replicas(replicas),
+        DurabilitySettings::Majority => Durability::Majority,
+        DurabilitySettings::Aof => Durability::Aof,
+    };
+}
+
+#[cfg(feature = "tls")]
+setting! {
+    TlsSettings => crate::Tls: |it| it.0;
 }
 
 #[derive(Deserialize)]
@@ -119,115 +191,6 @@ struct TlsFields {
     client_cert_file: Option<std::path::PathBuf>,
     client_key_file: Option<std::path::PathBuf>,
     server_name: Option<String>,
-}
-
-impl ClientSettings {
-    fn builder(self) -> ClientBuilder {
-        let builder = ClientBuilder::default();
-        let builder = with(builder, self.url.map(|it| it.0), ClientBuilder::url);
-        let builder = with(builder, self.quorum.map(|it| it.0), ClientBuilder::quorum);
-        let builder = with(
-            builder,
-            self.longest_lease.map(|time| time.0),
-            ClientBuilder::longest_lease,
-        );
-        let builder = with(
-            builder,
-            self.server_timeout.map(|time| time.0),
-            ClientBuilder::server_timeout,
-        );
-        let builder = with(
-            builder,
-            self.persistent_servers,
-            ClientBuilder::persistent_servers,
-        );
-        let builder = with(builder, self.username, ClientBuilder::username);
-        let builder = with(
-            builder,
-            self.password.map(|it| it.0),
-            ClientBuilder::password,
-        );
-        let builder = with(builder, self.database, ClientBuilder::database);
-        #[cfg(feature = "tls")]
-        let builder = with(builder, self.tls.map(|it| it.0), ClientBuilder::tls);
-        let time = |time: Option<Time>| time.map(|time| time.0);
-        let builder = with(
-            builder,
-            time(self.connect_timeout),
-            ClientBuilder::connect_timeout,
-        );
-        let builder = with(
-            builder,
-            time(self.operation_timeout),
-            ClientBuilder::operation_timeout,
-        );
-        let builder = with(builder, time(self.lease), ClientBuilder::lease);
-        let builder = with(builder, time(self.renew_every), ClientBuilder::renew_every);
-        let builder = with(builder, time(self.poll_every), ClientBuilder::poll_every);
-        let builder = with(
-            builder,
-            time(self.fair_wait_timeout),
-            ClientBuilder::fair_wait_timeout,
-        );
-        let builder = with(
-            builder,
-            time(self.redisson_watchdog),
-            ClientBuilder::redisson_watchdog,
-        );
-        let as_text = self.text_permit_ids;
-        let builder = with(builder, as_text, ClientBuilder::text_permit_ids);
-        let builder = with(builder, time(self.linger), ClientBuilder::linger);
-        let handoff = |it: HandoffSettings| Handoff::new(it.max_in_row, it.max_time.0);
-        let builder = with(builder, self.handoff.map(handoff), ClientBuilder::handoff);
-        let builder = with(builder, self.may_duplicate, ClientBuilder::may_duplicate);
-        let retention = self.token_retention.map(|it| it.0);
-        let builder = with(builder, retention, ClientBuilder::token_retention);
-        let builder = with(builder, self.name_prefix, ClientBuilder::name_prefix);
-        let builder = with(builder, self.check_server, ClientBuilder::check_server);
-        let scan = time(self.scan_interval);
-        let builder = with(builder, scan, ClientBuilder::scan_interval);
-        let sharded = self.sharded_channels;
-        let builder = with(builder, sharded, ClientBuilder::sharded_channels);
-        let builder = with(
-            builder,
-            self.durability.map(Into::into),
-            ClientBuilder::durability,
-        );
-        let builder = with(
-            builder,
-            time(self.durability_timeout),
-            ClientBuilder::durability_timeout,
-        );
-        let unmet = self.unmet.map(|it| match it {
-            UnmetSettings::GiveBack => Unmet::GiveBack,
-            UnmetSettings::Accept => Unmet::Accept,
-        });
-        let builder = with(builder, unmet, ClientBuilder::unmet);
-        with(builder, self.label, ClientBuilder::label)
-    }
-}
-
-impl From<DurabilitySettings> for Durability {
-    fn from(given: DurabilitySettings) -> Durability {
-        match given {
-            DurabilitySettings::Primary => Durability::Primary,
-            DurabilitySettings::Replicas(replicas) => Durability::Replicas(replicas),
-            DurabilitySettings::Majority => Durability::Majority,
-            DurabilitySettings::Aof => Durability::Aof,
-        }
-    }
-}
-
-/// The builder with this setting, if there is one.
-fn with<T>(
-    builder: ClientBuilder,
-    setting: Option<T>,
-    set: impl FnOnce(ClientBuilder, T) -> ClientBuilder,
-) -> ClientBuilder {
-    match setting {
-        Some(value) => set(builder, value),
-        None => builder,
-    }
 }
 
 #[cfg(feature = "tls")]

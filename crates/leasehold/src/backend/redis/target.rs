@@ -105,6 +105,13 @@ impl Target {
         Target::of(info, &scheme, with_tls, login)
     }
 
+    /// The address that `host` or `host:port` names.
+    pub(super) fn address_of(host: &str) -> Result<(String, u16), Error> {
+        let target = Target::parse(&format!("redis://{host}/"), &Login::default())?;
+        let none = || Invalid::new("the host", "missing", "a host, or a host and a port");
+        target.address().ok_or_else(|| none().into())
+    }
+
     pub(super) fn of(
         info: ConnectionInfo,
         scheme: &str,

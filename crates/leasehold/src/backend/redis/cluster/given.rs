@@ -69,11 +69,8 @@ impl GivenCluster {
         let urls = given.hosts.iter().map(|host| format!("{scheme}://{host}/"));
         let mut cluster = GivenCluster::of_urls(urls, login)?;
         for (says, is_at) in &given.elsewhere {
-            let [says, is_at] = [says, is_at].map(|host| {
-                let target = Target::parse(&format!("redis://{host}/"), &Login::default())?;
-                target.address().ok_or_else(no_host)
-            });
-            cluster.elsewhere.insert(says?, is_at?);
+            let says = Target::address_of(says)?;
+            cluster.elsewhere.insert(says, Target::address_of(is_at)?);
         }
         Ok(cluster)
     }

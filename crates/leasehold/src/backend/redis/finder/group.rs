@@ -6,7 +6,7 @@ use url::form_urlencoded;
 
 use super::Address;
 use crate::{
-    address::{self, shown},
+    address::{self, Several, shown},
     backend::redis::target::{ENCODING, Login, Target},
     error::{Error, Invalid},
     sentinel::Sentinel,
@@ -36,17 +36,16 @@ impl Group {
     pub(super) fn parse(given: &str, login: &Login) -> Result<Group, Error> {
         let (scheme, rest) = given.split_once("://").unwrap_or_default();
         let scheme = scheme.to_ascii_lowercase();
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, database) = place.split_once('/').unwrap_or((place, ""));
-        let has_two_logins = authority.matches('@').count() > 1;
-        if given.contains('#') || database.contains('@') || query.contains('@') || has_two_logins {
+        let Several {
+            login: user,
+            hosts,
+            tail,
+        } = Several::of(rest)?;
+        let (database, query) = tail.split_once('?').unwrap_or((tail, ""));
+        if tail.contains(['#', '@']) {
             let value = format!("{scheme}://… with a #, ?, / or @ too many");
             return Err(Invalid::new("url", value, FORM).remedy(ENCODING).into());
         }
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (format!("{user}@"), hosts),
-            None => (String::new(), authority),
-        };
         // It is shown, and behind a wrong separator another parameter would be a part of it.
         let is_odd = |c: char| !c.is_ascii_alphanumeric() && !".-_%+".contains(c);
         let mut pairs = query.split('&');
@@ -92,7 +91,6 @@ impl Group {
         }
         let with_tls = scheme.starts_with("rediss-") || scheme.starts_with("valkeys-");
         let scheme = if with_tls { "rediss" } else { "redis" };
-        let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
         let master = master.filter(|master| !master.is_empty()).ok_or_else(|| {
             Invalid::new(
                 "the url's master",
@@ -101,8 +99,9 @@ impl Group {
             )
             .remedy("add it behind a ?, as in redis-sentinel://host:26379/?master=main")
         })?;
-        let sentinels = sentinels(&hosts)?;
+        let sentinels = sentinels(hosts)?;
         let first = shown(&sentinels[0]);
+        let database = database.strip_prefix('/').unwrap_or_default();
         let of_data = format!("{scheme}://{user}{first}/{database}{protocol}");
         Ok(Group {
             master,
@@ -124,7 +123,7 @@ impl Group {
             .remedy("give it with Sentinel::master")
             .into());
         }
-        let sentinels = sentinels(&given.hosts)?;
+        let sentinels = sentinels(given.hosts.iter().map(String::as_str))?;
         let of_sentinels = Login {
             username: given.username.clone(),
             password: given.password.clone(),
@@ -171,15 +170,7 @@ fn whole(given: &str) -> Result<Address, Error> {
         .remedy("such as 10.0.0.1:6379")
         .into());
     }
-    let target = Target::parse(&format!("redis://{given}/"), &Login::default())?;
-    target.address().ok_or_else(|| {
-        Invalid::new(
-            "an address of Sentinel::reached_at",
-            "no host",
-            "a host and a port",
-        )
-        .into()
-    })
+    Target::address_of(given)
 }
 
 fn has_port(host: &str) -> bool {
@@ -188,8 +179,8 @@ fn has_port(host: &str) -> bool {
 }
 
 /// The addresses of sentinels, at least one.
-fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
-    let mut sentinels = Vec::with_capacity(hosts.len());
+fn sentinels<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Address>, Error> {
+    let mut sentinels = Vec::new();
     for host in hosts {
         if host.is_empty() || host.starts_with(':') {
             // What stands behind a colon may be a password whose @ is missing.
@@ -204,15 +195,12 @@ fn sentinels(hosts: &[String]) -> Result<Vec<Address>, Error> {
                 .into());
         }
         address::check_given("the address of a sentinel", host)?;
-        let host = if has_port(host) {
-            host.clone()
+        let address = if has_port(host) {
+            Target::address_of(host)?
         } else {
-            format!("{host}:{PORT}")
+            Target::address_of(&format!("{host}:{PORT}"))?
         };
-        let target = Target::parse(&format!("redis://{host}/"), &Login::default())?;
-        if let Some(address) = target.address()
-            && !sentinels.contains(&address)
-        {
+        if !sentinels.contains(&address) {
             sentinels.push(address);
         }
     }
