@@ -285,6 +285,17 @@ pub(crate) enum Acquired {
 }
 
 impl Acquired {
+    /// Whether "held" may speak of this very client.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        matches!(
+            self,
+            Acquired::Held {
+                unsettled: true,
+                ..
+            }
+        )
+    }
+
     /// Says of "held" that it may be no other than this client, where that is so.
     pub(crate) fn or_unsettled(mut self, may_be_ours: impl FnOnce() -> bool) -> Acquired {
         if let Acquired::Held { unsettled, .. } = &mut self {

@@ -179,24 +179,30 @@ fn words(error: &RedisError) -> String {
         Some(code) if detail.is_empty() => return format!("the server refuses it ({code})"),
         Some("ERR") => return format!("the server refuses it: {detail}"),
         Some(code) => return format!("{detail} ({code})"),
-        None => match error.kind() {
-            ErrorKind::AuthenticationFailed => {
-                "the server refuses the user name or the password; correct them in the URL, or where the program gives them"
-            }
-            ErrorKind::UnexpectedReturnType => {
-                return format!("the server's answer is none that this version knows: {detail}");
-            }
-            ErrorKind::Parse => "the server's answer is not in Redis' protocol",
-            ErrorKind::Io if error.is_connection_refusal() => {
-                "no server listens there; start it, or check host and port"
-            }
-            ErrorKind::Io if error.is_connection_dropped() => "the connection broke",
-            kind => {
-                let text = error.to_string();
-                let text = text.split(" (os error").next().unwrap_or_default();
-                return text.replace(&format!(" - {kind:?}"), "");
-            }
-        },
+        None => return words_of_the_client(error, detail),
+    };
+    said.to_owned()
+}
+
+/// Of what the redis crate says, and no server.
+fn words_of_the_client(error: &RedisError, detail: &str) -> String {
+    let said = match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            "the server refuses the user name or the password; correct them in the URL, or where the program gives them"
+        }
+        ErrorKind::UnexpectedReturnType => {
+            return format!("the server's answer is none that this version knows: {detail}");
+        }
+        ErrorKind::Parse => "the server's answer is not in Redis' protocol",
+        ErrorKind::Io if error.is_connection_refusal() => {
+            "no server listens there; start it, or check host and port"
+        }
+        ErrorKind::Io if error.is_connection_dropped() => "the connection broke",
+        kind => {
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            return text.replace(&format!(" - {kind:?}"), "");
+        }
     };
     said.to_owned()
 }

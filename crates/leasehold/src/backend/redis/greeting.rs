@@ -122,6 +122,22 @@ impl fmt::Display for Danger {
     }
 }
 
+/// What a connection asks first, and how many answers there will be.
+fn questions(name: &str, asks_for_danger: bool) -> (redis::Pipeline, usize) {
+    let mut questions = redis::pipe();
+    questions.cmd("CLIENT").arg("SETNAME").arg(name);
+    // A server outside of a cluster, or one that forbids it, answers with an error.
+    questions.cmd("CLUSTER").arg("MYID");
+    // Redis 6.2 tells one section at a time, or all.
+    questions.cmd("INFO").arg("server");
+    questions.cmd("INFO").arg("replication");
+    questions.add_command(Rights::question());
+    if asks_for_danger {
+        questions.cmd("INFO").arg("memory");
+    }
+    (questions, if asks_for_danger { 6 } else { 5 })
+}
+
 impl Target {
     /// A connection on which client and server have greeted each other: under this name the client stands in `CLIENT LIST`.
     pub(super) async fn greeted(
@@ -161,22 +177,10 @@ impl Target {
             }
             other => other?,
         };
-        let mut greeting = redis::pipe();
-        greeting.cmd("CLIENT").arg("SETNAME").arg(name);
-        // A server outside of a cluster, or one that forbids it, answers with an error.
-        greeting.cmd("CLUSTER").arg("MYID");
-        // Redis 6.2 tells one section at a time, or all.
-        greeting.cmd("INFO").arg("server");
-        greeting.cmd("INFO").arg("replication");
-        greeting.add_command(Rights::question());
-        let mut asked = 5;
-        if asks_for_danger {
-            greeting.cmd("INFO").arg("memory");
-            asked = 6;
-        }
+        let (questions, count) = questions(name, asks_for_danger);
         let multiplexed = &mut connection.multiplexed;
         let answers = multiplexed
-            .send_packed_commands(&greeting, 0, asked)
+            .send_packed_commands(&questions, 0, count)
             .await?;
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();

@@ -13,6 +13,7 @@ use crate::{
     engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::debt::{Debt, abandon, may_owe},
     engine::claim::ticket::Ticket,
+    engine::hold::Granted,
     engine::local::locked::Locked,
     engine::queue::driver::request::Sending,
     engine::queue::driver::wait::Pause,
@@ -135,17 +136,7 @@ impl<'a> Driver<'a> {
 
     /// Asks the server for the name, and for a place in its queue if wake-ups are heard.
     async fn ask(&mut self) -> Step {
-        // B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: in one
-        // step, since a driver that stopped in between would lose the debt (B5).
-        let old = {
-            let mut state = self.queue.lock();
-            let terms = state.first_live_waiter().map(|spec| spec.terms());
-            let remote = state.remote();
-            terms.and_then(|terms| remote.give_up_other(terms))
-        };
-        if let Some(old) = old {
-            self.give_up(old).await;
-        }
+        self.give_up_other_terms().await;
         let Some(Sending {
             step,
             sent,
@@ -163,41 +154,24 @@ impl<'a> Driver<'a> {
         let answer = ask_server(self.core, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
-        self.queue.note_unset(self.core, &mut state, &answer);
+        if let Ok(answer) = &answer {
+            self.queue.note_unset(self.core, &mut state, answer);
+        }
         let once = state.first_asks_once();
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
         // It is asked again, as after no answer.
-        let unsettled = matches!(
-            answer,
-            Ok(Acquired::Held {
-                unsettled: true,
-                ..
-            })
-        );
+        let unsettled = answer.as_ref().is_ok_and(Acquired::is_unsettled);
         if answer.is_ok() && !(unsettled && once) {
             ticket.answered(said);
         }
         match answer {
             Ok(Acquired::Granted { remaining, tokens }) => {
-                self.backoff.reset();
                 let granted = ticket.granted(sent, remaining, tokens);
                 state.remote().answered();
                 self.note_untold(listening && sent < self.held_until);
-                if let Some(hold) = self.queue.seat(self.core, &mut state, granted) {
-                    drop(state);
-                    hold.seated(&granted);
-                    if hold.spec().access.is_exclusive() {
-                        return Step::Exit;
-                    }
-                    return Step::Ask; // for the next, if one waits
-                }
-                if now >= granted.until {
-                    self.granted_too_late(&mut state, lease_ms, now.since(sent));
-                }
-                // The first waiter now, if there is one, may ask for something else.
-                Step::Ask
+                self.granted(state, &granted, lease_ms, now.since(sent))
             }
             Ok(Acquired::Held {
                 ttl,
@@ -235,6 +209,44 @@ impl<'a> Driver<'a> {
                 self.failed(&mut state, &failure)
             }
         }
+    }
+
+    /// B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: in one step, since a driver
+    /// that stopped in between would lose the debt (B5).
+    async fn give_up_other_terms(&mut self) {
+        let old = {
+            let mut state = self.queue.lock();
+            let terms = state.first_live_waiter().map(|spec| spec.terms());
+            let remote = state.remote();
+            terms.and_then(|terms| remote.give_up_other(terms))
+        };
+        if let Some(old) = old {
+            self.give_up(old).await;
+        }
+    }
+
+    /// The first waiter has what was `granted`, in an answer that took so long.
+    fn granted(
+        &mut self,
+        mut state: Locked<'_, QueueState>,
+        granted: &Granted,
+        lease_ms: u64,
+        took: Duration,
+    ) -> Step {
+        self.backoff.reset();
+        if let Some(hold) = self.queue.seat(self.core, &mut state, *granted) {
+            drop(state);
+            hold.seated(granted);
+            if hold.spec().access.is_exclusive() {
+                return Step::Exit;
+            }
+            return Step::Ask; // for the next, if one waits
+        }
+        if self.core.clock.now() >= granted.until {
+            self.granted_too_late(&mut state, lease_ms, took);
+        }
+        // The first waiter now, if there is one, may ask for something else.
+        Step::Ask
     }
 
     /// A waiter has the name, perhaps `early`: before the end that its holder had. If no message said so, that went to a classic channel.

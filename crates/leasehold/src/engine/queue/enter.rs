@@ -70,9 +70,9 @@ enum FirstAttempt {
 
 impl FirstAttempt {
     /// With what the server has said of the holder.
-    fn said(self, answer: &Result<Acquired, Failure>) -> FirstAttempt {
+    fn said(self, answer: &Acquired) -> FirstAttempt {
         match (self, answer) {
-            (FirstAttempt::Busy(_), Ok(Acquired::Held { ttl, .. })) => FirstAttempt::Busy(*ttl),
+            (FirstAttempt::Busy(_), Acquired::Held { ttl, .. }) => FirstAttempt::Busy(*ttl),
             (first, _) => first,
         }
     }
@@ -224,24 +224,8 @@ fn enter(
             }
             return Err(Error::Closed);
         }
-        let of_owner = match &state.phase {
-            Phase::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => {
-                Some(hold)
-            }
-            _ => state.shared.of_owner(spec.owner),
-        };
-        if let Some(hold) = of_owner {
-            if let Some(remedy) = spec.is_to_stay_out(&hold.spec()) {
-                return Err(Error::Reentered {
-                    name: id.name.shared(),
-                    held_at: hold.spec().place,
-                    remedy,
-                });
-            }
-            let reads = spec.reads_under(&hold.spec());
-            if hold.enter_counted(reads).is_some() {
-                return Ok(Admission::Inside(Held::inside(Arc::clone(hold), reads)));
-            }
+        if let Some(inside) = enter_again(&state, id, &spec) {
+            return inside;
         }
         if !state.shared.is_empty()
             && let Some(held) = state.join(&spec, core.clock.now())
@@ -285,6 +269,24 @@ fn enter(
         }
         return Ok(Admission::Wait(wait));
     }
+}
+
+/// An owner that has the name enters once more, in memory.
+fn enter_again(state: &QueueState, id: &LockId, spec: &Spec) -> Option<Result<Admission, Error>> {
+    let hold = match &state.phase {
+        Phase::Held(hold) if spec.owner.is_some() && hold.spec().owner == spec.owner => hold,
+        _ => state.shared.of_owner(spec.owner)?,
+    };
+    if let Some(remedy) = spec.is_to_stay_out(&hold.spec()) {
+        return Some(Err(Error::Reentered {
+            name: id.name.shared(),
+            held_at: hold.spec().place,
+            remedy,
+        }));
+    }
+    let reads = spec.reads_under(&hold.spec());
+    hold.enter_counted(reads)?;
+    Some(Ok(Admission::Inside(Held::inside(Arc::clone(hold), reads))))
 }
 
 /// Has the server count an owner's entry. The entry is its caller's from the beginning, so that it is over as soon as the caller
@@ -342,10 +344,6 @@ async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> R
 }
 
 /// The attempt of a newcomer that found the queue idle. On any way out the queue goes on without it (Q2).
-#[expect(
-    clippy::too_many_lines,
-    reason = "each answer of the server has its arm, and they are read together"
-)]
 async fn first_attempt(
     core: Arc<Queues>,
     queue: Arc<Queue>,
@@ -357,120 +355,188 @@ async fn first_attempt(
     {
         return Ok(FirstAttempt::Held(held));
     }
-    let mut ticket = Ticket::new(&core, spec.terms());
-    let mut late = TooLate::new(spec);
-    let mut backoff = Backoff::of_request();
-    let began = core.clock.now();
     let operation_timeout = core.config.operation_timeout;
+    let mut attempt = Attempt {
+        ticket: Ticket::new(&core, spec.terms()),
+        late: TooLate::new(spec),
+        began: core.clock.now(),
+        core,
+        queue,
+        spec,
+        patience,
+    };
+    let mut backoff = Backoff::of_request();
     loop {
-        let sent = core.clock.now();
+        let sent = attempt.core.clock.now();
+        let answer = attempt.send(sent).await;
+        let waited = attempt.core.clock.now().since(attempt.began);
+        attempt = match attempt.answered(answer, sent) {
+            AfterAnswer::Ended(ended) => return ended,
+            AfterAnswer::Now(attempt) => attempt,
+            AfterAnswer::AfterPause(attempt) => {
+                let mut pause = backoff.next();
+                if patience == Patience::Once {
+                    // Not beyond its time, in which it asks once more.
+                    pause = pause.min(operation_timeout.saturating_sub(waited));
+                }
+                attempt.core.sleep(pause).await;
+                attempt
+            }
+        };
+    }
+}
+
+/// A first attempt, and the lease id that it asks for.
+struct Attempt {
+    core: Arc<Queues>,
+    queue: Arc<Queue>,
+    spec: Spec,
+    patience: Patience,
+    ticket: Ticket,
+    late: TooLate,
+    began: Tick,
+}
+
+/// How a first attempt goes on after an answer.
+enum AfterAnswer {
+    Ended(Result<FirstAttempt, Error>),
+    Now(Attempt),
+    AfterPause(Attempt),
+}
+
+impl Attempt {
+    async fn send(&mut self, sent: Tick) -> Result<Acquired, Failure> {
         // Without a place in the queue: this process does not listen yet. So no grant can name this ask.
-        ticket.ask(sent);
-        let step = spec.request(&queue.id, ticket.lease());
-        let answer = ask_server(&core, step).await;
+        self.ticket.ask(sent);
+        let step = self.spec.request(&self.queue.id, self.ticket.lease());
+        let answer = ask_server(&self.core, step).await;
         match &answer {
-            Err(failure) if failure.is_final() => ticket.refused(),
-            Err(failure) => ticket.failed(failure),
+            Err(failure) if failure.is_final() => self.ticket.refused(),
+            Err(failure) => self.ticket.failed(failure),
             Ok(Acquired::Granted { .. }) => {}
-            Ok(_) => ticket.answered(spec.permits),
+            Ok(_) => self.ticket.answered(self.spec.permits),
         }
+        answer
+    }
+
+    fn answered(mut self, answer: Result<Acquired, Failure>, sent: Tick) -> AfterAnswer {
+        let (core, queue) = (Arc::clone(&self.core), Arc::clone(&self.queue));
         let now = core.clock.now();
-        let waited = now.since(began);
-        let is_late = patience == Patience::Once && waited >= operation_timeout;
+        let is_late = self.patience == Patience::Once
+            && now.since(self.began) >= core.config.operation_timeout;
+        let mut state = queue.lock();
+        if answer.is_ok()
+            && let Some(remote) = &mut state.remote
         {
-            let mut state = queue.lock();
-            if answer.is_ok()
-                && let Some(remote) = &mut state.remote
-            {
-                remote.answered();
+            remote.answered();
+        }
+        match answer {
+            _ if state.life == Life::Closing => self.ends(state, Error::Closed),
+            Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
+                queue.leave_granted(&core, state, self.ticket);
+                AfterAnswer::Ended(Ok(FirstAttempt::Busy(None)))
             }
-            match answer {
-                _ if state.life == Life::Closing => {
-                    queue.leave_attempt(&core, state, &ticket);
-                    return Err(Error::Closed);
+            Ok(Acquired::Granted { remaining, tokens }) => {
+                let granted = self.ticket.granted(sent, remaining, tokens);
+                if let Some(hold) = queue.begin_hold(&core, &state, granted, self.spec) {
+                    hold.note_start(self.began);
+                    let first = queue.seat_first(&core, state, hold, &granted);
+                    return AfterAnswer::Ended(Ok(first));
                 }
-                Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
-                    queue.leave_granted(&core, state, ticket);
-                    return Ok(FirstAttempt::Busy(None));
-                }
-                Ok(Acquired::Granted { remaining, tokens }) => {
-                    let granted = ticket.granted(sent, remaining, tokens);
-                    if let Some(hold) = queue.begin_hold(&core, &state, granted, spec) {
-                        hold.note_start(began);
-                        return Ok(queue.seat_first(&core, state, hold, &granted));
-                    }
-                    if let Err(failure) = late.again(now.since(sent)) {
-                        queue.leave_attempt(&core, state, &ticket);
-                        return Err(queue.error(failure, spec));
-                    }
-                    continue;
-                }
-                Ok(Acquired::GivenUp) => {
-                    // The server says so only of a lease id that was given up. Another id is as good.
-                    ticket = Ticket::new(&core, spec.terms());
-                }
-                Ok(Acquired::Unset) if patience == Patience::Once => {
-                    ticket.refused();
-                    queue.leave_attempt(&core, state, &ticket);
-                    return Err(queue.no_permits(spec));
-                }
-                Ok(Acquired::Held {
-                    unsettled: true,
-                    given_up,
-                    ..
-                }) if patience == Patience::Once && state.is_wanted() => {
-                    ticket.refused();
-                    if is_late {
-                        queue.leave_attempt(&core, state, &ticket);
-                        return Err(queue.error(still_ours(), spec));
-                    }
-                    // For waiters whose time is up meanwhile.
-                    state.remote().failed(&still_ours(), now);
-                    if given_up {
-                        ticket = ticket.another(&core);
-                    }
-                }
-                Ok(Acquired::Held { .. } | Acquired::Unset) => {
-                    ticket.refused();
-                    if let Ok(Acquired::Held { given_up: true, .. }) = answer {
-                        ticket = Ticket::new(&core, spec.terms());
-                    }
-                    queue.note_unset(&core, &mut state, &answer);
-                    let unsettled = matches!(
-                        answer,
-                        Ok(Acquired::Held {
-                            unsettled: true,
-                            ..
-                        })
-                    );
-                    state.remote().said_held(now, unsettled);
-                    let first = queue.wait_remote(&core, state, ticket, spec, patience, began);
-                    return Ok(first.said(&answer));
-                }
-                Err(failure) => {
-                    let waits = patience != Patience::Once;
-                    if failure.is_final() || is_late {
-                        let failure = ticket.verdict(failure);
-                        queue.leave_attempt(&core, state, &ticket);
-                        return Err(queue.error(failure, spec));
-                    }
-                    // For waiters whose time is up meanwhile.
-                    state.remote().failed(&failure, now);
-                    if core.backend.gives_up_failures() {
-                        ticket = ticket.another(&core);
-                    }
-                    if waits {
-                        return Ok(queue.wait_remote(&core, state, ticket, spec, patience, began));
+                match self.late.again(now.since(sent)) {
+                    Ok(()) => AfterAnswer::Now(self),
+                    Err(failure) => {
+                        let error = queue.error(failure, self.spec);
+                        self.ends(state, error)
                     }
                 }
             }
+            Ok(Acquired::GivenUp) => {
+                // The server says so only of a lease id that was given up. Another id is as good.
+                self.ticket = Ticket::new(&core, self.spec.terms());
+                AfterAnswer::AfterPause(self)
+            }
+            Ok(held) => self.held(state, &held, now, is_late),
+            Err(failure) => self.failed(state, failure, now, is_late),
         }
-        let mut pause = backoff.next();
-        if patience == Patience::Once {
-            // Not beyond its time, in which it asks once more.
-            pause = pause.min(operation_timeout.saturating_sub(waited));
+    }
+
+    /// Another has the name, or it may be this very client that has it still.
+    fn held(
+        mut self,
+        mut state: Locked<'_, QueueState>,
+        answer: &Acquired,
+        now: Tick,
+        is_late: bool,
+    ) -> AfterAnswer {
+        let (core, queue) = (Arc::clone(&self.core), Arc::clone(&self.queue));
+        let once = self.patience == Patience::Once;
+        let given_up = matches!(answer, Acquired::Held { given_up: true, .. });
+        self.ticket.refused();
+        if once && *answer == Acquired::Unset {
+            let error = queue.no_permits(self.spec);
+            return self.ends(state, error);
         }
-        core.sleep(pause).await;
+        if once && answer.is_unsettled() && state.is_wanted() {
+            if is_late {
+                let error = queue.error(still_ours(), self.spec);
+                return self.ends(state, error);
+            }
+            // For waiters whose time is up meanwhile.
+            state.remote().failed(&still_ours(), now);
+            if given_up {
+                self.ticket = self.ticket.another(&core);
+            }
+            return AfterAnswer::AfterPause(self);
+        }
+        if given_up {
+            self.ticket = Ticket::new(&core, self.spec.terms());
+        }
+        queue.note_unset(&core, &mut state, answer);
+        state.remote().said_held(now, answer.is_unsettled());
+        AfterAnswer::Ended(Ok(self.waits(state).said(answer)))
+    }
+
+    fn failed(
+        mut self,
+        mut state: Locked<'_, QueueState>,
+        failure: Failure,
+        now: Tick,
+        is_late: bool,
+    ) -> AfterAnswer {
+        if failure.is_final() || is_late {
+            let failure = self.ticket.verdict(failure);
+            let error = self.queue.error(failure, self.spec);
+            return self.ends(state, error);
+        }
+        // For waiters whose time is up meanwhile.
+        state.remote().failed(&failure, now);
+        if self.core.backend.gives_up_failures() {
+            self.ticket = self.ticket.another(&self.core);
+        }
+        if self.patience == Patience::Once {
+            return AfterAnswer::AfterPause(self);
+        }
+        AfterAnswer::Ended(Ok(self.waits(state)))
+    }
+
+    /// A driver goes on under the same ticket.
+    fn waits(self, state: Locked<'_, QueueState>) -> FirstAttempt {
+        let Attempt {
+            core,
+            queue,
+            ticket,
+            spec,
+            patience,
+            began,
+            ..
+        } = self;
+        queue.wait_remote(&core, state, ticket, spec, patience, began)
+    }
+
+    fn ends(self, state: Locked<'_, QueueState>, error: Error) -> AfterAnswer {
+        self.queue.leave_attempt(&self.core, state, &self.ticket);
+        AfterAnswer::Ended(Err(error))
     }
 }
 

@@ -40,26 +40,8 @@ pub(crate) enum ReleaseStep {
 /// A guard goes: the last one passes the lease on in memory, or to the server.
 pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
     let core = &queue.core;
-    let left = hold.leave(guard);
-    if let Left::Holds { holds, .. } | Left::Readers { holds } = left
-        && let Err(end) = hold.standing()
-    {
-        return ReleaseStep::Done(match end {
-            End::Lost(reason) => Err(hold.lost_error(reason)), // the last guard settles it
-            // The last guard has let go since this one left, on another thread: it was held until then (bug 292).
-            End::Released => Ok(Released::StillHeld { holds }),
-        });
-    }
-    match left {
-        Left::Nothing => {}
-        Left::Holds { holds, count } => {
-            write_count_in_background(core, &hold, count);
-            return ReleaseStep::Done(Ok(Released::StillHeld { holds }));
-        }
-        Left::Readers { holds } => {
-            let done = ReleaseStep::Done(Ok(Released::StillHeld { holds }));
-            return begin_downgrade(queue, &hold).map_or(done, ReleaseStep::Downgrade);
-        }
+    if let Some(step) = others_stay(queue, &hold, guard) {
+        return step;
     }
     // Before the look, so that a hold found valid below was valid then, and no loss needs to be told.
     let now = core.clock.now();
@@ -134,6 +116,31 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         silent: None,
         _settling: settling,
     })
+}
+
+/// A guard goes, and others keep the hold; `None`: it was the last.
+fn others_stay(queue: &Arc<Queue>, hold: &Arc<Hold>, guard: Gone) -> Option<ReleaseStep> {
+    let left = hold.leave(guard);
+    if let Left::Holds { holds, .. } | Left::Readers { holds } = left
+        && let Err(end) = hold.standing()
+    {
+        return Some(ReleaseStep::Done(match end {
+            End::Lost(reason) => Err(hold.lost_error(reason)), // the last guard settles it
+            // The last guard has let go since this one left, on another thread: it was held until then (bug 292).
+            End::Released => Ok(Released::StillHeld { holds }),
+        }));
+    }
+    match left {
+        Left::Nothing => None,
+        Left::Holds { holds, count } => {
+            write_count_in_background(&queue.core, hold, count);
+            Some(ReleaseStep::Done(Ok(Released::StillHeld { holds })))
+        }
+        Left::Readers { holds } => {
+            let done = ReleaseStep::Done(Ok(Released::StillHeld { holds }));
+            Some(begin_downgrade(queue, hold).map_or(done, ReleaseStep::Downgrade))
+        }
+    }
 }
 
 /// A release on its way to the server.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     backend::{InARow, ReleaseReply},
+    clock::Tick,
     engine::{
         hold::{Hold, spec::Spec},
         local::{locked::Locked, turns::Turns},
@@ -32,46 +33,7 @@ impl Queue {
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
         let now = core.clock.now();
         let mut state = self.lock();
-        let began = state.since;
-        if let ReleaseReply::Freed { others, turns } = answer
-            && others + u64::from(turns) > 0
-        {
-            // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
-            // none.
-            let asked = holds.is_some_and(|it| it.holds > 0) && !is_permits;
-            let turns = turns.max(u32::from(asked));
-            if turns > 0 {
-                let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
-                core.beside.are_unseen(&self.id, unseen);
-                core.beside.leave_turns(&self.id, turns, now, Some(sent));
-            }
-            if is_permits && others > 0 {
-                core.beside.lets_ours_first(&self.id, now, sent);
-            }
-        }
-        if let Some(remote) = &mut state.remote {
-            remote.answered();
-            match answer {
-                ReleaseReply::Granted { .. } => {
-                    remote.is_anothers(now);
-                    remote.turns.shared = true;
-                }
-                ReleaseReply::Kept { .. } => {
-                    remote.turns.shared = core.beside.holds_to_tell(&self.id, 1, now).is_some();
-                }
-                ReleaseReply::Freed {
-                    others: 0,
-                    turns: 0,
-                } => remote.turns = Turns::new(),
-                ReleaseReply::Freed { others, .. } => {
-                    remote.turns.shared = true;
-                    if is_permits && others > 0 {
-                        remote.turns.races(now, began);
-                    }
-                }
-                ReleaseReply::NotOurs => {}
-            }
-        }
+        self.note_who_waits(&mut state, answered, holds, is_permits, now);
         if let Some(next) = next
             && let Some(ticket) = state.remote().ticket(next.lease)
         {
@@ -115,6 +77,59 @@ impl Queue {
             _ => Start::Ask,
         };
         self.after_release(core, state, hold.lease, start);
+    }
+
+    /// What the answer to a release says of other processes, and of Redisson's waiters.
+    fn note_who_waits(
+        &self,
+        state: &mut QueueState,
+        answered: &ReleaseAnswer,
+        holds: Option<InARow>,
+        is_permits: bool,
+        now: Tick,
+    ) {
+        let core = &self.core;
+        let ReleaseAnswer { answer, sent, .. } = *answered;
+        let began = state.since;
+        if let ReleaseReply::Freed { others, turns } = answer
+            && others + u64::from(turns) > 0
+        {
+            // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
+            // none.
+            let asked = holds.is_some_and(|it| it.holds > 0) && !is_permits;
+            let turns = turns.max(u32::from(asked));
+            if turns > 0 {
+                let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
+                core.beside.are_unseen(&self.id, unseen);
+                core.beside.leave_turns(&self.id, turns, now, Some(sent));
+            }
+            if is_permits && others > 0 {
+                core.beside.lets_ours_first(&self.id, now, sent);
+            }
+        }
+        if let Some(remote) = &mut state.remote {
+            remote.answered();
+            match answer {
+                ReleaseReply::Granted { .. } => {
+                    remote.is_anothers(now);
+                    remote.turns.shared = true;
+                }
+                ReleaseReply::Kept { .. } => {
+                    remote.turns.shared = core.beside.holds_to_tell(&self.id, 1, now).is_some();
+                }
+                ReleaseReply::Freed {
+                    others: 0,
+                    turns: 0,
+                } => remote.turns = Turns::new(),
+                ReleaseReply::Freed { others, .. } => {
+                    remote.turns.shared = true;
+                    if is_permits && others > 0 {
+                        remote.turns.races(now, began);
+                    }
+                }
+                ReleaseReply::NotOurs => {}
+            }
+        }
     }
 
     /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.

@@ -48,14 +48,8 @@ impl QueueState {
 
 impl Queue {
     /// Notes whether the server says so, and warns of it once.
-    pub(crate) fn note_unset(
-        &self,
-        core: &Queues,
-        state: &mut QueueState,
-        answer: &Result<Acquired, Failure>,
-    ) {
-        let Ok(acquired) = answer else { return };
-        let before = std::mem::replace(&mut state.unset, *acquired == Acquired::Unset);
+    pub(crate) fn note_unset(&self, core: &Queues, state: &mut QueueState, answer: &Acquired) {
+        let before = std::mem::replace(&mut state.unset, *answer == Acquired::Unset);
         if state.unset && !before {
             let name = self.id.name.clone();
             // Not under the queue's lock, as other warnings.

@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Store, rules};
 use crate::{
-    backend::{Downgrade, Grant, Release, ReleaseReply, fenced::Tokens},
+    backend::{Downgrade, Grant, Next, Release, ReleaseReply, fenced::Tokens},
     kind::Access,
+    name::LockId,
 };
 
 impl Store {
@@ -23,18 +24,7 @@ impl Store {
         let in_turn = rules(id.kind).is_in_turn();
         let made_way = self.leave_queue(client, id, step.lease);
         if self.ours(client, id, step.lease).is_none() {
-            if let Some(next) = next.and_then(|next| self.ours(client, id, next.lease)) {
-                let remaining = next.ends.saturating_sub(now);
-                let tokens = self.tokens(id);
-                return ReleaseReply::Kept { remaining, tokens };
-            }
-            // Clients that only waited for this one to have its turn need not wait any more.
-            let is_free = self.held_by(id).is_empty();
-            let given = made_way && is_free == rules(id.kind).is_in_turn();
-            if made_way && (!given || self.give_to_next(id).is_none()) {
-                self.tell_first(id);
-            }
-            return ReleaseReply::NotOurs;
+            return self.not_ours(client, id, next, made_way);
         }
         self.drop_hold(client, id, step.lease);
         // B2: nor may it begin anew what `next` holds beside the owner.
@@ -52,11 +42,7 @@ impl Store {
             && others == 0
             && self.fits(id, next.access)
         {
-            self.hold(client, id, next.access, (next.lease, next.lease_ms));
-            return ReleaseReply::Kept {
-                remaining: Duration::from_millis(next.lease_ms),
-                tokens: self.tokens(id),
-            };
+            return self.stays_with(client, id, next);
         }
         let next_waits = next.is_some_and(|next| self.is_queued(client, id, next.lease));
         let granted = self.give_to_next(id);
@@ -67,11 +53,7 @@ impl Store {
             && self.fits(id, next.access)
             && !self.gives_way(id, next.access)
         {
-            self.hold(client, id, next.access, (next.lease, next.lease_ms));
-            return ReleaseReply::Kept {
-                remaining: Duration::from_millis(next.lease_ms),
-                tokens: self.tokens(id),
-            };
+            return self.stays_with(client, id, next);
         }
         // Those beside it hold it still: nothing is free that was not before, and no client is told.
         let is_free = self.held_by(id).is_empty() || !rules(id.kind).has_queue();
@@ -80,14 +62,7 @@ impl Store {
             && let Some(next) = next
             && let Some(place) = next.place
         {
-            let grant = Grant {
-                access: next.access,
-                lease: next.lease,
-                lease_ms: next.lease_ms,
-                ask: place.ask,
-                tokens: Tokens::NONE,
-            };
-            self.queue(client, id, grant, place);
+            self.queue(client, id, grant_of(next, place.ask), place);
         }
         if granted.is_none() && !is_free {
             self.tell_first(id);
@@ -112,6 +87,38 @@ impl Store {
         }
     }
 
+    /// The lease id holds nothing; an earlier copy of its release may have given the name to `next` (B4).
+    fn not_ours(
+        &mut self,
+        client: &Arc<str>,
+        id: &LockId,
+        next: Option<Next>,
+        made_way: bool,
+    ) -> ReleaseReply {
+        let now = self.clock;
+        if let Some(next) = next.and_then(|next| self.ours(client, id, next.lease)) {
+            let remaining = next.ends.saturating_sub(now);
+            let tokens = self.tokens(id);
+            return ReleaseReply::Kept { remaining, tokens };
+        }
+        // Clients that only waited for this one to have its turn need not wait any more.
+        let is_free = self.held_by(id).is_empty();
+        let given = made_way && is_free == rules(id.kind).is_in_turn();
+        if made_way && (!given || self.give_to_next(id).is_none()) {
+            self.tell_first(id);
+        }
+        ReleaseReply::NotOurs
+    }
+
+    /// The name stays with the client, under its next lease id.
+    fn stays_with(&mut self, client: &Arc<str>, id: &LockId, next: Next) -> ReleaseReply {
+        self.hold(client, id, next.access, (next.lease, next.lease_ms));
+        ReleaseReply::Kept {
+            remaining: Duration::from_millis(next.lease_ms),
+            tokens: self.tokens(id),
+        }
+    }
+
     /// `false`: it does not hold the name. A lease id that reads never writes again.
     pub(crate) fn downgrade(&mut self, client: &Arc<str>, step: &Downgrade) -> bool {
         let id = &step.id;
@@ -125,5 +132,16 @@ impl Store {
             self.tell_all(id);
         }
         true
+    }
+}
+
+/// What `next` is given in its turn.
+fn grant_of(next: Next, ask: u32) -> Grant {
+    Grant {
+        access: next.access,
+        lease: next.lease,
+        lease_ms: next.lease_ms,
+        ask,
+        tokens: Tokens::NONE,
     }
 }

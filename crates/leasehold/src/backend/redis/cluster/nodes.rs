@@ -114,6 +114,41 @@ struct NodeMap {
     replaced: HashMap<Address, Instant>,
 }
 
+impl NodeMap {
+    /// Compares a new table with this one. A node that was replaced a moment ago is named by those that have not heard of it yet: while
+    /// its successor is well, the successor stays the owner.
+    fn pass_over_stale(
+        &self,
+        owners: &mut [Option<Arc<Node>>],
+        unreached: &BTreeSet<u32>,
+    ) -> TableChange {
+        let mut change = TableChange::default();
+        for (owner, before) in owners.iter_mut().zip(&self.owners) {
+            match (&*owner, before) {
+                (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
+                (Some(now), Some(before))
+                    if self.replaced.contains_key(&now.address)
+                        && !unreached.contains(&before.number) =>
+                {
+                    *owner = Some(Arc::clone(before));
+                }
+                (Some(_), Some(before)) => {
+                    change.any = true;
+                    change.forgotten |= unreached.contains(&before.number);
+                }
+                (Some(_), None) => {
+                    change = TableChange {
+                        any: true,
+                        forgotten: true,
+                    }
+                }
+                (None, before) => change.any |= before.is_some(),
+            }
+        }
+        change
+    }
+}
+
 impl Nodes {
     pub(super) fn new(given: GivenCluster, make: Box<Make>) -> Nodes {
         Nodes {
@@ -243,7 +278,7 @@ impl Nodes {
             .filter(|node| node.is_out_of_reach())
             .map(|node| node.number)
             .collect();
-        let mut change = TableChange::default();
+        let mut change;
         let mut left = Vec::new();
         {
             let mut map = self.map.write();
@@ -256,28 +291,7 @@ impl Nodes {
                 owners[slot] = before.filter(|before| !unreached.contains(&before.number));
             }
             map.unnamed = unnamed;
-            for (owner, before) in owners.iter_mut().zip(&map.owners) {
-                match (&*owner, before) {
-                    (Some(now), Some(before)) if Arc::ptr_eq(now, before) => {}
-                    (Some(now), Some(before))
-                        if map.replaced.contains_key(&now.address)
-                            && !unreached.contains(&before.number) =>
-                    {
-                        *owner = Some(Arc::clone(before));
-                    }
-                    (Some(_), Some(before)) => {
-                        change.any = true;
-                        change.forgotten |= unreached.contains(&before.number);
-                    }
-                    (Some(_), None) => {
-                        change = TableChange {
-                            any: true,
-                            forgotten: true,
-                        }
-                    }
-                    (None, before) => change.any |= before.is_some(),
-                }
-            }
+            change = map.pass_over_stale(&mut owners, &unreached);
             let mut owning = BTreeSet::new();
             for owner in owners.iter().flatten() {
                 if owning.insert(owner.number) {

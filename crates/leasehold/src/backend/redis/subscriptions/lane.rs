@@ -241,14 +241,7 @@ impl SubscriptionLane {
                     if !is_asked {
                         heard = Instant::now();
                     }
-                    match order {
-                        Some(Order::Listen(id, told)) => self.subscribe(&mut connection, id, Some(told)),
-                        Some(Order::Unlisten(id, told)) => self.unsubscribe(&mut connection, id, told),
-                        Some(Order::Mark(told)) => {
-                            connection.ask(Ask::Mark, Vec::new(), Asked::Mark(told));
-                        }
-                        None => return None,
-                    }
+                    self.carry_out(order?, &mut connection);
                 }
                 () = tokio::time::sleep_until(too_late.into()), if is_asked => {
                     self.silence.since(heard);
@@ -275,6 +268,14 @@ impl SubscriptionLane {
                     return Some(());
                 }
             }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order, connection: &mut SubscriptionConnection) {
+        match order {
+            Order::Listen(id, told) => self.subscribe(connection, id, Some(told)),
+            Order::Unlisten(id, told) => self.unsubscribe(connection, id, told),
+            Order::Mark(told) => connection.ask(Ask::Mark, Vec::new(), Asked::Mark(told)),
         }
     }
 

@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    backend::{Failure, Renew},
+    backend::{Confirmation, Failure, Renew, Renewal},
     callout,
     clock::Tick,
     durability::Durability,
@@ -386,6 +386,17 @@ async fn renew(
     if let Some(shard) = shard {
         watchdog.silent.note(shard, false);
     }
+    carry_on(env, watchdog, due, (renewals, acknowledged), sent);
+}
+
+/// Puts the holds that are ours back on the list, or has them acknowledged.
+fn carry_on(
+    env: &Arc<Env>,
+    watchdog: &Arc<Watchdog>,
+    due: Vec<(Due, Arc<Hold>)>,
+    (renewals, acknowledged): (Vec<Renewal>, Vec<Confirmation>),
+    sent: Tick,
+) {
     let mut again: BTreeMap<Duration, Vec<Arc<Hold>>> = BTreeMap::new();
     let mut ours = Vec::new();
     let room = due.len();
