@@ -29,7 +29,7 @@ use crate::{
         hold::Hold,
         queue::{
             Phase, Queue,
-            driver::wait::AFTER_THE_END,
+            driver::AFTER_THE_END,
             map::{Queues, WaiterGroup},
         },
     },

@@ -1,24 +1,26 @@
 //! Asks for the name on behalf of all its waiters in this process.
 
-pub(crate) mod request;
-pub(crate) mod wait;
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use std::{sync::Arc, time::Duration};
+use futures_util::FutureExt;
 
 use crate::{
-    backend::{Acquired, Failure},
-    backoff::Backoff,
+    backend::{Acquire, Acquired, Failure, Reply},
+    backoff::{Backoff, stretched},
+    callout,
     clock::Tick,
-    config::millis,
+    config::{PollRange, millis},
     engine::claim::ask::{TooLate, ask_server, still_ours},
     engine::claim::debt::{Debt, abandon, may_owe},
+    engine::claim::remote::Subscription,
     engine::claim::ticket::Ticket,
-    engine::hold::Granted,
+    engine::hold::spec::Spec,
+    engine::hold::{Granted, Hold},
     engine::local::locked::Locked,
-    engine::queue::driver::request::Sending,
-    engine::queue::driver::wait::Pause,
     engine::queue::map::Queues,
-    engine::queue::{Queue, QueueState, Start},
+    engine::queue::{Phase, Queue, QueueState, Start},
+    kind::Access,
+    name::Name,
 };
 
 /// A lease of more round trips than this does not end on the way.
@@ -397,5 +399,507 @@ impl<'a> Driver<'a> {
             let copies = debt.copies || failure.is_ambiguous();
             abandon(core, id, Debt { copies, ..debt });
         }
+    }
+}
+
+// What a driver asks for, on behalf of the first waiter.
+
+/// A request of a driver, and how things stood when it was sent.
+pub(crate) struct Sending {
+    pub(crate) step: Acquire,
+    pub(crate) sent: Tick,
+    pub(crate) was_granted: bool,
+    pub(crate) given: i64,
+    pub(crate) listening: bool,
+}
+
+impl Sending {
+    /// What is asked for the first waiter; `None`: there is none, or one with other terms than the ticket's.
+    pub(crate) fn of_first(
+        core: &Queues,
+        queue: &Queue,
+        late: &mut Option<TooLate>,
+    ) -> Option<Sending> {
+        let mut state = queue.lock();
+        let spec = state.first_live_waiter()?;
+        if late
+            .as_ref()
+            .is_none_or(|late| late.limit() != spec.limit())
+        {
+            *late = Some(TooLate::new(spec));
+        }
+        let (listening, given) = (state.is_listening(), state.given());
+        let permits = state.permits_to_say();
+        let remote = state.remote();
+        let ticket = remote.ticket_for(core, spec.terms())?;
+        let sent = core.clock.now();
+        let ask = ticket.ask(sent);
+        // They may differ from ask to ask, since no belief rests on them: a late copy says a number late, and changes no hold.
+        let spec = Spec { permits, ..spec };
+        let mut step = spec.request(&queue.id, ticket.lease());
+        // Permits are raced for.
+        step.place = (listening && !matches!(spec.access, Access::Permits(_)))
+            .then(|| ticket.place(core, ask));
+        let was_granted = remote.granted;
+        // It is asked for again, by one that waits.
+        remote.leaving = None;
+        remote.asks();
+        Some(Sending {
+            step,
+            sent,
+            was_granted,
+            given,
+            listening,
+        })
+    }
+}
+
+// How a driver waits: it is told, or it looks by itself.
+
+/// A lease that ends is over on the server by so much later.
+pub(crate) const AFTER_THE_END: Duration = Duration::from_millis(2);
+
+/// How long a driver waits for a wake-up.
+pub(crate) enum Pause {
+    For(Duration),
+    /// The keeper of its lineup looks for it: when the holder's lease ends, at the latest.
+    UntilTold {
+        left: Option<Duration>,
+        foreign: bool,
+    },
+}
+
+impl Driver<'_> {
+    /// How long a waiter that is told waits: until the end of the holder's lease, of which `left` remains, or for the poll
+    /// interval.
+    pub(crate) fn until_told(&self, left: Option<Duration>) -> Duration {
+        let poll = stretched(self.core.config.poll_every);
+        left.map_or(poll, |left| poll.min(left + AFTER_THE_END))
+    }
+
+    /// The pause of a waiter that looks by itself, beside a holder that is `silent` or not and of whose lease `left` remains.
+    /// `None`: it is told.
+    pub(crate) fn look_after(
+        &mut self,
+        state: &mut Locked<'_, QueueState>,
+        silent: bool,
+        left: Option<Duration>,
+    ) -> Option<Duration> {
+        let first = state.first_live_waiter();
+        let Some(backoff) = first.and_then(|first| first.waits.backoff(silent)) else {
+            self.looks = 0;
+            return None;
+        };
+        let pause = backoff.pause(self.looks);
+        self.looks += 1;
+        self.backoff.reset();
+        Some(left.map_or(pause, |left| pause.min(left + AFTER_THE_END)))
+    }
+
+    /// Learns to hear wake-ups; after that the server must be asked once more.
+    pub(crate) async fn listen(&mut self) -> Step {
+        {
+            let mut state = self.queue.lock();
+            let first = state.first_live_waiter();
+            if first.is_some_and(|first| !first.waits.listens()) {
+                return Step::Ask; // and so learn how long the holder's lease lasts
+            }
+            let remote = state.remote();
+            if remote.subscription == Subscription::Open {
+                return Step::Ask;
+            }
+            remote.subscription = Subscription::Opening;
+        }
+        let answer = if let Some(lineup) = self.core.lineup(&self.queue.id) {
+            lineup.listen(self.core, self.queue.id.task()).await
+        } else {
+            let answer = self.core.backend.listen(self.queue.id.clone()).await;
+            answer.map(|()| true)
+        };
+        let mut state = self.queue.lock();
+        let remote = state.remote();
+        match answer {
+            // If the last waiter has left meanwhile, it was closed again.
+            Ok(true) if remote.subscription == Subscription::Opening => {
+                remote.subscription = Subscription::Open;
+                Step::Ask
+            }
+            Ok(_) => Step::Ask,
+            Err(failure) => self.failed(&mut state, &failure),
+        }
+    }
+
+    /// For how long others are to try first.
+    pub(crate) fn left_to_others(&self) -> Option<Duration> {
+        let mut state = self.queue.lock();
+        let first = state.first_live_waiter()?;
+        if state.first_asks_once() || state.remote().granted {
+            return None;
+        }
+        let now = self.core.clock.now();
+        // Beside Redisson's waiters the turns that a release tells of are enough.
+        let told = self.core.beside.holds_to_tell(&self.queue.id, 1, now);
+        let races = matches!(first.access, Access::Permits(_)) && told.is_none();
+        let race = state.remote().turns.left(now).filter(|_| races);
+        race.max(
+            self.core
+                .beside
+                .left_to_others(&self.queue.id, &self.core.clock),
+        )
+    }
+
+    /// Lets others try first for so long, unless it is woken.
+    pub(crate) async fn give_way(&mut self, way: Duration) -> Step {
+        let mut wake = pin!(self.queue.driver_wake().notified());
+        wake.as_mut().enable();
+        if self.left_to_others().is_some() {
+            tokio::select! {
+                biased;
+                () = wake => {}
+                () = self.core.sleep(way) => {}
+            }
+        }
+        Step::Ask
+    }
+
+    /// Learns to hear what a client of Redisson's says to this waiter alone. If that is refused, it looks.
+    pub(crate) async fn listen_own(&mut self) -> Step {
+        if let Some(heard) = self.queue.hear_own() {
+            let _ = heard.await;
+        }
+        Step::Ask
+    }
+
+    /// Waits for a wake-up, at most this long.
+    pub(crate) async fn wait(&mut self, pause: Pause) -> Step {
+        let mut until = match pause {
+            Pause::For(pause) => self.core.clock.now().after(pause),
+            Pause::UntilTold { .. } => Tick::MAX,
+        };
+        loop {
+            let mut wake = pin!(self.queue.driver_wake().notified());
+            {
+                let mut state = self.queue.lock();
+                if state.remote().granted {
+                    return Step::Ask;
+                }
+                // It sleeps for one that waits on. If the first asks only once, the server has not been asked for it yet.
+                state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
+                // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
+                let first = state.first_live_waiter().map(|first| first.terms());
+                let unsaid = state.is_unsaid(state.permits_to_say());
+                if state.first_asks_once() || first.is_none() || first != state.asked() || unsaid {
+                    return Step::Ask;
+                }
+                // The message may be late: it only brings the next look nearer.
+                if let Some(ends) = state.remote().watched.take() {
+                    until = until.min(ends.after(AFTER_THE_END));
+                    self.held_until = self.held_until.min(ends);
+                }
+                // Under the lock, so that a wake-up from here on is for this driver and not for its successor.
+                wake.as_mut().enable();
+                state.phase = Phase::WaitingRemote;
+            }
+            match pause {
+                Pause::For(_) => tokio::select! {
+                    biased;
+                    () = wake => self.untold = false,
+                    () = self.core.sleep(until.since(self.core.clock.now())) => self.untold = true,
+                },
+                Pause::UntilTold { left, foreign } => {
+                    // Only now that it waits, since the keeper asks for those.
+                    if let Some(lineup) = self.core.lineup(&self.queue.id) {
+                        lineup.waits(self.core, left, foreign);
+                    }
+                    wake.await;
+                }
+            }
+            let mut state = self.queue.lock();
+            if state.driver != self.number {
+                return Step::Exit;
+            }
+            state.phase = Phase::InFlight(None);
+            let is_listening = state.is_listening();
+            if state.remote().watched.is_none() || !is_listening {
+                return Step::Ask;
+            }
+        }
+    }
+}
+
+// How the queue of a name hears of the server: wake-ups, their loss, and the end of a subscription.
+
+/// How often a release looks whether a client waits on a classic channel, where ours are sharded (Redisson before 3.27): neither wakes the other.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+impl Queue {
+    /// After a release: whether a client waits that was not told of it.
+    pub(super) fn look_for_classic(&self, core: &Arc<Queues>) {
+        let backend = &core.backend;
+        if !backend.is_sharded() || !core.classic[0].may(core.clock.now(), LOOK_EVERY) {
+            return;
+        }
+        let (name, heard) = (self.id.name.clone(), backend.classic_listeners(&self.id));
+        let queues = Arc::clone(core);
+        core.spawn_apart(async move {
+            if heard.await.is_ok_and(|clients| clients > 0) {
+                queues.warn_of_classic(&name, "a client waits on a classic channel");
+            }
+        });
+    }
+
+    /// A waiter has the name, and no message said that it is free.
+    pub(super) fn freed_unheard(&self, core: &Arc<Queues>) {
+        if core.backend.is_sharded() {
+            let (name, queues) = (self.id.name.clone(), Arc::clone(core));
+            // Not under the queue's lock.
+            core.spawn_apart(async move {
+                queues.warn_of_classic(&name, "it became free without a message");
+            });
+        }
+    }
+
+    /// Those that wait are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
+    /// all that wait. A server that cannot be used at all is told of by itself.
+    pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
+        let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
+        let is_outage =
+            core.backend.outage().is_on() || core.backend.trouble_of(&self.id).is_some();
+        if is_outage || !core.warned_of_deafness.may_warn(core.clock.now()) {
+            return;
+        }
+        // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
+        core.spawn(async move {
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
+            });
+        });
+    }
+
+    /// The driver is told to ask the server: now, or when the lease of the holder that it watches is over.
+    pub(crate) fn look(&self, watched: Option<Tick>) {
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
+            if let Some(remote) = &mut state.remote {
+                remote.watched = watched;
+            }
+            self.driver_wake().notify_one();
+        }
+    }
+
+    /// The server does not let this client hear wake-ups for the name any more: its driver has to subscribe again.
+    pub(crate) fn became_deaf(&self) {
+        let mut state = self.lock();
+        let Some(remote) = &mut state.remote else {
+            return;
+        };
+        match remote.subscription {
+            Subscription::Open => {
+                remote.subscription = Subscription::Closed;
+                self.driver_wake().notify_one();
+            }
+            // Its driver waits for the answer, or has it and has not read it yet.
+            Subscription::Opening => remote.subscription = Subscription::Doubtful,
+            Subscription::Doubtful | Subscription::Closed => {}
+        }
+    }
+
+    /// From now on this task hears what clients of Redisson's say to it alone. `None`: it does not wait, or hears that already.
+    pub(crate) fn hear_own(self: &Arc<Self>) -> Option<Reply<()>> {
+        let (old, own) = {
+            let mut state = self.lock();
+            let remote = state.remote();
+            let lease = remote.ticket.as_ref()?.lease();
+            if remote.own == Some(lease) {
+                return None;
+            }
+            (remote.own.replace(lease), lease)
+        };
+        let backend = &self.core.backend;
+        if let Some(old) = old {
+            drop(backend.unlisten(&self.id.of_task(old.get())));
+        }
+        let (queue, id) = (Arc::clone(self), self.id.of_task(own.get()));
+        let heard = sent(backend.listen(id.clone()));
+        Some(Box::pin(async move {
+            let answer = heard.await;
+            let remote = queue.lock().remote.as_ref().and_then(|remote| remote.own);
+            if remote != Some(own) {
+                // It has left meanwhile, and the answer may be late or lost.
+                drop(queue.core.backend.unlisten(&id));
+            }
+            answer
+        }))
+    }
+
+    /// Without waiters there is nothing to hear. The reply says when the server has taken note; it may be dropped.
+    pub(crate) fn stop_listening(
+        &self,
+        core: &Arc<Queues>,
+        state: &mut QueueState,
+    ) -> Option<Reply<()>> {
+        let remote = state.remote.as_mut()?;
+        if !state.waiters.is_empty() {
+            return None;
+        }
+        // Also one that is still being opened: it may come about at any time.
+        let before = std::mem::replace(&mut remote.subscription, Subscription::Closed);
+        if self.id.is_of_task() {
+            // Also after a refusal, which closes this task's part and leaves it among those that listen.
+            if let Some(own) = remote.own.take() {
+                drop(core.backend.unlisten(&self.id.of_task(own.get())));
+            }
+            if let Some(lineup) = core.lineup(&self.id) {
+                lineup.unlisten(self.id.task());
+            }
+            return None;
+        }
+        (before != Subscription::Closed).then(|| core.backend.unlisten(&self.id))
+    }
+}
+
+/// A request that has left when this returns: what is asked for later comes behind it.
+pub(crate) fn sent<T: Send + 'static>(mut reply: Reply<T>) -> Reply<T> {
+    match (&mut reply).now_or_never() {
+        Some(answer) => Box::pin(std::future::ready(answer)),
+        None => reply,
+    }
+}
+
+impl Queues {
+    fn warn_of_classic(&self, name: &Name, sign: &str) {
+        if self.classic[1].may_warn(self.clock.now()) {
+            callout::quietly(|| {
+                tracing::warn!(target: "leasehold", %name, "{sign}, and ours are sharded: clients of one lock that differ in that do not \
+                    wake each other. Redisson before 3.27 in cluster mode uses classic ones: say sharded_channels(false) in all programs of ours");
+            });
+        }
+    }
+}
+
+// How a process learns that a hold of its own was taken from it, while tasks of it wait for the lock.
+
+/// After so long a task that waits behind a holder of its process has this listen: most waits are over by then, and cost the server nothing.
+pub(crate) const HEAR_AFTER: Duration = Duration::from_secs(1);
+
+/// Where there was nothing to do for a task that waits, it looks again after this time.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is heard has a hold verified once in this time. One that is younger is verified when it is so old: the message may be a late word
+/// of the release before.
+const DOUBT_EVERY: Duration = Duration::from_millis(50);
+
+impl Queue {
+    /// The holds of this process may have been taken from it: they are verified, once in a while. `forced`: by force, says the server.
+    pub(crate) fn doubt_holders(&self, forced: bool) {
+        let now = self.core.clock.now();
+        let (holds, at) = {
+            let mut state = self.lock();
+            let holds = state.all_held();
+            // No renewal of a short lease is to come late by this.
+            let every = holds.iter().map(|hold| hold.spec().ask_every()).min();
+            let Some(latest) = every.map(|every| now.after(DOUBT_EVERY.min(every / 8))) else {
+                return;
+            };
+            let young_until = if forced {
+                now
+            } else {
+                state.since.after(DOUBT_EVERY)
+            };
+            let remote = state.remote();
+            if remote.doubted > now {
+                return; // the server is going to be asked
+            }
+            let at = young_until.max(remote.doubted.after(DOUBT_EVERY));
+            remote.doubted = at.min(latest).max(now);
+            (holds, remote.doubted)
+        };
+        for hold in holds {
+            hold.doubt(at);
+        }
+    }
+
+    /// This task has waited for a while. If a holder of its process has the lock, the process hears from now on if it is taken from that.
+    /// Returns after which time it is to look again; `None`: that is all.
+    pub(crate) fn attend(self: &Arc<Self>, number: i64) -> Option<Duration> {
+        if let Some(lineup) = self.core.lineup(&self.id) {
+            // Redisson tells the next in turn alone that a lock was unlocked by force.
+            if !lineup.is_next(self.id.task()) {
+                return Some(AGAIN);
+            }
+            if let Some(heard) = self.hear_own() {
+                let queue = Arc::clone(self);
+                self.core.spawn(async move {
+                    let _ = heard.await;
+                    queue.driver_wake().notify_one();
+                });
+            }
+            return None;
+        }
+        let mut state = self.lock();
+        let Phase::Held(hold) = &state.phase else {
+            // As its driver does, until none waits; or is about to.
+            let remote = state.remote.as_ref();
+            let hears = remote.is_some_and(|it| it.subscription != Subscription::Closed);
+            return (!hears).then_some(AGAIN);
+        };
+        let waits = hold.spec().waits;
+        if !waits.listens() {
+            // Only the first looks, as often as it would if another process held it.
+            if state.first_number() != Some(number) {
+                return Some(AGAIN);
+            }
+            drop(state);
+            self.doubt_holders(true);
+            return waits.backoff(true).map(PollRange::usual);
+        }
+        let remote = state.remote();
+        if remote.subscription == Subscription::Closed {
+            remote.subscription = Subscription::Opening;
+            drop(state);
+            // Asked for here: if the last waiter leaves, that is asked for behind this.
+            let heard = sent(self.core.backend.listen(self.id.clone()));
+            self.core.spawn(hear(Arc::clone(self), heard));
+        }
+        None
+    }
+}
+
+/// Has the process hear wake-ups although a holder of its own has the lock.
+async fn hear(queue: Arc<Queue>, heard: Reply<()>) {
+    let answer = heard.await;
+    let is_open = {
+        let mut state = queue.lock();
+        let is_held = matches!(state.phase, Phase::Held(_));
+        let remote = state.remote();
+        // If the last waiter has left meanwhile, it was closed again. A driver asks by itself.
+        let is_opening = is_held && remote.subscription != Subscription::Closed;
+        if is_opening {
+            let is_good = answer.is_ok() && remote.subscription != Subscription::Doubtful;
+            remote.subscription = if is_good {
+                Subscription::Open
+            } else {
+                // The request may have been carried out, and no other would end that.
+                drop(queue.core.backend.unlisten(&queue.id));
+                Subscription::Closed
+            };
+        }
+        is_opening && answer.is_ok()
+    };
+    if is_open {
+        // For what happened before.
+        queue.doubt_holders(true);
+    }
+}
+
+impl QueueState {
+    /// All holds of this queue.
+    pub(crate) fn all_held(&self) -> Vec<Arc<Hold>> {
+        let exclusive = match &self.phase {
+            Phase::Held(hold) => Some(hold),
+            _ => None,
+        };
+        let all = exclusive.into_iter().chain(self.shared.all());
+        all.map(Arc::clone).collect()
     }
 }

@@ -17,20 +17,11 @@
 //!   leaves there as a hold or as a debt.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
-pub(crate) mod count;
-pub(crate) mod doubt;
-pub(crate) mod downgrade;
 pub(crate) mod driver;
 pub(crate) mod enter;
-pub(crate) mod hearing;
 pub(crate) mod map;
-pub(crate) mod newcomers;
 pub(crate) mod release;
-pub(crate) mod released;
-pub(crate) mod shared;
-pub(crate) mod sink;
-pub(crate) mod unset;
-pub(crate) mod waiters;
+pub(crate) mod state;
 
 use std::{
     collections::VecDeque,

@@ -4,26 +4,25 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Error, LostReason, Released,
-    backend::{Failure, InARow, Next, Release, ReleaseReply},
+    backend::{Count, Counted, Downgrade, Failure, InARow, Next, Release, ReleaseReply},
     backoff::Backoff,
+    callout,
     clock::Tick,
-    engine::{
-        claim::debt::{self, Debt, check_known, left_to_expire},
-        env::{finish::Finish, unsettled::Settling},
-        hold::{
-            Gone, Hold, Left,
-            lease::{self, End},
-        },
-        local::sharers::enough_left,
-        queue::{
-            Phase, Queue, Start,
-            count::write_count_in_background,
-            downgrade::{Downgrading, begin_downgrade},
-            released::{NextTicket, next},
-        },
-    },
+    engine::claim::debt,
+    engine::claim::debt::{Debt, check_known, left_to_expire},
+    engine::env::finish::Finish,
+    engine::env::unsettled::Settling,
+    engine::hold::lease::End,
+    engine::hold::spec::Spec,
+    engine::hold::{Gone, Hold, Left, lease},
+    engine::local::locked::Locked,
+    engine::local::sharers::{enough_left, is_fresh},
+    engine::local::turns::Turns,
+    engine::queue::map::Queues,
+    engine::queue::{Life, Phase, Queue, QueueState, Start},
     events::EventKind,
     kind::Access,
+    owner::LeaseId,
     story,
 };
 
@@ -382,4 +381,302 @@ impl Drop for Releasing {
         // The runtime that was to carry it out is gone.
         self.tell_end(|held| EventKind::Unconfirmed { held });
     }
+}
+
+// How a queue goes on after a release.
+
+impl Queue {
+    /// The server answered a release.
+    pub(crate) fn released(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        (next, holds): (Option<NextTicket>, Option<InARow>),
+        answered: &ReleaseAnswer,
+        silent: bool,
+    ) {
+        let core = &self.core;
+        let ReleaseAnswer {
+            answer,
+            sent,
+            queued,
+        } = *answered;
+        self.look_for_classic(core);
+        let is_permits = matches!(hold.spec().access, Access::Permits(_));
+        let now = core.clock.now();
+        let mut state = self.lock();
+        self.note_who_waits(&mut state, answered, holds, is_permits, now);
+        if let Some(next) = next
+            && let Some(ticket) = state.remote().ticket(next.lease)
+        {
+            match answer {
+                ReleaseReply::Kept { remaining, tokens } => {
+                    // B1: the time left is that of the reply to this very send.
+                    let granted = ticket.granted(sent, remaining, tokens);
+                    if let Some(kept) = self.seat(core, &mut state, granted) {
+                        if kept.spec().access.is_exclusive() {
+                            drop(state);
+                        } else {
+                            self.go_on(core, state, Start::Ask);
+                        }
+                        kept.watch(sent);
+                        core.events.tell();
+                        return;
+                    }
+                }
+                // Not queued, and not kept: the server does not have it, unless by an earlier copy.
+                ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
+                    ticket.refused();
+                }
+                _ if !queued && !silent => ticket.refused(),
+                _ => {}
+            }
+        }
+        let start = match answer {
+            // It has no place.
+            _ if hold.spec().waits.is_in_turn() => Start::Ask,
+            // Counted from the send: this process may be stopped before its driver begins.
+            ReleaseReply::Granted { lease } => Start::Wait {
+                until: sent.after(lease),
+            },
+            // Others that do not listen either cannot be seen.
+            ReleaseReply::Freed { turns, .. }
+                if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
+            {
+                core.beside.leave_turns(&self.id, turns.max(1), now, None);
+                Start::Ask
+            }
+            _ => Start::Ask,
+        };
+        self.after_release(core, state, hold.lease, start);
+    }
+
+    /// What the answer to a release says of other processes, and of Redisson's waiters.
+    fn note_who_waits(
+        &self,
+        state: &mut QueueState,
+        answered: &ReleaseAnswer,
+        holds: Option<InARow>,
+        is_permits: bool,
+        now: Tick,
+    ) {
+        let core = &self.core;
+        let ReleaseAnswer { answer, sent, .. } = *answered;
+        let began = state.since;
+        if let ReleaseReply::Freed { others, turns } = answer
+            && others + u64::from(turns) > 0
+        {
+            // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
+            // none.
+            let asked = holds.is_some_and(|it| it.holds > 0) && !is_permits;
+            let turns = turns.max(u32::from(asked));
+            if turns > 0 {
+                let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
+                core.beside.are_unseen(&self.id, unseen);
+                core.beside.leave_turns(&self.id, turns, now, Some(sent));
+            }
+            if is_permits && others > 0 {
+                core.beside.lets_ours_first(&self.id, now, sent);
+            }
+        }
+        if let Some(remote) = &mut state.remote {
+            remote.answered();
+            match answer {
+                ReleaseReply::Granted { .. } => {
+                    remote.is_anothers(now);
+                    remote.turns.shared = true;
+                }
+                ReleaseReply::Kept { .. } => {
+                    remote.turns.shared = core.beside.holds_to_tell(&self.id, 1, now).is_some();
+                }
+                ReleaseReply::Freed {
+                    others: 0,
+                    turns: 0,
+                } => remote.turns = Turns::new(),
+                ReleaseReply::Freed { others, .. } => {
+                    remote.turns.shared = true;
+                    if is_permits && others > 0 {
+                        remote.turns.races(now, began);
+                    }
+                }
+                ReleaseReply::NotOurs => {}
+            }
+        }
+    }
+
+    /// The queue goes on after this release, unless another actor has it meanwhile: then the hold was shared.
+    pub(crate) fn after_release(
+        self: &Arc<Self>,
+        core: &Arc<Queues>,
+        mut state: Locked<'_, QueueState>,
+        lease: LeaseId,
+        start: Start,
+    ) {
+        let start = match (start, state.shared.released(lease)) {
+            (Start::Ask, true) => Start::AskNow,
+            (other, _) => other,
+        };
+        if matches!(&state.phase, Phase::Releasing(present) if *present == lease) {
+            self.go_on(core, state, start);
+        }
+    }
+}
+
+/// The ticket under which this process goes on after a release, which is its ask.
+#[derive(Clone, Copy)]
+pub(crate) struct NextTicket {
+    pub(crate) lease: LeaseId,
+    /// The name may stay with this process.
+    pub(crate) stays: bool,
+}
+
+/// How this process goes on after the release, if a waiter is left: under a ticket of its own, whose first ask the release
+/// is (B3).
+pub(crate) fn next(
+    core: &Arc<Queues>,
+    state: &mut Locked<'_, QueueState>,
+    spec: &Spec,
+) -> Option<NextTicket> {
+    if state.life != Life::Open {
+        return None; // B6
+    }
+    let waiter = state.first_live_waiter()?;
+    let held_until = state.since;
+    let remote = state.remote();
+    remote.is_anothers(held_until);
+    if !waiter.waits.listens() || waiter.waits.is_in_turn() {
+        // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
+        // order is the server's, the next ask is one of many.
+        return None;
+    }
+    // A holder's queue has no ticket (B5), so there is none with other terms.
+    let ticket = remote.ticket_for(core, waiter.terms())?;
+    Some(NextTicket {
+        lease: ticket.lease(),
+        stays: spec.serves(&waiter) && spec.handoff.is_on(),
+    })
+}
+
+// A hold that writes goes on as a reader's: the last of its guards that could write is gone, and others read on.
+//
+// It keeps its lease id, and the server keeps at least a reader's hold for it all the time. In this process it is a reader's
+// before the server is told; a lease id that reads never writes again, so a late copy of the request changes nothing (B4).
+
+/// A downgrade on its way to the server.
+pub(crate) struct Downgrading {
+    queue: Arc<Queue>,
+    hold: Arc<Hold>,
+    began: Tick,
+}
+
+/// Only guards that read are left of `hold`: from here on it is shared in this process. `None` if it is over, or if a guard that may
+/// write has come meanwhile.
+pub(crate) fn begin_downgrade(queue: &Arc<Queue>, hold: &Arc<Hold>) -> Option<Downgrading> {
+    let core = &queue.core;
+    let now = core.clock.now();
+    let mut state = queue.lock();
+    let wrote = matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold));
+    if !wrote || !hold.turn_to_read() {
+        return None;
+    }
+    state.shared.add(hold);
+    if is_fresh(hold, &hold.spec(), now) {
+        state.admit_readers(hold);
+    }
+    queue.go_on(core, state, Start::Ask);
+    Some(Downgrading {
+        queue: Arc::clone(queue),
+        hold: Arc::clone(hold),
+        began: now,
+    })
+}
+
+impl Downgrading {
+    /// For a caller that waits for the answer.
+    pub(crate) fn finish(self) -> Finish<Result<Released, Error>> {
+        let core = Arc::clone(&self.queue.core);
+        core.finish(async move {
+            let hold = Arc::clone(&self.hold);
+            self.run().await;
+            let holds = hold.counted();
+            Ok(Released::StillHeld { holds })
+        })
+    }
+
+    /// For a guard that was dropped.
+    pub(crate) fn in_background(self) {
+        let core = Arc::clone(&self.queue.core);
+        core.spawn(self.run_on());
+    }
+
+    /// Tells the server, for the operation timeout here, and after that in the background.
+    async fn run(self) {
+        let core = Arc::clone(&self.queue.core);
+        let mut backoff = Backoff::of_request();
+        while !self.send(&core).await {
+            if core.clock.now().since(self.began) >= core.config.operation_timeout {
+                return self.in_background();
+            }
+            core.sleep(backoff.next()).await;
+        }
+    }
+
+    /// Goes on telling the server, for as long as the hold lasts.
+    async fn run_on(self) {
+        let core = Arc::clone(&self.queue.core);
+        let mut backoff = Backoff::of_request();
+        while !self.send(&core).await {
+            core.sleep(backoff.next()).await;
+        }
+    }
+
+    /// Sends it once. Whether nothing is left to do.
+    async fn send(&self, core: &Arc<Queues>) -> bool {
+        let hold = &self.hold;
+        if hold.is_over() {
+            return true; // its release takes it from the server in whichever form
+        }
+        let step = Downgrade {
+            id: hold.id().clone(),
+            lease: hold.lease,
+            holds: hold.counted(),
+        };
+        match core.backend.downgrade(step).await {
+            Ok(true) => true,
+            Ok(false) => {
+                hold.lose(hold.not_ours());
+                true
+            }
+            Err(failure) if failure.is_final() => {
+                callout::quietly(|| {
+                    tracing::warn!(target: "leasehold", name = %hold.id().name, cause = %failure.cause(), "not downgraded: others wait for its release");
+                });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+// How often a hold was entered, as the server is told.
+
+/// Only for readers of the server's keys: the count there decides nothing.
+pub(crate) fn write_count_in_background(core: &Arc<Queues>, hold: &Arc<Hold>, count: Option<u32>) {
+    if count.is_some() && !hold.is_over() {
+        let (client, counted) = (Arc::clone(core), Arc::clone(hold));
+        core.spawn(async move {
+            let _ = write_count(&client, &counted).await;
+        });
+    }
+}
+
+pub(crate) async fn write_count(core: &Queues, hold: &Arc<Hold>) -> Result<Counted, Failure> {
+    let count = Count {
+        id: hold.id().clone(),
+        access: hold.spec().access,
+        lease: hold.lease,
+        holds: hold.counted(),
+        reads: hold.readers(),
+        listening: core.is_listening(hold.id()),
+    };
+    core.backend.count(count).await
 }

@@ -1,0 +1,636 @@
+//! What a queue knows: its waiters, who may come in, holds that are shared, and what its holds tell it.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use crate::{
+    Error,
+    backend::{Acquired, Counted, Failure, Permits},
+    callout,
+    clock::Tick,
+    engine::claim::debt,
+    engine::claim::debt::Debt,
+    engine::claim::remote::{Remote, Subscription},
+    engine::claim::ticket::Ticket,
+    engine::env::Env,
+    engine::hold::held::Held,
+    engine::hold::spec::{Spec, Terms},
+    engine::hold::watchdog::Watchdog,
+    engine::hold::{GivenBack, Gone, Hold, HoldSink, Left},
+    engine::local::answer,
+    engine::local::answer::WaitResult,
+    engine::local::locked::Locked,
+    engine::local::sharers::is_fresh,
+    engine::local::waiters::Waiter,
+    engine::queue::enter::WaitTicket,
+    engine::queue::map::Queues,
+    engine::queue::release::{
+        ReleaseStep, begin_downgrade, begin_release, write_count, write_count_in_background,
+    },
+    engine::queue::{Life, Phase, Queue, QueueState, Start},
+    kind::Access,
+    name::LockId,
+    owner::{LeaseId, OwnerId},
+};
+
+// The waiters of a queue: which is next, and how each is answered.
+
+impl QueueState {
+    /// How many numbers have been given to those that came.
+    pub(crate) fn given(&self) -> i64 {
+        self.numbers.end
+    }
+
+    /// The request of the first live waiter.
+    pub(crate) fn first_live_waiter(&mut self) -> Option<Spec> {
+        while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
+            self.pop_waiter();
+        }
+        self.waiters.front().map(|w| w.spec)
+    }
+
+    /// Whether the first live waiter, if there is one, has to wait for the next turn of this process.
+    pub(crate) fn turn_is_over(&mut self) -> bool {
+        let next = self.first_number();
+        let turn = self.remote.as_ref().map(|remote| &remote.turns);
+        turn.is_some_and(|turn| next.is_some_and(|next| turn.is_over_for(next)))
+    }
+
+    /// The number of the first live waiter.
+    pub(crate) fn first_number(&mut self) -> Option<i64> {
+        self.first_live_waiter()?;
+        self.waiters.front().map(|first| first.number)
+    }
+
+    pub(crate) fn first_asks_once(&mut self) -> bool {
+        self.first_live_waiter().is_some() && self.waiters.front().is_some_and(|first| first.once)
+    }
+
+    pub(crate) fn pop_waiter(&mut self) -> Option<Waiter> {
+        let waiter = self.waiters.pop_front()?;
+        self.try_once -= u32::from(waiter.once);
+        Some(waiter)
+    }
+
+    pub(crate) fn is_listening(&self) -> bool {
+        self.remote
+            .as_ref()
+            .is_some_and(|remote| remote.subscription == Subscription::Open)
+    }
+
+    /// Whether this process asks under this lease id.
+    pub(crate) fn asks_under(&self, lease: LeaseId) -> bool {
+        let ticket = self
+            .remote
+            .as_ref()
+            .and_then(|remote| remote.ticket.as_ref());
+        ticket.is_some_and(|ticket| ticket.lease() == lease)
+    }
+
+    /// What the server is asked for, or was.
+    pub(crate) fn asked(&self) -> Option<Terms> {
+        let remote = self.remote.as_ref()?;
+        remote.ticket.as_ref().map(Ticket::terms)
+    }
+
+    pub(crate) fn remote(&mut self) -> &mut Remote {
+        self.remote.get_or_insert_with(|| Box::new(Remote::new()))
+    }
+}
+
+/// Each method that answers a waiter also wakes it, after the unlock.
+impl Locked<'_, QueueState> {
+    /// Answers the waiters that ask only once.
+    pub(crate) fn answer_try_once(&mut self, answer: &Result<(), Error>) {
+        if self.try_once == 0 {
+            return;
+        }
+        self.try_once = 0;
+        let (once, patient): (VecDeque<_>, VecDeque<_>) =
+            self.waiters.drain(..).partition(|w| w.once);
+        self.waiters = patient;
+        for waiter in once {
+            self.answer(waiter, answer.clone().map(|()| None));
+        }
+    }
+
+    /// The server says that `asked` cannot be had, in reply to a request that was sent when this many numbers had been given. Answers
+    /// the waiters that ask only once if they had come by then and want no less, or if they would overtake one that waits on. Not one
+    /// that says how many permits there are, if the server is to be told that first.
+    pub(crate) fn refuse_try_once(&mut self, queue: &Queue, asked: Access, given: i64) {
+        if self.try_once == 0 {
+            return;
+        }
+        let unsaid = self.is_unsaid(self.permits_to_say());
+        let (mut rest, mut overtakes) = (VecDeque::new(), false);
+        for waiter in std::mem::take(&mut self.waiters) {
+            overtakes |= !waiter.once && !waiter.answer.is_closed();
+            let is_refused = waiter.number < given && waiter.spec.access.wants_no_less_than(asked);
+            let is_unheard = unsaid && waiter.spec.permits.is_some();
+            if waiter.once && (overtakes || is_refused) && !is_unheard {
+                self.try_once -= 1;
+                let busy = queue.busy(self, waiter.spec);
+                self.answer(waiter, busy);
+            } else {
+                rest.push_back(waiter);
+            }
+        }
+        self.waiters = rest;
+    }
+
+    /// The server gave the name to `hold`; the count of hand-offs starts anew.
+    pub(crate) fn took(&mut self, core: &Queues, hold: &Arc<Hold>) {
+        self.handoffs = 0;
+        self.unset = false;
+        self.since = core.clock.now();
+        let now = self.since;
+        let round = self.numbers.end;
+        core.beside.took(hold.id(), now);
+        if let Some(remote) = &mut self.remote {
+            remote.is_anothers(now); // for all others
+            remote.turns.round = round;
+        }
+        if let Some(lineup) = core.lineup(hold.id()) {
+            lineup.now_held_by(hold);
+        }
+        if hold.spec().access.is_exclusive() {
+            self.held_by(hold);
+        } else {
+            self.shared.add(hold);
+            self.admit_owner_of(hold);
+            self.admit_readers(hold);
+        }
+    }
+
+    /// A holder has the name in this process from now on.
+    pub(crate) fn held_by(&mut self, hold: &Arc<Hold>) {
+        self.phase = Phase::Held(Arc::clone(hold));
+        self.admit_owner_of(hold);
+        self.answer_try_once(&Ok(()));
+    }
+
+    fn admit_owner_of(&mut self, hold: &Arc<Hold>) {
+        let owner = hold.spec().owner;
+        if owner.is_some() && self.waiters.iter().any(|w| w.spec.owner == owner) {
+            self.admit_same_owner(hold, owner);
+        }
+    }
+
+    /// Waiters of the same owner enter with it, or they would wait for themselves.
+    pub(crate) fn admit_same_owner(&mut self, hold: &Arc<Hold>, owner: Option<OwnerId>) {
+        let mut rest = VecDeque::new();
+        for waiter in std::mem::take(&mut self.waiters) {
+            if waiter.spec.owner != owner || waiter.answer.is_closed() {
+                rest.push_back(waiter);
+            } else if let Some(remedy) = waiter.spec.is_to_stay_out(&hold.spec()) {
+                let error = Error::Reentered {
+                    name: hold.id().name.shared(),
+                    held_at: hold.spec().place,
+                    remedy,
+                };
+                self.answer(waiter, Err(error));
+            } else if hold
+                .enter_counted(waiter.spec.reads_under(&hold.spec()))
+                .is_some()
+            {
+                let reads = waiter.spec.reads_under(&hold.spec());
+                self.deliver_shared(waiter, Held::inside(Arc::clone(hold), reads));
+            } else {
+                rest.push_back(waiter); // the holder has left already
+            }
+        }
+        self.try_once = u32::try_from(rest.iter().filter(|w| w.once).count()).unwrap_or(0);
+        self.waiters = rest;
+    }
+
+    /// Gives a waiter its guard, and notes `start` before. `false` if the waiter left at this very moment.
+    pub(crate) fn deliver(
+        &mut self,
+        waiter: Waiter,
+        hold: &Arc<Hold>,
+        start: impl FnOnce(Tick),
+    ) -> bool {
+        let part = Held::new(Arc::clone(hold));
+        let note = || start(waiter.began);
+        match waiter.answer.send_after(note, Ok(Some(part))) {
+            Ok(waker) => {
+                self.wake_later(waker);
+                true
+            }
+            // Q5: the guard's drop must do nothing.
+            Err(Ok(Some(guard))) => {
+                drop(guard.defuse());
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Gives a waiter its part of a hold that others share.
+    pub(crate) fn deliver_shared(&mut self, waiter: Waiter, held: Held) {
+        match waiter.answer.send(Ok(Some(held))) {
+            Ok(waker) => self.wake_later(waker),
+            Err(Ok(Some(held))) => self.drop_later(held),
+            Err(_) => {}
+        }
+    }
+
+    /// Answers a waiter otherwise than by a guard.
+    fn answer(&mut self, waiter: Waiter, answer: WaitResult) {
+        if let Ok(waker) = waiter.answer.send(answer) {
+            self.wake_later(waker);
+        }
+    }
+
+    /// Every waiter gets the same answer.
+    pub(crate) fn answer_all(&mut self, error: &Error) {
+        self.try_once = 0;
+        for waiter in std::mem::take(&mut self.waiters) {
+            self.answer(waiter, Err(error.clone()));
+        }
+    }
+
+    /// Answers the first live waiter, and only that one: its request concerns no other (L4).
+    pub(crate) fn answer_first(&mut self, error: Error) {
+        if self.first_live_waiter().is_some()
+            && let Some(waiter) = self.pop_waiter()
+        {
+            self.answer(waiter, Err(error));
+        }
+    }
+
+    /// Passes a lease of this process on in memory, to the first live waiter if it serves that one as it is. Its holder has had it
+    /// since `since`.
+    pub(crate) fn hand_over(
+        &mut self,
+        hold: &Arc<Hold>,
+        from: &Spec,
+        since: Tick,
+        now: Tick,
+    ) -> bool {
+        while let Some(next) = self.first_live_waiter()
+            && from.serves(&next)
+            && hold.hand_over(next, now)
+        {
+            let Some(waiter) = self.pop_waiter() else {
+                return false;
+            };
+            let note = |began| hold.note_hand_over(now.since(since), began);
+            if self.deliver(waiter, hold, note) {
+                if from.access.is_exclusive() {
+                    self.held_by(hold);
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+// Newcomers: where one waits, and what it may be told without a request.
+//
+// `None` in answer to a newcomer that does not wait rests on what is so now: a task of this process has the lock, or waits for it and is
+// served before; or the server said so in reply to a request that was sent after the newcomer had come.
+
+impl QueueState {
+    /// Whether the caller of the attempt under way still waits for its outcome. Else no hold begins: others would be told of it.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match &self.phase {
+            Phase::InFlight(Some(caller)) => caller.strong_count() > 0,
+            _ => true,
+        }
+    }
+
+    /// No caller of this process wants the lock here any more, and the server has not been told so yet.
+    pub(crate) fn is_leaving(&mut self) -> bool {
+        match &self.phase {
+            Phase::Releasing(..) => true,
+            Phase::InFlight(Some(_)) => !self.is_wanted(),
+            // A newcomer that begins its attempt has nothing at the server yet.
+            Phase::InFlight(None) | Phase::WaitingRemote => {
+                self.remote.is_some() && self.first_live_waiter().is_none()
+            }
+            Phase::Idle | Phase::Held(_) => false,
+        }
+    }
+
+    /// Whether a newcomer that does not wait can be refused without a request: a task of this process has the name, or waits for it and
+    /// is served before. A driver without a waiter knows nothing: it has not looked since the last one left. Nor what a newcomer changes
+    /// that says how many permits there are.
+    pub(crate) fn is_taken(&mut self, spec: &Spec) -> bool {
+        match &self.phase {
+            Phase::WaitingRemote => {
+                self.first_live_waiter().is_some() && !self.is_unsaid(spec.permits)
+            }
+            phase => phase.is_held(),
+        }
+    }
+
+    /// Adds a waiter: behind the others, or as the `first` of them.
+    pub(crate) fn line_up(
+        &mut self,
+        queue: &Arc<Queue>,
+        spec: Spec,
+        once: bool,
+        first: bool,
+        began: Tick,
+    ) -> WaitTicket {
+        let (answer, answered) = answer::slot();
+        let number = if first {
+            self.numbers.start -= 1;
+            self.numbers.start
+        } else {
+            self.numbers.end += 1;
+            self.numbers.end - 1
+        };
+        let last = self.waiters.back();
+        self.differ = last.is_some_and(|last| self.differ || last.spec.permits != spec.permits);
+        let waiter = Waiter {
+            number,
+            spec,
+            began,
+            once,
+            answer,
+        };
+        self.try_once += u32::from(once);
+        if first {
+            self.waiters.push_front(waiter);
+        } else {
+            self.waiters.push_back(waiter);
+        }
+        // The driver sleeps only for what it has said.
+        if matches!(self.phase, Phase::WaitingRemote) && self.is_unsaid(spec.permits) {
+            queue.driver_wake().notify_one();
+        }
+        WaitTicket {
+            queue: Arc::clone(queue),
+            number,
+            answered,
+        }
+    }
+}
+
+// Holds that share the lock with others: readers', and permits'.
+//
+// They are no phase of the queue (Q1): while they last, an attempt or a driver may ask the server for more. The readers of
+// this process share one hold. Within the hand-off budget the next one joins it in memory; when that is used up, it asks
+// the server whether a writer waits.
+
+impl QueueState {
+    /// The hold of this process that another reader can share; the budget is not checked.
+    fn hold_to_share(&self, spec: &Spec, now: Tick) -> Option<&Arc<Hold>> {
+        if spec.access != Access::Shared || spec.owner.is_some() {
+            return None;
+        }
+        self.shared.all().iter().rev().find(|hold| {
+            let there = hold.spec();
+            is_fresh(hold, &there, now) && there.owner.is_none() && there.serves(spec)
+        })
+    }
+
+    /// Lets a reader in without asking the server, if no task of this process waits that it would keep out and the budget
+    /// allows it.
+    pub(crate) fn join(&mut self, spec: &Spec, now: Tick) -> Option<Held> {
+        let budget = spec.handoff.is_on()
+            && self.handoffs < spec.handoff.max_in_row
+            && now.since(self.since) < spec.handoff.max_time();
+        if !budget || !self.waiters.is_empty() {
+            return None;
+        }
+        let held = Held::join(self.hold_to_share(spec, now)?)?;
+        self.handoffs += 1;
+        Some(held)
+    }
+}
+
+impl Queue {
+    /// Whether the first waiter asks only once, and a release is under way that it may wait for: the queue goes on when the
+    /// release is answered.
+    pub(crate) fn waits_for_a_release(&self) -> bool {
+        let mut state = self.lock();
+        let once = state.first_asks_once();
+        let latest = state.shared.latest();
+        let asked = state
+            .remote
+            .as_ref()
+            .is_some_and(|remote| remote.may_have());
+        let Some(lease) = latest.filter(|_| once && !asked) else {
+            return false;
+        };
+        state.phase = Phase::Releasing(lease);
+        true
+    }
+}
+
+impl Locked<'_, QueueState> {
+    /// The release of a shared hold begins. A newcomer waits for it first, if nothing else is there.
+    pub(crate) fn share_ends(&mut self, hold: &Arc<Hold>, now: Tick) {
+        let began = self.since;
+        if let Some(remote) = &mut self.remote
+            && matches!(hold.spec().access, Access::Permits(_))
+        {
+            remote.turns.gives_back(now, began);
+        }
+        self.shared.release(hold);
+        let rests = match &self.phase {
+            Phase::Idle => true,
+            Phase::Releasing(lease) => self.waiters.is_empty() && self.shared.is_releasing(*lease),
+            _ => false,
+        };
+        if rests {
+            self.phase = Phase::Releasing(hold.lease);
+        }
+    }
+
+    /// Lets in the next waiting readers, up to the first waiter that cannot share the hold.
+    pub(crate) fn admit_readers(&mut self, hold: &Arc<Hold>) {
+        let there = hold.spec();
+        if there.access != Access::Shared || there.owner.is_some() {
+            return;
+        }
+        while self
+            .first_live_waiter()
+            .is_some_and(|next| next.owner.is_none() && there.serves(&next))
+        {
+            let Some(entry) = Held::join(hold) else {
+                return;
+            };
+            let Some(waiter) = self.pop_waiter() else {
+                self.drop_later(entry);
+                return;
+            };
+            self.deliver_shared(waiter, entry);
+        }
+    }
+}
+
+/// The budget for letting readers in unasked is used up: asks the server whether a writer waits. If none does, this one and
+/// those behind it share the hold that this process has. `None`: ask for another hold.
+pub(crate) async fn ask_to_join(
+    core: &Arc<Queues>,
+    queue: &Arc<Queue>,
+    spec: &Spec,
+) -> Option<Held> {
+    let asked = core.clock.now();
+    let hold = {
+        let state = queue.lock();
+        state.hold_to_share(spec, asked).cloned()
+    };
+    // An entry from here on, so that the hold is not released meanwhile.
+    let entry = hold.as_ref().and_then(Held::join)?;
+    let hold = Arc::clone(entry.hold());
+    match write_count(core, &hold).await {
+        Ok(Counted::Written) if hold.standing().is_ok() => {}
+        Ok(Counted::NotOurs) => {
+            hold.lose(hold.not_ours());
+            return None;
+        }
+        // A writer waits; or there is no usable answer, which the next request says as well.
+        _ => return None,
+    }
+    let mut state = queue.lock();
+    if state.life != Life::Open {
+        return None; // B6
+    }
+    state.handoffs = 0;
+    state.since = asked;
+    state.admit_readers(&hold);
+    queue.go_on(core, state, Start::Ask);
+    Some(entry)
+}
+
+// How many permits of a semaphore there are: what the waiters of this process say, and where no client has set it. There a caller whose
+// time is up is told so, and one that waits on is warned.
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the semaphore has no permits; set them: permits(n) does where no client has, or call try_set_permits(n)"
+)]
+struct NoPermits;
+
+impl QueueState {
+    /// What the driver says for all waiters (L4), and not for the first alone: the latest number that also counts where there is one, or else
+    /// the latest.
+    pub(crate) fn permits_to_say(&self) -> Option<Permits> {
+        if !self.differ {
+            return self.waiters.back()?.spec.permits;
+        }
+        let live = self.waiters.iter().rev().filter(|w| !w.answer.is_closed());
+        let mut said = live.filter_map(|waiter| waiter.spec.permits);
+        let counts = said.clone().find(|n| matches!(n, Permits::Set(_)));
+        counts.or_else(|| said.next())
+    }
+
+    /// Whether the server is to be told this number, which may change how many permits there are.
+    pub(crate) fn is_unsaid(&self, number: Option<Permits>) -> bool {
+        match number {
+            None => false,
+            Some(Permits::TrySet(_)) => self.unset,
+            Some(_) => {
+                let ticket = self.remote.as_ref().and_then(|r| r.ticket.as_ref());
+                ticket.is_none_or(|ticket| ticket.said != number)
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// Notes whether the server says so, and warns of it once.
+    pub(crate) fn note_unset(&self, core: &Queues, state: &mut QueueState, answer: &Acquired) {
+        let before = std::mem::replace(&mut state.unset, *answer == Acquired::Unset);
+        if state.unset && !before {
+            let name = self.id.name.clone();
+            // Not under the queue's lock, as other warnings.
+            core.spawn(async move {
+                callout::quietly(|| {
+                    tracing::warn!(target: "leasehold", %name, "waiting for a permit: {NoPermits}");
+                });
+            });
+        }
+    }
+
+    /// The answer to a caller that waits no longer for what others have.
+    pub(crate) fn busy(&self, state: &QueueState, spec: Spec) -> WaitResult {
+        // One that says a number itself need not set it.
+        if state.unset && spec.permits.is_none() {
+            return Err(self.no_permits(spec));
+        }
+        Ok(None)
+    }
+
+    /// Of a caller that wants more than there are, as its own handle says. Others may have set more.
+    pub(crate) fn warn_of_too_many_permits(&self, spec: Spec) {
+        let (Access::Permits(wanted), Some(Permits::TrySet(said))) = (spec.access, spec.permits)
+        else {
+            return;
+        };
+        if u32::from(wanted) > said {
+            let name = &self.id.name;
+            callout::quietly(|| {
+                tracing::warn!(
+                    target: "leasehold", %name, wanted, said, at = %spec.place,
+                    "waiting for more permits than permits(n) says there are: they come only if somebody adds permits"
+                );
+            });
+        }
+    }
+
+    pub(crate) fn no_permits(&self, spec: Spec) -> Error {
+        self.error(Failure::Rejected(Arc::new(NoPermits)), spec)
+    }
+}
+
+// A queue is what its holds tell.
+
+impl HoldSink for Queue {
+    fn env(&self) -> &Arc<Env> {
+        &self.core
+    }
+
+    fn watchdog(&self) -> &Arc<Watchdog> {
+        &self.core.watchdog
+    }
+
+    fn id(&self) -> &LockId {
+        &self.id
+    }
+
+    fn over(self: Arc<Self>, hold: &Arc<Hold>) {
+        self.holder_left(&self.core, hold);
+    }
+
+    fn abandon(&self, hold: &Hold) {
+        debt::abandon(&self.core, &self.id, Debt::of(hold));
+    }
+
+    fn detached(&self, lease: LeaseId, within: Duration) {
+        self.core.detached(lease, within);
+    }
+
+    fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack {
+        match begin_release(&self, hold, guard) {
+            ReleaseStep::Done(answer) => GivenBack::Done(answer),
+            ReleaseStep::ToServer(release) => GivenBack::UnderWay(release.finish()),
+            ReleaseStep::Downgrade(downgrade) => GivenBack::UnderWay(downgrade.finish()),
+        }
+    }
+
+    fn drop_guard(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
+        match begin_release(&self, hold, guard) {
+            ReleaseStep::Done(_) => {}
+            ReleaseStep::ToServer(release) => release.in_background(),
+            ReleaseStep::Downgrade(downgrade) => downgrade.in_background(),
+        }
+    }
+
+    fn detach(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) {
+        match hold.leave(guard) {
+            Left::Nothing => hold.detach(),
+            Left::Holds { count, .. } => write_count_in_background(&self.core, &hold, count),
+            Left::Readers { .. } => {
+                if let Some(downgrade) = begin_downgrade(&self, &hold) {
+                    downgrade.in_background();
+                }
+            }
+        }
+    }
+}
