@@ -1,4 +1,4 @@
-//! What an observer ear, and what the metrics say, whatever happens to calls and locks. `LEASEHOLD_FULL=1` makes four times as many
+//! What an observer hears, and what the metrics say, whatever happens to calls and locks. `LEASEHOLD_FULL=1` makes four times as many
 //! calls.
 #![allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
 
@@ -28,7 +28,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Counts what an observer ear, and checks the order while it does.
+/// Counts what an observer hears, and checks the order while it does.
 #[derive(Default)]
 struct Heard {
     asked: u64,

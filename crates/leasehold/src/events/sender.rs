@@ -43,7 +43,7 @@ impl Event {
             EventKind::Released { held } => say!("released", ?held),
             EventKind::Unconfirmed { held } => say!("given back, but not confirmed", ?held),
             EventKind::Detached { held } => say!("detached", ?held),
-            // A loss is told by its finder, a call by `locks/asking.rs`.
+            // A loss is told by the task that finds it, a call by `locks/asking.rs`.
             EventKind::Lost { .. } | EventKind::Asked | EventKind::Answered { .. } => {}
         }
     }

@@ -95,7 +95,7 @@ async fn a_lock_on_a_held_name_may_be_dropped_after_any_poll() {
                 while polls < drop_after && ready.is_none() {
                     if polls > 0 {
                         if !released_first {
-                            // Only once the waiter is all ears, or has something to do.
+                            // Only once the waiter is subscribed, or has something to do.
                             until_woken_or_waiting(&lock, &holder).await;
                         }
                         if released_first || !lock.is_woken() {
