@@ -113,7 +113,7 @@ impl Servers {
     }
 
     /// Those that are asked for keys, each with the names that it has: all, but of a cluster its primaries.
-    pub(crate) fn keepers(&self, names: &[String]) -> Vec<(&Server, Vec<String>)> {
+    pub(crate) fn heartbeats(&self, names: &[String]) -> Vec<(&Server, Vec<String>)> {
         let Place::Nodes(nodes) = &self.place else {
             return self.all().iter().map(|it| (it, names.to_vec())).collect();
         };
@@ -136,7 +136,7 @@ impl Servers {
                 group.primary().map_or(Ok(()), prepared)
             }
             Place::Nodes(_) => {
-                let mut all = self.keepers(names).into_iter();
+                let mut all = self.heartbeats(names).into_iter();
                 let both = ["PUBLISH", "SPUBLISH"];
                 all.try_for_each(|(server, names)| kind::prepare(server, &names, &both))
             }

@@ -36,7 +36,7 @@ pub(super) fn quiet(run: &mut Run<'_>, report: &mut Report) {
         }
     }
     if !quiet {
-        for (server, names) in run.field.servers.keepers(&run.args.lock_names()) {
+        for (server, names) in run.field.servers.heartbeats(&run.args.lock_names()) {
             let seen = leftovers::held(server, &names);
             report.hangs.extend(seen);
         }
@@ -162,7 +162,7 @@ fn what_is_left(run: &Run<'_>, report: &mut Report) {
         poll: Duration::from_secs(10),
     };
     let names = run.args.lock_names();
-    for (server, names) in servers.keepers(&names) {
+    for (server, names) in servers.heartbeats(&names) {
         report.keys(&leftovers::keys(server, &names, ends, &run.checker));
     }
 }

@@ -18,8 +18,8 @@ use crate::{
     config::{Config, Handoff, millis},
     engine::{core::Core, wakeup::WakeUps},
     home::Home,
-    loudly,
     owner::client_uuid,
+    stderr_warning,
 };
 
 const DEFAULT_URL: &str = "redis://127.0.0.1/";
@@ -337,7 +337,7 @@ impl ClientBuilder {
             Some(server) => Some(server.clone()),
             None if quorum.is_some() => None,
             None => MemoryServer::from_url(&given::in_small_letters(url))
-                .inspect(|_| loudly::memory_was_chosen()),
+                .inspect(|_| stderr_warning::memory_was_chosen()),
         };
         let sink = Arc::clone(&wake_ups);
         let backing = if let Some(quorum) = quorum {

@@ -310,7 +310,7 @@ impl Client {
             watched: self.core.watchdog.len(),
             tasks: self.core.tasks(),
             waiting: self.core.queues.waiting_drivers()
-                + self.core.fair.waiting_keepers()
+                + self.core.fair.waiting_heartbeats()
                 + self.core.gates.waiting_drivers(),
             asking: self.core.queues.asking(),
         }
@@ -331,7 +331,7 @@ pub struct Footprint {
     pub queues: usize,
     pub watched: usize,
     pub tasks: usize,
-    /// How many of the tasks are drivers that wait for a wake-up, or keepers of their places.
+    /// How many of the tasks are drivers that wait for a wake-up, or heartbeats of their places.
     pub waiting: usize,
     /// How many queues have a request under way, that of a caller included.
     pub asking: usize,

@@ -97,7 +97,6 @@ mod backoff;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod builder;
-mod callout;
 mod client;
 mod clock;
 mod cluster;
@@ -114,7 +113,6 @@ mod find;
 mod home;
 mod kind;
 mod locks;
-mod loudly;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod name;
@@ -127,9 +125,11 @@ mod settings;
 #[doc(hidden)]
 pub mod sim;
 mod status;
+mod stderr_warning;
 mod story;
 #[cfg(feature = "tls")]
 mod tls;
+mod user_callback;
 #[cfg(feature = "sim")]
 mod world;
 

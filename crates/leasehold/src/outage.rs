@@ -12,9 +12,9 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    callout,
     clock::{Clock, Tick},
     error::Cause,
+    user_callback,
 };
 
 /// One of them is told in this time, if they come and go.
@@ -85,7 +85,7 @@ impl Outage {
             is_news
         };
         if is_news {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server cannot be used, trying again");
             });
         }
@@ -94,7 +94,7 @@ impl Outage {
     /// The server has answered.
     pub(crate) fn is_over(&self) {
         if self.is_on() && self.was_told() {
-            callout::quietly(
+            user_callback::catch_panic(
                 || tracing::info!(target: "leasehold", server = %self.server, "the server can be used again"),
             );
         }
@@ -104,7 +104,7 @@ impl Outage {
     pub(crate) fn is_over_by(&self, successor: Option<&str>) {
         self.is_replaced.store(true, Ordering::Relaxed);
         if self.was_told() {
-            callout::quietly(
+            user_callback::catch_panic(
                 || tracing::info!(target: "leasehold", server = %self.server, successor, "the slots of the server can be used again, at another node"),
             );
         }
@@ -120,7 +120,7 @@ impl Outage {
     /// The server answers, and refuses a request that it may carry out later. To others it may say yes meanwhile, so no end is told.
     pub(crate) fn refuses(&self, cause: &Cause) {
         if self.of_refusals.may_warn(self.clock.now()) {
-            callout::quietly(
+            user_callback::catch_panic(
                 || tracing::warn!(target: "leasehold", server = %self.server, %cause, "the server refuses a request, trying again"),
             );
         }

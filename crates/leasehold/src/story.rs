@@ -3,7 +3,7 @@
 //!
 //! All of it is under the target `leasehold`, at the levels debug and trace; but the span of a hold is at the level info, so that what is
 //! logged under a lock says under which. A subscriber is the user's code: it is not called under a lock,
-//! and its panics end here (`callout.rs`).
+//! and its panics end here (`user_callback.rs`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,13 +24,14 @@ use tracing::{
 };
 
 use crate::{
-    LostReason, callout,
+    LostReason,
     durations::about,
     error::Cause,
     events::Outcome,
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
+    user_callback,
 };
 
 /// Whether a subscriber may want to hear it. One load; calls no subscriber.
@@ -110,7 +111,7 @@ impl Scope {
     ) -> Scope {
         let mut span = None;
         if is_on {
-            callout::quietly(|| span = Some(make()));
+            user_callback::catch_panic(|| span = Some(make()));
         }
         let span = span.filter(|span| !span.is_disabled());
         Scope(span.map(|span| {
@@ -207,7 +208,7 @@ impl Scope {
     /// The call of this span has its answer.
     pub(crate) fn answered(&self, outcome: Outcome, wait: Duration) {
         if let Some(span) = self.span() {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 span.record("lock.outcome", outcome.as_str());
                 span.record("lock.wait_ms", millis(wait));
                 if outcome == Outcome::Failed {
@@ -235,7 +236,7 @@ impl Drop for Scope {
     fn drop(&mut self) {
         if let Some(number) = self.0.take() {
             let span = OPEN.lock().close(number);
-            callout::quietly(|| drop(span));
+            user_callback::catch_panic(|| drop(span));
         }
     }
 }
@@ -245,7 +246,7 @@ struct Inside<'a>(&'a Span);
 
 impl Inside<'_> {
     fn new(span: &Span) -> Inside<'_> {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
         });
         Inside(span)
@@ -254,7 +255,7 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             self.0
                 .with_subscriber(|(id, subscriber)| subscriber.exit(id));
         });
@@ -264,7 +265,7 @@ impl Drop for Inside<'_> {
 /// A caller begins to ask for a lock.
 pub(crate) fn asks(id: &LockId) {
     if is_on() {
-        callout::quietly(
+        user_callback::catch_panic(
             || tracing::debug!(target: "leasehold", name = %id.name, "asks for the lock"),
         );
     }
@@ -273,7 +274,7 @@ pub(crate) fn asks(id: &LockId) {
 /// A caller waits in the queue of this process: `here` behind others of it, or until the server says that the lock is free.
 pub(crate) fn waits(id: &LockId, here: bool) {
     if is_on() {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             let waits_for = if here { "this process" } else { "the server" };
             tracing::debug!(target: "leasehold", name = %id.name, waits_for, "queued");
         });
@@ -283,7 +284,7 @@ pub(crate) fn waits(id: &LockId, here: bool) {
 /// A caller has not got the lock in its time: `here` says where this process holds it, else another does. The holder's lease has `left` to go.
 pub(crate) fn busy(name: &Name, here: Option<&'static Location<'static>>, left: Option<Duration>) {
     if is_on() {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             let held = if here.is_some() {
                 "in this process"
             } else {
@@ -304,7 +305,7 @@ pub(crate) fn busy(name: &Name, here: Option<&'static Location<'static>>, left: 
 pub(crate) fn lost(id: &LockId, lease: LeaseId, reason: LostReason) {
     let name = &id.name;
     let spans = spans_of(lease);
-    callout::quietly(|| {
+    user_callback::catch_panic(|| {
         for span in &spans {
             span.record("otel.status_code", "ERROR");
         }
@@ -314,7 +315,7 @@ pub(crate) fn lost(id: &LockId, lease: LeaseId, reason: LostReason) {
             tracing::warn!(target: "leasehold", %name, %reason, "lease lost");
         }
     });
-    callout::quietly(|| drop(spans));
+    user_callback::catch_panic(|| drop(spans));
 }
 
 /// A renewal got no answer: told in the span of the hold, which has `left` of its lease.
@@ -325,12 +326,12 @@ pub(crate) fn is_at_risk(id: &LockId, lease: LeaseId, left: Duration) {
     let name = &id.name;
     let spans = spans_of(lease);
     if let Some(span) = spans.first() {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             let left = display(about(left));
             tracing::debug!(target: "leasehold", parent: &**span, %name, left, "at risk");
         });
     }
-    callout::quietly(|| drop(spans));
+    user_callback::catch_panic(|| drop(spans));
 }
 
 fn spans_of(lease: LeaseId) -> Vec<Arc<Span>> {
@@ -344,7 +345,7 @@ fn spans_of(lease: LeaseId) -> Vec<Arc<Span>> {
 /// A request for a lock is sent.
 pub(crate) fn sends(id: &LockId, lease: LeaseId) {
     if LevelFilter::current() >= LevelFilter::TRACE {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), "asks the server");
         });
     }
@@ -353,7 +354,7 @@ pub(crate) fn sends(id: &LockId, lease: LeaseId) {
 /// The server has not answered it, or has refused.
 pub(crate) fn is_not_answered(id: &LockId, lease: LeaseId, cause: &Cause) {
     if LevelFilter::current() >= LevelFilter::TRACE {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), %cause, "the server has not granted it");
         });
     }
@@ -362,7 +363,7 @@ pub(crate) fn is_not_answered(id: &LockId, lease: LeaseId, cause: &Cause) {
 /// The server has answered it: not now; the holder has it for `ttl` more.
 pub(crate) fn is_held(id: &LockId, lease: LeaseId, ttl: Option<Duration>) {
     if LevelFilter::current() >= LevelFilter::TRACE {
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             tracing::trace!(target: "leasehold", name = %id.name, lease = lease.get(), ?ttl, "the server says: held");
         });
     }

@@ -168,12 +168,12 @@ async fn calls(client: &Client, server: Option<&MemoryServer>, calls: u64) {
 async fn each_call_is_answered_once_though_futures_are_dropped_everywhere() {
     for world in World::all() {
         let heard = Arc::new(Mutex::new(Heard::default()));
-        let ear = Arc::clone(&heard);
+        let listener = Arc::clone(&heard);
         let client = world
             .builder()
             .operation_timeout(300 * MS)
             .poll_every(50 * MS)
-            .observe(move |event: &Event| ear.lock().unwrap().hear(event))
+            .observe(move |event: &Event| listener.lock().unwrap().hear(event))
             .connect()
             .await
             .unwrap();
@@ -200,10 +200,10 @@ async fn each_call_is_answered_once_though_futures_are_dropped_everywhere() {
 async fn a_call_tells_its_answer_and_how_long_it_waited_for_that() {
     let server = MemoryServer::new();
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let ear = Arc::clone(&heard);
+    let listener = Arc::clone(&heard);
     let observe = move |event: &Event| {
         if let EventKind::Answered { outcome, wait } = event.kind {
-            ear.lock().unwrap().push((outcome, wait));
+            listener.lock().unwrap().push((outcome, wait));
         }
     };
     let builder = Client::builder()
@@ -248,11 +248,12 @@ async fn a_call_tells_its_answer_and_how_long_it_waited_for_that() {
 async fn a_server_that_answers_late_moves_what_is_left_before_anything_is_lost() {
     let server = MemoryServer::new();
     let heard = Arc::new(Mutex::new(Vec::new()));
-    let ear = Arc::clone(&heard);
+    let listener = Arc::clone(&heard);
     let observe = move |event: &Event| {
         assert!(!matches!(event.kind, EventKind::Lost { .. }));
         if let EventKind::Renewed { left, lease } = event.kind {
-            ear.lock()
+            listener
+                .lock()
                 .unwrap()
                 .push(left.as_secs_f64() / lease.as_secs_f64());
         }
@@ -280,13 +281,13 @@ async fn a_server_that_answers_late_moves_what_is_left_before_anything_is_lost()
 #[tokio::test]
 async fn an_observer_that_panics_harms_no_lock_and_goes_on_hearing() {
     let heard = Arc::new(AtomicU64::new(0));
-    let ear = Arc::clone(&heard);
+    let listener = Arc::clone(&heard);
     let (second, other) = (Arc::new(AtomicU64::new(0)), MemoryServer::new());
     let after = Arc::clone(&second);
     let client = Client::builder()
         .memory(&other)
         .observe(move |_: &Event| {
-            ear.fetch_add(1, Ordering::Relaxed);
+            listener.fetch_add(1, Ordering::Relaxed);
             panic!("on purpose");
         })
         .observe(move |_: &Event| {
@@ -522,7 +523,7 @@ fn check_page(scraped: &BTreeMap<String, f64>) {
 async fn the_metrics_agree_with_the_events_and_with_their_page() {
     let server = MemoryServer::new();
     let heard = Arc::new(Mutex::new(Heard::default()));
-    let ear = Arc::clone(&heard);
+    let listener = Arc::clone(&heard);
     let is_on = Arc::new(AtomicU64::new(0));
     let counts = Arc::clone(&is_on);
     // First the client.
@@ -533,7 +534,7 @@ async fn the_metrics_agree_with_the_events_and_with_their_page() {
         .metrics(Metrics::new().class("Mutex:").class("rw:"))
         .observe(move |event: &Event| {
             if counts.load(Ordering::Relaxed) == 1 {
-                ear.lock().unwrap().hear(event);
+                listener.lock().unwrap().hear(event);
             }
         })
         .connect()

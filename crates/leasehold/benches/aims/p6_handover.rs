@@ -101,7 +101,7 @@ fn measure(stage: &Stage, table: &mut Table, bench: &'static str, lock: Lock) {
     let runtime = stage::one_thread();
     let url = stage.url();
     let raw = runtime.block_on(Raw::connect(&url));
-    let mut ear = Worker::start(&format!("hear {url}"));
+    let mut listener = Worker::start(&format!("hear {url}"));
     let role = format!("relay {url} bench:p6:{0} {0}", lock.word());
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(&role)).collect();
     let (mut trips, mut heard, mut changes) = (Vec::new(), Vec::new(), Vec::new());
@@ -118,8 +118,8 @@ fn measure(stage: &Stage, table: &mut Table, bench: &'static str, lock: Lock) {
             others.order("rest");
             others.answer();
         }
-        ear.order("");
-        let latencies = ear.answer();
+        listener.order("");
+        let latencies = listener.answer();
         let before = stage.commands();
         let (all, holds) = one_round(&mut workers, stage.time(TIME));
         let sent = stage.commands() - before;
@@ -223,12 +223,12 @@ pub(crate) async fn call(url: &str, _: &[&str]) {
 /// A process that hears when something was said. Any order. Answer: the latencies in nanoseconds since the last one.
 pub(crate) async fn hear(url: &str, _: &[&str]) {
     let client = redis::Client::open(url).expect("the kit's URL");
-    let mut ears = client.get_async_pubsub().await.expect("our own server");
-    ears.subscribe(CHANNEL).await.expect("a subscription");
+    let mut listeners = client.get_async_pubsub().await.expect("our own server");
+    listeners.subscribe(CHANNEL).await.expect("a subscription");
     let latencies = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&latencies);
     tokio::spawn(async move {
-        let mut messages = ears.into_on_message();
+        let mut messages = listeners.into_on_message();
         while let Some(message) = messages.next().await {
             let now = stage::monotonic();
             let said: u64 = message.get_payload().expect("an instant");

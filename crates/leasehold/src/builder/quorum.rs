@@ -12,12 +12,12 @@ use crate::{
         quorum::{Quorum, Sinks},
         redis::{GivenServer, Login, Redis},
     },
-    callout,
     clock::Clock,
     config::{Config, LEASE_DEFAULT},
     durations::humane,
     error::Invalid,
     home::Home,
+    user_callback,
 };
 
 /// The servers, as they were given.
@@ -181,7 +181,7 @@ impl Given {
         }
         if servers.len() % 2 == 0 {
             let (all, less) = (servers.len(), servers.len() - 1);
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(
                     target: "leasehold",
                     "a quorum of {all} servers survives no more failures than one of {less}; take an odd number"

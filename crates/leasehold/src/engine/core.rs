@@ -17,7 +17,7 @@ use crate::{
     config::Config,
     engine::env::Env,
     engine::env::linger::CallerRef,
-    engine::fair::lineups::Lineups,
+    engine::fair::fair_queues::FairQueues,
     engine::gates::Gates,
     engine::hold::watchdog::Watchdog,
     engine::hold::{SHUTDOWN_MARGIN, watchdog},
@@ -33,7 +33,7 @@ use crate::{
 pub(crate) struct Core {
     env: Arc<Env>,
     pub(crate) queues: Arc<Queues>,
-    pub(crate) fair: Arc<Lineups>,
+    pub(crate) fair: Arc<FairQueues>,
     pub(crate) gates: Arc<Gates>,
     pub(crate) watchdog: Arc<Watchdog>,
 }
@@ -67,7 +67,7 @@ impl Core {
     ) -> Arc<Core> {
         let env = Env::new(uuid, clock, config, backend, home);
         let watchdog = Arc::<Watchdog>::default();
-        let fair = Arc::<Lineups>::default();
+        let fair = Arc::<FairQueues>::default();
         let queues = Queues::new(&env, &watchdog, Arc::clone(&fair) as _, driver::start);
         let core = Arc::new(Core {
             fair,
@@ -202,7 +202,7 @@ impl Core {
         }
         self.close();
         self.queues.close();
-        self.fair.wake_keepers();
+        self.fair.wake_heartbeats();
         self.gates.close(&Error::Closed);
         let ending = Ending(self);
         if let Some(grace) = grace {

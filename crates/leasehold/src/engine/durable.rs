@@ -11,7 +11,6 @@ use crate::{
     Error,
     backend::{Confirmation, Renew, Renewal},
     backoff::Backoff,
-    callout,
     durability::{Missed, NotDurable, Unmet},
     engine::env::Env,
     engine::hold::Hold,
@@ -20,6 +19,7 @@ use crate::{
     engine::local::answer::WaitResult,
     error::Cause,
     name::LockId,
+    user_callback,
 };
 
 /// After its time a server says by how much it was missed, if it says so at once.
@@ -93,7 +93,7 @@ async fn confirm(taken: Held) -> Result<Held, Error> {
     if env.config.unmet == Unmet::Accept {
         if env.warned_of_unmet.may_warn(env.clock.now()) {
             let cause = missed.map_or_else(|cause| cause, |missed| Arc::new(missed));
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(target: "leasehold", %name, %server, %cause, "a lock is held without what its durability asks for");
             });
         }

@@ -21,13 +21,13 @@ use crate::{
     Error,
     backend::{Failure, Permits, WakeUp},
     backoff::{Backoff, stretched},
-    callout,
     clock::Tick,
     engine::env::Env,
     engine::local::answer,
     engine::local::answer::{AnswerFuture, Answerer},
     home::Resident,
     name::LockId,
+    user_callback,
 };
 
 /// The gates of a client, by name.
@@ -230,7 +230,7 @@ impl Gate {
                 wakers.push(waker);
             }
         }
-        wakers.into_iter().for_each(callout::wake);
+        wakers.into_iter().for_each(user_callback::wake);
     }
 
     /// The server says that the count is not zero.

@@ -26,7 +26,7 @@ use crate::{
     engine::durable,
     engine::env::Env,
     engine::env::linger::CallerRef,
-    engine::fair::lineups::try_in_turn,
+    engine::fair::fair_queues::try_in_turn,
     engine::hold::Hold,
     engine::hold::held::Held,
     engine::hold::spec::{Patience, Spec, Waits},

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use crate::{
     backend::{EpochChange, Sink, WakeUp},
-    engine::{core::Core, fair::lineups::Lineups, gates::Gates, queue::map::Queues},
+    engine::{core::Core, fair::fair_queues::FairQueues, gates::Gates, queue::map::Queues},
     kind::LockKind,
     name::LockId,
 };
@@ -20,7 +20,7 @@ pub(crate) struct WakeUps(OnceLock<Woken>);
 #[derive(Debug)]
 struct Woken {
     queues: Weak<Queues>,
-    fair: Weak<Lineups>,
+    fair: Weak<FairQueues>,
     gates: Weak<Gates>,
 }
 

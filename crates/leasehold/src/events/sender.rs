@@ -15,11 +15,11 @@ use tokio::sync::broadcast;
 
 use super::{Event, EventKind, EventListener};
 use crate::{
-    Error, callout,
+    Error,
     clock::{Clock, Tick},
     name::LockId,
     owner::LeaseId,
-    story,
+    story, user_callback,
 };
 
 impl Event {
@@ -329,11 +329,11 @@ impl Events {
         let warns = dropped > 0 && !std::mem::replace(&mut noted.has_warned, true);
         drop(noted);
         if warns {
-            callout::quietly(
+            user_callback::catch_panic(
                 || tracing::warn!(target: "leasehold", "observers are slower than events come, which are dropped; hand them to a channel, and do the work elsewhere"),
             );
         }
-        callout::quietly(|| event.say());
+        user_callback::catch_panic(|| event.say());
         for observer in &self.observers.all {
             if dropped > 0 {
                 self.call(|| observer.dropped(dropped));
@@ -342,7 +342,7 @@ impl Events {
         }
         if self.is_heard.load(Ordering::Relaxed) {
             // An error means that there is no listener any more.
-            callout::quietly(|| drop(self.sender.send(event)));
+            user_callback::catch_panic(|| drop(self.sender.send(event)));
         }
         self.noted.lock()
     }
@@ -367,12 +367,12 @@ impl Events {
     /// Calls an observer. Its panic ends here, and the first of them is told.
     fn call(&self, call: impl FnOnce()) {
         let mut is_done = false;
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             call();
             is_done = true;
         });
         if !is_done && !self.has_panicked.swap(true, Ordering::Relaxed) {
-            callout::quietly(
+            user_callback::catch_panic(
                 || tracing::warn!(target: "leasehold", "an observer has panicked; no lock is harmed, and it goes on hearing events"),
             );
         }

@@ -12,7 +12,7 @@ use crate::{
     durability::{Durability, refused},
     engine::core::{ClientRef, Core},
     engine::durable,
-    engine::fair::lineups::try_in_turn,
+    engine::fair::fair_queues::try_in_turn,
     engine::hold::spec::{Patience, Spec, Waits},
     engine::queue::enter,
     kind::{Access, LockKind},

@@ -82,7 +82,7 @@ struct Taken<K> {
     guard: Option<Guard<K>>,
     kept: AtLeast,
     began: Tick,
-    keeper: Keeper,
+    heartbeat: Heartbeat,
 }
 
 impl<K> Taken<K> {
@@ -90,7 +90,7 @@ impl<K> Taken<K> {
         Taken {
             kept,
             began: guard.hold().env().clock.now(),
-            keeper: Keeper::start(guard.hold(), kept),
+            heartbeat: Heartbeat::start(guard.hold(), kept),
             guard: Some(guard),
         }
     }
@@ -103,9 +103,9 @@ impl<K> Taken<K> {
     /// Waits, if the lease would last for longer than it should, and then gives the name back.
     async fn end(mut self) {
         let Some(guard) = &self.guard else { return };
-        if self.keeper.end().await && self.rest(guard) != Rest::Over {
+        if self.heartbeat.end().await && self.rest(guard) != Rest::Over {
             // An extension without an answer may have been carried out. The answer to this one says what is left.
-            let patience = self.keeper.patience;
+            let patience = self.heartbeat.patience;
             let _ = guard
                 .hold()
                 .env()
@@ -129,7 +129,7 @@ impl<K> Taken<K> {
 
 impl<K> Drop for Taken<K> {
     fn drop(&mut self) {
-        self.keeper.stop.take();
+        self.heartbeat.stop.take();
         let Some(guard) = self.guard.take() else {
             return;
         };
@@ -140,18 +140,18 @@ impl<K> Drop for Taken<K> {
 }
 
 /// Extends the lease when its end comes close. At home, so that work that blocks its runtime costs no lease.
-struct Keeper {
+struct Heartbeat {
     /// Dropped: it stops.
     stop: Option<oneshot::Sender<()>>,
-    /// Dropped by the keeper at its end.
+    /// Dropped by the heartbeat at its end.
     ended: oneshot::Receiver<()>,
     /// Whether an extension was ever sent.
     asked: Arc<AtomicBool>,
     patience: Duration,
 }
 
-impl Keeper {
-    fn start(hold: &Arc<Hold>, kept: AtLeast) -> Keeper {
+impl Heartbeat {
+    fn start(hold: &Arc<Hold>, kept: AtLeast) -> Heartbeat {
         let (stop, mut stopped) = oneshot::channel();
         let (ends, ended) = oneshot::channel();
         let asked = Arc::<AtomicBool>::default();
@@ -165,7 +165,7 @@ impl Keeper {
                 () = keeps => {}
             }
         });
-        Keeper {
+        Heartbeat {
             stop: Some(stop),
             ended,
             asked,

@@ -41,7 +41,7 @@ fn group(flavor: Flavor) -> Arc<SentinelGroup> {
 }
 
 impl World {
-    /// With `LEASEHOLD_FULL=1` on every flavor there is, else on none: behind its finder a primary is one server, on which the suite runs.
+    /// With `LEASEHOLD_FULL=1` on every flavor there is, else on none: behind its discovery a primary is one server, on which the suite runs.
     pub fn all() -> Vec<World> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let flavors = few_or(Vec::new(), Flavor::available());

@@ -15,7 +15,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "address",
             "at_least",
             "backoff",
-            "callout",
+            "user_callback",
             "clock",
             "cluster",
             "config",
@@ -27,7 +27,7 @@ const FLOORS: [(&str, &[&str]); 11] = [
             "events",
             "home",
             "kind",
-            "loudly",
+            "stderr_warning",
             "name",
             "outage",
             "owner",
@@ -152,6 +152,21 @@ const HOMES: [(&str, usize, &str); 3] = [
         1,
         "another rule for what a failure says of the server: it is crate::backend::Failure's",
     ),
+];
+
+/// Words that only this project knew, each with the field's.
+const HOUSE_WORDS: [(&str, &str); 11] = [
+    ("audience", "listeners"),
+    ("callout", "user callback"),
+    ("carrier", "transport"),
+    ("debt", "pending release"),
+    ("ears", "listeners"),
+    ("finder", "discovery"),
+    ("ground", "generation"),
+    ("keeper", "heartbeat"),
+    ("lane", "connection"),
+    ("lineup", "fair queue"),
+    ("loudly", "stderr warning"),
 ];
 
 /// A source file by the path of its module, without tests and comments.
@@ -421,6 +436,42 @@ fn no_function_is_too_long_to_be_read_in_one_go() {
         "more than {FUNCTION_MOST} lines: {long:#?}"
     );
     assert!(seen > 2_000, "{seen} functions were found");
+}
+
+/// The words of a name such as `is_of_task` or `LeaseId`, in small letters.
+fn words_of(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = '_';
+    for c in name.chars() {
+        let begins = c == '_' || c.is_ascii_uppercase() && !before.is_ascii_uppercase();
+        if begins && !words.last().unwrap().is_empty() {
+            words.push(String::new());
+        }
+        if c != '_' {
+            words.last_mut().unwrap().push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    words
+}
+
+#[test]
+fn no_name_has_a_word_that_only_this_project_knows() {
+    let mut found = BTreeSet::new();
+    for (module, text) in Sources::read().0 {
+        let names = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in names.chain(module.split("::")) {
+            for word in words_of(name) {
+                let is_it = |(house, _): &&(&str, &str)| {
+                    word.strip_suffix('s') == Some(house) || word == **house
+                };
+                if let Some((_, better)) = HOUSE_WORDS.iter().find(is_it) {
+                    found.insert(format!("{name} in {module}: it is a {better}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]

@@ -458,11 +458,17 @@ async fn the_keys_channel_and_payloads_are_redissons() {
     for server in servers() {
         let client = Client::connect(&server.url()).await.unwrap();
         let latch = client.latch("name");
-        let mut ears = server.connection();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe(CHANNEL).unwrap();
-        ears.set_read_timeout(Some(SOON)).unwrap();
-        let mut heard = || ears.get_message().unwrap().get_payload::<String>().unwrap();
+        let mut listeners = server.connection();
+        let mut listeners = listeners.as_pubsub();
+        listeners.subscribe(CHANNEL).unwrap();
+        listeners.set_read_timeout(Some(SOON)).unwrap();
+        let mut heard = || {
+            listeners
+                .get_message()
+                .unwrap()
+                .get_payload::<String>()
+                .unwrap()
+        };
         latch.try_set_count(2).await.unwrap();
         assert_eq!(heard(), "1");
         let mut names = keys(&server);
@@ -484,13 +490,14 @@ async fn the_keys_channel_and_payloads_are_redissons() {
         latch.delete().await.unwrap();
         assert_eq!(heard(), "0", "Redisson's waiters go on");
         let braces = client.latch("order:{42}:x");
-        let mut ears = server.connection();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe("redisson_countdownlatch__channel__{order:{42}:x}")
+        let mut listeners = server.connection();
+        let mut listeners = listeners.as_pubsub();
+        listeners
+            .subscribe("redisson_countdownlatch__channel__{order:{42}:x}")
             .unwrap();
         braces.try_set_count(1).await.unwrap();
-        ears.set_read_timeout(Some(SOON)).unwrap();
-        let heard: String = ears.get_message().unwrap().get_payload().unwrap();
+        listeners.set_read_timeout(Some(SOON)).unwrap();
+        let heard: String = listeners.get_message().unwrap().get_payload().unwrap();
         assert_eq!(heard, "1");
     }
 }
@@ -541,17 +548,17 @@ async fn a_refusal_leaves_the_count_as_it_was_or_as_it_was_to_be() {
             let latch = builder.connect().await.unwrap().latch("name");
             let set = latch.try_set_count(3).await.unwrap_or(false);
             assert_eq!(healthy.try_set_count(3).await.unwrap(), !set, "{case}");
-            let mut ears = server.connection();
-            let mut ears = ears.as_pubsub();
-            ears.subscribe(CHANNEL).unwrap();
+            let mut listeners = server.connection();
+            let mut listeners = listeners.as_pubsub();
+            listeners.subscribe(CHANNEL).unwrap();
             let one = latch.count_down().await.is_ok();
             assert_eq!(healthy.count().await.unwrap(), 3 - u64::from(one), "{case}");
             let all = latch.count_down_by(3).await.is_ok();
             assert_eq!(healthy.count().await.unwrap() == 0, all, "{case}");
             server.cli(&["PUBLISH", CHANNEL, "the end"]);
-            let heard: String = ears.get_message().unwrap().get_payload().unwrap();
+            let heard: String = listeners.get_message().unwrap().get_payload().unwrap();
             assert_eq!(heard, if all { "0" } else { "the end" }, "{case}");
-            drop(ears);
+            drop(listeners);
             healthy.try_set_count(3).await.unwrap();
             let deleted = latch.delete().await.is_ok();
             assert_eq!(healthy.count().await.unwrap() == 0, deleted, "{case}");

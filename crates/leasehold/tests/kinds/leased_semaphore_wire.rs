@@ -102,12 +102,19 @@ async fn the_keys_are_redissons_number_and_sorted_set_and_nothing_else() {
 async fn each_step_publishes_what_redissons_does() {
     for server in servers() {
         let (_, semaphore) = semaphore(&server).await;
-        let mut ears = server.connection();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe(CHANNEL).unwrap();
-        ears.set_read_timeout(Some(SOON)).unwrap();
-        let mut heard =
-            || String::from_utf8(ears.get_message().unwrap().get_payload_bytes().to_vec());
+        let mut listeners = server.connection();
+        let mut listeners = listeners.as_pubsub();
+        listeners.subscribe(CHANNEL).unwrap();
+        listeners.set_read_timeout(Some(SOON)).unwrap();
+        let mut heard = || {
+            String::from_utf8(
+                listeners
+                    .get_message()
+                    .unwrap()
+                    .get_payload_bytes()
+                    .to_vec(),
+            )
+        };
 
         semaphore.try_set_permits(5).await.unwrap();
         assert_eq!(heard().unwrap(), "5");

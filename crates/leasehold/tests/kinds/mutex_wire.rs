@@ -67,13 +67,15 @@ async fn a_release_publishes_redissons_message() {
     for flavor in Flavor::available() {
         let server = Server::start(flavor);
         let client = Client::connect(&server.url()).await.unwrap();
-        let mut ears = server.connection();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe(CHANNEL).unwrap();
-        ears.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut listeners = server.connection();
+        let mut listeners = listeners.as_pubsub();
+        listeners.subscribe(CHANNEL).unwrap();
+        listeners
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
         let guard = client.mutex("name").lock().await.unwrap();
         guard.release().await.unwrap();
-        let message = ears.get_message().unwrap();
+        let message = listeners.get_message().unwrap();
         assert_eq!(message.get_payload_bytes(), b"0");
     }
 }
@@ -208,12 +210,14 @@ async fn redisson_gets_its_turn_while_this_process_hands_on_in_memory() {
             .collect();
         // A Java waiter: subscribes, and tries whenever it hears the message.
         let got = tokio::task::spawn_blocking(move || {
-            let mut ears = server.connection();
-            let mut ears = ears.as_pubsub();
-            ears.subscribe(CHANNEL).unwrap();
-            ears.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let mut listeners = server.connection();
+            let mut listeners = listeners.as_pubsub();
+            listeners.subscribe(CHANNEL).unwrap();
+            listeners
+                .set_read_timeout(Some(Duration::from_secs(5)))
+                .unwrap();
             for attempt in 1..=1000 {
-                let _ = ears
+                let _ = listeners
                     .get_message()
                     .expect("the process steps back again and again");
                 if java_locks(&server) {

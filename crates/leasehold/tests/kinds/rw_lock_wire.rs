@@ -49,9 +49,13 @@ fn near(server: &Server, key: &str, ms: i64) {
     assert!((ms - 2000..=ms).contains(&left), "{key} has {left} of {ms}");
 }
 
-fn payload(ears: &mut redis::PubSub<'_>) -> Vec<u8> {
-    ears.set_read_timeout(Some(SOON)).unwrap();
-    ears.get_message().unwrap().get_payload_bytes().to_vec()
+fn payload(listeners: &mut redis::PubSub<'_>) -> Vec<u8> {
+    listeners.set_read_timeout(Some(SOON)).unwrap();
+    listeners
+        .get_message()
+        .unwrap()
+        .get_payload_bytes()
+        .to_vec()
 }
 
 #[tokio::test]
@@ -168,9 +172,9 @@ async fn a_reader_with_a_shorter_lease_shortens_no_ones() {
 async fn a_writer_is_redissons_hash_and_both_say_who_left() {
     for server in servers() {
         let client = client_of(&server).await;
-        let mut ears = server.connection();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe(CHANNEL).unwrap();
+        let mut listeners = server.connection();
+        let mut listeners = listeners.as_pubsub();
+        listeners.subscribe(CHANNEL).unwrap();
         let lock = client.rw_lock("name");
         let guard = lock.write().await.unwrap();
         assert!(guard.owner().ends_with(":write"), "{}", guard.owner());
@@ -184,9 +188,9 @@ async fn a_writer_is_redissons_hash_and_both_say_who_left() {
         assert_eq!(status.holder().unwrap().client, client.id());
         assert!(status.holder().unwrap().since.is_some());
         release(guard).await;
-        let mut heard = vec![payload(&mut ears)];
+        let mut heard = vec![payload(&mut listeners)];
         release(lock.read().await.unwrap()).await;
-        heard.push(payload(&mut ears));
+        heard.push(payload(&mut listeners));
         assert_eq!(heard, [b"1", b"0"]);
         assert_eq!(keys(&server), [""; 0]);
     }

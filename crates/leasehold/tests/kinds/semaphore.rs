@@ -288,11 +288,17 @@ async fn the_keys_are_redissons_number_and_answers_that_end() {
         let status = semaphore.status().await.unwrap();
         assert_eq!((status.available, status.holders.len()), (Some(3), 0));
 
-        let mut ears = server.connection();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe(CHANNEL).unwrap();
-        ears.set_read_timeout(Some(SOON)).unwrap();
-        let mut heard = || ears.get_message().unwrap().get_payload::<String>().unwrap();
+        let mut listeners = server.connection();
+        let mut listeners = listeners.as_pubsub();
+        listeners.subscribe(CHANNEL).unwrap();
+        listeners.set_read_timeout(Some(SOON)).unwrap();
+        let mut heard = || {
+            listeners
+                .get_message()
+                .unwrap()
+                .get_payload::<String>()
+                .unwrap()
+        };
         release(two).await;
         assert_eq!(
             heard(),

@@ -282,11 +282,11 @@ async fn a_client_for_which_no_request_waits_dials_seldom() {
 
 /// It goes on giving back what an ask without an answer may have taken: of a semaphore, for a day.
 #[tokio::test]
-async fn a_client_that_was_shut_down_with_a_debt_dials_seldom() {
+async fn a_client_that_was_shut_down_with_a_pending_release_dials_seldom() {
     let mut server = Server::start(Flavor::Redis);
     let operator = Client::connect(&server.url()).await.unwrap();
     operator.semaphore("name").try_set_permits(1).await.unwrap();
-    // Most of the time it pauses between two requests about its debt.
+    // Most of the time it pauses between two requests about its pending release.
     let client = builder(&server).operation_timeout(ANSWER / 10);
     let client = client.connect().await.unwrap();
     server.freeze();
@@ -305,7 +305,7 @@ async fn a_client_that_was_shut_down_with_a_debt_dials_seldom() {
 
 /// Its server is gone, and the request was not sent: the name is not to be given back.
 #[tokio::test]
-async fn a_request_that_was_not_sent_leaves_no_debt() {
+async fn a_request_that_was_not_sent_leaves_no_pending_release() {
     let mut server = Server::start(Flavor::Redis);
     let client = builder(&server).connect_lazily().unwrap();
     release(client.mutex("name").lock().await.unwrap()).await;

@@ -277,10 +277,10 @@ async fn a_waiter_that_is_not_counted_is_given_nothing_that_the_next_is_given_to
                 let here = inbox.rsplit(':').next().expect("its client");
                 let inbox = inbox.replace(here, ELSEWHERE);
                 stand_in_front(&server, row, here, ELSEWHERE);
-                let mut ears = replica.connection();
-                ears.set_read_timeout(Some(SOON)).unwrap();
-                let mut ears = ears.as_pubsub();
-                ears.subscribe(&inbox).unwrap();
+                let mut listeners = replica.connection();
+                listeners.set_read_timeout(Some(SOON)).unwrap();
+                let mut listeners = listeners.as_pubsub();
+                listeners.subscribe(&inbox).unwrap();
 
                 if force {
                     assert!(first.force_unlock().await.unwrap(), "{case}");
@@ -291,7 +291,7 @@ async fn a_waiter_that_is_not_counted_is_given_nothing_that_the_next_is_given_to
                 assert!(guard.is_valid(), "{case}");
                 server.cli(&["PUBLISH", &inbox, "end"]);
                 loop {
-                    let heard: String = ears.get_message().unwrap().get_payload().unwrap();
+                    let heard: String = listeners.get_message().unwrap().get_payload().unwrap();
                     if heard == "end" {
                         break;
                     }

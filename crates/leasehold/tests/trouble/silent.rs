@@ -337,7 +337,7 @@ async fn a_server_that_stands_still_gets_few_connections_and_no_hold_is_lost() {
             drop(call.unwrap());
         }
         other.cycle("other").await;
-        // Each of the lanes, the home's, and the one that listens, once.
+        // Each of the connections, the home's, and the one that listens, once.
         let made = proxy.accepted() - before;
         assert!(made <= 4, "{made} connections were made");
         assert_eq!(held.release().await.unwrap(), Released::Freed);

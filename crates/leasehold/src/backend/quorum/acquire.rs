@@ -102,7 +102,7 @@ impl Candidate {
     async fn way(&mut self) -> Verdict {
         let lease = self.step.lease;
         match self.step.place {
-            Some(place) if !self.parts.ears.was_granted(lease) => {
+            Some(place) if !self.parts.listeners.was_granted(lease) => {
                 if let Err(failure) = self.listen().await {
                     self.failures.note::<()>(self.gate, &Said::Failed(failure));
                     return Verdict::NoMajority;
@@ -146,16 +146,18 @@ impl Candidate {
     }
 
     fn is_contended(&self) -> bool {
-        self.parts.ears.is_contended(&self.step.id, self.began)
+        self.parts.listeners.is_contended(&self.step.id, self.began)
     }
 
     /// Hears wake-ups at the gate before it takes a place there.
     async fn listen(&self) -> Result<(), Failure> {
-        let Parts { servers, ears, .. } = &self.parts;
-        if ears.hears(&self.step.id, self.gate) {
+        let Parts {
+            servers, listeners, ..
+        } = &self.parts;
+        if listeners.hears(&self.step.id, self.gate) {
             return Ok(());
         }
-        ears.listen(servers, &self.step.id, self.gate).await
+        listeners.listen(servers, &self.step.id, self.gate).await
     }
 
     async fn pause(&self, most: Duration) {
@@ -169,7 +171,7 @@ impl Candidate {
             servers, ballots, ..
         } = self.parts.clone();
         let (lease, sent) = (self.step.lease, self.parts.now());
-        let owed = ballots.owed_for(&self.step.id.name);
+        let pending = ballots.pending_for(&self.step.id.name);
         let lease_length = Duration::from_millis(self.step.lease_ms);
         let mut round = Round::new(&servers, servers.timeout(lease_length));
         for &at in targets {
@@ -185,7 +187,7 @@ impl Candidate {
         }
         let is_one = targets.len() == 1;
         while let Some((at, said)) = round.next().await {
-            self.hear(at, sent, said, &owed);
+            self.hear(at, sent, said, &pending);
             if !is_one && self.is_decided() {
                 break;
             }
@@ -193,8 +195,8 @@ impl Candidate {
         round.rest(self.parts.heard_late(&self.step, sent));
     }
 
-    /// A server has answered. `owed`: the servers that still had to be told of a lease id for this name when it was asked.
-    fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>, owed: &[usize]) {
+    /// A server has answered. `pending`: the servers that still had to be told of a lease id for this name when it was asked.
+    fn hear(&mut self, at: usize, sent: Tick, said: Said<Acquired>, pending: &[usize]) {
         let Parts {
             servers, ballots, ..
         } = &self.parts;
@@ -215,7 +217,7 @@ impl Candidate {
             Ok(Acquired::Held { ttl, silent, .. }) => VoteAnswer::Held {
                 ttl,
                 silent,
-                unsettled: owed.contains(&at),
+                unsettled: pending.contains(&at),
             },
             _ => VoteAnswer::Failed,
         };

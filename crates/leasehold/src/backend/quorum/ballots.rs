@@ -30,7 +30,7 @@ pub(super) struct Ballots {
 struct KnownBallots {
     all: HashMap<LeaseId, Ballot>,
     /// Lease ids that were given up, and not confirmed by all servers that may have them.
-    owed: HashMap<Name, Vec<LeaseId>>,
+    pending: HashMap<Name, Vec<LeaseId>>,
 }
 
 struct Ballot {
@@ -59,14 +59,14 @@ struct ServerRecord {
 }
 
 impl ServerRecord {
-    fn is_owed(&self) -> bool {
+    fn is_pending(&self) -> bool {
         self.asked > 0 && self.confirmed.is_none()
     }
 }
 
 /// A server that must be told that a lease id is given up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owed {
+pub(super) struct PendingAt {
     pub(super) at: usize,
     /// A copy of a request may still be under way (B4).
     pub(super) copies: bool,
@@ -171,27 +171,27 @@ impl Ballots {
     }
 
     /// Gives it up. Returns the servers to tell; all, if nothing is known of it.
-    pub(super) fn give_up(&self, lease: LeaseId, name: &Name) -> Vec<Owed> {
+    pub(super) fn give_up(&self, lease: LeaseId, name: &Name) -> Vec<PendingAt> {
         let mut known = self.known.lock();
-        let KnownBallots { all, owed } = &mut *known;
+        let KnownBallots { all, pending } = &mut *known;
         let unknown = || self.ballot().asked_everywhere();
         let ballot = all.entry(lease).or_insert_with(unknown);
         if ballot.given_up.replace(name.clone()).is_none() {
-            owed.entry(name.clone()).or_default().push(lease);
+            pending.entry(name.clone()).or_default().push(lease);
         }
-        let owed: Vec<Owed> = ballot.owed().collect();
+        let pending: Vec<PendingAt> = ballot.pending().collect();
         if ballot.is_over() {
             known.forget(lease);
         }
-        owed
+        pending
     }
 
     /// The servers that are still to be told that a lease id for this name is given up: what they call held may be that one.
-    pub(super) fn owed_for(&self, name: &Name) -> Vec<usize> {
+    pub(super) fn pending_for(&self, name: &Name) -> Vec<usize> {
         let known = self.known.lock();
-        let leases = known.owed.get(name).map_or(&[][..], |leases| leases);
+        let leases = known.pending.get(name).map_or(&[][..], |leases| leases);
         let ballots = leases.iter().filter_map(|lease| known.all.get(lease));
-        ballots.flat_map(Ballot::owed).map(|it| it.at).collect()
+        ballots.flat_map(Ballot::pending).map(|it| it.at).collect()
     }
 
     /// A server has confirmed that it was given up.
@@ -247,7 +247,7 @@ impl Ballots {
     #[cfg(test)]
     fn len(&self) -> usize {
         let known = self.known.lock();
-        known.all.len() + known.owed.len()
+        known.all.len() + known.pending.len()
     }
 }
 
@@ -256,10 +256,10 @@ impl KnownBallots {
         let Some(name) = self.all.remove(&lease).and_then(|it| it.given_up) else {
             return;
         };
-        if let Some(leases) = self.owed.get_mut(&name) {
+        if let Some(leases) = self.pending.get_mut(&name) {
             leases.retain(|it| *it != lease);
             if leases.is_empty() {
-                self.owed.remove(&name);
+                self.pending.remove(&name);
             }
         }
     }
@@ -294,17 +294,17 @@ impl Ballot {
         };
     }
 
-    fn owed(&self) -> impl Iterator<Item = Owed> {
+    fn pending(&self) -> impl Iterator<Item = PendingAt> {
         let words = self.servers.iter().enumerate();
-        let owed = words.filter(|(_, word)| word.is_owed());
-        owed.map(|(at, word)| Owed {
+        let pending = words.filter(|(_, word)| word.is_pending());
+        pending.map(|(at, word)| PendingAt {
             at,
             copies: word.copies || word.under_way > 0,
         })
     }
 
     fn is_over(&self) -> bool {
-        let is_done = |word: &ServerRecord| !word.is_owed() && word.under_way == 0;
+        let is_done = |word: &ServerRecord| !word.is_pending() && word.under_way == 0;
         self.given_up.is_some() && self.servers.iter().all(is_done)
     }
 }
@@ -357,9 +357,9 @@ mod tests {
         let (ballots, lease) = (Ballots::new(3, false), LeaseId::from(7));
         assert!(ballots.asks(lease, 0, false));
         let name = Name::new("name").unwrap();
-        let owed = ballots.give_up(lease, &name);
-        assert_eq!(owed.len(), 1, "only one was asked");
-        assert!(owed[0].copies, "and has not answered");
+        let pending = ballots.give_up(lease, &name);
+        assert_eq!(pending.len(), 1, "only one was asked");
+        assert!(pending[0].copies, "and has not answered");
         assert!(!ballots.asks(lease, 1, false));
         assert!(!ballots.asks_again(lease, 0));
         let granted = Ok(Acquired::Granted {
@@ -368,7 +368,7 @@ mod tests {
         });
         let late = ballots.answered(lease, 0, Tick::from_nanos(1), &granted, true);
         assert!(!late, "a straggler's vote does not count");
-        assert_eq!(ballots.owed_for(&name), [0]);
+        assert_eq!(ballots.pending_for(&name), [0]);
         ballots.confirmed(lease, 0, true);
         assert_eq!(ballots.len(), 0);
     }

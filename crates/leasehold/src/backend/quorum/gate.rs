@@ -34,7 +34,7 @@ const CONTENDED: Duration = Duration::from_secs(1);
 const CONTENDED_MOST: usize = 4096;
 
 /// What this client hears, and at which server.
-pub(super) struct Ears {
+pub(super) struct GateListeners {
     sink: Arc<dyn Sink>,
     /// Where the wake-ups for a name are heard.
     heard_at: Mutex<HashMap<LockId, usize>>,
@@ -45,45 +45,46 @@ pub(super) struct Ears {
 }
 
 /// The sink of one server.
-pub(super) struct Ear {
-    pub(super) ears: Arc<Ears>,
+pub(super) struct GateListener {
+    pub(super) listeners: Arc<GateListeners>,
     pub(super) at: usize,
 }
 
-impl Sink for Ear {
+impl Sink for GateListener {
     fn wake(&self, id: &LockId, wake_up: WakeUp) {
-        let Ear { ears, at } = self;
+        let GateListener { listeners, at } = self;
         match wake_up {
             WakeUp::Granted(grant) => {
-                ears.granted.lock().insert(grant.lease);
+                listeners.granted.lock().insert(grant.lease);
                 // No ask has this number: it is not believed, and has its client ask (QB3).
-                ears.sink
+                listeners
+                    .sink
                     .wake(id, WakeUp::Granted(Grant { ask: 0, ..grant }));
             }
-            _ if ears.heard_at.lock().get(id) == Some(at) => ears.sink.wake(id, wake_up),
+            _ if listeners.heard_at.lock().get(id) == Some(at) => listeners.sink.wake(id, wake_up),
             _ => {}
         }
     }
 
     /// Renewals ask it for its vote again (QB7), which counts after its quarantine.
     fn epoch(&self, change: EpochChange) {
-        self.ears.sink.epoch(change);
+        self.listeners.sink.epoch(change);
     }
 
     fn cut_off(&self) {
-        self.ears.sink.cut_off();
+        self.listeners.sink.cut_off();
     }
 }
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for GateListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "server {} of a quorum", self.at)
     }
 }
 
-impl Ears {
-    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<Ears> {
-        Arc::new(Ears {
+impl GateListeners {
+    pub(super) fn new(sink: Arc<dyn Sink>) -> Arc<GateListeners> {
+        Arc::new(GateListeners {
             sink,
             heard_at: Mutex::default(),
             granted: Mutex::default(),
@@ -130,11 +131,11 @@ impl Ears {
         }
         self.watch(servers);
         let answer = servers.at(at).backend.listen(id.clone());
-        let (ears, servers, id) = (Arc::clone(self), Arc::clone(servers), id.clone());
+        let (listeners, servers, id) = (Arc::clone(self), Arc::clone(servers), id.clone());
         Box::pin(async move {
             let answer = answer.await;
             if answer.is_err() {
-                let mut heard_at = ears.heard_at.lock();
+                let mut heard_at = listeners.heard_at.lock();
                 if heard_at.get(&id) == Some(&at) {
                     heard_at.remove(&id);
                     // It may have been carried out, and no other would end it later.
@@ -157,7 +158,7 @@ impl Ears {
         if self.is_watched.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (ears, servers): (Weak<Ears>, Weak<Servers>) =
+        let (listeners, servers): (Weak<GateListeners>, Weak<Servers>) =
             (Arc::downgrade(self), Arc::downgrade(servers));
         let Some(home) = servers.upgrade().map(|servers| servers.home.clone()) else {
             return;
@@ -166,15 +167,16 @@ impl Ears {
         drop(handle.spawn(async move {
             loop {
                 home.sleep(LOOK_EVERY).await;
-                let (Some(ears), Some(servers)) = (ears.upgrade(), servers.upgrade()) else {
+                let (Some(listeners), Some(servers)) = (listeners.upgrade(), servers.upgrade())
+                else {
                     return;
                 };
-                if ears.look(&servers) {
+                if listeners.look(&servers) {
                     continue;
                 }
-                ears.is_watched.store(false, Ordering::Release);
-                let is_empty = ears.heard_at.lock().is_empty();
-                if is_empty || ears.is_watched.swap(true, Ordering::AcqRel) {
+                listeners.is_watched.store(false, Ordering::Release);
+                let is_empty = listeners.heard_at.lock().is_empty();
+                if is_empty || listeners.is_watched.swap(true, Ordering::AcqRel) {
                     return;
                 }
             }

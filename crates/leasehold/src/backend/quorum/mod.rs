@@ -5,7 +5,7 @@
 //! ```text
 //! acquire  release  renew  look   the steps: each asks all servers at once, and is decided as soon as it can be
 //! gate                            where the waiters of a name stand in line
-//! owed                            what servers are still to be told
+//! pending                            what servers are still to be told
 //! ballots                         what each server may have of a lease id: its vote, and what it must be told
 //! round                           one ask of several servers, and their words in the order in which they come
 //! servers                         which of them can be asked, and whose votes count
@@ -15,8 +15,8 @@ mod acquire;
 mod ballots;
 mod gate;
 mod look;
-mod owed;
 mod parts;
+mod pending;
 mod release;
 mod renew;
 mod round;
@@ -48,9 +48,9 @@ use crate::{
     owner::LeaseId,
 };
 use ballots::Ballots;
-use gate::{Ear, Ears};
-use owed::Debts;
+use gate::{GateListener, GateListeners};
 use parts::Parts;
+use pending::PendingReleases;
 use round::{Failures, Said};
 use servers::{ServerPatience, Servers};
 
@@ -66,17 +66,17 @@ pub(crate) struct Quorum {
 }
 
 /// Makes the sinks of the servers, before there are any.
-pub(crate) struct Sinks(Arc<Ears>);
+pub(crate) struct Sinks(Arc<GateListeners>);
 
 impl Sinks {
     pub(crate) fn new(sink: Arc<dyn Sink>) -> Sinks {
-        Sinks(Ears::new(sink))
+        Sinks(GateListeners::new(sink))
     }
 
     /// That of the server with this number.
     pub(crate) fn of(&self, at: usize) -> Arc<dyn Sink> {
-        let ears = Arc::clone(&self.0);
-        Arc::new(Ear { ears, at })
+        let listeners = Arc::clone(&self.0);
+        Arc::new(GateListener { listeners, at })
     }
 }
 
@@ -111,8 +111,13 @@ impl Quorum {
         Quorum {
             outage: Outage::new(shown.clone(), outage_clock),
             parts: Parts {
-                debts: Debts::new(&servers, &ballots, millis(tombstone), longest),
-                ears: sinks.0,
+                pending_releases: PendingReleases::new(
+                    &servers,
+                    &ballots,
+                    millis(tombstone),
+                    longest,
+                ),
+                listeners: sinks.0,
                 servers,
                 ballots,
             },
@@ -242,15 +247,17 @@ impl LockSteps for Quorum {
 
 impl WakeUpSteps for Quorum {
     fn listen(&self, id: LockId) -> Reply<()> {
-        let Parts { servers, ears, .. } = &self.parts;
+        let Parts {
+            servers, listeners, ..
+        } = &self.parts;
         match servers.gate_or_why(&id) {
-            Ok(gate) => ears.listen(servers, &id, gate),
+            Ok(gate) => listeners.listen(servers, &id, gate),
             Err(failure) => Box::pin(std::future::ready(Err(failure))),
         }
     }
 
     fn unlisten(&self, id: &LockId) -> Reply<()> {
-        self.parts.ears.unlisten(&self.parts.servers, id)
+        self.parts.listeners.unlisten(&self.parts.servers, id)
     }
 
     fn heard(&self) -> Reply<()> {

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    ballots::{Ballots, Owed},
-    gate::Ears,
-    owed::Debts,
+    ballots::{Ballots, PendingAt},
+    gate::GateListeners,
+    pending::PendingReleases,
     round::Round,
     servers::Servers,
 };
@@ -21,8 +21,8 @@ use crate::{
 pub(super) struct Parts {
     pub(super) servers: Arc<Servers>,
     pub(super) ballots: Arc<Ballots>,
-    pub(super) debts: Arc<Debts>,
-    pub(super) ears: Arc<Ears>,
+    pub(super) pending_releases: Arc<PendingReleases>,
+    pub(super) listeners: Arc<GateListeners>,
 }
 
 impl Parts {
@@ -40,10 +40,13 @@ impl Parts {
 
     /// Gives up a lease id at all servers that may have anything of it (QB4), and waits for none of them.
     pub(super) fn give_up(&self, id: &LockId, access: Access, lease: LeaseId) {
-        let owed = self.ballots.give_up(lease, &id.name);
-        if !owed.is_empty() {
-            let (release, longest) = (Release::giving_back(id, access, lease), self.debts.longest);
-            self.release_at(&owed, &release, longest)
+        let pending = self.ballots.give_up(lease, &id.name);
+        if !pending.is_empty() {
+            let (release, longest) = (
+                Release::giving_back(id, access, lease),
+                self.pending_releases.longest,
+            );
+            self.release_at(&pending, &release, longest)
                 .begin(self.told(release, longest));
         }
     }
@@ -61,7 +64,9 @@ impl Parts {
             let may_vote = parts.servers.may_vote(at);
             parts.ballots.answered(lease, at, sent, &answer, may_vote);
             if matches!(answer, Ok(Acquired::Granted { .. })) && !parts.ballots.is_open(lease) {
-                parts.debts.add(at, &release, parts.debts.longest);
+                parts
+                    .pending_releases
+                    .add(at, &release, parts.pending_releases.longest);
             }
         }
     }
@@ -69,16 +74,16 @@ impl Parts {
     /// The round that tells these servers.
     pub(super) fn release_at(
         &self,
-        owed: &[Owed],
+        pending: &[PendingAt],
         release: &Release,
         longest: Duration,
     ) -> Round<ReleaseReply> {
         let mut round = Round::new(&self.servers, self.servers.timeout(longest));
-        for Owed { at, copies } in owed {
-            let tombstone = copies.then_some(self.debts.tombstone_ms);
+        for PendingAt { at, copies } in pending {
+            let tombstone = copies.then_some(self.pending_releases.tombstone_ms);
             let release = Release {
                 tombstone_ms: release.tombstone_ms.or(tombstone),
-                listening: release.listening && self.ears.hears(&release.id, *at),
+                listening: release.listening && self.listeners.hears(&release.id, *at),
                 ..release.clone()
             };
             round.ask(*at, self.servers.at(*at).backend.release(release));
@@ -92,8 +97,8 @@ impl Parts {
         release: Release,
         longest: Duration,
     ) -> impl FnMut(usize, Result<ReleaseReply, Failure>) + Send + use<> {
-        let debts = Arc::clone(&self.debts);
-        move |at, answer| debts.answered(at, &release, longest, &answer)
+        let pending_releases = Arc::clone(&self.pending_releases);
+        move |at, answer| pending_releases.answered(at, &release, longest, &answer)
     }
 
     /// Forgets what holds have left behind that were left to expire, once in a while.

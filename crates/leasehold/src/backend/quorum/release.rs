@@ -10,14 +10,14 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
     let Parts {
         servers,
         ballots,
-        debts,
-        ears,
+        pending_releases,
+        listeners,
     } = &parts;
-    let longest = debts.longest;
+    let longest = pending_releases.longest;
     // It may have been heard, and not asked about.
-    ears.was_granted(step.lease);
+    listeners.was_granted(step.lease);
     let (mut had, mut not_ours) = (ballots.had(step.lease), 0);
-    let owed = ballots.give_up(step.lease, &step.id.name);
+    let pending = ballots.give_up(step.lease, &step.id.name);
     let release = Release {
         // The name is freed, and asked for again: one server cannot keep it for this client.
         next: None,
@@ -25,12 +25,12 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
         ..step
     };
     let gate = servers.gate(&release.id);
-    let mut waits_for_gate = owed.iter().any(|owed| Some(owed.at) == gate);
+    let mut waits_for_gate = pending.iter().any(|pending| Some(pending.at) == gate);
     let mut may_have_gate = waits_for_gate;
-    let (all, mut left) = (owed.len(), owed.len());
+    let (all, mut left) = (pending.len(), pending.len());
     let mut failures = Failures::default();
-    let mut round = parts.release_at(&owed, &release, longest);
-    let mut open: Vec<usize> = owed.iter().map(|owed| owed.at).collect();
+    let mut round = parts.release_at(&pending, &release, longest);
+    let mut open: Vec<usize> = pending.iter().map(|pending| pending.at).collect();
     while left > servers.spare() || waits_for_gate {
         let Some((at, said)) = round.next().await else {
             break;
@@ -49,13 +49,13 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
                 }
                 may_have_gate &= !is_gate;
                 if is_gate && matches!(reply, ReleaseReply::Granted { .. }) {
-                    ears.passed_on(&release.id, parts.now());
+                    listeners.passed_on(&release.id, parts.now());
                 }
-                debts.answered(at, &release, longest, &Ok(reply));
+                pending_releases.answered(at, &release, longest, &Ok(reply));
                 open.retain(|it| *it != at);
             }
             Said::Failed(_) => {
-                debts.add(at, &release, longest);
+                pending_releases.add(at, &release, longest);
             }
             Said::Silent(_) | Said::Waits(_) => {}
         }
@@ -63,10 +63,10 @@ pub(super) async fn release(parts: Parts, step: Release) -> Result<ReleaseReply,
     round.rest(parts.told(release, longest));
     // Where the gate may have it still, no other gets the name: the caller is told so, and it is repeated.
     if left > servers.spare() || may_have_gate {
-        // A debt may tell it before it is repeated: then none has it, and that is no loss.
+        // A pending release may tell it before it is repeated: then none has it, and that is no loss.
         return Err(failures.failure(servers).after_silence(true));
     }
-    // Some may have been told as a debt meanwhile.
+    // Some may have been told as a pending release meanwhile.
     let had = had.max(ballots.had(step.lease));
     // A majority cannot have held it.
     let never = all > 0 && had + left < servers.need() && not_ours > 0;

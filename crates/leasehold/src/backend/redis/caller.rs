@@ -38,7 +38,7 @@ pub(super) struct Caller {
     commands: Arc<Commands>,
     chosen: Chosen,
     #[cfg(feature = "sim")]
-    carrier: Option<super::carrier::Carrier>,
+    transport: Option<super::transport::Transport>,
 }
 
 impl Caller {
@@ -61,7 +61,7 @@ impl Caller {
             commands: Arc::new(commands),
             chosen: Chosen::default(),
             #[cfg(feature = "sim")]
-            carrier: None,
+            transport: None,
         }
     }
 
@@ -96,7 +96,7 @@ impl Caller {
 
     /// The server is not to be used any more: those that wait for a connection are told so.
     pub(super) fn abandon(&self) {
-        self.commands.lanes().abandon();
+        self.commands.connections().abandon();
     }
 
     /// Sends a plain command.
@@ -157,8 +157,8 @@ impl Caller {
         read: impl Fn(&Value) -> Option<T> + Send + 'static,
     ) -> Reply<T> {
         #[cfg(feature = "sim")]
-        if let Some(carrier) = &self.carrier {
-            return carrier.call(&call, read);
+        if let Some(transport) = &self.transport {
+            return transport.call(&call, read);
         }
         let commands = Arc::clone(&self.commands);
         let call = call.on(self.chosen.get());
@@ -229,16 +229,16 @@ impl Caller {
 /// In a simulation: without connections, and so without labels.
 #[cfg(feature = "sim")]
 impl Caller {
-    pub(super) fn carried_by(self, carrier: &super::carrier::Carrier) -> Caller {
+    pub(super) fn carried_by(self, transport: &super::transport::Transport) -> Caller {
         Caller {
-            carrier: Some(carrier.clone()),
+            transport: Some(transport.clone()),
             leaves_labels: true,
             ..self
         }
     }
 
-    pub(super) fn carrier(&self) -> Option<&super::carrier::Carrier> {
-        self.carrier.as_ref()
+    pub(super) fn transport(&self) -> Option<&super::transport::Transport> {
+        self.transport.as_ref()
     }
 
     /// The same, in the name of another client.

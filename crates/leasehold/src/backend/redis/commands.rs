@@ -8,11 +8,11 @@ use redis::{
 };
 
 use super::{
+    connections::{Connections, Dialler, NoWay},
+    discovery::Discovery,
     epoch::EpochLog,
     failure::{classify, in_words, refuses_all},
-    finder::Finder,
     greeting::ServerId,
-    lanes::{Dialler, Lanes, NoWay},
     script::{self, Call},
     sharding::Sharding,
 };
@@ -26,7 +26,7 @@ use crate::{
 };
 
 pub(super) struct Commands {
-    lanes: Arc<Lanes>,
+    connections: Arc<Connections>,
     outage: Arc<Outage>,
     home: Home,
     /// For a connection, and again for the answer.
@@ -36,7 +36,7 @@ pub(super) struct Commands {
 impl Commands {
     /// Sends nothing yet.
     pub(super) fn new(
-        lead: (Arc<Finder>, Arc<EpochLog>),
+        lead: (Arc<Discovery>, Arc<EpochLog>),
         name: String,
         config: &Config,
         home: &Home,
@@ -44,7 +44,7 @@ impl Commands {
     ) -> Commands {
         let dialler = Dialler::new(lead, name, config, Arc::clone(&outage));
         Commands {
-            lanes: Lanes::new(dialler, home),
+            connections: Connections::new(dialler, home),
             outage,
             home: home.clone(),
             timeout: config.operation_timeout,
@@ -52,35 +52,35 @@ impl Commands {
     }
 
     /// Their connections.
-    pub(super) fn lanes(&self) -> Arc<Lanes> {
-        Arc::clone(&self.lanes)
+    pub(super) fn connections(&self) -> Arc<Connections> {
+        Arc::clone(&self.connections)
     }
 
     /// Makes the first connection now.
     pub(super) async fn connect(&self) -> Result<(), Failure> {
-        self.lanes.connect().await
+        self.connections.connect().await
     }
 
     /// Why there is no connection, as long as there is none.
     pub(super) fn trouble(&self) -> Option<Cause> {
-        self.lanes.trouble()
+        self.connections.trouble()
     }
 
     /// The server that was reached last, if it has said which one it is.
     pub(super) fn identity(&self) -> Option<String> {
-        self.lanes.identity()
+        self.connections.identity()
     }
 
     /// What the server has said of itself.
     pub(super) fn said(&self) -> ServerFacts {
-        self.lanes.said()
+        self.connections.said()
     }
 
     /// Whether the server shows our connections under their name. It says so to a connection, which is made first if there was none.
     pub(super) async fn is_named(&self) -> Result<bool, Failure> {
-        let way = self.lanes.way(self.timeout).await;
+        let way = self.connections.way(self.timeout).await;
         way.map_err(|none| SendFailure::from(none).failure())?;
-        Ok(self.lanes.is_named())
+        Ok(self.connections.is_named())
     }
 
     /// Asks the server which one it is.
@@ -93,7 +93,7 @@ impl Commands {
         };
         let later = answer.as_ref().err().filter(|failure| !failure.is_final());
         let later = later.cloned();
-        self.lanes.learn(ServerId::of(answer));
+        self.connections.learn(ServerId::of(answer));
         later.map_or(Ok(()), Err)
     }
 
@@ -108,27 +108,27 @@ impl Commands {
 
     /// Whether there has ever been a connection.
     pub(super) fn has_worked(&self) -> bool {
-        self.lanes.has_worked()
+        self.connections.has_worked()
     }
 
     /// Leases are held that will have to be renewed from home.
     pub(super) fn prepare(&self) {
-        self.lanes.prepare();
+        self.connections.prepare();
     }
 
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
-        self.lanes.shut();
+        self.connections.shut();
     }
 
     /// No caller is left: what is under way goes on from home.
     pub(super) fn bring_home(&self) {
-        self.lanes.bring_home();
+        self.connections.bring_home();
     }
 
     /// Calls a script. Every outcome comes within twice the operation timeout, and says what the server may hold.
     pub(super) async fn call(&self, call: Call) -> Result<Value, Failure> {
-        let rights = self.lanes.rights();
+        let rights = self.connections.rights();
         if rights.check(&call).is_err() {
             // It may be permitted with the keys of this call, or have been given since.
             let answer = self.command(&rights.question_about(&call)).await?;
@@ -211,7 +211,7 @@ impl Commands {
     }
 
     async fn send_once(&self, request: Request<'_>) -> Result<Value, SendFailure> {
-        let mut way = self.lanes.way(self.timeout).await?;
+        let mut way = self.connections.way(self.timeout).await?;
         let writes = way.connection.writes();
         let answer = {
             let sending = way

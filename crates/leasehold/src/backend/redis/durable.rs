@@ -28,30 +28,30 @@ use crate::{
 
 use lease::{BatchEntry, Unconfirmed};
 
-/// The lanes of a client that confirm.
-pub(super) struct DurableLanes {
+/// The connections of a client that confirm.
+pub(super) struct DurableConnections {
     caller: Caller,
     epochs: Arc<EpochLog>,
     home: Home,
     timeout: Duration,
     /// Makes connections of their own.
     commands: Box<dyn Fn() -> Commands + Send + Sync>,
-    lanes: Mutex<Vec<Arc<DurableLane>>>,
+    connections: Mutex<Vec<Arc<DurableConnection>>>,
 }
 
-/// The lane of one policy.
-struct DurableLane {
+/// The connection of one policy.
+struct DurableConnection {
     policy: Durability,
     caller: Caller,
     epochs: Arc<EpochLog>,
     commands: Commands,
     home: Home,
     timeout: Duration,
-    state: Mutex<LaneWork>,
+    state: Mutex<ConnectionWork>,
 }
 
 #[derive(Default)]
-struct LaneWork {
+struct ConnectionWork {
     /// What joins the next batch.
     waiting: Vec<BatchEntry>,
     /// A task sends the present one.
@@ -60,7 +60,7 @@ struct LaneWork {
     is_able: bool,
 }
 
-impl DurableLanes {
+impl DurableConnections {
     /// Makes no connection yet.
     pub(super) fn new(
         caller: &Caller,
@@ -68,23 +68,26 @@ impl DurableLanes {
         home: &Home,
         timeout: Duration,
         commands: impl Fn() -> Commands + Send + Sync + 'static,
-    ) -> DurableLanes {
-        DurableLanes {
+    ) -> DurableConnections {
+        DurableConnections {
             caller: caller.clone(),
             epochs: Arc::clone(epochs),
             home: home.clone(),
             timeout,
             commands: Box::new(commands),
-            lanes: Mutex::default(),
+            connections: Mutex::default(),
         }
     }
 
-    fn lane(&self, policy: Durability) -> Arc<DurableLane> {
-        let mut lanes = self.lanes.lock();
-        if let Some(lane) = lanes.iter().find(|lane| lane.policy == policy) {
-            return Arc::clone(lane);
+    fn connection(&self, policy: Durability) -> Arc<DurableConnection> {
+        let mut connections = self.connections.lock();
+        if let Some(connection) = connections
+            .iter()
+            .find(|connection| connection.policy == policy)
+        {
+            return Arc::clone(connection);
         }
-        let lane = Arc::new(DurableLane {
+        let connection = Arc::new(DurableConnection {
             policy,
             caller: self.caller.clone(),
             epochs: Arc::clone(&self.epochs),
@@ -93,9 +96,9 @@ impl DurableLanes {
             timeout: self.timeout,
             state: Mutex::default(),
         });
-        lane.commands.lanes().follow();
-        lanes.push(Arc::clone(&lane));
-        lane
+        connection.commands.connections().follow();
+        connections.push(Arc::clone(&connection));
+        connection
     }
 
     /// See [`LockSteps::confirm`](crate::backend::LockSteps::confirm).
@@ -106,7 +109,7 @@ impl DurableLanes {
         asks: bool,
     ) -> Reply<Vec<Confirmation>> {
         let (answer, answered) = oneshot::channel();
-        self.lane(policy).join(BatchEntry {
+        self.connection(policy).join(BatchEntry {
             leases: batch.iter().map(Unconfirmed::of).collect(),
             asks,
             answer,
@@ -116,29 +119,29 @@ impl DurableLanes {
 
     /// See [`LockSteps::can_confirm`](crate::backend::LockSteps::can_confirm).
     pub(super) fn can_confirm(&self, policy: Durability) -> Reply<()> {
-        let lane = self.lane(policy);
-        if lane.state.lock().is_able {
+        let connection = self.connection(policy);
+        if connection.state.lock().is_able {
             return Box::pin(std::future::ready(Ok(())));
         }
         // Its connection lives at home.
         let asked = self
             .home
             .handle()
-            .spawn(async move { lane.ask_whether_able().await });
+            .spawn(async move { connection.ask_whether_able().await });
         Box::pin(async move { asked.await.unwrap_or_else(|_| Err(gone())) })
     }
 
     /// From here on a connection is made only while a request waits for it.
     pub(super) fn shut(&self) {
-        for lane in &*self.lanes.lock() {
-            lane.commands.shut();
+        for connection in &*self.connections.lock() {
+            connection.commands.shut();
         }
     }
 
     /// The server is not to be used any more.
     pub(super) fn abandon(&self) {
-        for lane in &*self.lanes.lock() {
-            lane.commands.lanes().abandon();
+        for connection in &*self.connections.lock() {
+            connection.commands.connections().abandon();
         }
     }
 }
@@ -147,7 +150,7 @@ fn gone() -> Failure {
     Failure::Rejected(Arc::new(ThreadGone))
 }
 
-impl DurableLane {
+impl DurableConnection {
     fn join(self: &Arc<Self>, entry: BatchEntry) {
         let mut state = self.state.lock();
         state.waiting.push(entry);
@@ -155,7 +158,7 @@ impl DurableLane {
             drop(state);
             // Dropped with the home, if that has ended.
             let at_work = AtWork {
-                lane: Arc::clone(self),
+                connection: Arc::clone(self),
                 has_ended: false,
             };
             self.home.handle().spawn(at_work.run());
@@ -281,17 +284,17 @@ impl DurableLane {
 
 /// The task that sends batches, until none waits.
 struct AtWork {
-    lane: Arc<DurableLane>,
+    connection: Arc<DurableConnection>,
     /// By itself: who joins from then on begins another.
     has_ended: bool,
 }
 
 impl AtWork {
     async fn run(mut self) {
-        let lane = Arc::clone(&self.lane);
+        let connection = Arc::clone(&self.connection);
         loop {
             let mut entries = {
-                let mut state = lane.state.lock();
+                let mut state = connection.state.lock();
                 if state.waiting.is_empty() {
                     state.is_at_work = false;
                     self.has_ended = true;
@@ -304,7 +307,7 @@ impl AtWork {
             if entries.is_empty() {
                 continue;
             }
-            let answers = lane.send(&entries).await;
+            let answers = connection.send(&entries).await;
             let is_missed = |it: &Result<Confirmation, Failure>| {
                 it.as_ref().is_ok_and(|it| it.missed.is_some())
             };
@@ -318,7 +321,7 @@ impl AtWork {
                 let _ = entry.answer.send(its);
             }
             if has_missed {
-                let _ = lane.count_replicas().await;
+                let _ = connection.count_replicas().await;
             }
         }
     }
@@ -331,7 +334,7 @@ impl Drop for AtWork {
         }
         // With the home: those that wait learn that there is none.
         let waiting = {
-            let mut state = self.lane.state.lock();
+            let mut state = self.connection.state.lock();
             state.is_at_work = false;
             std::mem::take(&mut state.waiting)
         };

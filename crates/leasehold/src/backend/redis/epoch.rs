@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::{replicas::Replicas, silence::Silence};
 use crate::{
     backend::{EpochChange, Sink},
-    callout,
+    user_callback,
 };
 
 /// What a server has said of itself that changes when it may have forgotten.
@@ -48,7 +48,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 /// How often the server has changed, as this client knows it: where its connections are to lead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ground {
+pub(super) struct Generation {
     /// Another server was named the primary.
     pub(super) switches: u64,
     /// A server has greeted that is in another epoch than the one before.
@@ -63,7 +63,7 @@ pub(super) struct EpochLog {
     known: Mutex<Option<Epoch>>,
     /// A connection has ended since the last server greeted.
     has_ended: AtomicBool,
-    ground: watch::Sender<Ground>,
+    generation: watch::Sender<Generation>,
     pub(super) replicas: Replicas,
     pub(super) silence: Silence,
 }
@@ -74,30 +74,30 @@ impl EpochLog {
             sink,
             known: Mutex::default(),
             has_ended: AtomicBool::new(false),
-            ground: watch::Sender::default(),
+            generation: watch::Sender::default(),
             replicas: Replicas::default(),
             silence,
         })
     }
 
-    pub(super) fn ground(&self) -> Ground {
-        *self.ground.borrow()
+    pub(super) fn generation(&self) -> Generation {
+        *self.generation.borrow()
     }
 
-    /// Hears of each change of the ground. The present one counts as heard.
-    pub(super) fn changes(&self) -> watch::Receiver<Ground> {
-        self.ground.subscribe()
+    /// Hears of each change of the generation. The present one counts as heard.
+    pub(super) fn changes(&self) -> watch::Receiver<Generation> {
+        self.generation.subscribe()
     }
 
     /// A server has greeted, and has been up for so long. `again`: the connection takes the place of one that has ended, so where the
-    /// server does not say its epoch, it may have been restarted meanwhile. Returns the ground that the connection stands on.
+    /// server does not say its epoch, it may have been restarted meanwhile. Returns the generation that the connection stands on.
     pub(super) fn greeted(
         &self,
         epoch: Option<Epoch>,
         up: Option<Duration>,
         again: bool,
-    ) -> Ground {
-        // To the end: the ground that one server stands on must not be counted for another.
+    ) -> Generation {
+        // To the end: the generation that one server stands on must not be counted for another.
         let mut known = self.known.lock();
         let changed = match epoch {
             Some(epoch) => {
@@ -110,19 +110,19 @@ impl EpochLog {
         if let Some((epochs, doubts)) = changed {
             // The engine first: then it knows before any answer comes.
             self.sink.epoch(EpochChange::All);
-            self.ground.send_modify(|ground| {
-                ground.epochs += epochs;
-                ground.doubts += doubts;
+            self.generation.send_modify(|generation| {
+                generation.epochs += epochs;
+                generation.doubts += doubts;
             });
         }
-        let ground = self.ground();
+        let generation = self.generation();
         drop(known);
         if changed.is_some() {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::debug!(target: "leasehold", ?up, "the server was restarted, or another has its place: verifying what is held");
             });
         }
-        ground
+        generation
     }
 
     /// A connection to the server of before was there until now.
@@ -130,19 +130,20 @@ impl EpochLog {
         self.sink.epoch(EpochChange::All);
     }
 
-    /// Whether a connection has ended, of any lane, since this was asked last.
+    /// Whether a connection has ended, of any connection, since this was asked last.
     pub(super) fn take_ended(&self) -> bool {
         self.has_ended.swap(false, Ordering::AcqRel)
     }
 
-    /// A connection has ended, of any lane.
+    /// A connection has ended, of any connection.
     pub(super) fn ended(&self) {
         self.has_ended.store(true, Ordering::Release);
     }
 
     /// Another server was named the primary.
     pub(super) fn switched(&self) {
-        self.ground.send_modify(|ground| ground.switches += 1);
+        self.generation
+            .send_modify(|generation| generation.switches += 1);
     }
 
     /// Completes when another server is named the primary than when that had happened so often.
@@ -206,6 +207,6 @@ mod tests {
             epochs.greeted(greeted, None, again);
             assert_eq!(told.0.load(Ordering::Relaxed), begun);
         }
-        assert_eq!(epochs.ground().epochs, 2);
+        assert_eq!(epochs.generation().epochs, 2);
     }
 }

@@ -18,9 +18,9 @@ use super::{
 use crate::error::{Error, Invalid};
 use crate::{
     backoff::Backoff,
-    callout,
     credentials::{Credentials, Provider},
     error::Cause,
+    user_callback,
 };
 
 /// A login is renewed when so much of it has passed, in hundredths.
@@ -129,13 +129,15 @@ async fn keep(
             Ok(Ok(again)) => {
                 next = again;
                 backoff.reset();
-                callout::quietly(|| tracing::debug!(target: "leasehold", server, "login renewed"));
+                user_callback::catch_panic(
+                    || tracing::debug!(target: "leasehold", server, "login renewed"),
+                );
                 continue;
             }
             Ok(Err(cause)) => cause,
             Err(late) => std::sync::Arc::new(late),
         };
-        callout::quietly(|| {
+        user_callback::catch_panic(|| {
             tracing::debug!(target: "leasehold", server, cause = %failed, "login not renewed, trying again");
         });
         // The server decides when it has had enough of the old one. A new connection then says what is wrong.

@@ -1,26 +1,24 @@
 //! Leases on a Redis or Valkey server. The only files that name the redis crate are in this folder.
 //!
-//! Commands and subscriptions travel on connections of their own ("lanes"): an unsubscription that the
-//! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a lane,
+//! Commands and subscriptions travel on connections of their own ("connections"): an unsubscription that the
+//! server sends unasked must never be taken for the answer to a command. Each runtime that sends commands has a connection,
 //! and so has the client's home, which sends renewals and hears subscriptions.
 
 mod caller;
-#[cfg(feature = "sim")]
-mod carrier;
 mod cluster;
 mod commands;
 mod connect;
+mod connections;
+mod discovery;
 mod durable;
 mod epoch;
 mod failure;
 mod fenced_store;
 mod find;
-mod finder;
 mod greeting;
 mod hang_up;
 mod kinds;
 mod labels;
-mod lanes;
 mod link;
 mod login;
 mod pubsub;
@@ -39,6 +37,8 @@ mod target;
 mod tls;
 #[cfg(feature = "tls")]
 mod tls_trouble;
+#[cfg(feature = "sim")]
+mod transport;
 mod unix;
 
 use std::{
@@ -48,7 +48,7 @@ use std::{
 };
 
 pub(crate) use cluster::{Cluster, GivenCluster};
-pub(crate) use finder::GivenServer;
+pub(crate) use discovery::GivenServer;
 use futures_util::future::{OptionFuture, join_all};
 #[cfg(feature = "redis-1")]
 pub(crate) use redis::ConnectionInfo;
@@ -66,7 +66,6 @@ use crate::{
         fenced::{FencedRead, FencedWrite, Written},
         find::{FindPage, FoundPage},
     },
-    callout,
     clock::Clock,
     config::Config,
     durability::Durability,
@@ -76,12 +75,13 @@ use crate::{
     name::LockId,
     outage::Outage,
     owner::LeaseId,
+    user_callback,
 };
 use caller::Caller;
 use commands::Commands;
-use durable::DurableLanes;
+use discovery::Discovery;
+use durable::DurableConnections;
 use epoch::EpochLog;
-use finder::Finder;
 use kinds::wire;
 use labels::ClientLabel;
 use repeats::Repeats;
@@ -96,7 +96,7 @@ pub(crate) struct Redis {
     repeats: Option<Arc<Repeats>>,
     epochs: Arc<EpochLog>,
     /// Not in a simulation.
-    durable: Option<Arc<DurableLanes>>,
+    durable: Option<Arc<DurableConnections>>,
     outage: Arc<Outage>,
     shown: String,
 }
@@ -131,13 +131,13 @@ impl Redis {
         home: &Home,
     ) -> Redis {
         let epochs = EpochLog::new(Arc::clone(&sink), hearing.silence.clone());
-        let finder = Finder::new(place.into(), home, &epochs);
-        let shown = finder.to_string();
-        let label = ClientLabel::new(client, label).of_node(finder.is_node());
+        let discovery = Discovery::new(place.into(), home, &epochs);
+        let shown = discovery.to_string();
+        let label = ClientLabel::new(client, label).of_node(discovery.is_node());
         let name = label.connection_name().to_owned();
         let outage = Arc::new(Outage::new(shown.clone(), Clock::Boot));
         let outages = Arc::clone(&outage);
-        let lead = (Arc::clone(&finder), Arc::clone(&epochs));
+        let lead = (Arc::clone(&discovery), Arc::clone(&epochs));
         let more = {
             let (lead, name) = (lead.clone(), name.clone());
             let (home, outages) = (home.clone(), Arc::clone(&outages));
@@ -157,14 +157,15 @@ impl Redis {
             }
         };
         let commands = Commands::new(lead, name, config, home, outages);
-        let lanes = commands.lanes();
-        lanes.follow();
-        lanes.look_out();
+        let connections = commands.connections();
+        connections.follow();
+        connections.look_out();
         let caller = Caller::new(client, label, config, commands).on(hearing.chosen.clone());
-        let is_replaced = finder.wants_primary();
+        let is_replaced = discovery.wants_primary();
         let repeats = is_replaced.then(|| Repeats::new(&caller, &epochs, home));
-        let durable = DurableLanes::new(&caller, &epochs, home, config.durability_timeout, more);
-        let lead = (finder, &*epochs);
+        let durable =
+            DurableConnections::new(&caller, &epochs, home, config.durability_timeout, more);
+        let lead = (discovery, &*epochs);
         Redis {
             caller,
             epochs: Arc::clone(&epochs),
@@ -174,7 +175,7 @@ impl Redis {
                 config,
                 sink,
                 home,
-                &lanes,
+                &connections,
             )),
             repeats,
             durable: Some(Arc::new(durable)),
@@ -203,7 +204,7 @@ impl Redis {
     /// Whether it can do what a policy asks for.
     pub(crate) fn is_able(&self, policy: Durability) -> Reply<()> {
         match &self.durable {
-            Some(lanes) => lanes.can_confirm(policy),
+            Some(connections) => connections.can_confirm(policy),
             None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
         }
     }
@@ -211,8 +212,8 @@ impl Redis {
     /// The server is not to be used any more: those that wait for a connection are told so.
     fn abandon(&self, successor: Option<&Redis>) {
         self.caller.abandon();
-        if let Some(lanes) = &self.durable {
-            lanes.abandon();
+        if let Some(connections) = &self.durable {
+            connections.abandon();
         }
         let successor = successor.map(|redis| redis.shown.as_str());
         self.outage.is_over_by(successor);
@@ -293,7 +294,7 @@ impl LockSteps for Redis {
                     // All else is the server's trouble, and told with it.
                     Some(Err(failure)) if failure.is_final() => {
                         let cause = failure.cause();
-                        callout::quietly(|| {
+                        user_callback::catch_panic(|| {
                             tracing::warn!(target: "leasehold", names = at.len(), %cause, "leases of one kind not renewed");
                         });
                     }
@@ -343,7 +344,7 @@ impl LockSteps for Redis {
 
     fn confirm(&self, batch: &[Renew<'_>], policy: Durability) -> Reply<Vec<Confirmation>> {
         match &self.durable {
-            Some(lanes) => lanes.confirm(batch, policy, self.caller.asks),
+            Some(connections) => connections.confirm(batch, policy, self.caller.asks),
             None => Box::pin(std::future::ready(Err(backend::cannot_confirm()))),
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{
     caller::Caller,
-    epoch::{EpochLog, Ground},
+    epoch::{EpochLog, Generation},
     kinds::wire,
 };
 use crate::{
@@ -201,7 +201,7 @@ impl Repeats {
 
     /// The number of the server that steps are sent to from now on.
     pub(super) fn server(&self) -> u64 {
-        self.epochs.ground().epochs
+        self.epochs.generation().epochs
     }
 
     /// Notes a release that the server of this number has confirmed.
@@ -231,7 +231,7 @@ impl Repeats {
     }
 }
 
-async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Ground>) {
+async fn follow(repeats: Weak<Repeats>, mut changes: watch::Receiver<Generation>) {
     let mut epochs = changes.borrow().epochs;
     while changes.changed().await.is_ok() {
         let now = changes.borrow_and_update().epochs;

@@ -56,8 +56,8 @@ impl ServerLink for Redis {
 
     fn shut(&self) {
         self.caller.shut();
-        if let Some(lanes) = &self.durable {
-            lanes.shut();
+        if let Some(connections) = &self.durable {
+            connections.shut();
         }
     }
 }

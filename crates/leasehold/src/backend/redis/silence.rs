@@ -22,7 +22,7 @@ pub(super) trait Silenced: Send + Sync {
 
 #[derive(Default)]
 struct Listeners {
-    lanes: Mutex<Vec<Weak<dyn Silenced>>>,
+    connections: Mutex<Vec<Weak<dyn Silenced>>>,
     /// For subscriptions.
     last: watch::Sender<Option<Instant>>,
 }
@@ -30,17 +30,17 @@ struct Listeners {
 impl Silence {
     /// A connection was asked, and has said nothing for a whole timeout, from then on. The next command goes on none that is as silent.
     pub(super) fn since(&self, since: Instant) {
-        let lanes = self.0.lanes.lock().clone();
-        for lanes in lanes.iter().filter_map(Weak::upgrade) {
-            lanes.let_go(since);
+        let connections = self.0.connections.lock().clone();
+        for connections in connections.iter().filter_map(Weak::upgrade) {
+            connections.let_go(since);
         }
         self.0.last.send_replace(Some(since));
     }
 
-    pub(super) fn tell(&self, lanes: Weak<dyn Silenced>) {
-        let mut told = self.0.lanes.lock();
-        told.retain(|lanes| lanes.strong_count() > 0);
-        told.push(lanes);
+    pub(super) fn tell(&self, connections: Weak<dyn Silenced>) {
+        let mut told = self.0.connections.lock();
+        told.retain(|connections| connections.strong_count() > 0);
+        told.push(connections);
     }
 
     /// Completes when a connection was found silent that was asked after `heard`. One that has said nothing since may be as dead, and so may

@@ -7,15 +7,15 @@ use futures_util::FutureExt;
 use super::{
     Redis, Value,
     caller::Caller,
-    carrier::Carrier,
     commands::Commands,
+    discovery::Discovery,
     epoch::EpochLog,
-    finder::Finder,
     kinds::wire,
     labels::ClientLabel,
     silence::Silence,
     subscriptions::{Subscriptions, wake_up},
     target::{Login, Target},
+    transport::Transport,
 };
 use crate::{
     backend::{
@@ -47,7 +47,7 @@ pub(crate) struct Simulated {
     memory: Memory,
     client: Arc<str>,
     scripts: Arc<Scripts>,
-    carrier: Carrier,
+    transport: Transport,
     timeout: Duration,
 }
 
@@ -59,7 +59,12 @@ fn on_wire(client: &str) -> Arc<str> {
     format!("{number:08x}-0000-4000-8000-{number:012x}").into()
 }
 
-fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier, sink: &Arc<dyn Sink>) -> Caller {
+fn caller(
+    client: &Arc<str>,
+    config: &Config,
+    transport: &Transport,
+    sink: &Arc<dyn Sink>,
+) -> Caller {
     let login = Login::default();
     let target = Target::parse("redis://127.0.0.1/", &login).expect("a good URL");
     let outage = Arc::new(Outage::new(String::new(), Clock::Boot));
@@ -68,11 +73,11 @@ fn caller(client: &Arc<str>, config: &Config, carrier: &Carrier, sink: &Arc<dyn 
         Home::here(),
         EpochLog::new(Arc::clone(sink), Silence::default()),
     );
-    let finder = Finder::new(target.into(), &home, &epochs);
-    let commands = Commands::new((finder, epochs), String::new(), config, &home, outage);
+    let discovery = Discovery::new(target.into(), &home, &epochs);
+    let commands = Commands::new((discovery, epochs), String::new(), config, &home, outage);
     let client = on_wire(client);
     let label = ClientLabel::new(&client, "");
-    Caller::new(&client, label, config, commands).carried_by(carrier)
+    Caller::new(&client, label, config, commands).carried_by(transport)
 }
 
 impl Simulated {
@@ -84,12 +89,12 @@ impl Simulated {
         sink: Arc<dyn Sink>,
     ) -> Simulated {
         let steps = Arc::default();
-        let carrier = Carrier {
+        let transport = Transport {
             steps,
             at_once: None,
         };
         let scripts = Arc::clone(scripts);
-        let at_once = Carrier {
+        let at_once = Transport {
             steps: Arc::default(),
             at_once: Some(Arc::clone(&scripts)),
         };
@@ -99,11 +104,11 @@ impl Simulated {
                 caller: caller(client, config, &at_once, &sink),
             })
         });
-        let caller = caller(client, config, &carrier, &sink);
+        let caller = caller(client, config, &transport, &sink);
         let redis = Redis {
             caller,
             subscriptions: Arc::new(Subscriptions::simulated(
-                &carrier,
+                &transport,
                 (client, &on_wire(client)),
                 config,
                 Arc::clone(&sink),
@@ -119,7 +124,7 @@ impl Simulated {
             memory,
             client: Arc::clone(client),
             scripts,
-            carrier,
+            transport,
             timeout: config.operation_timeout,
         }
     }
@@ -134,18 +139,18 @@ impl Simulated {
 
     /// Sends what waits, with its twin and in its words.
     fn send(&self, twin: &mut Option<Request>) {
-        send(&self.scripts, &self.carrier, twin);
+        send(&self.scripts, &self.transport, twin);
     }
 
     fn both<T: Send + 'static>(&self, mut on_keys: Reply<T>, twin: Reply<T>) -> Reply<T> {
-        let (scripts, carrier) = (Arc::clone(&self.scripts), self.carrier.clone());
+        let (scripts, transport) = (Arc::clone(&self.scripts), self.transport.clone());
         let (mut unsent, mut caught) = (Some(twin), None);
         let answer = poll_fn(move |cx| {
             if let Some(mut twin) = unsent.take() {
                 caught = scripts.catch(|| twin.as_mut().poll(cx).is_ready());
             }
             let polled = on_keys.as_mut().poll(cx);
-            send(&scripts, &carrier, &mut caught);
+            send(&scripts, &transport, &mut caught);
             polled
         });
         let timeout = self.timeout;
@@ -153,8 +158,8 @@ impl Simulated {
     }
 }
 
-fn send(scripts: &Scripts, carrier: &Carrier, twin: &mut Option<Request>) {
-    let steps: Vec<_> = carrier.steps.lock().drain(..).collect();
+fn send(scripts: &Scripts, transport: &Transport, twin: &mut Option<Request>) {
+    let steps: Vec<_> = transport.steps.lock().drain(..).collect();
     for step in steps {
         let twin = twin.take().expect("one call for each step");
         scripts.send_on(twin.on_keys(step));
@@ -353,7 +358,7 @@ impl KeyLooker {
     }
 
     fn scripts(&self) -> Option<&Arc<Scripts>> {
-        self.caller.carrier()?.at_once.as_ref()
+        self.caller.transport()?.at_once.as_ref()
     }
 
     /// The client and the lease id of an owner. `None`: it is none of ours.

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// What a client hears, by channel.
-struct Ear {
+struct Listener {
     sink: Arc<dyn Sink>,
     ids: BTreeMap<String, Vec<LockId>>,
     /// Its connection for wake-ups is gone.
@@ -37,7 +37,7 @@ struct Ear {
 /// The keys of a world, and what the simulation sees of them.
 pub(crate) struct Scripts {
     keys: Arc<Mutex<dyn ScriptServer>>,
-    ears: Mutex<BTreeMap<Arc<str>, Ear>>,
+    listeners: Mutex<BTreeMap<Arc<str>, Listener>>,
     network: Arc<dyn Network>,
     caught: Mutex<Caught>,
     pub(crate) known: Mutex<BTreeSet<LockId>>,
@@ -70,7 +70,7 @@ impl Scripts {
     pub(crate) fn new(keys: Arc<Mutex<dyn ScriptServer>>, network: Arc<dyn Network>) -> Scripts {
         Scripts {
             keys,
-            ears: Mutex::default(),
+            listeners: Mutex::default(),
             network,
             caught: Mutex::default(),
             known: Mutex::default(),
@@ -144,14 +144,16 @@ impl Scripts {
         cut: &Arc<dyn Fn() + Send + Sync>,
     ) {
         *self.seen.lock() = None;
-        let mut ears = self.ears.lock();
-        let ear = ears.entry(Arc::clone(client)).or_insert_with(|| Ear {
-            sink: Arc::clone(sink),
-            ids: BTreeMap::new(),
-            cut: Arc::clone(cut),
-        });
+        let mut listeners = self.listeners.lock();
+        let listener = listeners
+            .entry(Arc::clone(client))
+            .or_insert_with(|| Listener {
+                sink: Arc::clone(sink),
+                ids: BTreeMap::new(),
+                cut: Arc::clone(cut),
+            });
         for channel in channels {
-            let ids = ear.ids.entry(channel.clone()).or_default();
+            let ids = listener.ids.entry(channel.clone()).or_default();
             if !ids.contains(id) {
                 ids.push(id.clone());
             }
@@ -161,15 +163,15 @@ impl Scripts {
 
     pub(crate) fn unsubscribe(&self, client: &str, id: &LockId, channels: &[String]) {
         *self.seen.lock() = None;
-        let mut ears = self.ears.lock();
-        let Some(ear) = ears.get_mut(client) else {
+        let mut listeners = self.listeners.lock();
+        let Some(listener) = listeners.get_mut(client) else {
             return;
         };
         for channel in channels {
-            if let Some(ids) = ear.ids.get_mut(channel) {
+            if let Some(ids) = listener.ids.get_mut(channel) {
                 ids.retain(|heard| heard != id);
                 if ids.is_empty() {
-                    ear.ids.remove(channel);
+                    listener.ids.remove(channel);
                     self.keys.lock().unsubscribe(client, channel);
                 }
             }
@@ -179,22 +181,23 @@ impl Scripts {
     pub(crate) fn disconnect(&self, client: &str) {
         *self.seen.lock() = None;
         self.keys.lock().disconnect(client);
-        if let Some(ear) = self.ears.lock().remove(client) {
-            (ear.cut)();
+        if let Some(listener) = self.listeners.lock().remove(client) {
+            (listener.cut)();
         }
     }
 
     /// The wake-ups of what was published, as clients read it.
     pub(crate) fn take_hints(&self) -> Vec<Hint> {
-        let (messages, ears) = (self.keys.lock().take_messages(), self.ears.lock());
+        let (messages, listeners) = (self.keys.lock().take_messages(), self.listeners.lock());
         let mut hints = Vec::new();
         for message in messages {
-            let (Some(ear), Some(looker)) = (ears.get(&message.client), self.looker()) else {
+            let (Some(listener), Some(looker)) = (listeners.get(&message.client), self.looker())
+            else {
                 continue;
             };
-            for id in ear.ids.get(&message.channel).into_iter().flatten() {
+            for id in listener.ids.get(&message.channel).into_iter().flatten() {
                 if let Some(wake_up) = looker.wake_up(id, &message.channel, &message.payload) {
-                    let sink = Arc::clone(&ear.sink);
+                    let sink = Arc::clone(&listener.sink);
                     hints.push(Hint::new(&message.client, sink, id.clone(), wake_up));
                 }
             }
@@ -203,9 +206,9 @@ impl Scripts {
     }
 
     fn listeners(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        let ears = self.ears.lock();
-        let all = ears.iter().flat_map(|(client, ear)| {
-            let ids: BTreeSet<&LockId> = ear.ids.values().flatten().collect();
+        let listeners = self.listeners.lock();
+        let all = listeners.iter().flat_map(|(client, listener)| {
+            let ids: BTreeSet<&LockId> = listener.ids.values().flatten().collect();
             let ids = ids.into_iter();
             ids.map(|id| (id.name.shared(), Arc::clone(client)))
         });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     backend::Failure,
     clock::Tick,
-    engine::claim::debt::Debt,
+    engine::claim::pending_release::PendingRelease,
     engine::claim::ticket::Ticket,
     engine::env::{Env, unsettled::Settling},
     engine::hold::spec::Terms,
@@ -15,7 +15,7 @@ use crate::{
 
 /// The ticket and the subscription of this process at the server while it waits for the name.
 ///
-/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in `Queue::seat`, or a debt in
+/// Its ticket is asked for by one actor at a time (Q1). It becomes a hold in `Queue::seat`, or a pending release in
 /// [`Remote::give_up`]: nothing else takes it out (B5).
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -77,7 +77,7 @@ impl Remote {
     }
 
     /// Takes over the ticket of a first attempt that was not granted.
-    pub(crate) fn take_over(&mut self, ticket: Ticket) -> Option<Debt> {
+    pub(crate) fn take_over(&mut self, ticket: Ticket) -> Option<PendingRelease> {
         let old = self.give_up();
         self.ticket = Some(ticket);
         old
@@ -96,7 +96,7 @@ impl Remote {
     }
 
     /// Gives up a ticket that has other terms than these.
-    pub(crate) fn give_up_other(&mut self, terms: Terms) -> Option<Debt> {
+    pub(crate) fn give_up_other(&mut self, terms: Terms) -> Option<PendingRelease> {
         let other = self
             .ticket
             .as_ref()
@@ -115,7 +115,7 @@ impl Remote {
     pub(crate) fn may_have(&self) -> bool {
         self.ticket
             .as_ref()
-            .is_some_and(|ticket| ticket.debt().is_some())
+            .is_some_and(|ticket| ticket.pending_release().is_some())
     }
 
     /// A request under the present ticket goes out.
@@ -175,9 +175,9 @@ impl Remote {
         asks && !self.unsettled && self.held >= Some(began)
     }
 
-    /// Nothing is asked for under the ticket any more. Returns the debt, if the server may have the ticket (B5).
-    pub(crate) fn give_up(&mut self) -> Option<Debt> {
+    /// Nothing is asked for under the ticket any more. Returns the pending release, if the server may have the ticket (B5).
+    pub(crate) fn give_up(&mut self) -> Option<PendingRelease> {
         self.granted = false;
-        self.ticket.take()?.debt()
+        self.ticket.take()?.pending_release()
     }
 }

@@ -3,7 +3,7 @@
 //! - **B1, B3** Each ask is numbered, and its send remembered, so that a grant is believed from the ask that it names.
 //! - **B2** A ticket keeps its terms; other terms take another ticket.
 //! - **B4** It knows whether a copy of one of its requests may still be under way.
-//! - **B5** It knows whether the server may have it, in its queue or as the holder. Such a ticket becomes a hold or a debt.
+//! - **B5** It knows whether the server may have it, in its queue or as the holder. Such a ticket becomes a hold or a pending release.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
     backend::{Failure, Grant, Permits, Place, fenced::Tokens},
     clock::Tick,
     config::millis,
-    engine::claim::debt::Debt,
+    engine::claim::pending_release::PendingRelease,
     engine::env::Env,
     engine::hold::spec::Terms,
     engine::hold::{Granted, lease},
@@ -152,9 +152,9 @@ impl Ticket {
         }
     }
 
-    /// The debt that is left when the ticket is not asked for any more; `None` if the server has nothing of it (B5).
-    pub(crate) fn debt(&self) -> Option<Debt> {
-        self.open.then_some(Debt {
+    /// The pending release that is left when the ticket is not asked for any more; `None` if the server has nothing of it (B5).
+    pub(crate) fn pending_release(&self) -> Option<PendingRelease> {
+        self.open.then_some(PendingRelease {
             access: self.terms.access,
             lease: self.lease,
             lease_ms: self.terms.lease_ms,
@@ -244,42 +244,49 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_a_debt_from_its_first_send_until_an_answer_closes_it() {
+    fn a_ticket_is_a_pending_release_from_its_first_send_until_an_answer_closes_it() {
         let mut ticket = ticket();
-        assert!(ticket.debt().is_none());
+        assert!(ticket.pending_release().is_none());
         ticket.ask(at(0));
-        assert!(ticket.debt().is_some());
+        assert!(ticket.pending_release().is_some());
         ticket.refused();
-        assert!(ticket.debt().is_none());
+        assert!(ticket.pending_release().is_none());
         ticket.ask(at(1));
         ticket.failed(&Failure::Ambiguous(Arc::new(std::fmt::Error)));
         ticket.refused();
-        let debt = ticket
-            .debt()
+        let pending_release = ticket
+            .pending_release()
             .expect("the copy without an answer may be under way");
-        assert!(debt.copies);
+        assert!(pending_release.copies);
     }
 
     #[test]
-    fn an_ask_that_was_not_sent_leaves_the_debt_as_it_was() {
+    fn an_ask_that_was_not_sent_leaves_the_pending_release_as_it_was() {
         let not_sent = Failure::NotSent(Arc::new(std::fmt::Error));
         let mut ticket = ticket();
         for ms in 0..2 {
             ticket.ask(at(ms));
             ticket.failed(&not_sent);
-            assert!(ticket.debt().is_none(), "no ask was sent");
+            assert!(ticket.pending_release().is_none(), "no ask was sent");
         }
         ticket.ask(at(2));
         ticket.answered(None);
         ticket.ask(at(3));
         ticket.failed(&not_sent);
-        let debt = ticket.debt().expect("an earlier ask may have a place");
-        assert!(!debt.copies);
+        let pending_release = ticket
+            .pending_release()
+            .expect("an earlier ask may have a place");
+        assert!(!pending_release.copies);
         ticket.refused();
         ticket.ask(at(4));
         ticket.failed(&Failure::Ambiguous(Arc::new(std::fmt::Error)));
         ticket.ask(at(5));
         ticket.failed(&not_sent);
-        assert!(ticket.debt().expect("a copy may be under way").copies);
+        assert!(
+            ticket
+                .pending_release()
+                .expect("a copy may be under way")
+                .copies
+        );
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{callout, durations::humane, engine::env::Env};
+use crate::{durations::humane, engine::env::Env, user_callback};
 
 /// A part of a client in the hands of a caller: in a client, in the handle of a lock, in a future. A guard is counted by its `Held`,
 /// which has no room for this.
@@ -84,7 +84,7 @@ impl Env {
             return;
         }
         self.backend.bring_home(); // the runtime that this blocks takes no answer
-        self.unused.notify_waiters(); // a keeper keeps a subscription for the next caller
+        self.unused.notify_waiters(); // a heartbeat keeps a subscription for the next caller
         let done = self.all_done();
         let (under_way, over) = mpsc::channel::<()>();
         self.spawn_apart(async move {
@@ -92,7 +92,7 @@ impl Env {
             drop(under_way);
         });
         if over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(
                     target: "leasehold",
                     "releases are under way {} after the last handle of their client has gone; if the process ends now, names may stay taken until their leases end",

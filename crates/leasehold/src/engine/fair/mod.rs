@@ -1,13 +1,13 @@
 //! The tasks of this process that want one lock whose order is the server's: each has a place there, and so a queue of its own
 //! here. (The calls of one owner are one task.)
 //!
-//! They share one subscription, and one *keeper*: a task that keeps the places of all that wait alive, with one request for each 200, and
+//! They share one subscription, and one *heartbeat*: a task that keeps the places of all that wait alive, with one request for each 200, and
 //! looks when the holder's lease ends. No lease is passed on between them in memory: the order is the server's.
 //!
-//! Locks are taken in this order: a queue's, the map of lineups, a lineup's.
+//! Locks are taken in this order: a queue's, the map of fair queues, a fair queue's.
 
-pub(crate) mod keeper;
-pub(crate) mod lineups;
+pub(crate) mod fair_queues;
+pub(crate) mod heartbeat;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use crate::{
     engine::{
         claim::remote::Subscription,
         env::Env,
-        fair::keeper::{every, keep},
+        fair::heartbeat::{every, keep},
         hold::Hold,
         queue::{
             Phase, Queue,
@@ -38,24 +38,24 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(crate) struct Lineup {
+pub(crate) struct FairQueue {
     /// The lock, of no task.
     id: LockId,
-    state: Mutex<LineupState>,
-    keeper_wake: Notify,
+    state: Mutex<FairQueueState>,
+    heartbeat_wake: Notify,
     /// A subscription was answered, or a release; or a task has the lock, or wants it no more, or once more.
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct LineupState {
+struct FairQueueState {
     /// By the number of the task.
     queues: BTreeMap<u64, Arc<Queue>>,
     /// The tasks that hear wake-ups, or are about to.
     listening: BTreeSet<u64>,
     subscription: Subscription,
-    has_keeper: bool,
-    /// When the keeper asks the server next.
+    has_heartbeat: bool,
+    /// When the heartbeat asks the server next.
     look_at: Tick,
     message: LookMessage,
     /// The hold that a task had last. Each that waits for long asks for it, so it is not looked for among all of them.
@@ -77,15 +77,15 @@ enum LookMessage {
     ForTheNext,
 }
 
-impl Lineup {
-    pub(crate) fn new(id: &LockId) -> Lineup {
-        Lineup {
+impl FairQueue {
+    pub(crate) fn new(id: &LockId) -> FairQueue {
+        FairQueue {
             id: id.of_task(0),
-            state: Mutex::new(LineupState {
+            state: Mutex::new(FairQueueState {
                 queues: BTreeMap::new(),
                 listening: BTreeSet::new(),
                 subscription: Subscription::Closed,
-                has_keeper: false,
+                has_heartbeat: false,
                 look_at: Tick::MAX,
                 message: LookMessage::None,
                 held: Weak::new(),
@@ -93,7 +93,7 @@ impl Lineup {
                 parts: 1,
                 next_task: 0,
             }),
-            keeper_wake: Notify::new(),
+            heartbeat_wake: Notify::new(),
             changed: Notify::new(),
         }
     }
@@ -111,7 +111,7 @@ impl Lineup {
             let before = {
                 let mut state = self.state.lock();
                 state.listening.insert(task);
-                if !std::mem::replace(&mut state.has_keeper, true) {
+                if !std::mem::replace(&mut state.has_heartbeat, true) {
                     state.look_at = core.clock.now().after(core.config.poll_every);
                     core.spawn(keep(Arc::downgrade(core), Arc::clone(self)));
                 }
@@ -148,7 +148,7 @@ impl Lineup {
         state.queues.insert(queue.id.task(), Arc::clone(queue));
     }
 
-    /// A queue ends. Whether it was the last, and no keeper needs this any more.
+    /// A queue ends. Whether it was the last, and no heartbeat needs this any more.
     pub(crate) fn remove(&self, queue: &Arc<Queue>) -> bool {
         let mut state = self.state.lock();
         let there = state.queues.get(&queue.id.task());
@@ -162,20 +162,20 @@ impl Lineup {
         self.state.lock().is_over()
     }
 
-    /// Whether a keeper waits for the time to ask. One that has nothing to keep ends in a moment.
+    /// Whether a heartbeat waits for the time to ask. One that has nothing to keep ends in a moment.
     pub(crate) fn is_kept(&self) -> bool {
         let state = self.state.lock();
-        state.has_keeper && !state.listening.is_empty() && state.look_at != Tick::MAX
+        state.has_heartbeat && !state.listening.is_empty() && state.look_at != Tick::MAX
     }
 
-    /// The keeper asks the server at this time.
+    /// The heartbeat asks the server at this time.
     fn look(&self, at: Tick) {
         {
             let mut state = self.state.lock();
             state.look_at = state.look_at.min(at);
             state.message = LookMessage::Heard;
         }
-        self.keeper_wake.notify_one();
+        self.heartbeat_wake.notify_one();
     }
 
     /// The queues, the one that came first at the front, without a copy of all: a queue's lock is taken before this one's. One that
@@ -329,7 +329,7 @@ impl Lineup {
     }
 }
 
-impl WaiterGroup for Lineup {
+impl WaiterGroup for FairQueue {
     fn queues(&self) -> Vec<Arc<Queue>> {
         self.state.lock().queues.values().map(Arc::clone).collect()
     }
@@ -337,7 +337,7 @@ impl WaiterGroup for Lineup {
     /// The client shuts down, a release was answered, or a task has the lock.
     fn changed(&self) {
         self.changed.notify_waiters();
-        self.keeper_wake.notify_one();
+        self.heartbeat_wake.notify_one();
     }
 
     fn now_held_by(&self, hold: &Arc<Hold>) {
@@ -359,7 +359,7 @@ impl WaiterGroup for Lineup {
     fn unlisten(&self, task: u64) {
         let mut state = self.state.lock();
         if state.listening.remove(&task) && state.listening.is_empty() {
-            self.keeper_wake.notify_one();
+            self.heartbeat_wake.notify_one();
         }
     }
 
@@ -382,17 +382,17 @@ impl WaiterGroup for Lineup {
         };
         if at < state.look_at {
             state.look_at = at;
-            self.keeper_wake.notify_one();
+            self.heartbeat_wake.notify_one();
         }
     }
 }
 
-impl LineupState {
+impl FairQueueState {
     fn is_over(&self) -> bool {
-        self.queues.is_empty() && !self.has_keeper
+        self.queues.is_empty() && !self.has_heartbeat
     }
 
-    /// How long the keeper pauses, behind a holder whose lease ends in so long.
+    /// How long the heartbeat pauses, behind a holder whose lease ends in so long.
     fn pause(&self, env: &Env, left: Option<Duration>) -> Duration {
         let every = every(env, self.foreign) / self.parts;
         left.map_or(every, |left| every.min(left + AFTER_THE_END))

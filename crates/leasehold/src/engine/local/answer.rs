@@ -9,7 +9,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Error, callout, engine::hold::held::Held};
+use crate::{Error, engine::hold::held::Held, user_callback};
 
 /// What a waiter is told; `None`: another has the lock.
 pub(crate) type WaitResult = Result<Option<Held>, Error>;
@@ -72,7 +72,7 @@ impl Drop for Answerer {
     fn drop(&mut self) {
         // Answered, or left, unless the actor that was to answer has ended before.
         if let Ok(Some(waker)) = self.put(Err(Error::Closed), || ()) {
-            callout::wake(waker);
+            user_callback::wake(waker);
         }
     }
 }

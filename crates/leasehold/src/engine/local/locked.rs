@@ -8,7 +8,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::{callout, engine::hold::held::Held};
+use crate::{engine::hold::held::Held, user_callback};
 
 pub(crate) struct Locked<'a, T> {
     state: Option<MutexGuard<'a, T>>,
@@ -57,7 +57,7 @@ impl<T> DerefMut for Locked<'_, T> {
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         drop(self.state.take());
-        self.wakers.drain(..).for_each(callout::wake);
+        self.wakers.drain(..).for_each(user_callback::wake);
         self.unwanted.clear();
     }
 }

@@ -7,11 +7,10 @@ use futures_util::FutureExt;
 use crate::{
     backend::{Acquire, Acquired, Failure, Reply},
     backoff::{Backoff, stretched},
-    callout,
     clock::Tick,
     config::{PollRange, millis},
     engine::claim::ask::{TooLate, ask_server, still_ours},
-    engine::claim::debt::{Debt, abandon, may_owe},
+    engine::claim::pending_release::{PendingRelease, abandon, may_owe},
     engine::claim::remote::Subscription,
     engine::claim::ticket::Ticket,
     engine::hold::spec::Spec,
@@ -21,6 +20,7 @@ use crate::{
     engine::queue::{Phase, Queue, QueueState, Start},
     kind::Access,
     name::Name,
+    user_callback,
 };
 
 /// A lease of more round trips than this does not end on the way.
@@ -214,7 +214,7 @@ impl<'a> Driver<'a> {
     }
 
     /// B2: a place keeps its terms. A waiter with other terms takes another id, once the old one is given up: in one step, since a driver
-    /// that stopped in between would lose the debt (B5).
+    /// that stopped in between would lose the pending release (B5).
     async fn give_up_other_terms(&mut self) {
         let old = {
             let mut state = self.queue.lock();
@@ -279,10 +279,10 @@ impl<'a> Driver<'a> {
 
     /// The server says so only of a lease id that was given up (another id is as good).
     fn given_up(&self, mut state: Locked<'_, QueueState>) -> Step {
-        let debt = state.remote().give_up();
+        let pending_release = state.remote().give_up();
         drop(state);
-        if let Some(debt) = debt {
-            abandon(self.core, &self.queue.id, debt);
+        if let Some(pending_release) = pending_release {
+            abandon(self.core, &self.queue.id, pending_release);
         }
         Step::Recover
     }
@@ -367,7 +367,7 @@ impl<'a> Driver<'a> {
 
     /// No waiter is left: gives up the ticket and the subscription of this process. The queue goes on if a waiter came meanwhile.
     async fn leave(&mut self) {
-        let (debt, _leaving) = {
+        let (pending_release, _leaving) = {
             let mut state = self.queue.lock();
             let remote = state.remote();
             (remote.give_up(), remote.leaving.take())
@@ -381,23 +381,30 @@ impl<'a> Driver<'a> {
         if let Some(unheard) = unheard {
             let _ = self.core.within(UNSUBSCRIBED, unheard).await;
         }
-        if let Some(debt) = debt {
-            self.give_up(debt).await;
+        if let Some(pending_release) = pending_release {
+            self.give_up(pending_release).await;
         }
         self.queue.go_on(self.core, self.queue.lock(), Start::Ask);
     }
 
     /// Tells the server once here, so that the next caller finds the name free; if need be, again in the background.
-    async fn give_up(&self, debt: Debt) {
+    async fn give_up(&self, pending_release: PendingRelease) {
         let (core, id) = (self.core, &self.queue.id);
         if !may_owe(core) {
             return;
         }
-        let release = debt.release(core, id, core.is_listening(id));
+        let release = pending_release.release(core, id, core.is_listening(id));
         let _settling = core.unsettled.begin(&id.name);
         if let Err(failure) = core.backend.release(release).await {
-            let copies = debt.copies || failure.is_ambiguous();
-            abandon(core, id, Debt { copies, ..debt });
+            let copies = pending_release.copies || failure.is_ambiguous();
+            abandon(
+                core,
+                id,
+                PendingRelease {
+                    copies,
+                    ..pending_release
+                },
+            );
         }
     }
 }
@@ -462,7 +469,7 @@ pub(crate) const AFTER_THE_END: Duration = Duration::from_millis(2);
 /// How long a driver waits for a wake-up.
 pub(crate) enum Pause {
     For(Duration),
-    /// The keeper of its lineup looks for it: when the holder's lease ends, at the latest.
+    /// The heartbeat of its fair queue looks for it: when the holder's lease ends, at the latest.
     UntilTold {
         left: Option<Duration>,
         foreign: bool,
@@ -510,8 +517,8 @@ impl Driver<'_> {
             }
             remote.subscription = Subscription::Opening;
         }
-        let answer = if let Some(lineup) = self.core.lineup(&self.queue.id) {
-            lineup.listen(self.core, self.queue.id.task()).await
+        let answer = if let Some(fair_queue) = self.core.fair_queue(&self.queue.id) {
+            fair_queue.listen(self.core, self.queue.id.task()).await
         } else {
             let answer = self.core.backend.listen(self.queue.id.clone()).await;
             answer.map(|()| true)
@@ -607,9 +614,9 @@ impl Driver<'_> {
                     () = self.core.sleep(until.since(self.core.clock.now())) => self.untold = true,
                 },
                 Pause::UntilTold { left, foreign } => {
-                    // Only now that it waits, since the keeper asks for those.
-                    if let Some(lineup) = self.core.lineup(&self.queue.id) {
-                        lineup.waits(self.core, left, foreign);
+                    // Only now that it waits, since the heartbeat asks for those.
+                    if let Some(fair_queue) = self.core.fair_queue(&self.queue.id) {
+                        fair_queue.waits(self.core, left, foreign);
                     }
                     wake.await;
                 }
@@ -670,7 +677,7 @@ impl Queue {
         }
         // Not under the queue's lock: a subscriber may wait for a thread that waits for that.
         core.spawn(async move {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(target: "leasehold", %name, %cause, "cannot hear when the name is free, and polls");
             });
         });
@@ -749,8 +756,8 @@ impl Queue {
             if let Some(own) = remote.own.take() {
                 drop(core.backend.unlisten(&self.id.of_task(own.get())));
             }
-            if let Some(lineup) = core.lineup(&self.id) {
-                lineup.unlisten(self.id.task());
+            if let Some(fair_queue) = core.fair_queue(&self.id) {
+                fair_queue.unlisten(self.id.task());
             }
             return None;
         }
@@ -769,7 +776,7 @@ pub(crate) fn sent<T: Send + 'static>(mut reply: Reply<T>) -> Reply<T> {
 impl Queues {
     fn warn_of_classic(&self, name: &Name, sign: &str) {
         if self.classic[1].may_warn(self.clock.now()) {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(target: "leasehold", %name, "{sign}, and ours are sharded: clients of one lock that differ in that do not \
                     wake each other. Redisson before 3.27 in cluster mode uses classic ones: say sharded_channels(false) in all programs of ours");
             });
@@ -822,9 +829,9 @@ impl Queue {
     /// This task has waited for a while. If a holder of its process has the lock, the process hears from now on if it is taken from that.
     /// Returns after which time it is to look again; `None`: that is all.
     pub(crate) fn attend(self: &Arc<Self>, number: i64) -> Option<Duration> {
-        if let Some(lineup) = self.core.lineup(&self.id) {
+        if let Some(fair_queue) = self.core.fair_queue(&self.id) {
             // Redisson tells the next in turn alone that a lock was unlocked by force.
-            if !lineup.is_next(self.id.task()) {
+            if !fair_queue.is_next(self.id.task()) {
                 return Some(AGAIN);
             }
             if let Some(heard) = self.hear_own() {

@@ -17,7 +17,7 @@ use crate::{
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::claim::ask::{TooLate, ask_server, no_answer, still_ours},
-    engine::claim::debt::abandon,
+    engine::claim::pending_release::abandon,
     engine::claim::ticket::Ticket,
     engine::env::Env,
     engine::hold::held::Held,
@@ -264,8 +264,8 @@ fn enter(
         let began = core.events.begin_wait(&core.clock);
         let wait = state.line_up(&queue, spec, once, false, began);
         drop(state);
-        if let Some(lineup) = core.lineup(id) {
-            lineup.changed(); // it may have been about to leave
+        if let Some(fair_queue) = core.fair_queue(id) {
+            fair_queue.changed(); // it may have been about to leave
         }
         return Ok(Admission::Wait(wait));
     }
@@ -548,8 +548,8 @@ impl Queue {
         state: Locked<'_, QueueState>,
         ticket: &Ticket,
     ) {
-        if let Some(debt) = ticket.debt() {
-            abandon(core, &self.id, debt);
+        if let Some(pending_release) = ticket.pending_release() {
+            abandon(core, &self.id, pending_release);
         }
         self.go_on(core, state, Start::Ask);
     }

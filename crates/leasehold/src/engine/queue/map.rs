@@ -17,7 +17,7 @@ use crate::{
     backend::{Reply, WakeUp},
     clock::Tick,
     engine::{
-        claim::debt::{Debt, Owes, abandon},
+        claim::pending_release::{Owes, PendingRelease, abandon},
         env::Env,
         hold::{Hold, watchdog::Watchdog},
         local::beside::Beside,
@@ -153,7 +153,7 @@ impl Queues {
     }
 
     /// The tasks of this process that want this lock, if its order is the server's, and there are any.
-    pub(crate) fn lineup(&self, id: &LockId) -> Option<Arc<dyn WaiterGroup>> {
+    pub(crate) fn fair_queue(&self, id: &LockId) -> Option<Arc<dyn WaiterGroup>> {
         (id.kind == LockKind::FairMutex)
             .then(|| self.groups.find(id))
             .flatten()
@@ -161,8 +161,8 @@ impl Queues {
 
     /// The queues of one lock.
     fn of_lock(&self, id: &LockId) -> Vec<Arc<Queue>> {
-        match self.lineup(id) {
-            Some(lineup) => lineup.queues(),
+        match self.fair_queue(id) {
+            Some(fair_queue) => fair_queue.queues(),
             None => self.find(id).into_iter().collect(),
         }
     }
@@ -276,14 +276,14 @@ impl Queues {
             (WakeUp::Granted(grant), queue) => {
                 if !queue.is_some_and(|queue| queue.granted(self, &grant)) {
                     // B3: the id does not wait for it (any more).
-                    let debt = Debt {
+                    let pending_release = PendingRelease {
                         access: grant.access,
                         lease: grant.lease,
                         lease_ms: grant.lease_ms,
                         held: true,
                         copies: false,
                     };
-                    abandon(self, id, debt);
+                    abandon(self, id, pending_release);
                 }
             }
         }

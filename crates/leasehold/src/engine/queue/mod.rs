@@ -14,7 +14,7 @@
 //!   this client, but under the next id.
 //! - **Q5** A guard is never dropped under a queue's lock, and no waker is called there.
 //! - **B5** This process has at the server the holder's lease id or that of the one ticket in [`Remote`]. A ticket
-//!   leaves there as a hold or as a debt.
+//!   leaves there as a hold or as a pending release.
 //! - **B6** A queue that closes answers its waiters, begins nothing, and gives back grants that arrive.
 
 pub(crate) mod driver;
@@ -37,7 +37,7 @@ use crate::{
     clock::Tick,
     config::SELF_WAIT_WARNING,
     engine::claim::ask::{no_answer, still_ours},
-    engine::claim::debt::abandon,
+    engine::claim::pending_release::abandon,
     engine::claim::remote::Remote,
     engine::hold::spec::Spec,
     engine::hold::{Granted, Hold},
@@ -46,9 +46,9 @@ use crate::{
     engine::local::sharers::SharedHolds,
     engine::local::waiters::Waiter,
     engine::queue::map::Queues,
-    loudly,
     name::LockId,
     owner::LeaseId,
+    stderr_warning,
 };
 
 #[derive(Debug)]
@@ -275,7 +275,7 @@ impl Queue {
         start: Start,
     ) {
         // Before it leaves the map with the last of its queues.
-        let lineup = core.lineup(&self.id);
+        let fair_queue = core.fair_queue(&self.id);
         let owes = state.remote.as_ref().is_some_and(|r| r.may_have());
         if state.first_live_waiter().is_none() && !owes {
             self.close(core, &mut state);
@@ -285,8 +285,8 @@ impl Queue {
             drop(state);
             (core.drive)(core, self, start);
         }
-        if let Some(lineup) = lineup {
-            lineup.changed();
+        if let Some(fair_queue) = fair_queue {
+            fair_queue.changed();
         }
     }
 
@@ -302,8 +302,8 @@ impl Queue {
             state.life = Life::Removed;
             core.remove(self);
         }
-        if let Some(debt) = state.remote.take().and_then(|mut remote| remote.give_up()) {
-            abandon(core, &self.id, debt);
+        if let Some(pending_release) = state.remote.take().and_then(|mut remote| remote.give_up()) {
+            abandon(core, &self.id, pending_release);
         }
     }
 
@@ -367,8 +367,8 @@ impl Queue {
 
     fn warn_of_self_wait(&self, core: &Queues, spec: Spec) {
         let holder = if spec.waits.is_in_turn() {
-            let lineup = core.lineup(&self.id);
-            lineup.and_then(|lineup| lineup.held())
+            let fair_queue = core.fair_queue(&self.id);
+            fair_queue.and_then(|fair_queue| fair_queue.held())
         } else {
             match &self.lock().phase {
                 Phase::Held(hold) => Some(Arc::clone(hold)),
@@ -377,7 +377,7 @@ impl Queue {
         };
         if let Some(holder) = holder {
             let held_at = holder.spec().place;
-            loudly::waits_for_itself(&self.id.name, spec.place, held_at, SELF_WAIT_WARNING);
+            stderr_warning::waits_for_itself(&self.id.name, spec.place, held_at, SELF_WAIT_WARNING);
         }
     }
 }

@@ -6,10 +6,9 @@ use crate::{
     Error, LostReason, Released,
     backend::{Count, Counted, Downgrade, Failure, InARow, Next, Release, ReleaseReply},
     backoff::Backoff,
-    callout,
     clock::Tick,
-    engine::claim::debt,
-    engine::claim::debt::{Debt, check_known, left_to_expire},
+    engine::claim::pending_release,
+    engine::claim::pending_release::{PendingRelease, check_known, left_to_expire},
     engine::env::finish::Finish,
     engine::env::unsettled::Settling,
     engine::hold::lease::End,
@@ -23,7 +22,7 @@ use crate::{
     events::EventKind,
     kind::Access,
     owner::LeaseId,
-    story,
+    story, user_callback,
 };
 
 /// The end of a guard.
@@ -293,15 +292,15 @@ impl Releasing {
             });
             (next, listening)
         };
-        let debt = Debt::of(&self.hold);
-        let copies = debt.copies || self.silent.is_some();
+        let pending_release = PendingRelease::of(&self.hold);
+        let copies = pending_release.copies || self.silent.is_some();
         Release {
             next,
             held: true,
             tombstone_ms: copies.then(|| core.tombstone_ms()),
             listening,
             holds: self.holds,
-            ..Release::giving_back(&queue.id, debt.access, debt.lease)
+            ..Release::giving_back(&queue.id, pending_release.access, pending_release.lease)
         }
     }
 
@@ -370,7 +369,7 @@ impl Releasing {
         left_to_expire(&queue.id.name, failure, said);
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
-            debt::abandon(core, &queue.id, Debt::of(&self.hold));
+            pending_release::abandon(core, &queue.id, PendingRelease::of(&self.hold));
         }
         queue.after_release(core, queue.lock(), self.hold.lease, Start::Ask);
     }
@@ -647,7 +646,7 @@ impl Downgrading {
                 true
             }
             Err(failure) if failure.is_final() => {
-                callout::quietly(|| {
+                user_callback::catch_panic(|| {
                     tracing::warn!(target: "leasehold", name = %hold.id().name, cause = %failure.cause(), "not downgraded: others wait for its release");
                 });
                 true

@@ -5,10 +5,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use crate::{
     Error,
     backend::{Acquired, Counted, Failure, Permits},
-    callout,
     clock::Tick,
-    engine::claim::debt,
-    engine::claim::debt::Debt,
+    engine::claim::pending_release,
+    engine::claim::pending_release::PendingRelease,
     engine::claim::remote::{Remote, Subscription},
     engine::claim::ticket::Ticket,
     engine::env::Env,
@@ -30,6 +29,7 @@ use crate::{
     kind::Access,
     name::LockId,
     owner::{LeaseId, OwnerId},
+    user_callback,
 };
 
 // The waiters of a queue: which is next, and how each is answered.
@@ -149,8 +149,8 @@ impl Locked<'_, QueueState> {
             remote.is_anothers(now); // for all others
             remote.turns.round = round;
         }
-        if let Some(lineup) = core.lineup(hold.id()) {
-            lineup.now_held_by(hold);
+        if let Some(fair_queue) = core.fair_queue(hold.id()) {
+            fair_queue.now_held_by(hold);
         }
         if hold.spec().access.is_exclusive() {
             self.held_by(hold);
@@ -541,7 +541,7 @@ impl Queue {
             let name = self.id.name.clone();
             // Not under the queue's lock, as other warnings.
             core.spawn(async move {
-                callout::quietly(|| {
+                user_callback::catch_panic(|| {
                     tracing::warn!(target: "leasehold", %name, "waiting for a permit: {NoPermits}");
                 });
             });
@@ -565,7 +565,7 @@ impl Queue {
         };
         if u32::from(wanted) > said {
             let name = &self.id.name;
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(
                     target: "leasehold", %name, wanted, said, at = %spec.place,
                     "waiting for more permits than permits(n) says there are: they come only if somebody adds permits"
@@ -599,7 +599,7 @@ impl HoldSink for Queue {
     }
 
     fn abandon(&self, hold: &Hold) {
-        debt::abandon(&self.core, &self.id, Debt::of(hold));
+        pending_release::abandon(&self.core, &self.id, PendingRelease::of(hold));
     }
 
     fn detached(&self, lease: LeaseId, within: Duration) {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt};
 use crate::{
     address::{self, Several, shown},
     backend::redis::{
-        finder::Address,
+        discovery::Address,
         target::{Login, Target},
     },
     cluster::ClusterNodes,

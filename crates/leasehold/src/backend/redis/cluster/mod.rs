@@ -9,7 +9,7 @@
 //! route     sends a step to the node that has its slot, and follows
 //! renew     one script for the names of each slot
 //! again     what a node has done that had been replaced
-//! ears      wake-ups, each heard at the node that has the slot of its name
+//! listeners      wake-ups, each heard at the node that has the slot of its name
 //! fenced    data beside a token: in the slot of its name
 //! link      what is asked of the cluster as a whole
 //! labels    the labels of clients, each at the node of its own slot
@@ -18,11 +18,11 @@
 //! ```
 
 mod again;
-mod ears;
 mod fenced;
 mod given;
 mod labels;
 mod link;
+mod listeners;
 mod nodes;
 mod redirect;
 mod renew;
@@ -43,7 +43,7 @@ use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnorde
 
 use super::{
     Redis,
-    finder::Address,
+    discovery::Address,
     labels::ClientLabel,
     repeats::Lately,
     sharding::{Chosen, Sharding},
@@ -67,8 +67,8 @@ use crate::{
     outage::Outage,
     owner::LeaseId,
 };
-use ears::{ClusterEars, NodeSink};
 pub(crate) use given::GivenCluster;
+use listeners::{ClusterListeners, NodeSink};
 use nodes::{NodeSettings, Nodes, TableChange};
 use redirect::SlotOpen;
 use route::{AskRule, LATE, Route};
@@ -86,7 +86,7 @@ struct ClusterCore {
     nodes: Nodes,
     table: SlotTable,
     scan: Arc<Scan>,
-    ears: ClusterEars,
+    listeners: ClusterListeners,
     lately: Lately,
     sink: Arc<dyn Sink>,
     home: Home,
@@ -142,7 +142,7 @@ impl Cluster {
                 nodes: Nodes::new(given, Box::new(make)),
                 table: SlotTable::default(),
                 scan: Arc::new(Scan::new(config.scan_interval)),
-                ears: ClusterEars::default(),
+                listeners: ClusterListeners::default(),
                 lately: Lately::default(),
                 sink,
                 home: home.clone(),
@@ -361,11 +361,11 @@ impl LockSteps for Cluster {
 
 impl WakeUpSteps for Cluster {
     fn listen(&self, id: LockId) -> Reply<()> {
-        self.shared.ears.listen(&self.shared, id)
+        self.shared.listeners.listen(&self.shared, id)
     }
 
     fn unlisten(&self, id: &LockId) -> Reply<()> {
-        self.shared.ears.unlisten(id)
+        self.shared.listeners.unlisten(id)
     }
 
     fn is_sharded(&self) -> bool {

@@ -21,7 +21,7 @@ use crate::{
         ServerLink,
         redis::{
             Redis,
-            finder::{Address, GivenServer},
+            discovery::{Address, GivenServer},
         },
     },
     config::Config,

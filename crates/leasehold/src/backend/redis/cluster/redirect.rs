@@ -5,7 +5,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::{
     backend::{
         Failure,
-        redis::{failure::said, finder::Address},
+        redis::{discovery::Address, failure::said},
     },
     error::Cause,
 };

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::backend::redis::{finder::Address, script::text};
+use crate::backend::redis::{discovery::Address, script::text};
 
 /// So many slots has each cluster.
 pub(super) const SLOTS: usize = 16_384;

@@ -143,7 +143,7 @@ async fn ask_once(shared: &Arc<ClusterCore>) -> bool {
             (false, Some(failure))
         }
     };
-    shared.ears.settle(shared);
+    shared.listeners.settle(shared);
     shared.table.rounds.send_modify(|rounds| {
         rounds.count += 1;
         rounds.failed = failed;

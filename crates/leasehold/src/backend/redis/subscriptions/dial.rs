@@ -12,14 +12,14 @@ use crate::{
         Failure,
         redis::{
             connect::{DialProgress, SubscriptionLink},
-            epoch::Ground,
-            finder::Finder,
+            discovery::Discovery,
+            epoch::Generation,
             silence::Silence,
         },
     },
     backoff::Backoff,
-    callout,
     error::Cause,
+    user_callback,
 };
 
 /// A connection, and when another is to take its place.
@@ -29,8 +29,8 @@ pub(super) type Dialled = (SubscriptionLink, Option<Instant>);
 pub(super) const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 pub(super) async fn dial(
-    finder: &Finder,
-    (changes, silence): (&mut watch::Receiver<Ground>, &Silence),
+    discovery: &Discovery,
+    (changes, silence): (&mut watch::Receiver<Generation>, &Silence),
     timeout: Duration,
 ) -> Result<Dialled, Cause> {
     let progress = DialProgress::default();
@@ -40,7 +40,7 @@ pub(super) async fn dial(
             changes.mark_unchanged();
             let began = Instant::now();
             let cause = |failure: Failure| Arc::clone(failure.cause());
-            let target = finder.find().await.map_err(cause)?.target;
+            let target = discovery.find().await.map_err(cause)?.target;
             tokio::select! {
                 biased;
                 connected = target.subscriptions(&progress) => {
@@ -59,7 +59,7 @@ pub(super) async fn dial(
 
 /// The connection that takes the place of one whose login ends. It is there before the old one goes.
 pub(super) async fn successor(
-    (finder, (mut changes, silence)): (Arc<Finder>, (watch::Receiver<Ground>, Silence)),
+    (discovery, (mut changes, silence)): (Arc<Discovery>, (watch::Receiver<Generation>, Silence)),
     timeout: Duration,
     renew_at: Option<Instant>,
 ) -> Dialled {
@@ -69,10 +69,10 @@ pub(super) async fn successor(
     tokio::time::sleep_until(at.into()).await;
     let mut backoff = AGAIN;
     loop {
-        match dial(&finder, (&mut changes, &silence), timeout).await {
+        match dial(&discovery, (&mut changes, &silence), timeout).await {
             Ok(next) => return next,
-            Err(cause) => callout::quietly(
-                || tracing::debug!(target: "leasehold", server = %finder, %cause, "login for subscriptions not renewed, trying again"),
+            Err(cause) => user_callback::catch_panic(
+                || tracing::debug!(target: "leasehold", server = %discovery, %cause, "login for subscriptions not renewed, trying again"),
             ),
         }
         tokio::time::sleep(backoff.next()).await;

@@ -12,7 +12,7 @@ use crate::{
 /// Where names are listened for once a node of a cluster lets clients listen for them no more.
 pub(crate) trait Elsewhere: Send + Sync {
     /// The subscription to this name has ended here unasked, or the node has refused to take it up again, in these words, since another has
-    /// the slot, or none has it yet. It is forgotten here; who waits for it is still to be woken. Called by the lane: it must not wait.
+    /// the slot, or none has it yet. It is forgotten here; who waits for it is still to be woken. Called by the connection: it must not wait.
     fn unheard(&self, id: &LockId, refusal: Option<&RedisError>);
 }
 

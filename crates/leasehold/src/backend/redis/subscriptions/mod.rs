@@ -1,4 +1,4 @@
-//! The lane for wake-ups: one connection that only subscribes, made when the first waiter comes.
+//! The connection for wake-ups: one connection that only subscribes, made when the first waiter comes.
 //!
 //! For each name it hears a channel (Redisson's, if it has one), on which releases say that the name is free, and an inbox of its own,
 //! on which the server says that the name is this client's.
@@ -8,26 +8,26 @@
 //! After a gap it subscribes to everything again, and tells all waiters to ask the server. It makes a gap itself when the server may be
 //! another: it does not learn which one its own connection leads to, and one that was the primary is still heard, and hears nothing.
 
-mod audience;
+mod connection;
 mod dial;
 mod hearing;
-mod lane;
+mod listeners;
 mod message;
 #[cfg(feature = "sim")]
 mod simulated;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use audience::Audience;
+use connection::{Order, SubscriptionTask};
 pub(super) use hearing::{Elsewhere, EndedAtOnce, Hearing};
-use lane::{Order, SubscriptionLane};
+use listeners::ChannelListeners;
 #[cfg(feature = "sim")]
 pub(super) use message::wake_up;
 #[cfg(feature = "sim")]
-use simulated::SimulatedLane;
+use simulated::SimulatedConnection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{epoch::EpochLog, finder::Finder, lanes::Lanes};
+use super::{connections::Connections, discovery::Discovery, epoch::EpochLog};
 use crate::{
     backend::{Failure, Reply, Sink},
     config::Config,
@@ -39,26 +39,26 @@ use crate::{
 
 pub(super) struct Subscriptions {
     orders: mpsc::UnboundedSender<Order>,
-    counted: Arc<Audience>,
+    counted: Arc<ChannelListeners>,
     timeout: Duration,
     home: Home,
     #[cfg(feature = "sim")]
-    simulated: Option<SimulatedLane>,
+    simulated: Option<SimulatedConnection>,
 }
 
 impl Subscriptions {
     pub(super) fn new(
-        (finder, epochs): (Arc<Finder>, &EpochLog),
+        (discovery, epochs): (Arc<Discovery>, &EpochLog),
         (client, hearing): (&Arc<str>, Hearing),
         config: &Config,
         sink: Arc<dyn Sink>,
         home: &Home,
-        commands: &Arc<Lanes>,
+        commands: &Arc<Connections>,
     ) -> Subscriptions {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let counted = Arc::new(Audience::default());
-        let lane = SubscriptionLane {
-            finder,
+        let counted = Arc::new(ChannelListeners::default());
+        let connection = SubscriptionTask {
+            discovery,
             changes: epochs.changes(),
             silence: epochs.silence.clone(),
             client: Arc::clone(client),
@@ -72,7 +72,7 @@ impl Subscriptions {
             next: None,
             commands: Arc::downgrade(commands),
         };
-        home.handle().spawn(lane.run(inbox));
+        home.handle().spawn(connection.run(inbox));
         Subscriptions {
             orders,
             counted,
@@ -95,8 +95,8 @@ impl Subscriptions {
 
     pub(super) fn listen(&self, id: LockId) -> Reply<()> {
         #[cfg(feature = "sim")]
-        if let Some(lane) = &self.simulated {
-            return lane.listen(id, &self.counted);
+        if let Some(connection) = &self.simulated {
+            return connection.listen(id, &self.counted);
         }
         let (told, heard) = oneshot::channel();
         // Fails only when the thread has ended, and then no answer comes.
@@ -118,8 +118,8 @@ impl Subscriptions {
 
     pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
         #[cfg(feature = "sim")]
-        if let Some(lane) = &self.simulated {
-            return lane.unlisten(id, &self.counted);
+        if let Some(connection) = &self.simulated {
+            return connection.unlisten(id, &self.counted);
         }
         let (told, done) = oneshot::channel();
         let _ = self.orders.send(Order::Unlisten(id.clone(), told));
@@ -149,19 +149,19 @@ struct NotHeard(Duration);
 #[cfg(feature = "sim")]
 impl Subscriptions {
     pub(super) fn simulated(
-        carrier: &super::carrier::Carrier,
+        transport: &super::transport::Transport,
         (client, on_wire): (&Arc<str>, &Arc<str>),
         config: &Config,
         sink: Arc<dyn Sink>,
     ) -> Subscriptions {
-        let counted = Arc::new(Audience::default());
-        let lane = SimulatedLane::new(carrier, (client, on_wire), sink, &counted);
+        let counted = Arc::new(ChannelListeners::default());
+        let connection = SimulatedConnection::new(transport, (client, on_wire), sink, &counted);
         Subscriptions {
             orders: mpsc::unbounded_channel().0,
             counted,
             timeout: config.operation_timeout,
             home: Home::here(),
-            simulated: Some(lane),
+            simulated: Some(connection),
         }
     }
 }

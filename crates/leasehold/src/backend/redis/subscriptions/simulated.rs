@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::audience::Audience;
+use super::listeners::ChannelListeners;
 use crate::{
     backend::{
         Reply, Sink,
-        redis::{carrier::Carrier, kinds::wire},
+        redis::{kinds::wire, transport::Transport},
     },
     name::LockId,
 };
 
-pub(super) struct SimulatedLane {
-    carrier: Carrier,
+pub(super) struct SimulatedConnection {
+    transport: Transport,
     client: Arc<str>,
     /// What it is called there.
     on_wire: Arc<str>,
@@ -20,16 +20,16 @@ pub(super) struct SimulatedLane {
     cut: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl SimulatedLane {
+impl SimulatedConnection {
     pub(super) fn new(
-        carrier: &Carrier,
+        transport: &Transport,
         (client, on_wire): (&Arc<str>, &Arc<str>),
         sink: Arc<dyn Sink>,
-        counted: &Arc<Audience>,
-    ) -> SimulatedLane {
+        counted: &Arc<ChannelListeners>,
+    ) -> SimulatedConnection {
         let of_cut = Arc::clone(counted);
-        SimulatedLane {
-            carrier: carrier.clone(),
+        SimulatedConnection {
+            transport: transport.clone(),
             client: Arc::clone(client),
             on_wire: Arc::clone(on_wire),
             sink,
@@ -37,14 +37,14 @@ impl SimulatedLane {
         }
     }
 
-    pub(super) fn listen(&self, id: LockId, counted: &Arc<Audience>) -> Reply<()> {
+    pub(super) fn listen(&self, id: LockId, counted: &Arc<ChannelListeners>) -> Reply<()> {
         counted.begin(&id);
-        let (client, carrier) = (Arc::clone(&self.client), self.carrier.clone());
+        let (client, transport) = (Arc::clone(&self.client), self.transport.clone());
         let (sink, cut) = (Arc::clone(&self.sink), Arc::clone(&self.cut));
         let channels = wire(id.kind).channels(&id, &self.on_wire);
         let counted = Arc::clone(counted);
         Box::pin(async move {
-            let answer = carrier.carry(move |scripts| {
+            let answer = transport.carry(move |scripts| {
                 // Again after a gap.
                 if counted.order(&id).is_none() {
                     counted.begin(&id);
@@ -56,11 +56,11 @@ impl SimulatedLane {
         })
     }
 
-    pub(super) fn unlisten(&self, id: &LockId, counted: &Arc<Audience>) -> Reply<()> {
+    pub(super) fn unlisten(&self, id: &LockId, counted: &Arc<ChannelListeners>) -> Reply<()> {
         let (id, client) = (id.clone(), Arc::clone(&self.client));
         let channels = wire(id.kind).channels(&id, &self.on_wire);
         let (order, counted) = (counted.order(&id), Arc::clone(counted));
-        self.carrier.carry(move |scripts| {
+        self.transport.carry(move |scripts| {
             scripts.unsubscribe(&client, &id, &channels);
             counted.end(&id, order);
             Ok(())

@@ -244,14 +244,14 @@ impl Elsewhere for Unheard {
     }
 }
 
-/// The lanes of one client at each node of a cluster, and what they hand up.
-struct Lanes {
+/// The connections of one client at each node of a cluster, and what they hand up.
+struct Connections {
     at: Vec<Client>,
     unheard: mpsc::UnboundedReceiver<(usize, LockId, Option<RedisError>)>,
 }
 
-impl Lanes {
-    fn new(cluster: &Cluster) -> Lanes {
+impl Connections {
+    fn new(cluster: &Cluster) -> Connections {
         let (told, unheard) = mpsc::unbounded_channel();
         let at = (0..cluster.nodes().len()).map(|node| {
             let told = told.clone();
@@ -262,7 +262,7 @@ impl Lanes {
             };
             Client::new(&format!("redis://{}/", cluster.addr(node)), 1, hearing)
         });
-        Lanes {
+        Connections {
             at: at.collect(),
             unheard,
         }
@@ -279,12 +279,16 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
     const MOVES: usize = 100;
     for flavor in flavors() {
         let cluster = Cluster::start(flavor);
-        let mut lanes = Lanes::new(&cluster);
+        let mut connections = Connections::new(&cluster);
         let ids: Vec<_> = (0..10).map(|i| mutex(&format!("moves-{i}"))).collect();
         let mut owners = Vec::new();
         for id in &ids {
             let owner = cluster.primary_of(cluster.slot(id.name.wire()));
-            lanes.at[owner].redis.listen(id.clone()).await.unwrap();
+            connections.at[owner]
+                .redis
+                .listen(id.clone())
+                .await
+                .unwrap();
             owners.push(owner);
         }
         // Beside them, at each node: names whose slots stay, listened for and left as fast as answers come.
@@ -302,7 +306,7 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
             .collect();
         let beside: Vec<_> = stays
             .iter()
-            .zip(&lanes.at)
+            .zip(&connections.at)
             .map(|(id, client)| {
                 let (subscriptions, id) = (Arc::clone(&client.redis.subscriptions), id.clone());
                 let is_over = Arc::clone(&is_over);
@@ -322,11 +326,11 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
             let (id, owner) = (&ids[i % ids.len()], &mut owners[i % ids.len()]);
             let (slot, to) = (cluster.slot(id.name.wire()), (*owner + 1) % 3);
             tokio::task::block_in_place(|| cluster.migrate(slot, to));
-            let (node, unheard, refusal) = lanes.unheard().await;
+            let (node, unheard, refusal) = connections.unheard().await;
             assert_eq!((node, &unheard), (*owner, id), "{flavor}, move {i}");
             assert!(refusal.is_none(), "{flavor}: {refusal:?}");
-            assert!(!lanes.at[*owner].redis.subscriptions.is_counted(id));
-            lanes.at[to].redis.listen(id.clone()).await.unwrap();
+            assert!(!connections.at[*owner].redis.subscriptions.is_counted(id));
+            connections.at[to].redis.listen(id.clone()).await.unwrap();
             *owner = to;
         }
         is_over.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -334,7 +338,10 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
             let answers = beside.await.unwrap();
             assert!(answers > 100, "{flavor}: {answers} answers beside them");
         }
-        assert!(lanes.unheard.try_recv().is_err(), "{flavor}: one too many");
+        assert!(
+            connections.unheard.try_recv().is_err(),
+            "{flavor}: one too many"
+        );
         for (id, owner) in ids.iter().zip(owners).chain(stays.iter().zip(0..)) {
             let heard: Vec<u64> = (0..3)
                 .map(|node| cluster.shard_subscribers(node, &channel(id)))
@@ -343,7 +350,7 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
             assert_eq!(heard, expected, "{flavor} {id:?}");
             cluster.command(owner, &["SPUBLISH", &channel(id), "0"]);
             assert_eq!(
-                lanes.at[owner].wakes().await,
+                connections.at[owner].wakes().await,
                 (id.clone(), WakeUp::TryAgain)
             );
         }
@@ -354,21 +361,33 @@ async fn each_end_that_a_moved_slot_brings_is_told_apart_from_the_answers_beside
 async fn a_node_without_the_slot_says_who_has_it_and_one_that_is_demoted_lets_go() {
     for flavor in flavors() {
         let cluster = Cluster::start(flavor);
-        let mut lanes = Lanes::new(&cluster);
+        let mut connections = Connections::new(&cluster);
         let id = mutex("elsewhere");
         let slot = cluster.slot("elsewhere");
         let owner = cluster.primary_of(slot);
         let wrong = (owner + 1) % 3;
         // Who waits for the answer has it, and it is not handed up as well.
-        let refused = lanes.at[wrong].redis.listen(id.clone()).await.unwrap_err();
+        let refused = connections.at[wrong]
+            .redis
+            .listen(id.clone())
+            .await
+            .unwrap_err();
         let refused = format!("{:?}", refused.cause());
         assert!(refused.contains("Moved"), "{flavor}: {refused}");
-        assert!(lanes.unheard.try_recv().is_err(), "{flavor}");
-        lanes.at[owner].redis.listen(id.clone()).await.unwrap();
+        assert!(connections.unheard.try_recv().is_err(), "{flavor}");
+        connections.at[owner]
+            .redis
+            .listen(id.clone())
+            .await
+            .unwrap();
         let successor = tokio::task::block_in_place(|| cluster.fail_over(owner));
-        let (node, unheard, _) = lanes.unheard().await;
+        let (node, unheard, _) = connections.unheard().await;
         assert_eq!((node, unheard), (owner, id.clone()), "{flavor}");
-        lanes.at[successor].redis.listen(id.clone()).await.unwrap();
+        connections.at[successor]
+            .redis
+            .listen(id.clone())
+            .await
+            .unwrap();
         assert_eq!(cluster.shard_subscribers(successor, &channel(&id)), 1);
     }
 }

@@ -9,13 +9,13 @@ use std::{
 use super::Watchdog;
 use crate::{
     backend::{Confirmation, Failure, Renewal},
-    callout,
     clock::Tick,
     durations::about,
     engine::{
         env::Env,
         hold::{Due, Hold},
     },
+    user_callback,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ impl Watchdog {
         let those = || due.iter().filter(|(due, _)| patience(due.patience));
         // All else is the server's trouble, and told with it.
         if failure.is_final() && self.warned.may_warn(env.clock.now()) {
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(
                     target: "leasehold",
                     names = those().count(),

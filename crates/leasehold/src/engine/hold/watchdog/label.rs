@@ -16,10 +16,10 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    callout,
     clock::Tick,
     config::{LEASE_MAX, millis},
     engine::env::Env,
+    user_callback,
 };
 
 /// How often it is written.
@@ -122,7 +122,7 @@ pub(super) fn write_if_due(
             && failure.is_final()
         {
             label.refused();
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::debug!(
                     target: "leasehold",
                     cause = &**failure.cause() as &dyn std::error::Error,

@@ -45,7 +45,6 @@ use tokio::sync::Notify;
 
 use crate::{
     backend::{Confirmation, Failure, Renew, Renewal},
-    callout,
     clock::Tick,
     durability::Durability,
     durations::humane,
@@ -58,6 +57,7 @@ use crate::{
     engine::hold::watchdog::wake_at::AtomicTick,
     engine::hold::{Due, Hold, Look, Onward},
     outage::Seldom,
+    user_callback,
 };
 
 /// All holds of a client that must be looked at or renewed.
@@ -428,7 +428,7 @@ impl Watchdog {
         let under_way = self.under_way.load(Ordering::Relaxed);
         if under_way == UNDER_WAY_MOST && self.warned.may_warn(now) {
             let round_trip = self.round_trip();
-            callout::quietly(|| {
+            user_callback::catch_panic(|| {
                 tracing::warn!(
                     target: "leasehold",
                     names,

@@ -19,7 +19,7 @@ impl Sink for Untold {
 struct Game {
     store: Store,
     id: LockId,
-    ears: Vec<Arc<Subscriber>>,
+    listeners: Vec<Arc<Subscriber>>,
     leases: Vec<(&'static str, LeaseId)>,
 }
 
@@ -29,7 +29,7 @@ impl Game {
         Game {
             store: Store::default(),
             id: LockId::new(LockKind::RwLock, name),
-            ears: Vec::new(),
+            listeners: Vec::new(),
             leases: Vec::new(),
         }
     }
@@ -43,9 +43,9 @@ impl Game {
 
     fn listens(&mut self, client: &'static str) {
         let client: Arc<str> = client.into();
-        let ear = Arc::new(Subscriber::new(&client, Arc::new(Untold)));
-        self.store.listen(&client, &self.id, &ear);
-        self.ears.push(ear);
+        let listener = Arc::new(Subscriber::new(&client, Arc::new(Untold)));
+        self.store.listen(&client, &self.id, &listener);
+        self.listeners.push(listener);
     }
 
     fn is_cut_off(&mut self, client: &'static str) {

@@ -9,10 +9,10 @@ use std::{
 };
 
 pub(crate) fn wake(waker: Waker) {
-    quietly(|| waker.wake());
+    catch_panic(|| waker.wake());
 }
 
-pub(crate) fn quietly(call: impl FnOnce()) {
+pub(crate) fn catch_panic(call: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(call)) {
         // Its drop is the user's code, too.
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

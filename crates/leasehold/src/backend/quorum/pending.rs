@@ -29,7 +29,7 @@ const AT_ONCE: usize = 64;
 /// Between two tries.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
 
-pub(super) struct Debts {
+pub(super) struct PendingReleases {
     servers: Arc<Servers>,
     ballots: Arc<Ballots>,
     of: Vec<OfServer>,
@@ -41,24 +41,24 @@ pub(super) struct Debts {
 
 #[derive(Default)]
 struct OfServer {
-    all: Mutex<BTreeMap<LeaseId, OwedRelease>>,
+    all: Mutex<BTreeMap<LeaseId, PendingAtServer>>,
     is_told: AtomicBool,
 }
 
 #[derive(Clone)]
-struct OwedRelease {
+struct PendingAtServer {
     release: Release,
     until: Tick,
 }
 
-impl Debts {
+impl PendingReleases {
     pub(super) fn new(
         servers: &Arc<Servers>,
         ballots: &Arc<Ballots>,
         tombstone_ms: u64,
         longest: Duration,
-    ) -> Arc<Debts> {
-        Arc::new(Debts {
+    ) -> Arc<PendingReleases> {
+        Arc::new(PendingReleases {
             servers: Arc::clone(servers),
             ballots: Arc::clone(ballots),
             of: (0..servers.len()).map(|_| OfServer::default()).collect(),
@@ -94,16 +94,18 @@ impl Debts {
             ..release.clone()
         };
         let over = longest + margin(longest) + Duration::from_millis(self.tombstone_ms);
-        let debt = OwedRelease {
+        let pending_release = PendingAtServer {
             release,
             until: now.after(over),
         };
         let all = &self.of[at].all;
-        all.lock().entry(debt.release.lease).or_insert(debt);
+        all.lock()
+            .entry(pending_release.release.lease)
+            .or_insert(pending_release);
         if !self.of[at].is_told.swap(true, Ordering::AcqRel) {
-            let debts = Arc::clone(self);
+            let pending_releases = Arc::clone(self);
             let handle = self.servers.home.handle();
-            drop(handle.spawn(async move { debts.tell(at).await }));
+            drop(handle.spawn(async move { pending_releases.tell(at).await }));
         }
     }
 
@@ -117,7 +119,8 @@ impl Debts {
             for lease in self.expired(at, now) {
                 self.ballots.expired(lease, at);
             }
-            let next: Vec<OwedRelease> = of.all.lock().values().take(AT_ONCE).cloned().collect();
+            let next: Vec<PendingAtServer> =
+                of.all.lock().values().take(AT_ONCE).cloned().collect();
             if next.is_empty() {
                 of.is_told.store(false, Ordering::Release);
                 // One may have come since.
@@ -131,22 +134,23 @@ impl Debts {
             }
             let told = next
                 .iter()
-                .map(|debt| member.backend.release(debt.release.clone()));
+                .map(|pending_release| member.backend.release(pending_release.release.clone()));
             let mut some = false;
-            for (debt, answer) in next.iter().zip(join_all(told).await) {
+            for (pending_release, answer) in next.iter().zip(join_all(told).await) {
                 let is_final = answer.as_ref().is_err_and(Failure::is_final);
                 if let Ok(reply) = answer {
                     some = true;
                     self.servers.note_silent(at, false);
                     let had = reply != ReleaseReply::NotOurs;
-                    self.ballots.confirmed(debt.release.lease, at, had);
+                    self.ballots
+                        .confirmed(pending_release.release.lease, at, had);
                 } else if is_final {
                     // Another try gets the same: it expires.
-                    self.ballots.expired(debt.release.lease, at);
+                    self.ballots.expired(pending_release.release.lease, at);
                 } else {
                     continue;
                 }
-                of.all.lock().remove(&debt.release.lease);
+                of.all.lock().remove(&pending_release.release.lease);
             }
             if some {
                 backoff.reset();
@@ -159,7 +163,7 @@ impl Debts {
         let mut all = self.of[at].all.lock();
         let over: Vec<LeaseId> = all
             .iter()
-            .filter_map(|(lease, debt)| (debt.until <= now).then_some(*lease))
+            .filter_map(|(lease, pending_release)| (pending_release.until <= now).then_some(*lease))
             .collect();
         for lease in &over {
             all.remove(lease);

@@ -1,4 +1,4 @@
-//! The keeper of a lineup: keeps the places of all its tasks alive, with one request for each 200, and looks when the holder's lease ends.
+//! The heartbeat of a fair queue: keeps the places of all its tasks alive, with one request for each 200, and looks when the holder's lease ends.
 
 use std::{
     sync::{Arc, Weak},
@@ -12,7 +12,7 @@ use crate::{
     engine::claim::remote::Subscription,
     engine::claim::ticket::keep_ms,
     engine::env::Env,
-    engine::fair::{Lineup, LookMessage},
+    engine::fair::{FairQueue, LookMessage},
     engine::queue::map::{Queues, WaiterGroup},
 };
 
@@ -30,8 +30,8 @@ pub(crate) fn every(env: &Env, foreign: bool) -> Duration {
     }
 }
 
-/// Keeps the places of a lineup until no task of it has waited for a moment. The client may end before.
-pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
+/// Keeps the places of a fair queue until no task of it has waited for a moment. The client may end before.
+pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
     let mut idle_until = None;
     let mut backoff = Backoff::of_request();
     loop {
@@ -40,13 +40,13 @@ pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
         let handles = client.unused();
         let unused = handles.notified(); // from here on
         let (idle, look_at) = {
-            let state = lineup.state.lock();
+            let state = fair_queue.state.lock();
             (state.listening.is_empty(), state.look_at)
         };
         let pause = if idle || client.is_closed() {
             let until = *idle_until.get_or_insert(now.after(LINGER));
             if client.is_closed() || !client.has_handles() || now >= until {
-                if end(&client, &lineup) {
+                if end(&client, &fair_queue) {
                     return;
                 }
                 continue;
@@ -55,12 +55,12 @@ pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
         } else {
             idle_until = None;
             if now >= look_at {
-                look(&client, &lineup, &mut backoff).await;
+                look(&client, &fair_queue, &mut backoff).await;
                 continue;
             }
             look_at.since(now)
         };
-        let (over, woken) = (client.sleep(pause), lineup.keeper_wake.notified());
+        let (over, woken) = (client.sleep(pause), fair_queue.heartbeat_wake.notified());
         drop(client);
         tokio::select! {
             biased;
@@ -72,55 +72,55 @@ pub(crate) async fn keep(core: Weak<Queues>, lineup: Arc<Lineup>) {
 }
 
 /// Asks the server once.
-async fn look(core: &Arc<Queues>, lineup: &Lineup, backoff: &mut Backoff) {
+async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff) {
     let sent = core.clock.now();
     // Before the places are read: a task that begins to wait from here on says when it wants a look.
-    lineup.state.lock().look_at = Tick::MAX;
-    let (places, next_task) = lineup.places(sent);
+    fair_queue.state.lock().look_at = Tick::MAX;
+    let (places, next_task) = fair_queue.places(sent);
     if places.is_empty() {
         // Those that wait are asking by themselves.
-        let mut state = lineup.state.lock();
+        let mut state = fair_queue.state.lock();
         state.look_at = state.look_at.min(sent.after(every(core, false)));
         if state.message == LookMessage::Heard {
             state.message = LookMessage::ForTheNext;
         }
         return;
     }
-    lineup.state.lock().message = LookMessage::None;
+    fair_queue.state.lock().message = LookMessage::None;
     let step = Keep {
-        id: lineup.id.clone(),
+        id: fair_queue.id.clone(),
         places,
         end_ms: keep_ms(core),
     };
     match core.backend.keep(step).await {
         Ok(kept) => {
             backoff.reset();
-            lineup.kept(core, &kept, sent, next_task);
+            fair_queue.kept(core, &kept, sent, next_task);
         }
         Err(failure) => {
             let pause = if failure.is_final() {
                 // Each asks for itself, and learns why.
-                for queue in lineup.queues() {
+                for queue in fair_queue.queues() {
                     queue.driver_wake().notify_one();
                 }
                 every(core, false)
             } else {
                 backoff.next()
             };
-            let mut state = lineup.state.lock();
+            let mut state = fair_queue.state.lock();
             state.look_at = state.look_at.min(core.clock.now().after(pause));
         }
     }
 }
 
-/// The keeper ends, with the subscription. `false` if a waiter came meanwhile.
-fn end(core: &Arc<Queues>, lineup: &Arc<Lineup>) -> bool {
+/// The heartbeat ends, with the subscription. `false` if a waiter came meanwhile.
+fn end(core: &Arc<Queues>, fair_queue: &Arc<FairQueue>) -> bool {
     {
-        let mut state = lineup.state.lock();
+        let mut state = fair_queue.state.lock();
         if !state.listening.is_empty() && !core.is_closed() {
             return false;
         }
-        state.has_keeper = false;
+        state.has_heartbeat = false;
         state.foreign = false;
         // Also one that is still being opened: it may come about at any time.
         match state.subscription {
@@ -128,8 +128,8 @@ fn end(core: &Arc<Queues>, lineup: &Arc<Lineup>) -> bool {
             Subscription::Opening => state.subscription = Subscription::Doubtful,
             Subscription::Doubtful | Subscription::Closed => {}
         }
-        drop(core.backend.unlisten(&lineup.id));
+        drop(core.backend.unlisten(&fair_queue.id));
     }
-    core.groups.tidy(&lineup.id);
+    core.groups.tidy(&fair_queue.id);
     true
 }

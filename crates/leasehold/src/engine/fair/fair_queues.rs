@@ -1,10 +1,10 @@
-//! The lineups of a client, by lock; and the way of a caller that does not wait.
+//! The fair queues of a client, by lock; and the way of a caller that does not wait.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     backend::WakeUp,
-    engine::fair::Lineup,
+    engine::fair::FairQueue,
     engine::hold::spec::Spec,
     engine::local::answer::WaitResult,
     engine::queue::map::{Hashing, Queues, WaiterGroup, WaiterGroups},
@@ -26,72 +26,83 @@ impl LockId {
     }
 }
 
-/// The lineups of a client, by lock.
+/// The fair queues of a client, by lock.
 #[derive(Debug, Default)]
-pub(crate) struct Lineups(Mutex<HashMap<LockId, Arc<Lineup>, Hashing>>);
+pub(crate) struct FairQueues(Mutex<HashMap<LockId, Arc<FairQueue>, Hashing>>);
 
-impl Lineups {
-    fn of(&self, id: &LockId) -> Option<Arc<Lineup>> {
+impl FairQueues {
+    fn of(&self, id: &LockId) -> Option<Arc<FairQueue>> {
         self.0.lock().get(&id.of_task(0)).map(Arc::clone)
     }
 
-    fn all(&self) -> Vec<Arc<Lineup>> {
+    fn all(&self) -> Vec<Arc<FairQueue>> {
         let mut all: Vec<_> = self.0.lock().values().cloned().collect();
         // In the same order each time: a simulation must be able to replay it.
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 
-    /// The keepers see whether the client has ended.
-    pub(crate) fn wake_keepers(&self) {
-        self.all().iter().for_each(|lineup| lineup.changed());
+    /// The heartbeats see whether the client has ended.
+    pub(crate) fn wake_heartbeats(&self) {
+        self.all()
+            .iter()
+            .for_each(|fair_queue| fair_queue.changed());
     }
 
-    /// How many keepers wait for the time to ask.
-    pub(crate) fn waiting_keepers(&self) -> usize {
-        self.all().iter().filter(|lineup| lineup.is_kept()).count()
+    /// How many heartbeats wait for the time to ask.
+    pub(crate) fn waiting_heartbeats(&self) -> usize {
+        self.all()
+            .iter()
+            .filter(|fair_queue| fair_queue.is_kept())
+            .count()
     }
 
     /// The backend heard something about a lock.
     pub(crate) fn wake(&self, core: &Arc<Queues>, id: &LockId, wake_up: WakeUp) {
-        let Some(lineup) = self.of(id) else {
+        let Some(fair_queue) = self.of(id) else {
             return core.wake(id, wake_up);
         };
-        lineup.wake(core, id.task(), &wake_up);
+        fair_queue.wake(core, id.task(), &wake_up);
         let queue = match &wake_up {
-            WakeUp::Granted(grant) => lineup.queue_of(grant.lease),
+            WakeUp::Granted(grant) => fair_queue.queue_of(grant.lease),
             _ => None,
         };
         core.heard(id, queue, wake_up);
     }
 }
 
-impl WaiterGroups for Lineups {
+impl WaiterGroups for FairQueues {
     fn find(&self, id: &LockId) -> Option<Arc<dyn WaiterGroup>> {
-        self.of(id).map(|lineup| lineup as _)
+        self.of(id).map(|fair_queue| fair_queue as _)
     }
 
     fn tidy(&self, id: &LockId) {
-        let mut lineups = self.0.lock();
-        // Its last queue may have taken it out already, and another lineup may stand in its place.
-        if lineups.get(id).is_some_and(|lineup| lineup.is_over()) {
-            lineups.remove(id);
+        let mut fair_queues = self.0.lock();
+        // Its last queue may have taken it out already, and another fair queue may stand in its place.
+        if fair_queues
+            .get(id)
+            .is_some_and(|fair_queue| fair_queue.is_over())
+        {
+            fair_queues.remove(id);
         }
     }
 
     fn add(&self, queue: &Arc<Queue>) {
-        let mut lineups = self.0.lock();
-        let lineup = lineups.entry(queue.id.of_task(0));
-        lineup
-            .or_insert_with(|| Arc::new(Lineup::new(&queue.id)))
+        let mut fair_queues = self.0.lock();
+        let fair_queue = fair_queues.entry(queue.id.of_task(0));
+        fair_queue
+            .or_insert_with(|| Arc::new(FairQueue::new(&queue.id)))
             .add(queue);
     }
 
     fn remove(&self, queue: &Arc<Queue>) {
-        let mut lineups = self.0.lock();
+        let mut fair_queues = self.0.lock();
         let id = queue.id.of_task(0);
-        if lineups.get(&id).is_some_and(|lineup| lineup.remove(queue)) {
-            lineups.remove(&id);
+        if fair_queues
+            .get(&id)
+            .is_some_and(|fair_queue| fair_queue.remove(queue))
+        {
+            fair_queues.remove(&id);
         }
     }
 }
@@ -100,19 +111,19 @@ impl WaiterGroups for Lineups {
 /// server is not asked.
 pub(crate) async fn try_in_turn(
     core: &Arc<Queues>,
-    lineups: &Lineups,
+    fair_queues: &FairQueues,
     id: &LockId,
     spec: Spec,
 ) -> WaitResult {
     core.check_open()?;
     let until = enter::latest_answer(core);
-    if let Some(lineup) = lineups.of(id) {
-        core.by(until, lineup.released()).await;
+    if let Some(fair_queue) = fair_queues.of(id) {
+        core.by(until, fair_queue.released()).await;
     }
     let held = async {
         // There is one as soon as this call has its queue.
-        match lineups.of(id) {
-            Some(lineup) => lineup.held_by_another(id.task()).await,
+        match fair_queues.of(id) {
+            Some(fair_queue) => fair_queue.held_by_another(id.task()).await,
             None => std::future::pending().await,
         }
     };
@@ -129,22 +140,28 @@ mod tests {
     use super::*;
     use crate::{kind::LockKind, name::Name};
 
-    /// Its keeper looks a moment after it has ended: another thread may have made a lineup of the same lock by then.
+    /// Its heartbeat looks a moment after it has ended: another thread may have made a fair queue of the same lock by then.
     #[test]
-    fn a_lineup_that_is_over_takes_no_other_out_of_the_map() {
-        let lineups = Lineups::default();
+    fn a_fair_queue_that_is_over_takes_no_other_out_of_the_map() {
+        let fair_queues = FairQueues::default();
         let id = LockId::new(LockKind::FairMutex, Name::new("name").unwrap());
         let make = || {
-            let lineup = Arc::new(Lineup::new(&id));
-            lineups.0.lock().insert(id.clone(), Arc::clone(&lineup));
-            lineup
+            let fair_queue = Arc::new(FairQueue::new(&id));
+            fair_queues
+                .0
+                .lock()
+                .insert(id.clone(), Arc::clone(&fair_queue));
+            fair_queue
         };
         make();
-        lineups.tidy(&id);
-        assert!(lineups.of(&id).is_none());
+        fair_queues.tidy(&id);
+        assert!(fair_queues.of(&id).is_none());
         let next = make();
-        next.state.lock().has_keeper = true;
-        lineups.tidy(&id);
-        assert!(Arc::ptr_eq(&next, &lineups.of(&id).expect("there is one")));
+        next.state.lock().has_heartbeat = true;
+        fair_queues.tidy(&id);
+        assert!(Arc::ptr_eq(
+            &next,
+            &fair_queues.of(&id).expect("there is one")
+        ));
     }
 }

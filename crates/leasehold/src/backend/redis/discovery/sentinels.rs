@@ -30,8 +30,8 @@ use crate::{
         redis::{epoch::EpochLog, link::Connection, pubsub::Heard, target::Target},
     },
     backoff::Backoff,
-    callout,
     home::Home,
+    user_callback,
 };
 
 /// How long one may take until it is heard.
@@ -84,7 +84,7 @@ impl Sentinels {
         let primary = primary.ok_or_else(|| Failure::NotSent(Arc::new(SilentSentinel(ANSWER))))?;
         Ok(Found {
             target: Arc::new(self.group.of_data.at(&primary.address)),
-            switches: self.epochs.ground().switches,
+            switches: self.epochs.generation().switches,
         })
     }
 
@@ -316,7 +316,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
 
 fn warn(failure: &Failure) {
     let cause = failure.cause();
-    callout::quietly(|| {
+    user_callback::catch_panic(|| {
         tracing::warn!(
             target: "leasehold",
             %cause,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Address;
 
-/// An answer counts for the other lanes of the client, too, for so long.
+/// An answer counts for the other connections of the client, too, for so long.
 const FRESH: Duration = Duration::from_millis(100);
 
 /// So many are asked at most.

@@ -4,7 +4,7 @@ use std::{panic::Location, sync::Once, time::Duration};
 
 use tracing::{Dispatch, dispatcher, subscriber::NoSubscriber};
 
-use crate::{callout, name::Name};
+use crate::{name::Name, user_callback};
 
 /// Warns once per process that a URL has chosen memory: in production that locks no other process out, and nothing else shows it.
 pub(crate) fn memory_was_chosen() {
@@ -28,7 +28,7 @@ pub(crate) fn waits_for_itself(
 ) {
     static ONCE: Once = Once::new();
     const REMEDY: &str = "if the holder waits for this, it waits for ever: pass the guard on, or lock through an Owner";
-    callout::quietly(|| {
+    user_callback::catch_panic(|| {
         if has_subscriber() {
             tracing::warn!(
                 target: "leasehold",
@@ -53,7 +53,7 @@ fn has_subscriber() -> bool {
 
 /// A warning for the subscriber; where there is none, a line on standard error.
 fn warn(message: &str) {
-    callout::quietly(|| {
+    user_callback::catch_panic(|| {
         if has_subscriber() {
             tracing::warn!("{message}");
         } else {

@@ -1,11 +1,11 @@
 //! Which connection a command travels on.
 //!
-//! A connection lives on one runtime: its socket is polled there, and it dies with it. So there is one *lane* for
+//! A connection lives on one runtime: its socket is polled there, and it dies with it. So there is one *connection* for
 //! each runtime that sends, made when it first does and gone when it ends, and one for the client's home.
 //! A command never changes threads on its way, and no runtime that is blocked or ended stands in the way of
-//! another's commands, nor of a renewal: those travel on the home's lane.
+//! another's commands, nor of a renewal: those travel on the home's connection.
 //!
-//! A lane reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and for a client
+//! A connection reconnects on its own runtime, for as long as there is one; seldom while no command waits for it, and for a client
 //! that was shut down not before one does. Nor before one does if the connection ended while no command was under way: a server
 //! that closes idle connections wants fewer of them.
 
@@ -28,9 +28,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     connect::{DialProgress, HungUp},
-    epoch::{EpochLog, Ground},
+    discovery::{Discovery, Found, Tally},
+    epoch::{EpochLog, Generation},
     failure::in_words,
-    finder::{Finder, Found, Tally},
     greeting::{Outlook, ServerId},
     link::Connection,
     rights::Rights,
@@ -40,12 +40,12 @@ use super::{
 use crate::{
     backend::{Failure, ServerFacts},
     backoff::{Backoff, spread},
-    callout,
     clock::{Clock, Tick},
     config::Config,
     error::Cause,
     home::{Home, ThreadGone},
     outage::Outage,
+    user_callback,
 };
 
 /// Between attempts to reconnect.
@@ -58,26 +58,26 @@ const RECONNECT_UNWANTED: Duration = Duration::from_secs(5);
 /// So often it is asked whether the server is another by now, while it is used.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// All lanes of a client.
-pub(super) struct Lanes {
+/// All connections of a client.
+pub(super) struct Connections {
     home: Home,
     dialler: Arc<Dialler>,
     /// For the work that runs at home, and for callers without a runtime.
-    of_home: Arc<Lane>,
+    of_home: Arc<ManagedConnection>,
     /// One for each other runtime that has sent anything and has not ended. Few, so a list.
-    others: RwLock<Vec<Arc<Lane>>>,
+    others: RwLock<Vec<Arc<ManagedConnection>>>,
     /// The server is not to be used any more.
     is_abandoned: AtomicBool,
-    /// The task that has the finder look.
+    /// The task that has the discovery look.
     looking: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 /// The connection of one runtime, replaced when it breaks.
-pub(super) struct Lane {
+pub(super) struct ManagedConnection {
     id: Id,
     runtime: Handle,
     dialler: Arc<Dialler>,
-    state: RwLock<LaneState>,
+    state: RwLock<ConnectionState>,
     changed: Notify,
     wanted: Arc<Wanted>,
     /// How many connections it has had.
@@ -97,7 +97,7 @@ struct Wanted {
     first: Notify,
 }
 
-enum LaneState {
+enum ConnectionState {
     /// It has not been wanted yet, or not since its connection ended.
     Idle,
     Up {
@@ -106,7 +106,7 @@ enum LaneState {
         number: u64,
         since: Instant,
         /// What it leads to.
-        ground: Ground,
+        generation: Generation,
     },
     /// A task is at work on it; `cause` is why its last attempt failed.
     Down(Cause),
@@ -120,7 +120,7 @@ enum LaneState {
 pub(super) struct Way {
     pub(super) connection: Connection,
     number: u64,
-    lane: Arc<Lane>,
+    managed: Arc<ManagedConnection>,
 }
 
 /// Why there is no way.
@@ -148,13 +148,13 @@ struct NoPrimary {
     tally: Tally,
 }
 
-impl Lanes {
+impl Connections {
     /// Makes no connection yet.
-    pub(super) fn new(dialler: Dialler, home: &Home) -> Arc<Lanes> {
+    pub(super) fn new(dialler: Dialler, home: &Home) -> Arc<Connections> {
         let dialler = Arc::new(dialler);
-        Arc::new(Lanes {
+        Arc::new(Connections {
             home: home.clone(),
-            of_home: Lane::new(home.handle().clone(), &dialler),
+            of_home: ManagedConnection::new(home.handle().clone(), &dialler),
             dialler,
             others: RwLock::default(),
             is_abandoned: AtomicBool::new(false),
@@ -187,34 +187,38 @@ impl Lanes {
     /// Breaks connections that lead to a server which is not the one any more, or may be dead, as long as this client lives.
     pub(super) fn follow(self: &Arc<Self>) {
         self.dialler.epochs.silence.tell(Arc::downgrade(self) as _);
-        let (lanes, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
+        let (connections, mut changes) = (Arc::downgrade(self), self.dialler.epochs.changes());
         self.home.handle().spawn(async move {
             while changes.changed().await.is_ok() {
-                let Some(lanes) = lanes.upgrade() else { return };
-                let ground = *changes.borrow_and_update();
-                for lane in lanes.all() {
-                    lane.leave_behind(ground);
+                let Some(connections) = connections.upgrade() else {
+                    return;
+                };
+                let generation = *changes.borrow_and_update();
+                for managed in connections.all() {
+                    managed.leave_behind(generation);
                 }
                 // Holders without a request under way are to have a connection, too.
-                lanes.dialler.epochs.cut_off();
+                connections.dialler.epochs.cut_off();
             }
         });
     }
 
-    /// Has the finder look now and then, while a lock is held or waited for, or requests are sent.
+    /// Has the discovery look now and then, while a lock is held or waited for, or requests are sent.
     pub(super) fn look_out(self: &Arc<Self>) {
-        let Some(mut lookout) = self.dialler.finder.lookout() else {
+        let Some(mut lookout) = self.dialler.discovery.lookout() else {
             return;
         };
-        let lanes = Arc::downgrade(self);
+        let connections = Arc::downgrade(self);
         let looking = self.home.handle().spawn(async move {
             let mut written = 0;
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
-                let Some(lanes) = lanes.upgrade() else { return };
-                let before = std::mem::replace(&mut written, lanes.writes());
-                let is_used = lanes.dialler.epochs.is_busy() || written != before;
-                drop(lanes);
+                let Some(connections) = connections.upgrade() else {
+                    return;
+                };
+                let before = std::mem::replace(&mut written, connections.writes());
+                let is_used = connections.dialler.epochs.is_busy() || written != before;
+                drop(connections);
                 if is_used {
                     lookout.look().await;
                 } else {
@@ -228,11 +232,11 @@ impl Lanes {
     /// How often something was written on the connections that there are.
     fn writes(&self) -> u64 {
         let others = self.others.read();
-        let lanes = others.iter().chain([&self.of_home]);
-        lanes.map(|lane| lane.writes()).sum()
+        let connections = others.iter().chain([&self.of_home]);
+        connections.map(|managed| managed.writes()).sum()
     }
 
-    fn all(&self) -> Vec<Arc<Lane>> {
+    fn all(&self) -> Vec<Arc<ManagedConnection>> {
         let mut all = self.others.read().clone();
         all.push(Arc::clone(&self.of_home));
         all
@@ -241,7 +245,7 @@ impl Lanes {
     /// A way for a command from here; waits for it as long as `patience`.
     pub(super) async fn way(self: &Arc<Self>, patience: Duration) -> Result<Way, NoWay> {
         self.home.check().map_err(NoWay::Gone)?;
-        if let Some(way) = self.of_this_runtime().and_then(Lane::way) {
+        if let Some(way) = self.of_this_runtime().and_then(ManagedConnection::way) {
             return Ok(way);
         }
         // Seldom, so it takes no room in every request.
@@ -260,33 +264,33 @@ impl Lanes {
         let mut has_asked = false;
         loop {
             // Another runtime may poll this now: a request outlives the runtime that it was made on.
-            let lane = self.of_this_runtime().unwrap_or_else(|| self.enter());
-            let changed = lane.changed.notified();
+            let managed = self.of_this_runtime().unwrap_or_else(|| self.enter());
+            let changed = managed.changed.notified();
             if self.is_abandoned.load(Ordering::Acquire)
-                && !matches!(&*lane.state.read(), LaneState::Up { .. })
+                && !matches!(&*managed.state.read(), ConnectionState::Up { .. })
             {
                 return Err(NoWay::Down(Arc::new(LeftBehind)));
             }
-            if let LaneState::Refused(cause) = &*lane.state.read()
+            if let ConnectionState::Refused(cause) = &*managed.state.read()
                 && has_asked
             {
                 return Err(NoWay::Refused(Arc::clone(cause)));
             }
-            lane.dial();
+            managed.dial();
             has_asked = true;
-            if let Some(way) = Arc::clone(&lane).way() {
+            if let Some(way) = Arc::clone(&managed).way() {
                 return Ok(way);
             }
-            if let LaneState::Down(cause) = &*lane.state.read() {
+            if let ConnectionState::Down(cause) = &*managed.state.read() {
                 *why_not = Arc::clone(cause);
             }
-            let _waits = lane.wanted.by_one_more();
-            lane.changed_or_left(changed, self.of_home.id).await;
+            let _waits = managed.wanted.by_one_more();
+            managed.changed_or_left(changed, self.of_home.id).await;
         }
     }
 
-    /// The lane of the runtime that calls this, if it has one.
-    fn of_this_runtime(&self) -> Option<Arc<Lane>> {
+    /// The connection of the runtime that calls this, if it has one.
+    fn of_this_runtime(&self) -> Option<Arc<ManagedConnection>> {
         let Ok(here) = Handle::try_current() else {
             return Some(Arc::clone(&self.of_home));
         };
@@ -295,48 +299,48 @@ impl Lanes {
             return Some(Arc::clone(&self.of_home));
         }
         let others = self.others.read();
-        others.iter().find(|lane| lane.id == id).cloned()
+        others.iter().find(|managed| managed.id == id).cloned()
     }
 
-    /// The lane of the runtime that calls this, a new one if need be.
-    fn enter(self: &Arc<Self>) -> Arc<Lane> {
+    /// The connection of the runtime that calls this, a new one if need be.
+    fn enter(self: &Arc<Self>) -> Arc<ManagedConnection> {
         match Handle::try_current() {
             Ok(here) if here.id() != self.of_home.id => self.open(here),
             _ => Arc::clone(&self.of_home),
         }
     }
 
-    fn open(self: &Arc<Self>, runtime: Handle) -> Arc<Lane> {
-        let lane = Lane::new(runtime, &self.dialler);
+    fn open(self: &Arc<Self>, runtime: Handle) -> Arc<ManagedConnection> {
+        let managed = ManagedConnection::new(runtime, &self.dialler);
         {
             let mut others = self.others.write();
-            if let Some(there) = others.iter().find(|there| there.id == lane.id) {
+            if let Some(there) = others.iter().find(|there| there.id == managed.id) {
                 return Arc::clone(there);
             }
-            others.push(Arc::clone(&lane));
+            others.push(Arc::clone(&managed));
         }
         let leaving = Leaving {
-            lanes: Arc::downgrade(self),
-            lane: Arc::downgrade(&lane),
+            connections: Arc::downgrade(self),
+            managed: Arc::downgrade(&managed),
         };
         // Dropped with the runtime; at once, if that has ended already.
-        let sentinel = lane.runtime.spawn(async move {
+        let sentinel = managed.runtime.spawn(async move {
             let _leaving = leaving;
             std::future::pending::<()>().await;
         });
-        let _ = lane.sentinel.set(sentinel.abort_handle());
-        if matches!(&*lane.state.read(), LaneState::Gone) {
+        let _ = managed.sentinel.set(sentinel.abort_handle());
+        if matches!(&*managed.state.read(), ConnectionState::Gone) {
             return Arc::clone(&self.of_home);
         }
-        lane
+        managed
     }
 
     /// Why there is no connection, as long as there is none.
     pub(super) fn trouble(&self) -> Option<Cause> {
-        let lane = self.of_this_runtime()?;
-        let state = lane.state.read();
+        let managed = self.of_this_runtime()?;
+        let state = managed.state.read();
         match &*state {
-            LaneState::Down(cause) | LaneState::Refused(cause) => {
+            ConnectionState::Down(cause) | ConnectionState::Refused(cause) => {
                 (!cause.is::<NotYet>()).then(|| Arc::clone(cause))
             }
             _ => None,
@@ -360,23 +364,23 @@ impl Lanes {
 
     /// The server that was reached last, with the database, if it has said which one it is. If it does not say that, the address.
     pub(super) fn identity(&self) -> Option<String> {
-        let Dialler { finder, .. } = &*self.dialler;
+        let Dialler { discovery, .. } = &*self.dialler;
         let said = self.dialler.identity.lock().clone();
         match said {
             ServerId::NotYet => None,
-            ServerId::RunId(id) => Some(format!("{id}/{}", finder.database())),
+            ServerId::RunId(id) => Some(format!("{id}/{}", discovery.database())),
             ServerId::Refused => {
                 self.dialler.has_warned.call_once(|| {
-                    callout::quietly(|| {
+                    user_callback::catch_panic(|| {
                         tracing::warn!(
                             target: "leasehold",
-                            server = %finder,
+                            server = %discovery,
                             "the server does not tell its run_id, so multi-locks with one name on several servers are ordered by address, \
                              and wait in a circle with those of programs that use other addresses; give the user the right to INFO"
                         );
                     });
                 });
-                Some(finder.to_string())
+                Some(discovery.to_string())
             }
         }
     }
@@ -399,16 +403,17 @@ impl Lanes {
         self.of_home.dial();
     }
 
-    /// No caller is left. A runtime of one thread may be blocked by the last one, or not be run again: no lane is there any more.
+    /// No caller is left. A runtime of one thread may be blocked by the last one, or not be run again: no connection is there any more.
     pub(super) fn bring_home(&self) {
-        let is_one_thread =
-            |lane: &mut Arc<Lane>| lane.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let is_one_thread = |managed: &mut Arc<ManagedConnection>| {
+            managed.runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
+        };
         let left: Vec<_> = self.others.write().extract_if(.., is_one_thread).collect();
-        for lane in left {
-            if let Some(way) = Arc::clone(&lane).way() {
+        for managed in left {
+            if let Some(way) = Arc::clone(&managed).way() {
                 way.connection.close();
             }
-            lane.leave();
+            managed.leave();
         }
     }
 
@@ -416,8 +421,8 @@ impl Lanes {
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
         self.shut();
-        for lane in self.all() {
-            lane.changed.notify_waiters();
+        for managed in self.all() {
+            managed.changed.notify_waiters();
         }
     }
 
@@ -428,14 +433,14 @@ impl Lanes {
     /// From here on a connection is made only while a command waits for it.
     pub(super) fn shut(&self) {
         self.dialler.is_shut.store(true, Ordering::Relaxed);
-        self.dialler.finder.shut();
+        self.dialler.discovery.shut();
         drop(self.looking.lock().take());
     }
 }
 
-impl Silenced for Lanes {
+impl Silenced for Connections {
     fn let_go(&self, since: Instant) {
-        self.all().iter().for_each(|lane| lane.let_go(since));
+        self.all().iter().for_each(|managed| managed.let_go(since));
     }
 }
 
@@ -469,24 +474,24 @@ impl Drop for CommandWaits<'_> {
     }
 }
 
-/// The end of a runtime is the end of its lane.
+/// The end of a runtime is the end of its connection.
 struct Leaving {
-    lanes: Weak<Lanes>,
-    lane: Weak<Lane>,
+    connections: Weak<Connections>,
+    managed: Weak<ManagedConnection>,
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        let Some(lane) = self.lane.upgrade() else {
+        let Some(managed) = self.managed.upgrade() else {
             return;
         };
-        if let Some(lanes) = self.lanes.upgrade() {
-            lanes
+        if let Some(connections) = self.connections.upgrade() {
+            connections
                 .others
                 .write()
-                .retain(|there| !Arc::ptr_eq(there, &lane));
+                .retain(|there| !Arc::ptr_eq(there, &managed));
         }
-        lane.leave();
+        managed.leave();
     }
 }
 
@@ -500,26 +505,26 @@ impl Way {
         let rest = timeout.saturating_sub(heard.elapsed());
         let (number, cause) = (self.number, in_words(error.clone()));
         if rest.is_zero() {
-            return self.lane.is_silent(number, heard, timeout, &cause);
+            return self.managed.is_silent(number, heard, timeout, &cause);
         }
-        let lane = Arc::downgrade(&self.lane);
-        self.lane.runtime.spawn(async move {
+        let managed = Arc::downgrade(&self.managed);
+        self.managed.runtime.spawn(async move {
             tokio::time::sleep(rest).await;
-            if let Some(lane) = lane.upgrade() {
-                lane.is_silent(number, heard, timeout, &cause);
+            if let Some(managed) = managed.upgrade() {
+                managed.is_silent(number, heard, timeout, &cause);
             }
         });
     }
 
     /// It had ended before this command.
     pub(super) fn ended(&self) {
-        self.lane.ended(self.number);
+        self.managed.ended(self.number);
     }
 
     /// It works, but another connection may lead to a better server. Once a second at most, however many find that.
     pub(super) fn unsuitable(&self, error: &RedisError) {
-        let young = match &*self.lane.state.read() {
-            LaneState::Up { since, .. } => since.elapsed() < RECONNECT_MOST,
+        let young = match &*self.managed.state.read() {
+            ConnectionState::Up { since, .. } => since.elapsed() < RECONNECT_MOST,
             _ => true,
         };
         if !young {
@@ -529,17 +534,17 @@ impl Way {
 
     /// The next command is better sent on another connection.
     pub(super) fn broken(&self, error: &RedisError) {
-        self.lane.replace(self.number, &in_words(error.clone()));
+        self.managed.replace(self.number, &in_words(error.clone()));
     }
 }
 
-impl Lane {
-    fn new(runtime: Handle, dialler: &Arc<Dialler>) -> Arc<Lane> {
-        Arc::new(Lane {
+impl ManagedConnection {
+    fn new(runtime: Handle, dialler: &Arc<Dialler>) -> Arc<ManagedConnection> {
+        Arc::new(ManagedConnection {
             id: runtime.id(),
             runtime,
             dialler: Arc::clone(dialler),
-            state: RwLock::new(LaneState::Idle),
+            state: RwLock::new(ConnectionState::Idle),
             changed: Notify::new(),
             wanted: Arc::default(),
             made: AtomicU64::new(0),
@@ -551,21 +556,21 @@ impl Lane {
 
     /// Commands go another way from here on.
     fn leave(&self) {
-        let was = std::mem::replace(&mut *self.state.write(), LaneState::Gone);
+        let was = std::mem::replace(&mut *self.state.write(), ConnectionState::Gone);
         drop(was);
         self.changed.notify_waiters();
     }
 
     fn writes(&self) -> u64 {
         match &*self.state.read() {
-            LaneState::Up { connection, .. } => connection.writes(),
+            ConnectionState::Up { connection, .. } => connection.writes(),
             _ => 0,
         }
     }
 
     fn way(self: Arc<Self>) -> Option<Way> {
         let (connection, number) = match &*self.state.read() {
-            LaneState::Up {
+            ConnectionState::Up {
                 connection, number, ..
             } => (connection.clone(), *number),
             _ => return None,
@@ -573,11 +578,11 @@ impl Lane {
         Some(Way {
             connection,
             number,
-            lane: self,
+            managed: self,
         })
     }
 
-    /// Waits for a change of this lane, or until this is polled on another runtime than the lane's.
+    /// Waits for a change of this connection, or until this is polled on another runtime than the connection's.
     async fn changed_or_left(&self, changed: Notified<'_>, home: Id) {
         let mut changed = std::pin::pin!(changed);
         let changed_or_left = std::future::poll_fn(|cx| {
@@ -591,45 +596,51 @@ impl Lane {
         changed_or_left.await;
     }
 
-    fn is_up(self: &Arc<Self>, Made { connection, ground }: Made) {
+    fn is_up(
+        self: &Arc<Self>,
+        Made {
+            connection,
+            generation,
+        }: Made,
+    ) {
         let mut state = self.state.write();
-        if !matches!(&*state, LaneState::Gone) {
+        if !matches!(&*state, ConnectionState::Gone) {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
-            let (lane, ended) = (Arc::downgrade(self), connection.ended());
+            let (managed, ended) = (Arc::downgrade(self), connection.ended());
             self.runtime.spawn(async move {
                 ended.await;
-                if let Some(lane) = lane.upgrade() {
-                    lane.ended(number);
+                if let Some(managed) = managed.upgrade() {
+                    managed.ended(number);
                 }
             });
-            *state = LaneState::Up {
+            *state = ConnectionState::Up {
                 connection,
                 number,
                 since: Instant::now(),
-                ground,
+                generation,
             };
         }
         drop(state);
         // It may have changed after the connection was made, and before it was seen here.
-        self.leave_behind(self.dialler.epochs.ground());
+        self.leave_behind(self.dialler.epochs.generation());
         self.changed.notify_waiters();
     }
 
     /// Breaks the connection if it leads to a server that is not the one any more. One that was named by a sentinel is not: all that is
-    /// under way is repeated elsewhere. One that greets in another epoch may only be told of by another lane: once a second at most.
-    fn leave_behind(self: &Arc<Self>, now: Ground) {
+    /// under way is repeated elsewhere. One that greets in another epoch may only be told of by another connection: once a second at most.
+    fn leave_behind(self: &Arc<Self>, now: Generation) {
         let (number, is_demoted, rest) = match &*self.state.read() {
-            LaneState::Up {
+            ConnectionState::Up {
                 connection,
                 number,
-                ground,
+                generation,
                 since,
             } => {
-                let is_demoted = ground.switches < now.switches;
+                let is_demoted = generation.switches < now.switches;
                 let rest = RECONNECT_MOST.saturating_sub(since.elapsed());
                 if is_demoted {
                     connection.void();
-                } else if ground.epochs >= now.epochs {
+                } else if generation.epochs >= now.epochs {
                     return;
                 }
                 (*number, is_demoted, rest)
@@ -638,11 +649,11 @@ impl Lane {
         };
         if !is_demoted && !rest.is_zero() {
             // Not more often than once a second; but not never.
-            let lane = Arc::downgrade(self);
+            let managed = Arc::downgrade(self);
             self.runtime.spawn(async move {
                 tokio::time::sleep(rest).await;
-                if let Some(lane) = lane.upgrade() {
-                    lane.leave_behind(now);
+                if let Some(managed) = managed.upgrade() {
+                    managed.leave_behind(now);
                 }
             });
             return;
@@ -661,7 +672,7 @@ impl Lane {
     /// A command has waited in vain on the connection `number`, which has said nothing after `heard`, for a whole `timeout`.
     fn is_silent(self: &Arc<Self>, number: u64, heard: Instant, timeout: Duration, cause: &Cause) {
         match &*self.state.read() {
-            LaneState::Up {
+            ConnectionState::Up {
                 connection,
                 number: present,
                 ..
@@ -678,8 +689,8 @@ impl Lane {
         let was = {
             let mut state = self.state.write();
             match &*state {
-                LaneState::Up { connection, .. } if connection.heard() < since => {
-                    std::mem::replace(&mut *state, LaneState::Idle)
+                ConnectionState::Up { connection, .. } if connection.heard() < since => {
+                    std::mem::replace(&mut *state, ConnectionState::Idle)
                 }
                 _ => return,
             }
@@ -696,9 +707,9 @@ impl Lane {
         let was = {
             let mut state = self.state.write();
             match &*state {
-                LaneState::Up {
+                ConnectionState::Up {
                     number: present, ..
-                } if *present == number => std::mem::replace(&mut *state, LaneState::Idle),
+                } if *present == number => std::mem::replace(&mut *state, ConnectionState::Idle),
                 _ => return,
             }
         };
@@ -706,8 +717,8 @@ impl Lane {
         self.dialler.epochs.ended();
         self.cut_off();
         self.changed.notify_waiters();
-        callout::quietly(
-            || tracing::debug!(target: "leasehold", server = %self.dialler.finder, "connection ended"),
+        user_callback::catch_panic(
+            || tracing::debug!(target: "leasehold", server = %self.dialler.discovery, "connection ended"),
         );
     }
 
@@ -731,7 +742,8 @@ impl Lane {
 
     /// Sees to a connection, unless another caller does.
     fn dial(self: &Arc<Self>) {
-        let is_at_rest = |state: &_| matches!(state, LaneState::Idle | LaneState::Refused(_));
+        let is_at_rest =
+            |state: &_| matches!(state, ConnectionState::Idle | ConnectionState::Refused(_));
         if !is_at_rest(&*self.state.read()) {
             return;
         }
@@ -739,14 +751,16 @@ impl Lane {
         if !is_at_rest(&*state) {
             return;
         }
-        *state = LaneState::Down(Arc::new(NotYet));
+        *state = ConnectionState::Down(Arc::new(NotYet));
         drop(state);
         self.begin_to_reconnect();
     }
 
-    /// On the lane's own runtime, not on that of the caller that has noticed.
+    /// On the connection's own runtime, not on that of the caller that has noticed.
     fn begin_to_reconnect(self: &Arc<Self>) {
-        let task = self.runtime.spawn(Lane::reconnect(Arc::downgrade(self)));
+        let task = self
+            .runtime
+            .spawn(ManagedConnection::reconnect(Arc::downgrade(self)));
         *self.dialling.lock() = Some(task.abort_handle());
     }
 
@@ -754,33 +768,36 @@ impl Lane {
     fn replace(self: &Arc<Self>, number: u64, cause: &Cause) {
         let mut state = self.state.write();
         match &*state {
-            LaneState::Up {
+            ConnectionState::Up {
                 number: present, ..
             } if *present == number => {}
-            LaneState::Idle if self.made.load(Ordering::Relaxed) == number + 1 => {}
+            ConnectionState::Idle if self.made.load(Ordering::Relaxed) == number + 1 => {}
             _ => return, // another caller was faster
         }
-        let was = std::mem::replace(&mut *state, LaneState::Down(Arc::clone(cause)));
+        let was = std::mem::replace(&mut *state, ConnectionState::Down(Arc::clone(cause)));
         drop(state);
         drop(was);
         self.dialler.epochs.ended();
-        callout::quietly(|| {
-            tracing::debug!(target: "leasehold", server = %self.dialler.finder, %cause, "connection lost, reconnecting");
+        user_callback::catch_panic(|| {
+            tracing::debug!(target: "leasehold", server = %self.dialler.discovery, %cause, "connection lost, reconnecting");
         });
         self.begin_to_reconnect();
     }
 
     /// Ends when there is a connection, or the server refuses a client that has never been connected.
-    async fn reconnect(lane: Weak<Lane>) {
+    async fn reconnect(managed: Weak<ManagedConnection>) {
         let mut backoff = Backoff::new(RECONNECT_FIRST, RECONNECT_UNWANTED);
         loop {
-            let Some(dialler) = lane.upgrade().map(|lane| Arc::clone(&lane.dialler)) else {
+            let Some(dialler) = managed
+                .upgrade()
+                .map(|managed| Arc::clone(&managed.dialler))
+            else {
                 return;
             };
-            let again = lane
+            let again = managed
                 .upgrade()
-                .is_some_and(|lane| lane.made.load(Ordering::Relaxed) > 0);
-            let switches = dialler.epochs.ground().switches;
+                .is_some_and(|managed| managed.made.load(Ordering::Relaxed) > 0);
+            let switches = dialler.epochs.generation().switches;
             let made = loop {
                 let began = Instant::now();
                 tokio::select! {
@@ -789,12 +806,14 @@ impl Lane {
                     () = dialler.epochs.silence.after(began) => {}
                 }
             };
-            let Some(strong) = lane.upgrade() else { return };
+            let Some(strong) = managed.upgrade() else {
+                return;
+            };
             match made {
                 Ok(made) => {
                     strong.is_up(made);
-                    callout::quietly(
-                        || tracing::debug!(target: "leasehold", server = %dialler.finder, "connected"),
+                    user_callback::catch_panic(
+                        || tracing::debug!(target: "leasehold", server = %dialler.discovery, "connected"),
                     );
                     return;
                 }
@@ -834,23 +853,23 @@ impl Lane {
         let next = if failure.is_final() && !self.dialler.has_worked.load(Ordering::Relaxed) {
             // A client that was connected waits for a server that refuses it, as for one that is down: its holders, and those
             // that wait, need the server back. One that never was has most likely been told the wrong thing.
-            LaneState::Refused(cause)
+            ConnectionState::Refused(cause)
         } else {
-            LaneState::Down(cause)
+            ConnectionState::Down(cause)
         };
         let goes_on = {
             let mut state = self.state.write();
-            if matches!(&*state, LaneState::Down(_)) {
+            if matches!(&*state, ConnectionState::Down(_)) {
                 *state = next;
             }
-            matches!(&*state, LaneState::Down(_))
+            matches!(&*state, ConnectionState::Down(_))
         };
         self.changed.notify_waiters();
         goes_on
     }
 }
 
-impl Drop for Lane {
+impl Drop for ManagedConnection {
     fn drop(&mut self) {
         if let Some(task) = self.dialling.get_mut() {
             task.abort();
@@ -864,25 +883,25 @@ impl Drop for Lane {
 /// A connection that was made, and what it leads to.
 struct Made {
     connection: Connection,
-    ground: Ground,
+    generation: Generation,
 }
 
-/// An attempt to connect, which the finder is told of when it goes.
+/// An attempt to connect, which the discovery is told of when it goes.
 struct Trying<'a> {
-    finder: &'a Finder,
+    discovery: &'a Discovery,
     target: &'a Target,
     works: bool,
 }
 
 impl Drop for Trying<'_> {
     fn drop(&mut self) {
-        self.finder.tried(self.target, self.works);
+        self.discovery.tried(self.target, self.works);
     }
 }
 
 /// Makes connections.
 pub(super) struct Dialler {
-    finder: Arc<Finder>,
+    discovery: Arc<Discovery>,
     epochs: Arc<EpochLog>,
     /// Under which name `CLIENT LIST` shows us.
     name: String,
@@ -911,13 +930,13 @@ pub(super) struct Dialler {
 
 impl Dialler {
     pub(super) fn new(
-        (finder, epochs): (Arc<Finder>, Arc<EpochLog>),
+        (discovery, epochs): (Arc<Discovery>, Arc<EpochLog>),
         name: String,
         config: &Config,
         outage: Arc<Outage>,
     ) -> Dialler {
         Dialler {
-            finder,
+            discovery,
             epochs,
             name,
             connect_timeout: config.connect_timeout,
@@ -943,12 +962,12 @@ impl Dialler {
         let (mut replica, mut tried) = (None, None::<Arc<Target>>);
         let dialling = async {
             loop {
-                let Found { target, switches } = self.finder.find().await?;
+                let Found { target, switches } = self.discovery.find().await?;
                 // Also if the time is up meanwhile: a server that is silent has been tried in vain.
                 tried = Some(Arc::clone(&target));
-                let of_target = |failure| self.finder.name_server(&target, failure);
+                let of_target = |failure| self.discovery.name_server(&target, failure);
                 let mut trying = Trying {
-                    finder: &self.finder,
+                    discovery: &self.discovery,
                     target: &target,
                     works: false,
                 };
@@ -961,7 +980,7 @@ impl Dialler {
                 trying.works = matches!(made, Ok(Some(_)));
                 drop(trying);
                 if let Some(mut made) = made? {
-                    made.ground.switches = switches;
+                    made.generation.switches = switches;
                     return Ok(made);
                 }
                 replica = Some(target.to_string());
@@ -976,12 +995,12 @@ impl Dialler {
             }
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
-                if let (Some(server), Some(tally)) = (replica, self.finder.tally()) {
+                if let (Some(server), Some(tally)) = (replica, self.discovery.tally()) {
                     return Err(Failure::NotNow(Arc::new(NoPrimary { server, tally })));
                 }
                 let silent = Failure::NotSent(progress.silent(self.connect_timeout));
                 Err(match tried {
-                    Some(target) => self.finder.name_server(&target, silent),
+                    Some(target) => self.discovery.name_server(&target, silent),
                     None => silent,
                 })
             }
@@ -999,12 +1018,12 @@ impl Dialler {
         let greeted =
             greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
         let (connection, greeted) = greeted?;
-        if greeted.is_replica && self.finder.wants_primary() {
+        if greeted.is_replica && self.discovery.wants_primary() {
             return Ok(None);
         }
-        // The lane that finds a server restarted may be one that had no connection to it.
+        // The connection that finds a server restarted may be one that had no connection to it.
         let again = self.epochs.take_ended() || again;
-        let ground = self.epochs.greeted(greeted.epoch, greeted.up, again);
+        let generation = self.epochs.greeted(greeted.epoch, greeted.up, again);
         self.note_start(greeted.up, again);
         self.is_replica.store(greeted.is_replica, Ordering::Release);
         self.epochs.replicas.learn(&greeted.replication);
@@ -1015,7 +1034,10 @@ impl Dialler {
         if !greeted.refuses_all {
             self.outage.is_over();
         }
-        Ok(Some(Made { connection, ground }))
+        Ok(Some(Made {
+            connection,
+            generation,
+        }))
     }
 
     /// The server has said for how long it has been up: its count may be ahead by a second. One that does not say it may have started now,
@@ -1046,8 +1068,8 @@ impl Dialler {
             is_known
         };
         if !is_known && let Outlook::Bad(danger) = outlook {
-            callout::quietly(
-                || tracing::warn!(target: "leasehold", server = %self.finder, "{danger}"),
+            user_callback::catch_panic(
+                || tracing::warn!(target: "leasehold", server = %self.discovery, "{danger}"),
             );
         }
     }

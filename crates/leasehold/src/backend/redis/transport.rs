@@ -19,13 +19,13 @@ use crate::backend::{
 
 /// Takes the place of a client's connections: its requests wait here until they are sent.
 #[derive(Clone)]
-pub(super) struct Carrier {
+pub(super) struct Transport {
     pub(super) steps: Arc<Mutex<Vec<Box<dyn Step>>>>,
     /// They are carried out at once, for a look from outside.
     pub(super) at_once: Option<Arc<Scripts>>,
 }
 
-impl Carrier {
+impl Transport {
     /// A call of a script.
     pub(super) fn call<T: Clone + std::fmt::Debug + Send + 'static>(
         &self,
@@ -34,9 +34,9 @@ impl Carrier {
     ) -> Reply<T> {
         let (script, mut keys) = call.parts();
         let args = keys.split_off(call.keys().count());
-        let carrier = self.clone();
+        let transport = self.clone();
         Box::pin(async move {
-            let answer = carrier.carry(move |scripts| {
+            let answer = transport.carry(move |scripts| {
                 let reply = scripts.call(script, &keys, &args);
                 let reply = reply.map_err(|error| classify(as_read(&error)))?;
                 read(&reply).ok_or_else(|| Failure::Rejected(in_words(unexpected(&reply))))
@@ -70,8 +70,8 @@ fn as_read(error: &str) -> RedisError {
         .unwrap_or_else(|| (ErrorKind::Parse, "no error").into())
 }
 
-impl std::fmt::Debug for Carrier {
+impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Carrier").finish_non_exhaustive()
+        f.debug_struct("Transport").finish_non_exhaustive()
     }
 }

@@ -11,9 +11,9 @@ use redis::{RedisError, RedisResult};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
-    audience::Audience,
     dial::{AGAIN, Dialled, dial, successor},
     hearing::{EndedAtOnce, Hearing},
+    listeners::ChannelListeners,
     message::wake_up,
 };
 use crate::{
@@ -21,21 +21,21 @@ use crate::{
         Sink, WakeUp,
         redis::{
             connect::SubscriptionLink,
-            epoch::Ground,
+            connections::Connections,
+            discovery::Discovery,
+            epoch::Generation,
             failure::in_words,
-            finder::Finder,
             kinds::wire,
-            lanes::Lanes,
             pubsub::{Ask, Heard, PubSub},
             sharding::is_elsewhere,
             silence::Silence,
         },
     },
-    callout,
     clock::Clock,
     error::Cause,
     name::LockId,
     outage::Seldom,
+    user_callback,
 };
 
 pub(super) enum Order {
@@ -47,10 +47,10 @@ pub(super) enum Order {
 
 pub(super) type Told = oneshot::Sender<Result<(), Cause>>;
 
-pub(super) struct SubscriptionLane {
-    pub(super) finder: Arc<Finder>,
+pub(super) struct SubscriptionTask {
+    pub(super) discovery: Arc<Discovery>,
     /// Of the server that connections are to lead to.
-    pub(super) changes: watch::Receiver<Ground>,
+    pub(super) changes: watch::Receiver<Generation>,
     pub(super) silence: Silence,
     pub(super) client: Arc<str>,
     pub(super) hearing: Hearing,
@@ -59,12 +59,12 @@ pub(super) struct SubscriptionLane {
     pub(super) sink: Arc<dyn Sink>,
     /// By channel: its names. Redisson's channel of `x` is that of `{x}` too.
     pub(super) ids: HashMap<String, Vec<LockId>>,
-    pub(super) counted: Arc<Audience>,
+    pub(super) counted: Arc<ChannelListeners>,
     /// A subscription has come about on the present connection.
     pub(super) worked: bool,
     /// Takes the place of a connection whose login ends.
     pub(super) next: Option<Dialled>,
-    pub(super) commands: Weak<Lanes>,
+    pub(super) commands: Weak<Connections>,
 }
 
 /// What the server was asked, and which caller waits for the answer.
@@ -91,7 +91,7 @@ const AT_ONCE: usize = 100;
 /// Before so many connections in a row have failed, it may be the server that fails: commands are told that meanwhile.
 const FAILURES_FEW: u32 = 3;
 
-impl SubscriptionLane {
+impl SubscriptionTask {
     /// Ends with the client.
     pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let mut backoff = AGAIN;
@@ -114,7 +114,7 @@ impl SubscriptionLane {
                 Ok(next)
             } else {
                 let known = (&mut self.changes, &self.silence);
-                dial(&self.finder, known, self.connect_timeout).await
+                dial(&self.discovery, known, self.connect_timeout).await
             };
             match dialled {
                 Ok(dialled) => {
@@ -144,8 +144,8 @@ impl SubscriptionLane {
                         && failures >= FAILURES_FEW
                         && warned.may_warn(Clock::Boot.now())
                     {
-                        callout::quietly(|| {
-                            tracing::warn!(target: "leasehold", server = %self.finder, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
+                        user_callback::catch_panic(|| {
+                            tracing::warn!(target: "leasehold", server = %self.discovery, %cause, "cannot subscribe, trying again; those that wait ask now and then meanwhile");
                         });
                     }
                 }
@@ -205,7 +205,7 @@ impl SubscriptionLane {
             self.subscribe(&mut connection, id, Some(told));
         }
         let known = (self.changes.clone(), self.silence.clone());
-        let place = (Arc::clone(&self.finder), known);
+        let place = (Arc::clone(&self.discovery), known);
         let timeout = self.connect_timeout;
         let successor = |at| successor(place.clone(), timeout, at);
         let mut next_one = pin!(successor(renew_at));

@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_SENT_ON: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
-pub(super) struct ClusterEars {
+pub(super) struct ClusterListeners {
     heard_at: Mutex<HashMap<LockId, HeardAt>>,
     numbers: AtomicU64,
 }
@@ -81,7 +81,7 @@ impl Sink for NodeSink {
         };
         // A message is heard at each node that is listened to. A grant counts once: the other copy could be taken for one that comes late.
         let counts = !matches!(wake_up, WakeUp::Granted(_) | WakeUp::Deaf)
-            || shared.ears.hears(id, self.number);
+            || shared.listeners.hears(id, self.number);
         if counts {
             shared.sink.wake(id, wake_up);
         }
@@ -105,7 +105,7 @@ impl Sink for NodeSink {
 impl Elsewhere for NodeSink {
     fn unheard(&self, id: &LockId, refusal: Option<&RedisError>) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.ears.unheard(&shared, id, self.number, refusal);
+            shared.listeners.unheard(&shared, id, self.number, refusal);
         }
     }
 }
@@ -116,10 +116,12 @@ impl fmt::Debug for NodeSink {
     }
 }
 
-impl ClusterEars {
+impl ClusterListeners {
     fn hears(&self, id: &LockId, number: u32) -> bool {
         let heard_at = self.heard_at.lock();
-        heard_at.get(id).is_some_and(|ear| ear.is_at(number))
+        heard_at
+            .get(id)
+            .is_some_and(|listener| listener.is_at(number))
     }
 
     pub(super) fn listen(&self, shared: &Arc<ClusterCore>, id: LockId) -> Reply<()> {
@@ -134,7 +136,7 @@ impl ClusterEars {
                 moves_to: None,
             },
         );
-        let before = before.and_then(|ear| ear.node);
+        let before = before.and_then(|listener| listener.node);
         if let Some(before) = before
             && node
                 .as_ref()
@@ -148,22 +150,22 @@ impl ClusterEars {
             let heard = match answer {
                 Some((answer, node)) => match answer.await {
                     Err(failure) if shared.is_elsewhere(&id, &failure, &node) => {
-                        shared.ears.at_owner(&shared, &id, number).await
+                        shared.listeners.at_owner(&shared, &id, number).await
                     }
                     heard => heard,
                 },
-                None => shared.ears.at_owner(&shared, &id, number).await,
+                None => shared.listeners.at_owner(&shared, &id, number).await,
             };
             if heard.is_err() {
                 shared.table.ask();
-                let gone = shared.ears.remove(&id, number);
+                let gone = shared.listeners.remove(&id, number);
                 if let Some(node) = gone {
                     // It may have been carried out, and no other would end it later.
                     drop(node.redis.unlisten(&id));
                 }
-            } else if let Some(ear) = shared.ears.heard_at.lock().get_mut(&id) {
+            } else if let Some(listener) = shared.listeners.heard_at.lock().get_mut(&id) {
                 // The slot may have moved meanwhile.
-                ear.settle(&shared, &id);
+                listener.settle(&shared, &id);
             }
             heard
         })
@@ -181,10 +183,13 @@ impl ClusterEars {
             let node = shared.owner(slot(id.name.wire())).await?;
             let (answer, before) = {
                 let mut heard_at = self.heard_at.lock();
-                let Some(ear) = heard_at.get_mut(id).filter(|ear| ear.number == number) else {
+                let Some(listener) = heard_at
+                    .get_mut(id)
+                    .filter(|listener| listener.number == number)
+                else {
                     return Ok(());
                 };
-                let before = ear.node.replace(Arc::clone(&node));
+                let before = listener.node.replace(Arc::clone(&node));
                 (node.redis.listen(id.clone()), before)
             };
             if let Some(before) = before.filter(|before| before.number != node.number) {
@@ -211,8 +216,8 @@ impl ClusterEars {
     }
 
     pub(super) fn unlisten(&self, id: &LockId) -> Reply<()> {
-        let ear = self.heard_at.lock().remove(id);
-        match ear.and_then(|ear| ear.node) {
+        let listener = self.heard_at.lock().remove(id);
+        match listener.and_then(|listener| listener.node) {
             Some(node) => node.redis.unlisten(id),
             None => Box::pin(std::future::ready(Ok(()))),
         }
@@ -228,15 +233,15 @@ impl ClusterEars {
     ) {
         let (left, number) = {
             let mut heard_at = self.heard_at.lock();
-            let Some(ear) = heard_at.get_mut(id) else {
+            let Some(listener) = heard_at.get_mut(id) else {
                 return;
             };
-            ear.moves_to.take_if(|to| *to == node);
-            let Some(left) = ear.node.take_if(|at| at.number == node) else {
+            listener.moves_to.take_if(|to| *to == node);
+            let Some(left) = listener.node.take_if(|at| at.number == node) else {
                 return;
             };
-            let is_followed = std::mem::replace(&mut ear.is_moving, true);
-            (left, (!is_followed).then_some(ear.number))
+            let is_followed = std::mem::replace(&mut listener.is_moving, true);
+            (left, (!is_followed).then_some(listener.number))
         };
         shared.table.ask();
         if let Some(refusal) = refusal {
@@ -249,8 +254,8 @@ impl ClusterEars {
 
     /// Moves those whose slot has another owner.
     pub(super) fn settle(&self, shared: &Arc<ClusterCore>) {
-        for (id, ear) in self.heard_at.lock().iter_mut() {
-            ear.settle(shared, id);
+        for (id, listener) in self.heard_at.lock().iter_mut() {
+            listener.settle(shared, id);
         }
     }
 
@@ -264,18 +269,20 @@ impl ClusterEars {
         let owner = shared.nodes.owner(slot(id.name.wire()));
         let (answer, owner) = {
             let mut heard_at = self.heard_at.lock();
-            let ear = heard_at.get_mut(id).filter(|ear| ear.number == number)?;
+            let listener = heard_at
+                .get_mut(id)
+                .filter(|listener| listener.number == number)?;
             match owner {
-                Some(owner) if !ear.is_at(owner.number) => {
-                    ear.moves_to = Some(owner.number);
+                Some(owner) if !listener.is_at(owner.number) => {
+                    listener.moves_to = Some(owner.number);
                     (owner.redis.listen(id.clone()), owner)
                 }
-                None if ear.node.is_none() => {
+                None if listener.node.is_none() => {
                     shared.table.ask();
                     return Some(PAUSE);
                 }
                 _ => {
-                    ear.is_moving = false;
+                    listener.is_moving = false;
                     return None;
                 }
             }
@@ -284,8 +291,8 @@ impl ClusterEars {
         let before = {
             let mut heard_at = self.heard_at.lock();
             match heard_at.get_mut(id) {
-                Some(ear) if ear.number == number => {
-                    let ended = ear.moves_to.take() != Some(owner.number);
+                Some(listener) if listener.number == number => {
+                    let ended = listener.moves_to.take() != Some(owner.number);
                     if let Some(failure) = failed {
                         // Without an answer it may come about all the same.
                         if said(failure.cause()).is_none() {
@@ -303,9 +310,11 @@ impl ClusterEars {
                     if ended {
                         return Some(PAUSE_SENT_ON);
                     }
-                    ear.node.replace(owner)
+                    listener.node.replace(owner)
                 }
-                Some(ear) if ear.is_at(owner.number) || ear.moves_to == Some(owner.number) => {
+                Some(listener)
+                    if listener.is_at(owner.number) || listener.moves_to == Some(owner.number) =>
+                {
                     return None;
                 }
                 // No waiter is left, or one listens elsewhere.
@@ -346,7 +355,7 @@ fn move_on(shared: &Arc<ClusterCore>, id: &LockId, number: u64) {
     let (weak, id) = (Arc::downgrade(shared), id.clone());
     drop(shared.home.handle().spawn(async move {
         while let Some(shared) = weak.upgrade() {
-            let Some(pause) = shared.ears.follow(&shared, &id, number).await else {
+            let Some(pause) = shared.listeners.follow(&shared, &id, number).await else {
                 return;
             };
             drop(shared);

@@ -82,34 +82,34 @@ pub(super) struct Found {
 }
 
 /// Finds the server.
-pub(super) enum Finder {
+pub(super) enum Discovery {
     At(Arc<Target>),
     Sentinels(Arc<Sentinels>),
 }
 
-impl Finder {
+impl Discovery {
     /// Asks nothing yet.
-    pub(super) fn new(place: GivenServer, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Finder> {
+    pub(super) fn new(place: GivenServer, home: &Home, epochs: &Arc<EpochLog>) -> Arc<Discovery> {
         Arc::new(match place {
-            GivenServer::At(target) => Finder::At(Arc::from(target)),
-            GivenServer::Named(group) => Finder::Sentinels(Sentinels::new(*group, home, epochs)),
+            GivenServer::At(target) => Discovery::At(Arc::from(target)),
+            GivenServer::Named(group) => Discovery::Sentinels(Sentinels::new(*group, home, epochs)),
         })
     }
 
     /// The server to connect to now.
     pub(super) async fn find(&self) -> Result<Found, Failure> {
         match self {
-            Finder::At(target) => Ok(Found {
+            Discovery::At(target) => Ok(Found {
                 target: Arc::clone(target),
                 switches: 0,
             }),
-            Finder::Sentinels(sentinels) => sentinels.find().await,
+            Discovery::Sentinels(sentinels) => sentinels.find().await,
         }
     }
 
     /// Who may be asked now and then whether the server is another by now; `None`: it is at one address.
     pub(super) fn lookout(&self) -> Option<Lookout> {
-        let Finder::Sentinels(sentinels) = self else {
+        let Discovery::Sentinels(sentinels) = self else {
             return None;
         };
         Some(Lookout {
@@ -121,19 +121,19 @@ impl Finder {
     /// How many sentinels name another primary than the one that is known.
     pub(super) fn tally(&self) -> Option<Tally> {
         match self {
-            Finder::At(_) => None,
-            Finder::Sentinels(sentinels) => Some(sentinels.tally()),
+            Discovery::At(_) => None,
+            Discovery::Sentinels(sentinels) => Some(sentinels.tally()),
         }
     }
 
     /// Whether only a primary will do: a replica is then one that was, or is about to be.
     pub(super) fn wants_primary(&self) -> bool {
-        matches!(self, Finder::Sentinels(_))
+        matches!(self, Discovery::Sentinels(_))
     }
 
     /// There is a connection to this server, or none came about.
     pub(super) fn tried(&self, target: &Target, works: bool) {
-        if let Finder::Sentinels(sentinels) = self {
+        if let Discovery::Sentinels(sentinels) = self {
             sentinels.tried(target, works);
         }
     }
@@ -143,9 +143,9 @@ impl Finder {
         let part = match self {
             // Not a word of its end, which callers look for.
             _ if failure.cause().is::<HungUp>() => return failure,
-            Finder::Sentinels(_) => "which the sentinels name as the primary",
-            Finder::At(target) if target.in_cluster => "a node of the cluster",
-            Finder::At(_) => return failure,
+            Discovery::Sentinels(_) => "which the sentinels name as the primary",
+            Discovery::At(target) if target.in_cluster => "a node of the cluster",
+            Discovery::At(_) => return failure,
         };
         let address = target.to_string();
         failure.said_by(|cause| {
@@ -159,19 +159,19 @@ impl Finder {
 
     /// Whether the server is a node of a cluster.
     pub(super) fn is_node(&self) -> bool {
-        matches!(self, Finder::At(target) if target.in_cluster)
+        matches!(self, Discovery::At(target) if target.in_cluster)
     }
 
     pub(super) fn database(&self) -> i64 {
         match self {
-            Finder::At(target) => target.database(),
-            Finder::Sentinels(sentinels) => sentinels.database(),
+            Discovery::At(target) => target.database(),
+            Discovery::Sentinels(sentinels) => sentinels.database(),
         }
     }
 
     /// The client is shut down: nothing is heard any more, and what is asked for is found by asking.
     pub(super) fn shut(&self) {
-        if let Finder::Sentinels(sentinels) = self {
+        if let Discovery::Sentinels(sentinels) = self {
             sentinels.shut();
         }
     }
@@ -203,11 +203,11 @@ struct AtServer {
 }
 
 /// Without secrets.
-impl fmt::Display for Finder {
+impl fmt::Display for Discovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finder::At(target) => target.fmt(f),
-            Finder::Sentinels(sentinels) => sentinels.fmt(f),
+            Discovery::At(target) => target.fmt(f),
+            Discovery::Sentinels(sentinels) => sentinels.fmt(f),
         }
     }
 }

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     backend::{Failure, Release},
     backoff::Backoff,
-    callout,
     clock::Tick,
     config::{ANSWERS_KEPT, millis},
     engine::{
@@ -15,11 +14,12 @@ use crate::{
     kind::Access,
     name::{LockId, Name},
     owner::LeaseId,
+    user_callback,
 };
 
 /// A lease id that must be given up on the server (B5).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Debt {
+pub(crate) struct PendingRelease {
     pub(crate) access: Access,
     pub(crate) lease: LeaseId,
     pub(crate) lease_ms: u64,
@@ -35,10 +35,10 @@ pub(crate) trait Owes: AsRef<Env> + Send + Sync + 'static {
     fn is_listening(&self, id: &LockId) -> bool;
 }
 
-impl Debt {
+impl PendingRelease {
     /// Of a hold: whether copies of its requests may still be under way.
-    pub(crate) fn of(hold: &Hold) -> Debt {
-        Debt {
+    pub(crate) fn of(hold: &Hold) -> PendingRelease {
+        PendingRelease {
             access: hold.spec().access,
             lease: hold.lease,
             lease_ms: millis(hold.longest()),
@@ -59,12 +59,17 @@ impl Debt {
 }
 
 /// Gives a lease id up for good, in the background (B5).
-pub(crate) fn abandon<C: Owes>(client: &Arc<C>, id: &LockId, debt: Debt) {
+pub(crate) fn abandon<C: Owes>(client: &Arc<C>, id: &LockId, pending_release: PendingRelease) {
     let env = (**client).as_ref();
     if may_owe(env) {
         // Before its queue goes on: what asks from then on knows of it.
         let settling = env.unsettled.begin(&id.name);
-        env.spawn(settle(Arc::clone(client), id.clone(), debt, settling));
+        env.spawn(settle(
+            Arc::clone(client),
+            id.clone(),
+            pending_release,
+            settling,
+        ));
     }
 }
 
@@ -77,7 +82,7 @@ pub(crate) fn may_owe(env: &Env) -> bool {
 /// A refusal needs a hand. All else is the server's trouble, and is told with it, not once for each lease.
 pub(crate) fn left_to_expire(name: &Name, failure: &Failure, said: &str) {
     let cause = failure.cause();
-    callout::quietly(|| {
+    user_callback::catch_panic(|| {
         if failure.is_final() {
             tracing::warn!(target: "leasehold", %name, %cause, "{said}");
         } else {
@@ -109,18 +114,23 @@ fn longer_after(ago: Duration) -> f64 {
     (ago.as_secs_f64() / 60.0).clamp(1.0, 60.0)
 }
 
-async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Settling) {
+async fn settle<C: Owes>(
+    client: Arc<C>,
+    id: LockId,
+    pending_release: PendingRelease,
+    _settling: Settling,
+) {
     let env = (*client).as_ref();
-    let lease = Duration::from_millis(debt.lease_ms);
+    let lease = Duration::from_millis(pending_release.lease_ms);
     // A late copy of its requests may take the name, or a place, for as long as a tombstone would last; and have it for a
     // lease after that.
     let over = lease::free_within(lease + Duration::from_millis(env.tombstone_ms()));
     let began = env.clock.now();
-    let mut debt = debt;
+    let mut pending_release = pending_release;
     let mut backoff = Backoff::of_request();
     let mut silent = None;
     loop {
-        if debt.held
+        if pending_release.held
             && let Some(first) = silent
             && let Err(failure) = check_known(env, &id, first)
         {
@@ -128,13 +138,13 @@ async fn settle<C: Owes>(client: Arc<C>, id: LockId, debt: Debt, _settling: Sett
             return left_to_expire(&id.name, &failure, said);
         }
         let sent = env.clock.now();
-        let release = debt.release(env, &id, client.is_listening(&id));
+        let release = pending_release.release(env, &id, client.is_listening(&id));
         let Err(failure) = env.backend.release(release).await else {
             return;
         };
         // Earlier requests may be late as well.
         if failure.is_ambiguous() {
-            debt.copies = true;
+            pending_release.copies = true;
             silent.get_or_insert(sent);
         }
         // A lease id whose release the server refuses for good expires.

@@ -11,14 +11,14 @@ use crate::{error::Cause, name::LockId};
 
 /// The names for which the server may count this client among the subscribers, and since which order.
 #[derive(Default)]
-pub(super) struct Audience {
+pub(super) struct ChannelListeners {
     ids: Mutex<HashMap<LockId, u64>>,
     orders: AtomicU64,
     /// Why there is no connection, as long as one is wanted and there is none.
     pub(super) trouble: Mutex<Option<Cause>>,
 }
 
-impl Audience {
+impl ChannelListeners {
     pub(super) fn begin(&self, id: &LockId) -> u64 {
         let order = self.orders.fetch_add(1, Ordering::Relaxed);
         self.ids.lock().insert(id.clone(), order);
