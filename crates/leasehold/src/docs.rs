@@ -30,8 +30,14 @@ pub mod choosing {}
 /// [permissions]: crate::docs::keys#permissions
 /// [performance]: https://github.com/leasehold/leasehold/blob/main/docs/performance.md
 /// [bugs open]: https://github.com/leasehold/leasehold/blob/main/docs/bugs.md#open
-/// [guarantees a-majority-of-servers]: crate::docs::guarantees#a-majority-of-servers
-/// [rules a-majority-of-servers]: https://github.com/leasehold/leasehold/blob/main/docs/rules.md#a-majority-of-servers
+/// [fine]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md
+/// [fine-one]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#one-server-or-a-primary-with-replicas
+/// [fine-sentinel]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#sentinel
+/// [fine-cluster]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#cluster
+/// [fine-durability]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#a-lock-that-a-replica-has
+/// [fine-majority]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#a-majority-of-servers
+/// [fine-logins]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#logins-and-connections
+/// [fine-settings]: https://github.com/leasehold/leasehold/blob/main/docs/topologies-fine-print.md#settings
 #[doc = include_str!("../docs/topologies.md")]
 pub mod topologies {}
 
