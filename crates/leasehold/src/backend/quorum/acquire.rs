@@ -103,6 +103,7 @@ impl Candidate {
         let lease = self.step.lease;
         match self.step.place {
             Some(place) if !self.parts.listeners.was_granted(lease) => {
+                // First: a grant that the gate sends to nobody would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
                     self.failures.note::<()>(self.gate, &Said::Failed(failure));
                     return Verdict::NoMajority;
@@ -126,7 +127,9 @@ impl Candidate {
         for round in 0..=ROUNDS_MORE {
             let began = self.parts.now();
             let mut targets = self.parts.askable();
+            // A vote is not asked for twice: the second answer would be counted from a later send (QB1).
             targets.retain(|at| self.words[*at] != VoteAnswer::Vote);
+            // No round that cannot win: its votes would keep out those who can.
             if self.votes() + targets.len() < self.parts.servers.need() {
                 return Verdict::NoMajority;
             }
@@ -137,6 +140,7 @@ impl Candidate {
                     if self.words[self.gate] == VoteAnswer::Vote && round < ROUNDS_MORE =>
                 {
                     let took = self.parts.now().since(began);
+                    // At random, so that two clients that share the votes do not meet again.
                     self.pause(took * (2 << round)).await;
                 }
                 verdict => return verdict,
@@ -175,6 +179,7 @@ impl Candidate {
         let lease_length = Duration::from_millis(self.step.lease_ms);
         let mut round = Round::new(&servers, servers.timeout(lease_length));
         for &at in targets {
+            // Written down before it is sent: from here on this server must be told when the id is given up (QB5).
             if !ballots.asks(lease, at, place.is_some()) {
                 self.refused = true;
                 break;
@@ -188,6 +193,7 @@ impl Candidate {
         let is_one = targets.len() == 1;
         while let Some((at, said)) = round.next().await {
             self.hear(at, sent, said, &pending);
+            // The slowest server decides nothing more. What it says later goes to the ballots (QB4).
             if !is_one && self.is_decided() {
                 break;
             }
@@ -200,6 +206,7 @@ impl Candidate {
         let Parts {
             servers, ballots, ..
         } = &self.parts;
+        // For the error, in case no majority comes about.
         self.failures.note(at, &said);
         let answer = match said {
             Said::Answer(answer) => Ok(answer),
@@ -270,6 +277,7 @@ impl Candidate {
                 })
             }
             Verdict::Waits => Ok(self.words[self.gate].says(false, self.is_unsettled(), None)),
+            // QB4: an id whose round has failed is never asked for again, and its votes are given back.
             Verdict::Held => {
                 self.give_up();
                 let (word, unsettled) = (self.words[self.gate], self.is_unsettled());

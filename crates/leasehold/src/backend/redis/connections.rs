@@ -244,6 +244,7 @@ impl Connections {
 
     /// A way for a command from here; waits for it as long as `patience`.
     pub(super) async fn way(self: &Arc<Self>, patience: Duration) -> Result<Way, NoWay> {
+        // First: without the background runtime nothing would be renewed, so nothing may be taken.
         self.home.check().map_err(NoWay::Gone)?;
         if let Some(way) = self.of_this_runtime().and_then(ManagedConnection::way) {
             return Ok(way);
@@ -265,12 +266,14 @@ impl Connections {
         loop {
             // Another runtime may poll this now: a request outlives the runtime that it was made on.
             let managed = self.of_this_runtime().unwrap_or_else(|| self.enter());
+            // Registered before the state is read: a change in between ends the wait below (L2).
             let changed = managed.changed.notified();
             if self.is_abandoned.load(Ordering::Acquire)
                 && !matches!(&*managed.state.read(), ConnectionState::Up { .. })
             {
                 return Err(NoWay::Down(Arc::new(LeftBehind)));
             }
+            // A refusal counts once this request has had it tried again: the one that stands there may be hours old.
             if let ConnectionState::Refused(cause) = &*managed.state.read()
                 && has_asked
             {
@@ -284,6 +287,7 @@ impl Connections {
             if let ConnectionState::Down(cause) = &*managed.state.read() {
                 *why_not = Arc::clone(cause);
             }
+            // A reconnect that pauses for seconds, since nobody wants it, goes on at once.
             let _waits = managed.wanted.by_one_more();
             managed.changed_or_left(changed, self.of_home.id).await;
         }
@@ -314,6 +318,7 @@ impl Connections {
         let managed = ManagedConnection::new(runtime, &self.dialler);
         {
             let mut others = self.others.write();
+            // Two requests of one runtime may come here at once, and it is to have one connection.
             if let Some(there) = others.iter().find(|there| there.id == managed.id) {
                 return Arc::clone(there);
             }
@@ -638,6 +643,7 @@ impl ManagedConnection {
             } => {
                 let is_demoted = generation.switches < now.switches;
                 let rest = RECONNECT_MOST.saturating_sub(since.elapsed());
+                // What it answers from now on must not be believed: the old primary may carry out what the new one never hears of (S1).
                 if is_demoted {
                     connection.void();
                 } else if generation.epochs >= now.epochs {
@@ -659,6 +665,7 @@ impl ManagedConnection {
             return;
         }
         let cause: Cause = Arc::new(LeftBehind);
+        // The trouble was the old server's. The new one has not been tried yet.
         if is_demoted {
             self.dialler.outage.is_over();
         }
@@ -676,16 +683,19 @@ impl ManagedConnection {
                 connection,
                 number: present,
                 ..
+            // Another connection by now, or it has said something since: neither is silent.
             } if *present == number && connection.heard() == heard => {}
             _ => return,
         }
         self.replace(number, cause);
+        // Whatever took down this connection may have taken down all that were idle meanwhile (bugs 260, 261).
         let since = Instant::now().checked_sub(timeout);
         self.dialler.epochs.silence.since(since.unwrap_or(heard));
     }
 
     /// See [`Silenced::let_go`]. What is under way may still be answered; the next command has another connection made.
     fn let_go(&self, since: Instant) {
+        // Dropped outside of the lock, below: the end of a connection answers all requests on it.
         let was = {
             let mut state = self.state.write();
             match &*state {
@@ -744,6 +754,7 @@ impl ManagedConnection {
     fn dial(self: &Arc<Self>) {
         let is_at_rest =
             |state: &_| matches!(state, ConnectionState::Idle | ConnectionState::Refused(_));
+        // Read first: requests come by the thousand while one task dials.
         if !is_at_rest(&*self.state.read()) {
             return;
         }
@@ -771,6 +782,7 @@ impl ManagedConnection {
             ConnectionState::Up {
                 number: present, ..
             } if *present == number => {}
+            // It ended by itself before the request on it failed: the request has another made.
             ConnectionState::Idle if self.made.load(Ordering::Relaxed) == number + 1 => {}
             _ => return, // another caller was faster
         }
@@ -803,6 +815,7 @@ impl ManagedConnection {
                 tokio::select! {
                     biased;
                     made = dialler.dial(again) => break made,
+                    // Another connection fell silent while this attempt hung: it would hang for the whole connect timeout (bug 261).
                     () = dialler.epochs.silence.after(began) => {}
                 }
             };
@@ -811,6 +824,7 @@ impl ManagedConnection {
             };
             match made {
                 Ok(made) => {
+                    // Only now: a handshake that failed has left no connection to be seen.
                     strong.is_up(made);
                     user_callback::catch_panic(
                         || tracing::debug!(target: "leasehold", server = %dialler.discovery, "connected"),
@@ -823,9 +837,11 @@ impl ManagedConnection {
                         dialler.outage.goes_on(failure.cause());
                     }
                 }
+                // Refused for good, and never connected: the next request has it tried again.
                 Err(_) => return,
             }
             let wanted = Arc::clone(&strong.wanted);
+            // A client that ends meanwhile is not to be kept alive by its pause (L3).
             drop(strong);
             let pause = backoff.next_at_most();
             let resting = async {
@@ -841,6 +857,7 @@ impl ManagedConnection {
             if dialler.is_shut.load(Ordering::Relaxed) {
                 wanted.by_any().await;
             }
+            // The failures were those of another server.
             if is_switched {
                 backoff.reset();
             }
@@ -859,6 +876,7 @@ impl ManagedConnection {
         };
         let goes_on = {
             let mut state = self.state.write();
+            // Gone meanwhile, if the runtime has ended (bug 35).
             if matches!(&*state, ConnectionState::Down(_)) {
                 *state = next;
             }
@@ -983,6 +1001,7 @@ impl Dialler {
                     made.generation.switches = switches;
                     return Ok(made);
                 }
+                // Sentinels name the old primary for a moment more, and it says that it is a replica by now: ask again (bug 225).
                 replica = Some(target.to_string());
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -1018,6 +1037,7 @@ impl Dialler {
         let greeted =
             greeted.map_err(|error| target.failure(error, self.connect_timeout, progress));
         let (connection, greeted) = greeted?;
+        // Before the epoch is noted: a replica's epoch says nothing of the primary's.
         if greeted.is_replica && self.discovery.wants_primary() {
             return Ok(None);
         }
@@ -1031,6 +1051,7 @@ impl Dialler {
         self.is_named.store(greeted.is_named, Ordering::Relaxed);
         self.rights.learn(greeted.rights);
         self.warn_of(greeted.outlook);
+        // A server that answers each question with a refusal has not become usable by connecting (bug 191).
         if !greeted.refuses_all {
             self.outage.is_over();
         }

@@ -139,6 +139,7 @@ async fn settle<C: Owes>(
         }
         let sent = env.clock.now();
         let release = pending_release.release(env, &id, client.is_listening(&id));
+        // Also "not ours": then the server has nothing of it, which is all that is wanted here.
         let Err(failure) = env.backend.release(release).await else {
             return;
         };

@@ -134,6 +134,7 @@ impl Remote {
         // The latest ask has its answer, so the failure is of a subscription.
         let is_deafness = self.ticket.as_ref().is_some_and(Ticket::is_answered);
         let before = self.trouble.take();
+        // Two troubles, two times: a server that answers requests and refuses subscriptions is no outage (bug 186).
         let before = before.filter(|trouble| trouble.is_deafness == is_deafness);
         let since = before.map(|trouble| trouble.since);
         self.trouble = Some(Trouble {
@@ -172,6 +173,7 @@ impl Remote {
     /// Whether the last that is known since `began` is that another has the lock. A subscription that fails is no news of that.
     pub(crate) fn is_held_since(&self, began: Tick) -> bool {
         let asks = self.trouble.as_ref().is_none_or(|it| it.is_deafness);
+        // Only what the server said since then: an older word is of a holder that may be gone (bugs 76, 166).
         asks && !self.unsettled && self.held >= Some(began)
     }
 

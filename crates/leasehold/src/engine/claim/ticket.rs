@@ -111,6 +111,7 @@ impl Ticket {
 
     /// The latest ask has failed.
     pub(crate) fn failed(&mut self, failure: &Failure) {
+        // Nothing proves that such a request was dropped: its copy may arrive while any answer is read (B4).
         self.copies |= failure.is_ambiguous();
         if let (Failure::NotSent(_), Some(was_open)) = (failure, self.unanswered) {
             // The server is as it was before that ask.
@@ -121,11 +122,13 @@ impl Ticket {
 
     /// The answer to the latest ask gave it neither a hold nor a place. The server has nothing of it, unless by an earlier ask.
     pub(crate) fn refused(&mut self) {
+        // "Held" says nothing of the place: a ticket that was closed here stood in the queue for 30 s (bug 144).
         self.open = self.copies || self.placed;
     }
 
     /// Until when a grant is believed, and since when it counts (B3). `None`: ask again, to learn that.
     pub(crate) fn believe(&self, grant: &Grant) -> Option<Granted> {
+        // A grant that was late is counted from the request that it names. From the newest, a stopped process believed it for too long (bug 14).
         let remembered = grant.ask <= self.asks && self.asks - grant.ask < 4;
         let same = grant.lease == self.lease
             && (grant.access, grant.lease_ms) == (self.terms.access, self.terms.lease_ms);

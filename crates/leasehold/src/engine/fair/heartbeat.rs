@@ -35,6 +35,7 @@ pub(crate) async fn keep(core: Weak<Queues>, fair_queue: Arc<FairQueue>) {
     let mut idle_until = None;
     let mut backoff = Backoff::of_request();
     loop {
+        // Weak, and dropped before each wait: a sleeping heartbeat keeps no client alive (L3).
         let Some(client) = core.upgrade() else { return };
         let now = client.clock.now();
         let handles = client.unused();
@@ -86,6 +87,7 @@ async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
         }
         return;
     }
+    // Before the send: a message from here on is answered by the next look.
     fair_queue.state.lock().message = LookMessage::None;
     let step = Keep {
         id: fair_queue.id.clone(),
@@ -100,6 +102,7 @@ async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
         Err(failure) => {
             let pause = if failure.is_final() {
                 // Each asks for itself, and learns why.
+                // A refusal for good is each task's own answer (L4).
                 for queue in fair_queue.queues() {
                     queue.driver_wake().notify_one();
                 }

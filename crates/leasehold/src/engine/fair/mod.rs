@@ -107,6 +107,7 @@ impl FairQueue {
                 return Ok(false); // its waiters have their answers (B6)
             }
             let mut answered = pin!(self.changed.notified());
+            // Registered before the look at the state: the answer may come in between (L1).
             answered.as_mut().enable();
             let before = {
                 let mut state = self.state.lock();
@@ -116,6 +117,7 @@ impl FairQueue {
                     core.spawn(keep(Arc::downgrade(core), Arc::clone(self)));
                 }
                 let before = state.subscription;
+                // Under the same lock: of all tasks that come now, the first alone asks.
                 if before == Subscription::Closed {
                     state.subscription = Subscription::Opening;
                 }
@@ -152,6 +154,7 @@ impl FairQueue {
     pub(crate) fn remove(&self, queue: &Arc<Queue>) -> bool {
         let mut state = self.state.lock();
         let there = state.queues.get(&queue.id.task());
+        // A task's number may have a new queue by now.
         if there.is_some_and(|there| Arc::ptr_eq(there, queue)) {
             state.queues.remove(&queue.id.task());
         }

@@ -203,6 +203,7 @@ impl Hold {
     /// token is left for it: then nothing was changed.
     pub(crate) fn hand_over(&self, spec: Spec, now: Tick) -> bool {
         let mut state = self.state.lock();
+        // Each holder has a token of its own, and the server has given only so many for this lease.
         let Some(tokens) = state.tokens.next() else {
             return false;
         };
@@ -229,6 +230,7 @@ impl Hold {
         self.needs_label(longest);
         match next {
             // The answer that gave it may be from before the server forgot.
+            // Bug 224: an address may lead to another server by now, which has never heard of this lease.
             _ if !self.is_confirmed() => self.verify_soon(),
             NextStep::Renew(every) => self.sink.watchdog().renew(self, every, sent),
             NextStep::Look(at) => {
@@ -281,6 +283,7 @@ impl Hold {
     pub(crate) fn asks_for(&self, lease: Duration) {
         self.needs_label(lease);
         let mut state = self.state.lock();
+        // Before the send: a request without an answer may have made the lease that long (bug 44).
         state.longest = state.longest.get().max(lease).into();
     }
 
@@ -305,6 +308,7 @@ impl Hold {
     pub(crate) fn note_hand_over(&self, held: Duration, began: Tick) {
         let events = &self.env().events;
         if events.is_watched() {
+            // An end that was told first leaves nothing to pass on.
             let state = self.state.lock();
             if !self.is_over() {
                 let wait = events.waited(began, state.since);
@@ -433,6 +437,7 @@ impl Hold {
     pub(crate) fn is_owner(&self, owner: &str) -> bool {
         let kind = self.id().kind;
         let forms = [Access::Exclusive, Access::Shared];
+        // A writer that reads as well stands there in two forms (bug 151).
         let is = |access| self.env().backend.owner(kind, access, self.lease) == owner;
         is(self.spec().access) || kind == LockKind::RwLock && forms.into_iter().any(is)
     }
@@ -461,6 +466,7 @@ impl Hold {
 
     /// Ends the hold here without telling the server, where the name frees itself when its lease ends.
     pub(crate) fn detach(self: &Arc<Self>) {
+        // Two may end it at once: the first tells it, the other finds it over.
         if self.term.end(End::Released) {
             self.settled.store(true, Ordering::Release);
             let within = lease::free_within(self.longest());

@@ -41,6 +41,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
     // For a release of this process, before the first waiter is asked for.
     let mut waited = matches!(start, Start::AskNow);
     loop {
+        // In each round: the waiter that it asked for may be dropped at any time, and nobody waits for its driver to end (bug 21).
         if queue.lock().first_live_waiter().is_none() {
             return driver.leave().await;
         }
@@ -62,6 +63,7 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
             }
             Step::Turn { left, foreign } => driver.wait(Pause::UntilTold { left, foreign }).await,
             Step::ListenOwn => driver.listen_own().await,
+            // The same pauses for all failures: a driver without them asked 37,000 times a second (bug 18).
             Step::Recover => {
                 core.sleep(driver.backoff.next()).await;
                 Step::Ask
@@ -114,6 +116,7 @@ enum Step {
 impl<'a> Driver<'a> {
     fn new(core: &'a Arc<Queues>, queue: &'a Arc<Queue>, start: Start) -> Self {
         let mut state = queue.lock();
+        // A driver that sleeps on after its successor was made finds another number here, and leaves (Q1).
         state.driver = state.driver.wrapping_add(1);
         Driver {
             core,
@@ -130,6 +133,7 @@ impl<'a> Driver<'a> {
             },
             backoff: Backoff::of_request(),
             looks: 0,
+            // No server has said yet how long the holder's lease lasts, so no grant counts as an early one.
             held_until: Tick::MAX,
             untold: false,
             late: None,
@@ -153,6 +157,7 @@ impl<'a> Driver<'a> {
         let said = step.permits;
         // A task that was not heard for a while may have its place still.
         let queued = step.place.is_some() || self.queue.id.is_of_task();
+        // The queue's lock is free meanwhile: waiters may leave, and a grant may overtake this answer.
         let answer = ask_server(self.core, step).await;
         let now = self.core.clock.now();
         let mut state = self.queue.lock();
@@ -160,17 +165,20 @@ impl<'a> Driver<'a> {
             self.queue.note_unset(self.core, &mut state, answer);
         }
         let once = state.first_asks_once();
+        // Another answer has settled this id already: a grant by message, or a shutdown (B6).
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
         // It is asked again, as after no answer.
         let unsettled = answer.as_ref().is_ok_and(Acquired::is_unsettled);
+        // Only an answer proves that the server knows the request. The id is owed until then (bugs 6, 39).
         if answer.is_ok() && !(unsettled && once) {
             ticket.answered(said);
         }
         match answer {
             Ok(Acquired::Granted { remaining, tokens }) => {
                 let granted = ticket.granted(sent, remaining, tokens);
+                // B1: the lease runs from the send, whenever this answer is read (bug 17).
                 state.remote().answered();
                 self.note_untold(listening && sent < self.held_until);
                 self.granted(state, &granted, lease_ms, now.since(sent))
@@ -181,6 +189,7 @@ impl<'a> Driver<'a> {
                 given_up,
                 unsettled,
             }) => {
+                // With a place the server may still grant this id, so the ticket stays open (bug 144).
                 if !queued {
                     ticket.refused();
                 }
@@ -195,6 +204,7 @@ impl<'a> Driver<'a> {
                 }
                 // Counted from the send: this process may have been stopped since.
                 let left = ttl.map(|ttl| ttl.saturating_sub(now.since(sent)));
+                // Only those that came before the send are told: for the others the answer is too old (bug 166).
                 state.refuse_try_once(self.queue, access, given);
                 state.remote().said_held(now, unsettled);
                 self.held_by_another(&mut state, left, silent, given_up)
@@ -237,6 +247,7 @@ impl<'a> Driver<'a> {
     ) -> Step {
         self.backoff.reset();
         if let Some(hold) = self.queue.seat(self.core, &mut state, *granted) {
+            // Q5: what follows calls observers and wakers.
             drop(state);
             hold.seated(granted);
             if hold.spec().access.is_exclusive() {
@@ -244,6 +255,7 @@ impl<'a> Driver<'a> {
             }
             return Step::Ask; // for the next, if one waits
         }
+        // Else the waiter has left meanwhile, and its lease is not to blame.
         if self.core.clock.now() >= granted.until {
             self.granted_too_late(&mut state, lease_ms, took);
         }
@@ -268,6 +280,7 @@ impl<'a> Driver<'a> {
         if let Some(late) = &mut self.late
             && let Err(failure) = late.again(took)
             && let Some(spec) = state.first_live_waiter()
+            // A waiter with another lease may have come to the front since (bug 38).
             && spec.lease_ms() == lease_ms
         {
             // Only this waiter's lease is too short (L4), and it is the one that was asked for.
@@ -296,6 +309,7 @@ impl<'a> Driver<'a> {
         silent: bool,
         given_up: bool,
     ) -> Step {
+        // A client that waits is named by `status`, too.
         self.core.watchdog.needs_label(Duration::ZERO);
         let listening = state.is_listening();
         let remote = state.remote();
@@ -314,6 +328,7 @@ impl<'a> Driver<'a> {
         let granted = remote.granted;
         let own = remote.own.is_some() && remote.own == remote.ticket.as_ref().map(Ticket::lease);
         // It may have been given to us after that answer (B5); or the first waiter wants less, or came later.
+        // A message that came before its answer must not be slept through (bug 115).
         if granted || state.first_asks_once() {
             Step::Ask
         } else if unsettled && listening {
@@ -340,6 +355,7 @@ impl<'a> Driver<'a> {
     /// No answer, or a refusal. A refusal for good is every waiter's answer. All else is waited out, by each waiter up to its
     /// own patience (L4).
     fn failed(&mut self, state: &mut Locked<'_, QueueState>, failure: &Failure) -> Step {
+        // A wait that ended in a failure says nothing of messages.
         self.untold = false;
         let Some(spec) = state.first_live_waiter() else {
             return Step::Ask;
@@ -352,14 +368,18 @@ impl<'a> Driver<'a> {
             Some(ticket) => ticket.verdict(failure.clone()),
             None => failure.clone(),
         };
+        // QB4: a majority never asks again under an id whose round has failed.
         if self.core.backend.gives_up_failures() {
             remote.renew_ticket(self.core);
         }
         if failure.is_final() {
+            // Each of them would get the same refusal, after a request of its own.
             state.answer_all(&self.queue.error(verdict, spec));
         } else if lasts.is_none() && cannot_hear {
+            // The name can be asked for, only not listened for: callers wait on, by polls (bugs 43, 54).
             self.queue.warn_of_deafness(self.core, failure);
         } else if lasts >= Some(self.core.config.operation_timeout) {
+            // `try_lock` promises an answer within the operation timeout. Those that wait have patience of their own (L4).
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }
         Step::Recover
@@ -370,6 +390,7 @@ impl<'a> Driver<'a> {
         let (pending_release, _leaving) = {
             let mut state = self.queue.lock();
             let remote = state.remote();
+            // Dropped at the end: a request of this process that is sent meanwhile may be told of this very id (bug 257).
             (remote.give_up(), remote.leaving.take())
         };
         // First the subscription, then the place: a release in between takes a client that listens without a place for a waiter
@@ -379,6 +400,7 @@ impl<'a> Driver<'a> {
             self.queue.stop_listening(self.core, &mut state)
         };
         if let Some(unheard) = unheard {
+            // Not for ever: a server that never confirms it must not keep the place alive (L3).
             let _ = self.core.within(UNSUBSCRIBED, unheard).await;
         }
         if let Some(pending_release) = pending_release {
@@ -390,12 +412,14 @@ impl<'a> Driver<'a> {
     /// Tells the server once here, so that the next caller finds the name free; if need be, again in the background.
     async fn give_up(&self, pending_release: PendingRelease) {
         let (core, id) = (self.core, &self.queue.id);
+        // A client that has never reached its server owes nothing there.
         if !may_owe(core) {
             return;
         }
         let release = pending_release.release(core, id, core.is_listening(id));
         let _settling = core.unsettled.begin(&id.name);
         if let Err(failure) = core.backend.release(release).await {
+            // A copy of this release may arrive late, so the next one leaves a tombstone for it (B4).
             let copies = pending_release.copies || failure.is_ambiguous();
             abandon(
                 core,
@@ -438,6 +462,7 @@ impl Sending {
         let (listening, given) = (state.is_listening(), state.given());
         let permits = state.permits_to_say();
         let remote = state.remote();
+        // One lease id for as long as it is asked for: its place in the server's queue goes with it (B5).
         let ticket = remote.ticket_for(core, spec.terms())?;
         let sent = core.clock.now();
         let ask = ticket.ask(sent);
@@ -515,6 +540,7 @@ impl Driver<'_> {
             if remote.subscription == Subscription::Open {
                 return Step::Ask;
             }
+            // Before it is sent: a refusal that is heard first would else be taken for the next one's (bugs 67, 75).
             remote.subscription = Subscription::Opening;
         }
         let answer = if let Some(fair_queue) = self.core.fair_queue(&self.queue.id) {
@@ -523,6 +549,7 @@ impl Driver<'_> {
             let answer = self.core.backend.listen(self.queue.id.clone()).await;
             answer.map(|()| true)
         };
+        // What was freed before the subscription was there sent no message here: so the server is asked once more (L1).
         let mut state = self.queue.lock();
         let remote = state.remote();
         match answer {
@@ -540,6 +567,7 @@ impl Driver<'_> {
     pub(crate) fn left_to_others(&self) -> Option<Duration> {
         let mut state = self.queue.lock();
         let first = state.first_live_waiter()?;
+        // A caller that asks once is to have the server's word, and what was granted is ours already.
         if state.first_asks_once() || state.remote().granted {
             return None;
         }
@@ -558,6 +586,7 @@ impl Driver<'_> {
     /// Lets others try first for so long, unless it is woken.
     pub(crate) async fn give_way(&mut self, way: Duration) -> Step {
         let mut wake = pin!(self.queue.driver_wake().notified());
+        // Registered before the look: a message in between wakes it (L1).
         wake.as_mut().enable();
         if self.left_to_others().is_some() {
             tokio::select! {
@@ -587,6 +616,7 @@ impl Driver<'_> {
             let mut wake = pin!(self.queue.driver_wake().notified());
             {
                 let mut state = self.queue.lock();
+                // The grant came between the answer and this wait (bug 115).
                 if state.remote().granted {
                     return Step::Ask;
                 }
@@ -622,6 +652,7 @@ impl Driver<'_> {
                 }
             }
             let mut state = self.queue.lock();
+            // A hold that was seated by message has the queue, or a newer driver has (bug 37).
             if state.driver != self.number {
                 return Step::Exit;
             }
@@ -686,6 +717,7 @@ impl Queue {
     /// The driver is told to ask the server: now, or when the lease of the holder that it watches is over.
     pub(crate) fn look(&self, watched: Option<Tick>) {
         let mut state = self.lock();
+        // An idle queue has no driver, and the holder's queue asks when it gives the name back.
         if !matches!(state.phase, Phase::Idle | Phase::Held(_)) {
             if let Some(remote) = &mut state.remote {
                 remote.watched = watched;
@@ -702,6 +734,7 @@ impl Queue {
         };
         match remote.subscription {
             Subscription::Open => {
+                // Woken at once: nobody else would tell it that the messages have ended (bug 67).
                 remote.subscription = Subscription::Closed;
                 self.driver_wake().notify_one();
             }
@@ -723,6 +756,7 @@ impl Queue {
             (remote.own.replace(lease), lease)
         };
         let backend = &self.core.backend;
+        // A lease id is never used again, so its channel would stay subscribed for good (bug 21).
         if let Some(old) = old {
             drop(backend.unlisten(&self.id.of_task(old.get())));
         }
@@ -746,6 +780,7 @@ impl Queue {
         state: &mut QueueState,
     ) -> Option<Reply<()>> {
         let remote = state.remote.as_mut()?;
+        // A waiter that came while its driver left hears on by this subscription (bug 93).
         if !state.waiters.is_empty() {
             return None;
         }

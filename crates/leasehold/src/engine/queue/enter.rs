@@ -128,7 +128,9 @@ async fn acquire_until(
         }
         Admission::Attempt(queue) => {
             let attempt = first_attempt(Arc::clone(core), Arc::clone(&queue), spec, patience);
+            // Finished in the background if this future is dropped: the request may be on its way, and its id must be settled (B5, bug 45).
             let attempt = core.finish(attempt).asks_for(&id.name);
+            // From here on the attempt can see whether its caller is still there (bugs 179, 201).
             if let Phase::InFlight(caller) = &mut queue.lock().phase {
                 *caller = Some(attempt.caller());
             }
@@ -136,6 +138,7 @@ async fn acquire_until(
                 None => attempt.await?,
                 Some(until) => match core.by(until, attempt).await {
                     Some(first) => first?,
+                    // The attempt goes on without its caller, and gives back what it gets.
                     None => return Err(no_answer(core, id, spec)),
                 },
             };
@@ -155,6 +158,7 @@ async fn acquire_until(
         }
     };
     match wait.answer(core, spec, until, began).await? {
+        // An owner that was let in beside itself: Redisson's users read the count on the server.
         Some(held) if spec.owner.is_some() && held.hold().counted() > 1 => {
             count_entry(core, held, spec, patience, until).await
         }
@@ -212,6 +216,7 @@ fn enter(
 ) -> Result<Admission, Error> {
     let once = patience == Patience::Once;
     loop {
+        // Between these two lines the queue may leave the map, so its life is looked at under its lock.
         let queue = core.find_or_make(id);
         let mut state = queue.lock();
         if state.life == Life::Removed {
@@ -224,6 +229,7 @@ fn enter(
             }
             return Err(Error::Closed);
         }
+        // Before the line of waiters: an owner that waited behind them would wait for itself.
         if let Some(inside) = enter_again(&state, id, &spec) {
             return inside;
         }
@@ -252,6 +258,7 @@ fn enter(
                 queue.go_on(core, state, Start::Listen);
                 return Ok(Admission::Wait(wait));
             }
+            // Q1: from here on callers of this name wait for this attempt.
             Phase::Idle => {
                 state.phase = Phase::InFlight(None);
                 drop(state);
@@ -261,6 +268,7 @@ fn enter(
             Phase::WaitingRemote if once => queue.driver_wake().notify_one(),
             _ => {}
         }
+        // Q2: the phase is not idle, so an actor will answer this waiter.
         let began = core.events.begin_wait(&core.clock);
         let wait = state.line_up(&queue, spec, once, false, began);
         drop(state);
@@ -285,6 +293,7 @@ fn enter_again(state: &QueueState, id: &LockId, spec: &Spec) -> Option<Result<Ad
         }));
     }
     let reads = spec.reads_under(&hold.spec());
+    // Its last guard may have gone a moment ago: then the owner waits like any other.
     hold.enter_counted(reads)?;
     Some(Ok(Admission::Inside(Held::inside(Arc::clone(hold), reads))))
 }
@@ -325,6 +334,7 @@ async fn tell_count(core: Arc<Queues>, hold: Arc<Hold>, patience: Patience) -> R
             }
             Err(failure) => failure,
         };
+        // A later refusal does not undo what an unanswered request may have written (bug 6).
         // The count is absolute, so writing it again is harmless.
         silent |= failure.is_ambiguous();
         if hold.standing().is_err() {
@@ -431,7 +441,9 @@ impl Attempt {
             remote.answered();
         }
         match answer {
+            // First of all, whatever the server says: a hold that began now would have no end (B6, bug 18).
             _ if state.life == Life::Closing => self.ends(state, Error::Closed),
+            // Its caller was dropped while the answer was under way: a hold would only be seen by others as taken (bug 179).
             Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
                 queue.leave_granted(&core, state, self.ticket);
                 AfterAnswer::Ended(Ok(FirstAttempt::Busy(None)))
@@ -453,6 +465,7 @@ impl Attempt {
             }
             Ok(Acquired::GivenUp) => {
                 // The server says so only of a lease id that was given up. Another id is as good.
+                // Nothing is owed of the old id: the server has its tombstone (B4).
                 self.ticket = Ticket::new(&core, self.spec.terms());
                 AfterAnswer::AfterPause(self)
             }
@@ -474,6 +487,7 @@ impl Attempt {
         let given_up = matches!(answer, Acquired::Held { given_up: true, .. });
         self.ticket.refused();
         if once && *answer == Acquired::Unset {
+            // Waiting would be for a number that nobody may ever set (bug 156).
             let error = queue.no_permits(self.spec);
             return self.ends(state, error);
         }
@@ -483,6 +497,7 @@ impl Attempt {
                 return self.ends(state, error);
             }
             // For waiters whose time is up meanwhile.
+            // The name is to be free in a moment, so the caller asks again within its time (bug 257).
             state.remote().failed(&still_ours(), now);
             if given_up {
                 self.ticket = self.ticket.another(&core);
@@ -504,6 +519,7 @@ impl Attempt {
         now: Tick,
         is_late: bool,
     ) -> AfterAnswer {
+        // The verdict looks back: an earlier send without an answer makes any failure ambiguous (bug 6).
         if failure.is_final() || is_late {
             let failure = self.ticket.verdict(failure);
             let error = self.queue.error(failure, self.spec);

@@ -38,6 +38,7 @@ pub(crate) enum ReleaseStep {
 /// A guard goes: the last one passes the lease on in memory, or to the server.
 pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) -> ReleaseStep {
     let core = &queue.core;
+    // Only the last guard decides: those before it leave without a word to the server.
     if let Some(step) = others_stay(queue, &hold, guard) {
         return step;
     }
@@ -67,8 +68,10 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         && now.since(state.since) < spec.handoff.max_time()
         && enough_left(&hold, &spec, now)
         && !(state.turn_is_over() && (spec.access.is_exclusive() || known.is_some()));
+    // In memory, so neither the server nor another process is asked. The budget keeps them from waiting for ever.
     if may_pass && state.hand_over(&hold, &spec, since, now) {
         state.handoffs += 1;
+        // Q5: observers are called once the queue is unlocked.
         queue.waiter_left(&mut state, true);
         drop(state);
         core.events.tell();
@@ -86,10 +89,12 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
         };
         return ReleaseStep::Done(Err(hold.lost_error(reason)));
     }
+    // B5: from here on this release alone gives the lease id up, until the server has confirmed it.
     hold.settled_by_release();
     core.watchdog.forget(&hold);
     let is_permits = matches!(spec.access, Access::Permits(_));
     let next = if spec.access.is_exclusive() {
+        // Newcomers wait for the answer: asked beside the release, the server would call the name held (Q1).
         state.phase = Phase::Releasing(hold.lease);
         state.since = now;
         next(core, &mut state, &spec)
@@ -101,6 +106,7 @@ pub(crate) fn begin_release(queue: &Arc<Queue>, hold: Arc<Hold>, guard: Gone) ->
     drop(state);
     let holds = known.or(goes_on.then_some(in_a_row));
     let settling = || core.unsettled.begin(&queue.id.name);
+    // Bug 290: to the other tasks of this process the name is being given back, not held.
     let settling = queue.id.is_of_task().then(settling);
     ReleaseStep::ToServer(Releasing {
         queue: Arc::clone(queue),
@@ -188,6 +194,7 @@ impl Releasing {
     async fn run(mut self) -> Result<Released, Error> {
         let core = Arc::clone(&self.queue.core);
         let mut backoff = Backoff::of_request();
+        // Under the same lease id each time: a release that was carried out already does no harm (B4).
         loop {
             let failure = match self.send().await {
                 Ok(answered) => return self.answered(&answered),
@@ -198,6 +205,7 @@ impl Releasing {
                 Err(failure) => failure,
             };
             if core.clock.now().since(self.began) >= core.config.operation_timeout {
+                // Callers that do not wait get the server's trouble, not the name of a holder that is gone (bug 22).
                 self.answer_try_once(failure);
                 self.tell_end(|held| EventKind::Unconfirmed { held });
                 let unconfirmed = self.unconfirmed();
@@ -211,6 +219,7 @@ impl Releasing {
     /// Goes on telling the server, until the lease has ended there anyway.
     async fn run_on(mut self, mut backoff: Backoff) {
         let core = Arc::clone(&self.queue.core);
+        // The longest that it ever had: after `extend` the name is held for that long (bug 44).
         let over = lease::free_within(self.hold.longest());
         loop {
             core.sleep(backoff.next()).await;
@@ -256,6 +265,7 @@ impl Releasing {
     /// Sends it once.
     async fn send(&mut self) -> Result<ReleaseAnswer, Failure> {
         let sent = self.queue.core.clock.now();
+        // Permits without a lease: the server remembers for a while only that a copy was carried out (bugs 98, 203).
         if let Some(first) = self.silent {
             check_known(&self.queue.core, &self.queue.id, first)?;
         }
@@ -293,6 +303,7 @@ impl Releasing {
             (next, listening)
         };
         let pending_release = PendingRelease::of(&self.hold);
+        // A tombstone costs a key for half a minute, so only where a copy may be under way (B4).
         let copies = pending_release.copies || self.silent.is_some();
         Release {
             next,
@@ -307,6 +318,7 @@ impl Releasing {
     /// A send had no usable answer.
     fn failed(&mut self, failure: &Failure, sent: Tick) {
         if failure.is_ambiguous() {
+            // The first one counts: from then on "not ours" may be the work of that copy.
             self.silent.get_or_insert(sent);
         }
         let (core, queue) = (&self.queue.core, &self.queue);
@@ -369,6 +381,7 @@ impl Releasing {
         left_to_expire(&queue.id.name, failure, said);
         if !failure.is_final() {
             // A renewal that was held back may have prolonged it meanwhile (B5).
+            // Not after a refusal for good: each repetition would get the same.
             pending_release::abandon(core, &queue.id, PendingRelease::of(&self.hold));
         }
         queue.after_release(core, queue.lock(), self.hold.lease, Start::Ask);
@@ -399,6 +412,7 @@ impl Queue {
             sent,
             queued,
         } = *answered;
+        // Before the lock: it sends a request.
         self.look_for_classic(core);
         let is_permits = matches!(hold.spec().access, Access::Permits(_));
         let now = core.clock.now();
@@ -423,6 +437,7 @@ impl Queue {
                     }
                 }
                 // Not queued, and not kept: the server does not have it, unless by an earlier copy.
+                // After a silence an earlier copy may have queued the id, or taken the name for it: the ticket stays open (B5).
                 ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
                     ticket.refused();
                 }
@@ -466,6 +481,7 @@ impl Queue {
         {
             // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
             // none.
+            // Bug 240: a Redisson that listens at a replica is counted by no primary.
             let asked = holds.is_some_and(|it| it.holds > 0) && !is_permits;
             let turns = turns.max(u32::from(asked));
             if turns > 0 {
@@ -510,6 +526,7 @@ impl Queue {
         lease: LeaseId,
         start: Start,
     ) {
+        // Waiters that stood behind this release of a shared hold are to ask now, without a turn of others between.
         let start = match (start, state.shared.released(lease)) {
             (Start::Ask, true) => Start::AskNow,
             (other, _) => other,
@@ -535,6 +552,7 @@ pub(crate) fn next(
     state: &mut Locked<'_, QueueState>,
     spec: &Spec,
 ) -> Option<NextTicket> {
+    // A shutdown has answered all waiters, or is about to.
     if state.life != Life::Open {
         return None; // B6
     }
@@ -574,9 +592,11 @@ pub(crate) fn begin_downgrade(queue: &Arc<Queue>, hold: &Arc<Hold>) -> Option<Do
     let now = core.clock.now();
     let mut state = queue.lock();
     let wrote = matches!(&state.phase, Phase::Held(there) if Arc::ptr_eq(there, hold));
+    // Another guard that may write has come, or the last one has gone, since this one was counted.
     if !wrote || !hold.turn_to_read() {
         return None;
     }
+    // Readers of this process come in before the server is told: to others it is a writer's until then, which only keeps them out.
     state.shared.add(hold);
     if is_fresh(hold, &hold.spec(), now) {
         state.admit_readers(hold);
@@ -610,6 +630,7 @@ impl Downgrading {
     /// Tells the server, for the operation timeout here, and after that in the background.
     async fn run(self) {
         let core = Arc::clone(&self.queue.core);
+        // Until the server knows, readers of other processes are kept out. Nobody holds twice by that.
         let mut backoff = Backoff::of_request();
         while !self.send(&core).await {
             if core.clock.now().since(self.began) >= core.config.operation_timeout {
@@ -641,6 +662,7 @@ impl Downgrading {
         };
         match core.backend.downgrade(step).await {
             Ok(true) => true,
+            // The lease id reads in this process already, so no guard of it can have written since (bug 199).
             Ok(false) => {
                 hold.lose(hold.not_ours());
                 true
@@ -673,6 +695,7 @@ pub(crate) async fn write_count(core: &Queues, hold: &Arc<Hold>) -> Result<Count
         id: hold.id().clone(),
         access: hold.spec().access,
         lease: hold.lease,
+        // All of it each time, not a difference: requests may overtake each other (bugs 31, 205).
         holds: hold.counted(),
         reads: hold.readers(),
         listening: core.is_listening(hold.id()),

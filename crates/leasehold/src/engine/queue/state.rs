@@ -42,6 +42,7 @@ impl QueueState {
 
     /// The request of the first live waiter.
     pub(crate) fn first_live_waiter(&mut self) -> Option<Spec> {
+        // A dropped `lock()` leaves its entry behind: whoever looks at the front removes it.
         while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
             self.pop_waiter();
         }
@@ -139,6 +140,7 @@ impl Locked<'_, QueueState> {
 
     /// The server gave the name to `hold`; the count of hand-offs starts anew.
     pub(crate) fn took(&mut self, core: &Queues, hold: &Arc<Hold>) {
+        // The budget counts from a grant of the server: only that has asked the other processes.
         self.handoffs = 0;
         self.unset = false;
         self.since = core.clock.now();
@@ -156,6 +158,7 @@ impl Locked<'_, QueueState> {
             self.held_by(hold);
         } else {
             self.shared.add(hold);
+            // An owner first: it would wait for itself behind a writer.
             self.admit_owner_of(hold);
             self.admit_readers(hold);
         }
@@ -165,6 +168,7 @@ impl Locked<'_, QueueState> {
     pub(crate) fn held_by(&mut self, hold: &Arc<Hold>) {
         self.phase = Phase::Held(Arc::clone(hold));
         self.admit_owner_of(hold);
+        // Their answer is known now, without a request: a task of this process has the name.
         self.answer_try_once(&Ok(()));
     }
 
@@ -195,6 +199,7 @@ impl Locked<'_, QueueState> {
                 let reads = waiter.spec.reads_under(&hold.spec());
                 self.deliver_shared(waiter, Held::inside(Arc::clone(hold), reads));
             } else {
+                // It has its turn with the others then.
                 rest.push_back(waiter); // the holder has left already
             }
         }
@@ -217,6 +222,7 @@ impl Locked<'_, QueueState> {
                 true
             }
             // Q5: the guard's drop must do nothing.
+            // The caller left between the look and the answer. The hold goes to the next waiter, so it must not be released here.
             Err(Ok(Some(guard))) => {
                 drop(guard.defuse());
                 false
@@ -244,6 +250,7 @@ impl Locked<'_, QueueState> {
     /// Every waiter gets the same answer.
     pub(crate) fn answer_all(&mut self, error: &Error) {
         self.try_once = 0;
+        // Taken out first: a waker of one answer may lead to the next call (bug 48).
         for waiter in std::mem::take(&mut self.waiters) {
             self.answer(waiter, Err(error.clone()));
         }
@@ -268,6 +275,7 @@ impl Locked<'_, QueueState> {
         now: Tick,
     ) -> bool {
         while let Some(next) = self.first_live_waiter()
+            // A waiter that wants another lease or access needs the server (bug 15).
             && from.serves(&next)
             && hold.hand_over(next, now)
         {
@@ -343,6 +351,7 @@ impl QueueState {
             self.numbers.end - 1
         };
         let last = self.waiters.back();
+        // Nearly always all say the same number, and nothing needs to be searched.
         self.differ = last.is_some_and(|last| self.differ || last.spec.permits != spec.permits);
         let waiter = Waiter {
             number,
@@ -381,6 +390,7 @@ impl QueueState {
         if spec.access != Access::Shared || spec.owner.is_some() {
             return None;
         }
+        // The latest first: it has the most of its lease left.
         self.shared.all().iter().rev().find(|hold| {
             let there = hold.spec();
             is_fresh(hold, &there, now) && there.owner.is_none() && there.serves(spec)
@@ -393,6 +403,7 @@ impl QueueState {
         let budget = spec.handoff.is_on()
             && self.handoffs < spec.handoff.max_in_row
             && now.since(self.since) < spec.handoff.max_time();
+        // A writer may wait among them: a reader that joined would keep it out for ever.
         if !budget || !self.waiters.is_empty() {
             return None;
         }
@@ -491,6 +502,7 @@ pub(crate) async fn ask_to_join(
     if state.life != Life::Open {
         return None; // B6
     }
+    // The server has said that no writer waits: a new budget begins.
     state.handoffs = 0;
     state.since = asked;
     state.admit_readers(&hold);

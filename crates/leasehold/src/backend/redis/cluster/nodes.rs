@@ -224,6 +224,7 @@ impl Nodes {
             return Arc::clone(node);
         }
         let mut map = self.map.write();
+        // Looked for again under the write lock: each address is to have one number, and one set of connections.
         let entry = map.known.entry(address.clone());
         let node = entry.or_insert_with(|| {
             let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -248,9 +249,11 @@ impl Nodes {
     pub(super) fn moved(&self, slot: u16, address: Address) {
         let owner = self.named(address);
         let mut map = self.map.write();
+        // A node that is named as the owner is in office again, however it lost it (bug 243).
         map.replaced.remove(&owner.address);
         if let Some(before) = map.owners.get_mut(usize::from(slot)) {
             self.changes.fetch_add(1, Ordering::AcqRel);
+            // For this slot alone: `owns` stays as it is, so the next table finds that the node had none (bug 245).
             *before = Some(owner);
         }
     }
@@ -317,6 +320,7 @@ impl Nodes {
                 stays
             });
         }
+        // Outside of the lock: requests that wait there ask for the owner at once.
         for (node, successor) in left {
             node.redis.abandon(successor.as_ref().map(|it| &it.redis));
         }

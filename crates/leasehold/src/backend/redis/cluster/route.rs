@@ -87,6 +87,7 @@ impl ClusterCore {
         step: impl Fn(&Redis) -> Reply<T> + Send + Sync + 'static,
     ) -> Reply<NodeAnswer<T>> {
         self.scan.begin();
+        // No wait where the owner is known: a step is on its way before this returns.
         let node = self.nodes.owner(way.slot);
         // Sent by its first poll, as by any backend.
         let first = node.map(|node| (step(&node.redis), node));
@@ -162,6 +163,7 @@ impl<S> GoingOn<S> {
             if let Some((failure, node)) = failed.take() {
                 let why = match self.follow(failure, &node).await? {
                     FollowUp::NodeAnswer(answer) => return Ok(answer),
+                    // At once, without a pause: the node has named the owner.
                     FollowUp::Again(_) if sent_on < REDIRECTS => {
                         sent_on += 1;
                         None
@@ -177,6 +179,7 @@ impl<S> GoingOn<S> {
                     // A new table ends the pause.
                     let asked = self.shared.table.asked();
                     let _ = self.shared.home.within(pause, asked).await;
+                    // The next round may begin at another node, so its redirects count anew.
                     sent_on = 0;
                 }
             }
@@ -211,6 +214,7 @@ impl<S> GoingOn<S> {
         let nowhere = || Failure::NotNow(Arc::new(NoAddress { slot }));
         match Redirect::of(&failure, &node.address) {
             Some(Redirect::Moved(address)) => {
+                // MOVED says that nothing was carried out, so the same request may go to the owner.
                 self.shared.moved(slot, address);
                 Ok(FollowUp::Again(failure))
             }
@@ -253,6 +257,7 @@ impl<S> GoingOn<S> {
                         _ => FollowUp::NotNow(failure),
                     })
                 }
+                // Not sent again from here: the caller knows what a copy would do to its lease id (B4).
                 Failure::Ambiguous(_) => {
                     self.shared.table.ask();
                     Err(failure)

@@ -124,6 +124,7 @@ impl SubscriptionTask {
                         .hear(dialled, &mut orders, &mut waiting)
                         .await
                         .is_none();
+                    // What the server counted on that connection is gone, and a release must not rely on it.
                     self.counted.end_all();
                     if ended {
                         return;
@@ -136,6 +137,7 @@ impl SubscriptionTask {
                 }
                 Err(cause) => {
                     self.counted.trouble.lock().replace(Arc::clone(&cause));
+                    // They poll from now on, and are not to wait for a connection that may never come (L1).
                     for (_, told) in waiting.drain(..) {
                         let _ = told.send(Err(Arc::clone(&cause)));
                     }
@@ -181,6 +183,7 @@ impl SubscriptionTask {
                 order = orders.recv() => match order? {
                     Order::Listen(id, told) => waiting.push((id, told)),
                     Order::Unlisten(id, told) => {
+                        // A waiter that leaves during the gap is not subscribed again after it (bug 21).
                         waiting.retain(|(waits, _)| *waits != id);
                         self.forget(&id);
                         let _ = told.send(());
@@ -201,6 +204,7 @@ impl SubscriptionTask {
         let mut connection = PubSub::new(link, self.hearing.chosen.get());
         let again: BTreeSet<LockId> = self.ids.values().flatten().cloned().collect();
         let mut again: Vec<LockId> = again.into_iter().collect();
+        // Callers first: they wait for an answer, the others only for messages.
         for (id, told) in waiting.drain(..) {
             self.subscribe(&mut connection, id, Some(told));
         }
@@ -292,6 +296,7 @@ impl SubscriptionTask {
     ) {
         let channels = self.channels(&id);
         for channel in &channels {
+            // Two kinds of one name may share a channel, so each channel has its names (bug 229).
             let ids = self.ids.entry(channel.clone()).or_default();
             if !ids.contains(&id) {
                 ids.push(id.clone());
@@ -307,6 +312,7 @@ impl SubscriptionTask {
         id: LockId,
         told: oneshot::Sender<()>,
     ) {
+        // Before it is forgotten: the answer ends the count of this subscription, and of none that was begun since.
         let mut channels = self.channels(&id);
         let order = self.counted.order(&id);
         self.forget(&id);
@@ -358,6 +364,7 @@ impl SubscriptionTask {
     /// The server does not let this client listen for a name, and so does not count it. Unless it was asked again since, for
     /// another waiter: then that answer counts. `told`: a caller knows.
     fn refused(&mut self, id: &LockId, order: u64, error: &RedisError, told: bool) {
+        // Bug 75: a refusal that was heard late made the next waiter deaf.
         if self.counted.order(id) != Some(order) {
             return;
         }
@@ -380,6 +387,7 @@ impl SubscriptionTask {
                     self.counted.end(&id, self.counted.order(&id));
                     elsewhere.unheard(&id, None);
                 }
+                // On one server nothing but its own trouble ends it: it is asked for again, and what was missed is looked up.
                 None => self.subscribe(connection, id, None),
             }
         }
