@@ -700,10 +700,15 @@ async fn an_idle_waiting_process_asks_once_per_poll_however_many_wait_in_it() {
             .await;
             waiter.heard().await;
         }
-        let before = script_calls(server);
+        let (began, before) = (Instant::now(), script_calls(server));
         tokio::time::sleep(3 * poll).await; // the time itself is what is tested
         let asked = script_calls(server) - before;
-        assert!(asked <= 3, "{row:?}: {asked} commands in 3 polls");
+        // On a busy machine it is longer than that.
+        let polls = began.elapsed().as_millis() / poll.as_millis();
+        assert!(
+            u128::from(asked) <= polls,
+            "{row:?}: {asked} commands in {polls} polls"
+        );
         for task in waiting {
             task.abort();
         }
