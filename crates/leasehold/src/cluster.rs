@@ -30,7 +30,7 @@ pub struct ClusterNodes {
 }
 
 impl ClusterNodes {
-    /// Nodes at these addresses, each `host` or `host:port`; the port is 6379 if it is left out. One that answers names the others: give
+    /// Nodes at these addresses, each `host` or `host:port`; the port is 6379 if it is left out. The first that answers names the others: give
     /// two or three. The login of all nodes is for [`ClientBuilder::password`](crate::ClientBuilder::password).
     pub fn new<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> ClusterNodes {
         ClusterNodes {

@@ -17,7 +17,7 @@ use crate::{
     user_callback,
 };
 
-/// One of them is told in this time, if they come and go.
+/// If they come and go, the log tells one in this time.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Whether the server can be used.

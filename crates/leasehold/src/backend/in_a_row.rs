@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InARow {
     pub(crate) holds: u32,
-    /// One of Redisson's waiters may listen at a replica, where the server does not count it. It has turns like one that is counted.
+    /// A waiter of Redisson's may listen at a replica, where the server does not count it. It has the turns of a counted waiter.
     pub(crate) beside_unseen: bool,
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Inspection {
     pub(crate) available: Option<i64>,
     /// The last fencing token that was given or reserved, if there is one.
     pub(crate) token: Option<u64>,
-    /// Those that wait in our queue, or in that of a fair mutex, next first; at most [`QUEUED_MOST`].
+    /// The clients that wait in our queue, or in that of a fair mutex, next first; at most [`QUEUED_MOST`].
     pub(crate) queue: Vec<QueuedOwner>,
     /// The server that was asked, by its address.
     pub(crate) server: String,

@@ -81,7 +81,7 @@ pub(crate) trait LockSteps {
     /// Reads one page of the keys, and names the locks among them.
     fn find(&self, step: FindPage) -> Reply<FoundPage>;
 
-    /// Reads the holders of several locks, one after the other. Those that are of another kind by now are left out.
+    /// Reads the holders of several locks, one after the other. Locks that are of another kind by now are left out.
     fn inspect_all(&self, ids: Vec<LockId>) -> Reply<Vec<(LockId, Inspection)>> {
         let looks: Vec<_> = ids.iter().map(|id| self.inspect(id.clone())).collect();
         Box::pin(async move { find::all_of(&ids, looks).await })

@@ -28,6 +28,6 @@ pub(crate) struct KeptPlaces {
     pub(crate) ttl: Option<Duration>,
     /// Clients of another library hold the lock, or wait for it. They tell only one waiter.
     pub(crate) foreign: bool,
-    /// Those that do not wait (any more): they hold the lock, or their place is lost. In order.
+    /// Tasks that do not wait (any more): they hold the lock, or their place is lost. In order.
     pub(crate) missing: Vec<LeaseId>,
 }

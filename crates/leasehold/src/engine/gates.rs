@@ -285,7 +285,7 @@ async fn drive(gates: Arc<Gates>, gate: Arc<Gate>) {
             .backend
             .permits(gate.id.clone(), Permits::Available, env.once());
         let failure = match read.await {
-            // Those that came after the send may ask about a count that was set since.
+            // Waiters that came after the send may ask about a count that was set since.
             Ok(count) if count <= 0 => {
                 gate.answer(upto, &Ok(()));
                 continue;

@@ -35,7 +35,7 @@ use crate::{
     name::LockId,
 };
 
-/// One of several locks that are asked for together.
+/// A member of several locks that are asked for together.
 #[derive(Clone, Debug)]
 pub(crate) struct PartRequest {
     pub(crate) core: ClientRef,
@@ -380,7 +380,7 @@ async fn keep(held: &[Held]) {
     }
 }
 
-/// Lets all fixed leases count from now. One that is lost is found when all are looked at.
+/// Lets all fixed leases count from now. A lost lease is found when all are looked at.
 async fn extend(held: &[Held]) {
     let holds = held.iter().map(Held::hold);
     let fixed = holds.filter(|hold| hold.spec().is_fixed());

@@ -50,7 +50,7 @@ impl Sink for WakeUps {
         }
     }
 
-    /// Holds are verified. Those that wait are told to ask when they are heard again, on the new subscription.
+    /// Holds are verified. Waiters are told to ask when they are heard again, on the new subscription.
     fn epoch(&self, EpochChange::All: EpochChange) {
         if let Some(queues) = self.0.get().and_then(|woken| woken.queues.upgrade()) {
             queues.watchdog.begin_epoch(queues.clock.now());

@@ -219,7 +219,7 @@ impl Events {
         }
     }
 
-    /// How long a wait has taken that began then. One that began before anything watched, and that no listener has heard of: zero.
+    /// How long a wait has taken that began then. If it began before anything watched, and no listener has heard of it: zero.
     pub(crate) fn waited(&self, began: Tick, now: Tick) -> Duration {
         if began == Tick::from_nanos(0) && !self.has_listener() {
             return Duration::ZERO;

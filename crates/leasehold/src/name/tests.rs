@@ -104,7 +104,7 @@ fn a_name_is_checked_with_its_prefix() {
     assert!(Name::under("{app}:", "order:{42}").is_ok());
 }
 
-/// One is in each hold.
+/// Each hold has one.
 #[test]
 fn a_name_is_not_larger_than_its_text() {
     assert_eq!(size_of::<Name>(), size_of::<std::sync::Arc<str>>());

@@ -50,7 +50,7 @@ struct ServerRecord {
     under_way: u32,
     /// So many asks may have been carried out, and left something there.
     asked: u32,
-    /// One of them was for a place in its queue.
+    /// A request was for a place in its queue.
     placed: bool,
     /// A copy of an ask may still be under way, after its answer was lost.
     copies: bool,

@@ -51,7 +51,7 @@ impl Parts {
         }
     }
 
-    /// Hears the answer to an ask that no step waits for. One that holds all the same is given back (B5).
+    /// Hears the answer to an ask that no step waits for. A lock that it holds all the same is given back (B5).
     pub(super) fn heard_late(
         &self,
         step: &Acquire,

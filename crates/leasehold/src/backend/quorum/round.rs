@@ -34,7 +34,7 @@ type Replies<T> = FuturesUnordered<BoxFuture<'static, (usize, Result<T, Failure>
 pub(super) struct Round<T> {
     servers: Arc<Servers>,
     replies: Replies<T>,
-    /// Those that may still answer in time.
+    /// The servers that may still answer in time.
     waited_for: Vec<usize>,
     /// So many have answered.
     answered: usize,
@@ -94,7 +94,7 @@ impl<T: Send + 'static> Round<T> {
     }
 
     fn heard(&mut self, at: usize, answer: Result<T, Failure>) -> Said<T> {
-        // One that refuses is no good gate either.
+        // A server that refuses is no good gate either.
         self.servers.note_silent(at, answer.is_err());
         self.answered += usize::from(answer.is_ok());
         if self.answered == self.servers.need() {

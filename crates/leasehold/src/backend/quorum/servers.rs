@@ -70,7 +70,7 @@ impl ServerPatience {
     }
 }
 
-/// One of them.
+/// A server of the majority.
 pub(super) struct Member {
     pub(super) backend: Box<dyn Backend>,
     /// As it was given, without secrets.
@@ -208,7 +208,7 @@ impl Servers {
         let ids: Vec<_> = self.iter().map(|it| it.backend.identity()).collect();
         let ids: Vec<Option<&str>> = ids
             .iter()
-            // Two databases of one server are one server. One that does not say its run id has its whole address for an identity.
+            // Two databases of one server are one server. A server that does not say its run id has its whole address for an identity.
             .map(|id| match id.as_deref()? {
                 address if address.contains("://") => Some(address),
                 run_id => run_id.split('/').next(),

@@ -631,8 +631,9 @@ impl ManagedConnection {
         self.changed.notify_waiters();
     }
 
-    /// Breaks the connection if it leads to a server that is not the one any more. One that was named by a sentinel is not: all that is
-    /// under way is repeated elsewhere. One that greets in another epoch may only be told of by another connection: once a second at most.
+    /// Breaks the connection if it leads to a server that is not the primary any more.
+    /// After a switch that sentinels have named, all that is under way is repeated elsewhere. Without one, another connection may have seen
+    /// a restart that this one has not. Reconnect, at most once per second, to learn which server it leads to.
     fn leave_behind(self: &Arc<Self>, now: Generation) {
         let (number, is_demoted, rest) = match &*self.state.read() {
             ConnectionState::Up {
@@ -864,12 +865,12 @@ impl ManagedConnection {
         }
     }
 
-    /// An attempt has failed. Those that wait are told why; whether there is another attempt, the answer says.
+    /// An attempt has failed, and requests that wait are told why. Returns whether there is another attempt.
     fn tries_again_after(&self, failure: &Failure) -> bool {
         let cause = Arc::clone(failure.cause());
         let next = if failure.is_final() && !self.dialler.has_worked.load(Ordering::Relaxed) {
             // A client that was connected waits for a server that refuses it, as for one that is down: its holders, and those
-            // that wait, need the server back. One that never was has most likely been told the wrong thing.
+            // that wait, need the server back. A client that never was has most likely been told the wrong thing.
             ConnectionState::Refused(cause)
         } else {
             ConnectionState::Down(cause)
@@ -992,7 +993,7 @@ impl Dialler {
                 let made = tokio::select! {
                     biased;
                     made = self.dial_at(&target, again, &progress) => made.map_err(of_target),
-                    // One that is silent there will not be the primary again.
+                    // A silent server that another has replaced will not be the primary again.
                     () = self.epochs.switched_since(switches) => continue,
                 };
                 trying.works = matches!(made, Ok(Some(_)));

@@ -1,6 +1,6 @@
 //! Whether the server that connections lead to is the one of before, and still knows what it was told.
 //!
-//! A server is known by its run id and its replication id. One of them changes whenever it may have forgotten: it was restarted, another
+//! A server is known by its run id and its replication id. At least one id changes whenever it may have forgotten: it was restarted, another
 //! has its place, or it was a replica meanwhile. (The replication id changes, too, when the first replica comes: then nothing was
 //! forgotten, and a look finds so.) A connection that broke is no reason by itself.
 

@@ -19,7 +19,7 @@ use crate::{address::shown, backend::Failure};
 pub(super) enum ServerId {
     /// It has not been asked, or could not say it just then.
     NotYet,
-    /// One is made at each start of a server.
+    /// Each start of a server makes a new one.
     RunId(String),
     /// It does not say: our user may not ask.
     Refused,

@@ -19,7 +19,7 @@ impl Replicas {
             self.last.store(0, Ordering::Relaxed);
             return; // it does not say
         }
-        // One that still loads its copy acknowledges nothing.
+        // A replica that still loads its copy acknowledges nothing.
         let is_online = |line: &&str| line.starts_with("slave") && line.contains("state=online");
         let online = u32::try_from(info.lines().filter(is_online).count()).unwrap_or(u32::MAX - 1);
         self.last.store(online + 1, Ordering::Relaxed);

@@ -9,14 +9,14 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// One that was found silent is replaced. Others that have heard something meanwhile stay. One that was idle may be as dead, and would need
+/// A connection that was found silent is replaced. Others that have heard something meanwhile stay. An idle one may be as dead, and would need
 /// a whole timeout of its own to find out.
 #[derive(Clone, Default)]
 pub(crate) struct Silence(Arc<Listeners>);
 
 /// Connections for commands.
 pub(super) trait Silenced: Send + Sync {
-    /// Those that have said nothing either since then are used for no other command.
+    /// Connections that have said nothing either since then are used for no other command.
     fn let_go(&self, since: Instant);
 }
 
@@ -43,7 +43,7 @@ impl Silence {
         told.push(connections);
     }
 
-    /// Completes when a connection was found silent that was asked after `heard`. One that has said nothing since may be as dead, and so may
+    /// Completes when a connection was found silent that was asked after `heard`. A connection that has said nothing since may be as dead, and so may
     /// an attempt to connect that began before.
     pub(super) async fn after(&self, heard: Instant) {
         let mut last = self.0.last.subscribe();

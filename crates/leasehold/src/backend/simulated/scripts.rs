@@ -87,7 +87,7 @@ impl Scripts {
         self.network.send(request);
     }
 
-    /// Those that have ever connected.
+    /// The clients that have ever connected.
     pub(crate) fn clients(&self) -> Vec<Arc<str>> {
         self.clients.lock().iter().cloned().collect()
     }
@@ -334,7 +334,7 @@ impl Scripts {
                 let answers = ["Freed", "Granted", "Kept"];
                 kind == Kind::Release && answers.iter().any(|answer| text.contains(answer))
             };
-            // One that waits gives a free read-write lock to the first that hears.
+            // A client that waits gives a free read-write lock to the first that hears.
             let is_open = self.knows_of(LockKind::FairMutex)
                 || self.knows_of(LockKind::RwLock) && kind == Kind::Acquire;
             if passes_on(&here) && passes_on(&there) || is_open {

@@ -38,7 +38,7 @@ pub(crate) struct Mark {
 }
 
 impl Unsettled {
-    /// One more of this name, until what this returns is dropped. Other kinds may have the same key, so the kind does not count.
+    /// Counts one more of this name, until what this returns is dropped. Other kinds may have the same key, so the kind does not count.
     pub(crate) fn begin(self: &Arc<Self>, name: &Name) -> Settling {
         let mut state = self.state.lock();
         *state.by_name.entry(name.clone()).or_default() += 1;

@@ -79,7 +79,7 @@ async fn look(core: &Arc<Queues>, fair_queue: &FairQueue, backoff: &mut Backoff)
     fair_queue.state.lock().look_at = Tick::MAX;
     let (places, next_task) = fair_queue.places(sent);
     if places.is_empty() {
-        // Those that wait are asking by themselves.
+        // The tasks that wait are asking by themselves.
         let mut state = fair_queue.state.lock();
         state.look_at = state.look_at.min(sent.after(every(core, false)));
         if state.message == LookMessage::Heard {

@@ -165,7 +165,7 @@ impl FairQueue {
         self.state.lock().is_over()
     }
 
-    /// Whether a heartbeat waits for the time to ask. One that has nothing to keep ends in a moment.
+    /// Whether a heartbeat waits for the time to ask. A heartbeat that has nothing to keep ends in a moment.
     pub(crate) fn is_kept(&self) -> bool {
         let state = self.state.lock();
         state.has_heartbeat && !state.listening.is_empty() && state.look_at != Tick::MAX

@@ -45,5 +45,5 @@ impl Hold {
     }
 }
 
-// One of these stands in each hold (docs/performance.md, P9).
+// Each hold has one of these (docs/performance.md, P9).
 const _: () = assert!(size_of::<Durability>() <= 2);

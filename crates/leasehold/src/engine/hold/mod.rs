@@ -630,7 +630,7 @@ impl Hold {
         Some((self.spec().ask_every(), until))
     }
 
-    /// The request to send when its time has come; `None` if the hold is over. One that others than its policy's acknowledge asks only
+    /// The request to send when its time has come; `None` if the hold is over. A request that is not sent by its own policy asks only
     /// whether it is ours.
     pub(crate) fn due(self: &Arc<Self>, now: Tick, policy: Durability) -> Option<Due> {
         let until = self.valid_until(now)?;

@@ -56,7 +56,7 @@ struct TheirTurns {
     missed: u32,
     none_until: Tick,
     unseen_until: Tick,
-    /// One of them took the last turns.
+    /// A waiter of Redisson's took the last turns.
     takes: bool,
     /// The last turns were left to one that may not be there.
     unseen: bool,

@@ -379,7 +379,7 @@ impl<'a> Driver<'a> {
             // The name can be asked for, only not listened for: callers wait on, by polls (bugs 43, 54).
             self.queue.warn_of_deafness(self.core, failure);
         } else if lasts >= Some(self.core.config.operation_timeout) {
-            // `try_lock` promises an answer within the operation timeout. Those that wait have patience of their own (L4).
+            // `try_lock` promises an answer within the operation timeout. Waiters have patience of their own (L4).
             state.answer_try_once(&Err(self.queue.error(verdict, spec)));
         }
         Step::Recover
@@ -697,7 +697,7 @@ impl Queue {
         }
     }
 
-    /// Those that wait are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
+    /// The waiters are answered, and do not hear: each look ends that trouble and begins another, so it is told once in a while, of
     /// all that wait. A server that cannot be used at all is told of by itself.
     pub(crate) fn warn_of_deafness(&self, core: &Queues, failure: &Failure) {
         let (name, cause) = (self.id.name.clone(), Arc::clone(failure.cause()));
@@ -827,7 +827,7 @@ pub(crate) const HEAR_AFTER: Duration = Duration::from_secs(1);
 /// Where there was nothing to do for a task that waits, it looks again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is heard has a hold verified once in this time. One that is younger is verified when it is so old: the message may be a late word
+/// A message has a hold verified once in this time. A younger hold is verified when it is so old: the message may be a late word
 /// of the release before.
 const DOUBT_EVERY: Duration = Duration::from_millis(50);
 

@@ -562,7 +562,7 @@ impl Queue {
 
     /// The answer to a caller that waits no longer for what others have.
     pub(crate) fn busy(&self, state: &QueueState, spec: Spec) -> WaitResult {
-        // One that says a number itself need not set it.
+        // A caller that says a number itself need not set it.
         if state.unset && spec.permits.is_none() {
             return Err(self.no_permits(spec));
         }

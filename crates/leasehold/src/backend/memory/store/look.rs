@@ -34,7 +34,7 @@ pub struct Snapshot {
     pub held: Vec<Held>,
     /// Places in queues: name, client, lease id; next first.
     pub queued: Vec<(Arc<str>, Arc<str>, u64)>,
-    /// Those of them that are passed over, since their clients are not there.
+    /// The entries that are passed over, since their clients are not there.
     pub passed_over: Vec<(Arc<str>, Arc<str>, u64)>,
     /// The clients that listen: name, client.
     pub listeners: Vec<(Arc<str>, Arc<str>)>,

@@ -20,7 +20,7 @@ pub(super) struct Waiting {
 /// A client that waits looks after so long at the latest, as far as the server knows; `waiting.lua` says the same.
 const ASKS_WITHIN: Duration = Duration::from_secs(12);
 
-/// One of them, and the ask that a grant to it answers (B3).
+/// An entry, and the request that a grant to it answers (B3).
 pub(super) struct Queued {
     pub(super) client: Arc<str>,
     pub(super) grant: Grant,
@@ -81,7 +81,7 @@ impl Store {
         self.subscribers(id).iter().any(|s| s.client == *client)
     }
 
-    /// Gives a place to a lease id. One that has a place keeps it, with the latest ask (B3).
+    /// Gives a place to a lease id. If it has a place, it keeps that, with the latest ask (B3).
     pub(super) fn queue(&mut self, client: &Arc<str>, id: &LockId, mut grant: Grant, place: Place) {
         grant.ask = place.ask;
         let ends = self.clock + Duration::from_millis(place.keep_ms);

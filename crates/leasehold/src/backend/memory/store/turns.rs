@@ -57,7 +57,7 @@ impl Store {
             let asks = alive
                 .iter()
                 .any(|(client, lease)| queued.is(client, *lease));
-            // One that is stopped listens, too.
+            // A stopped client listens, too.
             let is_there = queued.kept_until > now && heard.contains(&queued.client);
             queued.silent_since = if asks || is_there {
                 None

@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// Whether its primaries can do what a policy asks for. One that is out of reach is asked when a lock of its is first asked for.
+    /// Whether its primaries can do what a policy asks for. A primary that is out of reach is asked when its first lock is asked for.
     pub(crate) async fn is_able(&self, policy: Durability) -> Result<(), Failure> {
         let primaries = self.shared.nodes.primaries();
         let able = primaries.iter().map(|node| node.redis.is_able(policy));

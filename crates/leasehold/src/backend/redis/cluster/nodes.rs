@@ -190,7 +190,7 @@ impl Nodes {
         self.map.read().known.values().cloned().collect()
     }
 
-    /// Those that have slots, in the order of their addresses.
+    /// The nodes that have slots, in the order of their addresses.
     pub(super) fn primaries(&self) -> Vec<Arc<Node>> {
         let mut primaries = self.all();
         primaries.retain(|node| node.owns.load(Ordering::Acquire));
@@ -204,7 +204,7 @@ impl Nodes {
         seeds.map(|address| self.at(address.clone())).collect()
     }
 
-    /// One of them.
+    /// Any node that was given.
     pub(super) fn any(&self) -> Arc<Node> {
         self.at(self.given.seeds[0].clone())
     }

@@ -17,7 +17,7 @@ pub(super) enum Redirect {
     Moved(Address),
     /// The slot is being moved there, and these keys are there, or nowhere.
     Ask(Address),
-    /// One of these, to a node whose address it does not know.
+    /// A redirect to a node whose address it does not know.
     Nowhere,
     /// The slot is being moved, and not all of these keys are at either node.
     Open,

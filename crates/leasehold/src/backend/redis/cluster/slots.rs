@@ -82,7 +82,7 @@ pub(super) fn ranges(reply: &Value, answered: &Address) -> Option<Vec<SlotRange>
     ranges.iter().map(range).collect()
 }
 
-/// A node without a host of its own is where the one is that answered. One whose host is not known (`?`) may be known by its number. Without
+/// A node without a host of its own is where the one is that answered. A node whose host is not known (`?`) may be known by its number. Without
 /// a port it has no address at all: the node that answered has lost it, or it takes no connections of this sort.
 fn address(node: &Value, (answered, _): &Address) -> Option<Address> {
     let Value::Array(parts) = node else {

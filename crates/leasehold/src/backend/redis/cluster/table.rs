@@ -191,7 +191,7 @@ async fn ask_nodes(shared: &Arc<ClusterCore>) -> Result<TableChange, Failure> {
                     shared.table.answered.store(node.number, Ordering::Relaxed);
                     return Ok(shared.nodes.told(ranges));
                 }
-                // One that may pass wins: the node is most likely coming up, or going.
+                // A failure that may pass wins: the node is most likely coming up, or going.
                 Err(failure) if failed.as_ref().is_none_or(Failure::is_final) => failed = Some(failure),
                 Err(_) => {}
             },

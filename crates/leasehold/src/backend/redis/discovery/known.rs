@@ -23,7 +23,7 @@ pub(super) struct Known {
 
 pub(super) struct KnownSentinel {
     pub(super) address: Address,
-    /// One that is given by name is told of by number: its id says that they are one.
+    /// A sentinel that is given by name is told of by number: its id says that they are one.
     pub(super) id: Option<String>,
     pub(super) is_given: bool,
     /// Another says so. It is not asked, but heard: the one that says so may be the one that is cut off.
@@ -143,7 +143,7 @@ impl Known {
         all.map(|sentinel| sentinel.address.clone()).collect()
     }
 
-    /// The sentinel at this address has this id. One with the same id elsewhere, of which another has told, is the same.
+    /// The sentinel at this address has this id. A sentinel of this id elsewhere, of which another has told, is the same.
     pub(super) fn name(&mut self, address: &Address, id: Option<String>) {
         let Some(id) = id else { return };
         self.sentinels
@@ -154,13 +154,13 @@ impl Known {
         }
     }
 
-    /// Those that are not said to be down.
+    /// All that are not said to be down.
     pub(super) fn asked(&self) -> Vec<Address> {
         let up = self.sentinels.iter().filter(|sentinel| !sentinel.is_down);
         up.map(|sentinel| sentinel.address.clone()).collect()
     }
 
-    /// Another sentinel, of which one has told; whether that changes who is known. One that has moved is known at its new address.
+    /// Another sentinel, of which one has told; whether that changes who is known. If it has moved, it is known at its new address.
     pub(super) fn add(&mut self, other: Other) -> bool {
         let there = self.sentinels.iter().position(|it| it.is(&other));
         match there {

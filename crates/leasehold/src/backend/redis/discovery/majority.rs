@@ -117,7 +117,7 @@ impl KnownSentinel {
     /// said before.
     fn is_ahead_of(&self, number: u64, word: &Word) -> bool {
         let Some(said) = &self.said else { return false };
-        // One without an id may be any of those that are known.
+        // A sentinel without an id may be any of those that are known.
         let is_it = |other: &Other| self.is(other) || self.id.is_none();
         said.epoch > word.epoch
             && said.address != word.address

@@ -288,7 +288,7 @@ async fn watch(sentinels: Weak<Sentinels>, address: Address) {
             return;
         };
         let heard = timeout(HEARD, strong.group.announcements(&address, HEARD)).await;
-        // What it said before is lost. One that cannot be heard is asked now and then, at least.
+        // Its words of before are lost. A sentinel that cannot be heard is asked now and then, at least.
         strong.ask_one(&address, None).await;
         drop(strong);
         match heard {

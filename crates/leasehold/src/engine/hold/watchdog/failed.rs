@@ -40,7 +40,7 @@ pub(super) async fn late(
     }
 }
 
-/// Those of a batch that have no answer, and this patience: they are asked about again, together, until their leases end.
+/// Renewals of a batch that have no answer, and this patience, are asked for again, together, until their leases end.
 impl Watchdog {
     pub(super) fn failed(
         &self,

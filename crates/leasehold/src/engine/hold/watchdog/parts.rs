@@ -21,7 +21,7 @@ pub(super) fn turn_of(part: u16, sent: Tick, every: Duration, early: u8) -> Tick
     let over = phase
         .checked_sub(turn)
         .unwrap_or_else(|| phase + (round - turn));
-    // Those of one slot of time stand in the order of their parts.
+    // Holds of one slot of time stand in the order of their parts.
     Tick::from_nanos((latest - over).saturating_add(u64::from(part)))
 }
 
