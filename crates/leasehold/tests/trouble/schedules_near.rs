@@ -55,8 +55,10 @@ impl Line {
             let stands = number + 1;
             match world {
                 World::Server(server) => {
+                    // And has the answer that says so: what cuts it off from now on is to find it waiting.
+                    let client = &self.clients[number];
                     wait_until_async(SOON, "it is in the queue", || {
-                        queue(server, "name").len() == stands
+                        queue(server, "name").len() == stands && client.footprint().waiting == 1
                     })
                     .await;
                 }
