@@ -103,7 +103,7 @@ impl Candidate {
         let lease = self.step.lease;
         match self.step.place {
             Some(place) if !self.parts.listeners.was_granted(lease) => {
-                // First: a grant that the gate sends to nobody would hold the name for a lease (L1).
+                // First: a grant that the gate sends to no listener would hold the name for a lease (L1).
                 if let Err(failure) = self.listen().await {
                     self.failures.note::<()>(self.gate, &Said::Failed(failure));
                     return Verdict::NoMajority;

@@ -287,7 +287,7 @@ impl Connections {
             if let ConnectionState::Down(cause) = &*managed.state.read() {
                 *why_not = Arc::clone(cause);
             }
-            // A reconnect that pauses for seconds, since nobody wants it, goes on at once.
+            // A reconnect that pauses for seconds, since no call wants it, goes on at once.
             let _waits = managed.wanted.by_one_more();
             managed.changed_or_left(changed, self.of_home.id).await;
         }
@@ -689,7 +689,7 @@ impl ManagedConnection {
             _ => return,
         }
         self.replace(number, cause);
-        // Whatever took down this connection may have taken down all that were idle meanwhile (bugs 260, 261).
+        // The fault that took down this connection may have taken down all that were idle meanwhile (bugs 260, 261).
         let since = Instant::now().checked_sub(timeout);
         self.dialler.epochs.silence.since(since.unwrap_or(heard));
     }

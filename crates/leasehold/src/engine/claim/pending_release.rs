@@ -106,14 +106,14 @@ pub(crate) fn check_known(env: &Env, id: &LockId, first: Tick) -> Result<(), Fai
     Ok(())
 }
 
-/// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
-/// took has expired.
-/// Tries to give back that were first made so long ago pause ever longer from a minute on, up to half a minute after an hour: so a server that
-/// is back hears of it within a hundredth of the time for which it was away.
+/// By how much the pauses of a release that was first tried so `ago` are longer: more from a minute on, up to half a minute after an hour. So a
+/// server that is back hears of it within a hundredth of the time for which it was away.
 fn longer_after(ago: Duration) -> f64 {
     (ago.as_secs_f64() / 60.0).clamp(1.0, 60.0)
 }
 
+/// Tells the server that a lease id is given up, until it has confirmed that, or until any lease that an earlier request
+/// took has expired.
 async fn settle<C: Owes>(
     client: Arc<C>,
     id: LockId,

@@ -151,7 +151,7 @@ impl Remote {
     }
 
     /// Another has the lock, or had it at `at`.
-    pub(crate) fn is_anothers(&mut self, at: Tick) {
+    pub(crate) fn note_held_by_another(&mut self, at: Tick) {
         self.held = Some(at);
         self.unsettled = false;
     }
@@ -161,7 +161,7 @@ impl Remote {
         if unsettled {
             self.unsettled = true;
         } else {
-            self.is_anothers(at);
+            self.note_held_by_another(at);
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Held {
     reads: bool,
     /// Not given up yet.
     live: bool,
-    /// Around the time in which its guard lives, if `tracing` is to tell of it. In the padding.
+    /// Around the time in which its guard lives, if `tracing` is to tell of it. It fits into the struct's padding.
     pub(crate) scope: Scope,
 }
 

@@ -57,11 +57,11 @@ pub(crate) struct Hold {
     doubted: AtomicBool,
     /// The server is being told, or need not be told, that this lease id is given up (B5).
     settled: AtomicBool,
-    /// How many permits it has, from its grant to its end; zero of another kind. In the padding.
+    /// How many permits it has, from its grant to its end; zero of another kind. It fits into the struct's padding, and costs no memory.
     permits: u16,
-    /// Who must have it, from its grant to its end. In the padding.
+    /// Who must have it, from its grant to its end. In the padding, too.
     pub(crate) durability: Durability,
-    /// The epoch of the server in which it was ours last. In the padding.
+    /// The epoch of the server in which it was ours last. In the padding, too.
     confirmed: AtomicU32,
     state: Mutex<HoldState>,
 }
@@ -79,7 +79,7 @@ pub(crate) trait HoldSink: fmt::Debug + Send + Sync {
     fn abandon(&self, hold: &Hold);
 
     /// The lease id is left to expire on the server, at the latest `within` from now.
-    fn detached(&self, lease: LeaseId, within: Duration);
+    fn note_detached(&self, lease: LeaseId, within: Duration);
 
     /// A guard goes; its caller waits for the answer, or not.
     fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack;
@@ -460,6 +460,7 @@ impl Hold {
     pub(crate) fn check(self: &Arc<Self>) -> Result<Duration, Error> {
         self.standing().map_err(|end| match end {
             End::Lost(reason) => self.lost_error(reason),
+            // Its own release is under way, and no answer has confirmed it.
             End::Released => self.lost_error(LostReason::Unconfirmed),
         })
     }
@@ -470,7 +471,7 @@ impl Hold {
         if self.term.end(End::Released) {
             self.settled.store(true, Ordering::Release);
             let within = lease::free_within(self.longest());
-            self.sink.detached(self.lease, within);
+            self.sink.note_detached(self.lease, within);
             self.sink.watchdog().forget(self);
             self.note_end(|held| EventKind::Detached { held });
             self.env().events.tell();
@@ -529,6 +530,7 @@ impl Hold {
     }
 
     fn verify_soon(self: &Arc<Self>) {
+        // The earliest that a look can be asked for: zero says that it stands on no list.
         self.sink.watchdog().look_at(self, Tick::from_nanos(1));
     }
 
@@ -555,6 +557,7 @@ impl Hold {
         self.note_end(|held| EventKind::Lost { reason, held });
         self.env().events.tell();
         story::lost(self.id(), self.lease, reason);
+        // Whether the server may still have this id, so that it must be given up: a margin later, when work that is being dropped has stopped.
         let leaves = match reason {
             // The server has said that the name is not ours, after the last send that could have taken it.
             // After a failover the id may still have a place in the queue that was copied from the server of before.
@@ -576,7 +579,7 @@ impl Hold {
                 let margin = lease::margin(hold.spec().lease());
                 let most = match reason {
                     LostReason::ClientShutdown => SHUTDOWN_MARGIN,
-                    // A lease that stands for none is very long.
+                    // A lease that stands for none is very long, and so would be its margin.
                     _ if hold.id().kind.never_ends() => SHUTDOWN_MARGIN,
                     _ => margin,
                 };
@@ -619,7 +622,8 @@ impl Hold {
         let state = self.state.lock();
         let every = state.spec.ask_every();
         if state.lasts(until) && until <= now.after(every / 2) && !self.is_to_be_verified() {
-            return Look::Later(until); // as long as it may ever be: no more renewals
+            // It lasts up to its cap, and the end is near: no renewal could prolong it, so the next look is at the end.
+            return Look::Later(until);
         }
         Look::Ask { every, end: until }
     }
@@ -637,6 +641,7 @@ impl Hold {
         self.doubted.store(false, Ordering::Release);
         let state = self.state.lock();
         let lasts = state.lasts(until);
+        // Where replicas are to acknowledge, two requests go out: first "is it ours?" to the primary alone, then the renewal.
         let is_first = policy != self.durability && !lasts;
         let lease_ms = if lasts || is_first {
             0
@@ -771,7 +776,7 @@ impl Watched for Hold {
 pub(crate) enum Onward {
     /// Its renewal, once in this interval, and nothing else.
     Again(Duration),
-    /// Its renewal now, which others are to acknowledge.
+    /// Its renewal now, to be acknowledged by replicas: the primary has just said that it is ours.
     Acknowledged,
 }
 

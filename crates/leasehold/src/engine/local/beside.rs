@@ -103,7 +103,7 @@ impl Beside {
     }
 
     /// The turns that follow are left to one that may not be there. It is as good as seen once it has taken some.
-    pub(crate) fn are_unseen(&self, id: &LockId, unseen: bool) {
+    pub(crate) fn note_unseen(&self, id: &LockId, unseen: bool) {
         self.any.store(true, Ordering::Relaxed);
         let mut all = self.all.lock();
         let beside = all.entry(id.clone()).or_default();
@@ -212,7 +212,7 @@ mod tests {
         let id = LockId::new(LockKind::Mutex, Name::new("name").unwrap());
         let mut now = Clock::Boot.now();
         let leave = |now| {
-            beside.are_unseen(&id, true);
+            beside.note_unseen(&id, true);
             beside.leave_turns(&id, 1, now, Some(now));
         };
         let mut pauses = Vec::new();

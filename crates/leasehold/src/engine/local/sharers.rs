@@ -71,7 +71,7 @@ impl SharedHolds {
     }
 
     /// The lease that was released last, and is being given back.
-    pub(crate) fn latest(&self) -> Option<LeaseId> {
+    pub(crate) fn latest_release(&self) -> Option<LeaseId> {
         let inner = self.0.as_ref();
         inner.and_then(|inner| inner.releasing.last().copied())
     }

@@ -41,11 +41,12 @@ pub(crate) async fn drive(core: Arc<Queues>, queue: Arc<Queue>, start: Start) {
     // For a release of this process, before the first waiter is asked for.
     let mut waited = matches!(start, Start::AskNow);
     loop {
-        // In each round: the waiter that it asked for may be dropped at any time, and nobody waits for its driver to end (bug 21).
+        // In each round: the waiter that it asked for may be dropped at any time, and no caller waits for its driver to end (bug 21).
         if queue.lock().first_live_waiter().is_none() {
             return driver.leave().await;
         }
-        if !waited && queue.waits_for_a_release() {
+        // A release under way takes the queue, and its answer starts the next driver; one that was started so asks once first.
+        if !waited && queue.leave_to_release() {
             return; // and the release goes on with the queue
         }
         waited &= !matches!(driver.next, Step::Ask);
@@ -169,7 +170,7 @@ impl<'a> Driver<'a> {
         let Some(ticket) = state.remote().ticket(lease) else {
             return Step::Ask;
         };
-        // It is asked again, as after no answer.
+        // A pending release of this client may be what holds the name: it says no more than silence would.
         let unsettled = answer.as_ref().is_ok_and(Acquired::is_unsettled);
         // Only an answer proves that the server knows the request. The id is owed until then (bugs 6, 39).
         if answer.is_ok() && !(unsettled && once) {
@@ -259,7 +260,8 @@ impl<'a> Driver<'a> {
         if self.core.clock.now() >= granted.until {
             self.granted_too_late(&mut state, lease_ms, took);
         }
-        // The first waiter now, if there is one, may ask for something else.
+        // The ticket stays: asked for again under the same id, the server says `Granted` again; without a waiter `leave` gives it up.
+        // (The first waiter now, if there is one, may ask for something else.)
         Step::Ask
     }
 
@@ -610,6 +612,7 @@ impl Driver<'_> {
     pub(crate) async fn wait(&mut self, pause: Pause) -> Step {
         let mut until = match pause {
             Pause::For(pause) => self.core.clock.now().after(pause),
+            // The heartbeat of the fair queue looks for all its waiters, so this one has no alarm of its own.
             Pause::UntilTold { .. } => Tick::MAX,
         };
         loop {
@@ -621,6 +624,7 @@ impl Driver<'_> {
                     return Step::Ask;
                 }
                 // It sleeps for one that waits on. If the first asks only once, the server has not been asked for it yet.
+                // No answer counts here (`i64::MIN`): refused are only those that stand behind one that waits on.
                 state.refuse_try_once(self.queue, Access::Exclusive, i64::MIN);
                 // Waiters may have left and come since it asked: it sleeps only for what its ticket asks for.
                 let first = state.first_live_waiter().map(|first| first.terms());
@@ -661,6 +665,7 @@ impl Driver<'_> {
             if state.remote().watched.is_none() || !is_listening {
                 return Step::Ask;
             }
+            // Woken only to learn when the holder's lease ends: it sleeps again, up to that.
         }
     }
 }
@@ -686,7 +691,7 @@ impl Queue {
         });
     }
 
-    /// A waiter has the name, and no message said that it is free.
+    /// A waiter has the name, and no message said that it is free: its holder may have told a classic channel, which is warned of.
     pub(super) fn freed_unheard(&self, core: &Arc<Queues>) {
         if core.backend.is_sharded() {
             let (name, queues) = (self.id.name.clone(), Arc::clone(core));
@@ -734,7 +739,7 @@ impl Queue {
         };
         match remote.subscription {
             Subscription::Open => {
-                // Woken at once: nobody else would tell it that the messages have ended (bug 67).
+                // Woken at once: no other event tells it that the messages have ended (bug 67).
                 remote.subscription = Subscription::Closed;
                 self.driver_wake().notify_one();
             }
@@ -756,6 +761,7 @@ impl Queue {
             (remote.own.replace(lease), lease)
         };
         let backend = &self.core.backend;
+        // Redisson's channel of one waiter is named by the waiter's lease id: `of_task` makes that name.
         // A lease id is never used again, so its channel would stay subscribed for good (bug 21).
         if let Some(old) = old {
             drop(backend.unlisten(&self.id.of_task(old.get())));
@@ -880,7 +886,7 @@ impl Queue {
         }
         let mut state = self.lock();
         let Phase::Held(hold) = &state.phase else {
-            // As its driver does, until none waits; or is about to.
+            // Its driver hears as long as a task waits, or is about to subscribe.
             let remote = state.remote.as_ref();
             let hears = remote.is_some_and(|it| it.subscription != Subscription::Closed);
             return (!hears).then_some(AGAIN);

@@ -112,6 +112,7 @@ async fn acquire_until(
     until: Option<Instant>,
 ) -> WaitResult {
     core.check_open()?;
+    // Read only once the time is up, so never without a limit.
     let began = until.map_or(Tick::MAX, |_| core.clock.now());
     let mut wait = match enter(core, id, spec, patience)? {
         Admission::Busy => return Ok(busy(core, id, spec, None)),
@@ -254,7 +255,7 @@ fn enter(
                     false,
                     core.events.begin_wait(&core.clock),
                 );
-                // It is to be counted among ours.
+                // It listens before it asks: a release of Redisson's then counts it among ours.
                 queue.go_on(core, state, Start::Listen);
                 return Ok(Admission::Wait(wait));
             }
@@ -264,7 +265,7 @@ fn enter(
                 drop(state);
                 return Ok(Admission::Attempt(queue));
             }
-            // Its driver is about to leave: it asks for this one first.
+            // `is_taken` said no, so its driver has no waiter and is about to leave, or has not told the server a number: it asks first.
             Phase::WaitingRemote if once => queue.driver_wake().notify_one(),
             _ => {}
         }
@@ -441,7 +442,7 @@ impl Attempt {
             remote.answered();
         }
         match answer {
-            // First of all, whatever the server says: a hold that began now would have no end (B6, bug 18).
+            // First of all, before the server's answer counts: a hold that began now would have no end (B6, bug 18).
             _ if state.life == Life::Closing => self.ends(state, Error::Closed),
             // Its caller was dropped while the answer was under way: a hold would only be seen by others as taken (bug 179).
             Ok(Acquired::Granted { .. }) if !state.is_wanted() => {
@@ -487,7 +488,7 @@ impl Attempt {
         let given_up = matches!(answer, Acquired::Held { given_up: true, .. });
         self.ticket.refused();
         if once && *answer == Acquired::Unset {
-            // Waiting would be for a number that nobody may ever set (bug 156).
+            // Waiting would be for a number that no program may ever set (bug 156).
             let error = queue.no_permits(self.spec);
             return self.ends(state, error);
         }
@@ -646,7 +647,7 @@ impl WaitTicket {
         until: Option<Instant>,
         began: Tick,
     ) -> WaitResult {
-        // After lining up: when the home ends, it tells the waiters in the queues.
+        // After lining up: when the background runtime ends, it tells the waiters in the queues.
         core.check_home()?;
         let mut warn_at = Some(Instant::now() + SELF_WAIT_WARNING);
         let mut attend_at = Some(Instant::now() + HEAR_AFTER);
@@ -687,7 +688,8 @@ async fn sleep_until(core: &Queues, alarm: Option<Instant>) {
 
 impl Drop for WaitTicket {
     fn drop(&mut self) {
-        // Q5: an answer may be there, with a guard in it. It goes last.
+        // Q5: an answer may be there, with a guard in it. Declared before the queue's lock, it is dropped after it.
+        // `until_now`: no answer had been sent when the slot closed.
         let (until_now, _answer) = self.answered.close();
         let mut state = self.queue.lock();
         let at = state

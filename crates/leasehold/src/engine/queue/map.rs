@@ -44,9 +44,9 @@ pub(crate) struct Queues {
     pub(crate) beside: Beside,
     /// Of the locks whose waiting tasks have a queue each.
     pub(crate) groups: Arc<dyn WaiterGroups>,
-    /// A waiter cannot hear.
+    /// Limits the warning that waiters cannot hear.
     pub(crate) warned_of_deafness: Seldom,
-    /// Of clients on classic channels, where ours are sharded: looked for, and warned of.
+    /// Of clients on classic channels, where ours are sharded: limits the looks for them, and the warnings.
     pub(crate) classic: [Seldom; 2],
 }
 
@@ -183,7 +183,7 @@ impl Queues {
     }
 
     /// A lease id is left to expire on the server, at the latest `within` from now.
-    pub(crate) fn detached(&self, lease: LeaseId, within: Duration) {
+    pub(crate) fn note_detached(&self, lease: LeaseId, within: Duration) {
         let now = self.env.clock.now();
         let mut detached = self.detached.lock();
         detached.add(lease, now.after(within), now);
@@ -253,13 +253,15 @@ impl Queues {
         self.heard(id, self.find(id), wake_up);
     }
 
-    /// The backend heard something about a name, which concerns this queue, if there is one.
+    /// As [`wake`](Self::wake), where the queue has been found already: a fair mutex has one for each task.
     pub(crate) fn heard(self: &Arc<Self>, id: &LockId, queue: Option<Arc<Queue>>, wake_up: WakeUp) {
         match (wake_up, queue) {
             (WakeUp::TryAgain | WakeUp::Turns(_), queue) => {
                 self.beside.hear(id, wake_up, self.env.clock.now());
                 if let Some(queue) = queue {
-                    queue.look(None); // a release of permits says nothing of others'
+                    queue.look(None);
+                    // A release of a name that this process believes it holds: another may have unlocked it by force. (A release of permits
+                    // says nothing of others' permits.)
                     if id.kind != LockKind::LeasedSemaphore {
                         queue.doubt_holders(false);
                     }

@@ -7,7 +7,7 @@
 //! Invariants, cited by number elsewhere (B1 to B6 are the rules of belief in docs/rules.md):
 //!
 //! - **Q1** At most one attempt, exclusive hold, release or driver per queue. (A driver whose waiter was served directly
-//!   exits.) Holds that are shared, and their releases, are beside that: `shared.rs`.
+//!   exits.) Holds that are shared, and their releases, are beside that: `local/sharers.rs`.
 //! - **Q2** A queue with waiters is not idle, so an actor will answer them.
 //! - **Q3** A queue leaves the map under its own lock, with nothing in it; a caller that finds it afterwards looks again.
 //! - **Q4** Once a release was sent, its lease id is never relied on again; the server may keep the name for
@@ -90,7 +90,8 @@ pub(crate) struct QueueState {
 #[derive(Debug)]
 pub(crate) enum Phase {
     Idle,
-    /// An attempt or a driver talks to the server and will be done soon. Of an attempt: alive while its caller waits for it.
+    /// An attempt, or a driver that does not sleep, has the name. Of an attempt: alive while its caller waits for it; `None` before its
+    /// first poll, and of a driver. Both count as wanted.
     InFlight(Option<Weak<()>>),
     /// The last holder's lease id is being given up.
     Releasing(LeaseId),
@@ -183,7 +184,7 @@ impl Queue {
     }
 
     /// The name is ours under the present ticket: gives it to the first live waiter, if the lease serves that one. To be
-    /// followed by [`seated`](Hold::seated) without the lock.
+    /// followed by [`seated`](Hold::seated) without the lock. On each `None` the ticket stays: its driver asks again, or gives it up.
     pub(crate) fn seat(
         self: &Arc<Self>,
         core: &Arc<Queues>,
@@ -281,6 +282,7 @@ impl Queue {
             self.close(core, &mut state);
             drop(state);
         } else {
+            // A driver without waiters asks nothing: it takes the ticket, gives it up, and comes back here to close the queue.
             state.phase = Phase::InFlight(None);
             drop(state);
             (core.drive)(core, self, start);
@@ -294,7 +296,7 @@ impl Queue {
     pub(crate) fn close(self: &Arc<Self>, core: &Arc<Queues>, state: &mut QueueState) {
         // First, since the subscription is the next queue's once this one has left the map.
         drop(self.stop_listening(core, state));
-        state.phase = match state.shared.latest() {
+        state.phase = match state.shared.latest_release() {
             Some(lease) => Phase::Releasing(lease),
             None => Phase::Idle,
         };
@@ -353,7 +355,7 @@ impl Queue {
         let ticket = remote.and_then(|remote| remote.ticket.as_ref());
         let verdict = match (ticket, trouble.failure) {
             (Some(ticket), failure) => ticket.verdict(failure),
-            // A request without an answer was sent for another waiter.
+            // No ticket, so this waiter has nothing at the server: the request that failed was sent for another.
             (None, failure) => failure.into_unsent(),
         };
         Err(self.error(verdict, spec))

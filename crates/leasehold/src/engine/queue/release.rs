@@ -163,7 +163,7 @@ pub(crate) struct Releasing {
     is_told: bool,
     /// When a send first had no answer, so that it may have been carried out.
     silent: Option<Tick>,
-    /// Where each task has a queue of its own, no other queue of this process waits for this release: a request of theirs may be told of this hold.
+    /// Where each task has a queue of its own, other tasks' requests do not wait for this release, and the server may tell them of this hold.
     _settling: Option<Settling>,
 }
 
@@ -436,8 +436,8 @@ impl Queue {
                         return;
                     }
                 }
-                // Not queued, and not kept: the server does not have it, unless by an earlier copy.
-                // After a silence an earlier copy may have queued the id, or taken the name for it: the ticket stays open (B5).
+                // Closed only if no send was silent, and this one left no place, or says that none waits: after a silence an earlier copy
+                // may have queued the id, or taken the name for it (B5).
                 ReleaseReply::Freed { others: 0, .. } | ReleaseReply::NotOurs if !silent => {
                     ticket.refused();
                 }
@@ -446,13 +446,13 @@ impl Queue {
             }
         }
         let start = match answer {
-            // It has no place.
+            // A fair mutex's next task has a queue, and a place, of its own.
             _ if hold.spec().waits.is_in_turn() => Start::Ask,
             // Counted from the send: this process may be stopped before its driver begins.
             ReleaseReply::Granted { lease } => Start::Wait {
                 until: sent.after(lease),
             },
-            // Others that do not listen either cannot be seen.
+            // A spin lock's waiters do not listen, so other processes may wait unseen: they get a turn.
             ReleaseReply::Freed { turns, .. }
                 if !state.waiters.is_empty() && !hold.spec().waits.listens() =>
             {
@@ -479,14 +479,14 @@ impl Queue {
         if let ReleaseReply::Freed { others, turns } = answer
             && others + u64::from(turns) > 0
         {
-            // Among ours, and where the server does not tell who waits, one turn; after turns that none took, and where it was not asked,
-            // none.
+            // The server tells how many turns to leave. Where it was asked and cannot tell, this process leaves one; where it was not asked,
+            // or none took the turns before, it leaves none.
             // Bug 240: a Redisson that listens at a replica is counted by no primary.
             let asked = holds.is_some_and(|it| it.holds > 0) && !is_permits;
             let turns = turns.max(u32::from(asked));
             if turns > 0 {
                 let unseen = others == 0 && holds.is_some_and(|it| it.beside_unseen);
-                core.beside.are_unseen(&self.id, unseen);
+                core.beside.note_unseen(&self.id, unseen);
                 core.beside.leave_turns(&self.id, turns, now, Some(sent));
             }
             if is_permits && others > 0 {
@@ -497,7 +497,7 @@ impl Queue {
             remote.answered();
             match answer {
                 ReleaseReply::Granted { .. } => {
-                    remote.is_anothers(now);
+                    remote.note_held_by_another(now);
                     remote.turns.shared = true;
                 }
                 ReleaseReply::Kept { .. } => {
@@ -559,7 +559,7 @@ pub(crate) fn next(
     let waiter = state.first_live_waiter()?;
     let held_until = state.since;
     let remote = state.remote();
-    remote.is_anothers(held_until);
+    remote.note_held_by_another(held_until);
     if !waiter.waits.listens() || waiter.waits.is_in_turn() {
         // Clients that do not listen cannot be seen: what is kept here would be kept from them for ever. And where the
         // order is the server's, the next ask is one of many.
@@ -630,7 +630,7 @@ impl Downgrading {
     /// Tells the server, for the operation timeout here, and after that in the background.
     async fn run(self) {
         let core = Arc::clone(&self.queue.core);
-        // Until the server knows, readers of other processes are kept out. Nobody holds twice by that.
+        // Until the server knows, readers of other processes are kept out. No two hold by that.
         let mut backoff = Backoff::of_request();
         while !self.send(&core).await {
             if core.clock.now().since(self.began) >= core.config.operation_timeout {

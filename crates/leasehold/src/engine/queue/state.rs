@@ -42,7 +42,7 @@ impl QueueState {
 
     /// The request of the first live waiter.
     pub(crate) fn first_live_waiter(&mut self) -> Option<Spec> {
-        // A dropped `lock()` leaves its entry behind: whoever looks at the front removes it.
+        // A dropped `lock()` leaves its entry behind: the next look at the front removes it.
         while self.waiters.front().is_some_and(|w| w.answer.is_closed()) {
             self.pop_waiter();
         }
@@ -148,7 +148,8 @@ impl Locked<'_, QueueState> {
         let round = self.numbers.end;
         core.beside.took(hold.id(), now);
         if let Some(remote) = &mut self.remote {
-            remote.is_anothers(now); // for all others
+            // To all other waiters of this process the name is taken from here on.
+            remote.note_held_by_another(now);
             remote.turns.round = round;
         }
         if let Some(fair_queue) = core.fair_queue(hold.id()) {
@@ -277,6 +278,7 @@ impl Locked<'_, QueueState> {
         while let Some(next) = self.first_live_waiter()
             // A waiter that wants another lease or access needs the server (bug 15).
             && from.serves(&next)
+            // If that waiter is gone, the next one overwrites this; without a next one the hold is released, and its terms do not matter.
             && hold.hand_over(next, now)
         {
             let Some(waiter) = self.pop_waiter() else {
@@ -415,11 +417,11 @@ impl QueueState {
 
 impl Queue {
     /// Whether the first waiter asks only once, and a release is under way that it may wait for: the queue goes on when the
-    /// release is answered.
-    pub(crate) fn waits_for_a_release(&self) -> bool {
+    /// release is answered. Leaves it the queue.
+    pub(crate) fn leave_to_release(&self) -> bool {
         let mut state = self.lock();
         let once = state.first_asks_once();
-        let latest = state.shared.latest();
+        let latest = state.shared.latest_release();
         let asked = state
             .remote
             .as_ref()
@@ -614,8 +616,8 @@ impl HoldSink for Queue {
         pending_release::abandon(&self.core, &self.id, PendingRelease::of(hold));
     }
 
-    fn detached(&self, lease: LeaseId, within: Duration) {
-        self.core.detached(lease, within);
+    fn note_detached(&self, lease: LeaseId, within: Duration) {
+        self.core.note_detached(lease, within);
     }
 
     fn give_back(self: Arc<Self>, hold: Arc<Hold>, guard: Gone) -> GivenBack {
